@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * krping wire format and ioctl interface.
+ *
+ * The one definition of what crosses the wire: the kernel module, the cgo part
+ * of the bridge and the tests include this file; PROTOCOL.md explains it.
+ * Every integer on the wire is big-endian, every reserved field is zero when
+ * sent and is refused if it is not zero when received.
+ */
+#ifndef _UAPI_KRPING_H
+#define _UAPI_KRPING_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* Default port of both protocols, as krping and rping have it. */
+#define KRPING_PORT		9999
+
+/**
+ * struct krping_ping_msg - the only message of the ping/pong protocol
+ * @addr:	address of the advertised buffer in the sender's memory region
+ * @rkey:	its remote key
+ * @length:	its length in bytes
+ *
+ * The client's messages advertise a buffer. The server's ("go ahead") carry
+ * nothing that the client reads. Source: krping's and rping's own wire format.
+ */
+struct krping_ping_msg {
+	__be64 addr;
+	__be32 rkey;
+	__be32 length;
+};
+
+_Static_assert(sizeof(struct krping_ping_msg) == 16, "krping_ping_msg");
+
+/* ---- block protocol: connection set-up (rdma_cm private data) ---- */
+
+#define KRPING_MAGIC		0x4b525042	/* "KRPB" */
+#define KRPING_VERSION		1
+#define KRPING_UUID_LEN		16
+#define KRPING_VOLUME_LEN	28		/* with the terminating NUL */
+
+/**
+ * struct krping_hello - what a client asks for; private data of the request
+ * @magic:	KRPING_MAGIC
+ * @version:	KRPING_VERSION
+ * @reserved:	zero
+ * @queue_index: index of this queue in its session, from 0
+ * @queue_count: number of queues in the session, at least 1
+ * @depth:	commands that the client wants in flight on this queue, at least 1
+ * @session:	UUID of the session: the same on every queue and after a reconnect
+ * @volume:	name of the volume, 1 to 27 characters of [A-Za-z0-9._-], NUL padded
+ *
+ * 56 bytes is all that rdma_cm leaves of an InfiniBand CM REQ.
+ */
+struct krping_hello {
+	__be32 magic;
+	__u8 version;
+	__u8 reserved;
+	__be16 queue_index;
+	__be16 queue_count;
+	__be16 depth;
+	__u8 session[KRPING_UUID_LEN];
+	__u8 volume[KRPING_VOLUME_LEN];
+};
+
+_Static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
+
+/* krping_welcome.flags */
+#define KRPING_VOL_READ_ONLY	0x01	/* writes get KRPING_ST_READ_ONLY */
+#define KRPING_VOL_WRITEBACK	0x02	/* a write is stable only after FLUSH or with FUA */
+
+#define KRPING_VOL_FLAGS	(KRPING_VOL_READ_ONLY | KRPING_VOL_WRITEBACK)
+
+/**
+ * struct krping_welcome - what the target grants; private data of the reply
+ * @magic:	KRPING_MAGIC
+ * @version:	KRPING_VERSION
+ * @flags:	KRPING_VOL_*
+ * @depth:	commands that may be in flight on this queue: 1 to what was asked for.
+ *		Both sides keep this many receives posted.
+ * @capacity:	size of the volume in bytes, a multiple of @block_size
+ * @epoch:	a number that is new at each start of the target
+ * @block_size:	logical block size in bytes: 512 or 4096
+ * @max_data:	largest data of one READ or WRITE in bytes
+ * @max_inline:	largest inline data of one command or response in bytes
+ * @max_message: largest SEND message in either direction in bytes,
+ *		at least sizeof(struct krping_cmd) + @max_inline
+ */
+struct krping_welcome {
+	__be32 magic;
+	__u8 version;
+	__u8 flags;
+	__be16 depth;
+	__be64 capacity;
+	__be64 epoch;
+	__be32 block_size;
+	__be32 max_data;
+	__be32 max_inline;
+	__be32 max_message;
+};
+
+_Static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
+
+/* krping_reject.reason */
+enum krping_reject_reason {
+	KRPING_REJ_MAGIC	= 1,	/* not a krping hello, or too short */
+	KRPING_REJ_VERSION	= 2,	/* value: the version that the target speaks */
+	KRPING_REJ_INVALID	= 3,	/* a field is out of range: bad count, index, reserved */
+	KRPING_REJ_VOLUME	= 4,	/* no volume of that name */
+	KRPING_REJ_QUEUES	= 5,	/* value: the most queues of one session */
+	KRPING_REJ_BUSY		= 6,	/* value: the most connections */
+	KRPING_REJ_RESOURCES	= 7,	/* the target is out of memory or queue pairs */
+};
+
+/**
+ * struct krping_reject - why the target refuses; private data of the reject
+ * @magic:	KRPING_MAGIC
+ * @version:	KRPING_VERSION
+ * @reserved:	zero
+ * @reason:	enum krping_reject_reason
+ * @value:	the limit that was exceeded, where the reason has one
+ */
+struct krping_reject {
+	__be32 magic;
+	__u8 version;
+	__u8 reserved;
+	__be16 reason;
+	__be32 value;
+};
+
+_Static_assert(sizeof(struct krping_reject) == 12, "krping_reject");
+
+/* ---- block protocol: messages ---- */
+
+/*
+ * A message is a sequence of 1..N commands (client to target) or responses
+ * (target to client); each is followed at once by its inline data, if it has
+ * any, padded with zeros to a multiple of KRPING_ALIGN.
+ */
+#define KRPING_ALIGN		8
+
+enum krping_op {
+	KRPING_OP_READ		= 1,
+	KRPING_OP_WRITE		= 2,
+	KRPING_OP_FLUSH		= 3,
+	KRPING_OP_DISCARD	= 4,
+	KRPING_OP_WRITE_ZEROES	= 5,
+	KRPING_OP_DIGEST	= 6,
+};
+
+/* krping_cmd.flags */
+#define KRPING_CMD_FUA		0x01	/* WRITE: on stable storage before the response */
+#define KRPING_CMD_INLINE	0x02	/* WRITE: data follows; READ, DIGEST: answer inline */
+#define KRPING_CMD_SHA256	0x04	/* DIGEST: SHA-256 (32 bytes) instead of CRC32C */
+
+#define KRPING_CMD_FLAGS	(KRPING_CMD_FUA | KRPING_CMD_INLINE | KRPING_CMD_SHA256)
+
+/**
+ * struct krping_cmd - one command
+ * @op:		enum krping_op
+ * @flags:	KRPING_CMD_*
+ * @tag:	names the command in its response; unique among those in flight
+ *		on its queue; opaque to the target
+ * @length:	bytes, a multiple of the block size; 0 for FLUSH only
+ * @offset:	byte offset in the volume, a multiple of the block size; 0 for FLUSH
+ * @addr:	address of the client's memory, 0 if @rkey is not used
+ * @rkey:	its remote key: READ and WRITE without KRPING_CMD_INLINE; else 0
+ * @crc32c:	CRC32C (RFC 3720, as iSCSI) of the data of a WRITE; else 0
+ */
+struct krping_cmd {
+	__u8 op;
+	__u8 flags;
+	__be16 tag;
+	__be32 length;
+	__be64 offset;
+	__be64 addr;
+	__be32 rkey;
+	__be32 crc32c;
+};
+
+_Static_assert(sizeof(struct krping_cmd) == 32, "krping_cmd");
+
+enum krping_status {
+	KRPING_ST_OK		= 0,
+	KRPING_ST_IO		= 1,	/* the store failed */
+	KRPING_ST_CRC		= 2,	/* the data of a WRITE does not match its CRC32C */
+	KRPING_ST_RANGE		= 3,	/* outside the volume */
+	KRPING_ST_READ_ONLY	= 4,
+	KRPING_ST_NO_SPACE	= 5,
+	KRPING_ST_UNSUPPORTED	= 6,	/* the target does not know this op */
+	KRPING_ST_INVALID	= 7,	/* a length or flag that this op does not allow */
+};
+
+/* krping_rsp.flags */
+#define KRPING_RSP_INLINE	0x01	/* @length bytes of data follow */
+
+#define KRPING_RSP_FLAGS	KRPING_RSP_INLINE
+
+/**
+ * struct krping_rsp - one response
+ * @tag:	of the command
+ * @status:	enum krping_status
+ * @flags:	KRPING_RSP_*
+ * @length:	bytes transferred: that of the command for a READ or WRITE with
+ *		KRPING_ST_OK, 4 or 32 for a DIGEST, else 0
+ * @crc32c:	CRC32C of the data of a READ, else 0
+ * @reserved:	zero
+ *
+ * The response to a command with an rkey is sent with SEND_WITH_INV of that
+ * rkey, whatever its status; a message therefore holds at most one of these.
+ */
+struct krping_rsp {
+	__be16 tag;
+	__u8 status;
+	__u8 flags;
+	__be32 length;
+	__be32 crc32c;
+	__be32 reserved;
+};
+
+_Static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
+
+/* Longest range of one DIGEST command, in bytes. */
+#define KRPING_DIGEST_MAX	(16u << 20)
+
+/* ---- ioctl on /dev/krpingN ---- */
+
+#define KRPING_DIGEST_CRC32C	0	/* 4 bytes, big-endian */
+#define KRPING_DIGEST_SHA256	1	/* 32 bytes */
+
+/**
+ * struct krping_digest - KRPING_IOC_DIGEST: ask the target for a digest of a
+ * range, computed where the data rests
+ * @offset:	byte offset, a multiple of the block size
+ * @length:	bytes, a multiple of the block size, 1 block to KRPING_DIGEST_MAX
+ * @alg:	KRPING_DIGEST_CRC32C or KRPING_DIGEST_SHA256
+ * @digest_len:	out: valid bytes of @digest
+ * @digest:	out
+ *
+ * Native endian. Errors: EINVAL (a field is out of range), EIO (the target
+ * could not read the range, or the session failed), EINTR.
+ */
+struct krping_digest {
+	__u64 offset;
+	__u64 length;
+	__u32 alg;
+	__u32 digest_len;
+	__u8 digest[32];
+};
+
+_Static_assert(sizeof(struct krping_digest) == 56, "krping_digest");
+
+#define KRPING_IOC_DIGEST	_IOWR('K', 0x70, struct krping_digest)
+
+#endif /* _UAPI_KRPING_H */
