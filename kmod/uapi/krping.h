@@ -12,6 +12,11 @@
 
 #include <linux/ioctl.h>
 #include <linux/types.h>
+#ifdef __KERNEL__
+#include <linux/build_bug.h>
+#else
+#include <assert.h>
+#endif
 
 /* Default port of both protocols, as krping and rping have it. */
 #define KRPING_PORT		9999
@@ -31,7 +36,7 @@ struct krping_ping_msg {
 	__be32 length;
 };
 
-_Static_assert(sizeof(struct krping_ping_msg) == 16, "krping_ping_msg");
+static_assert(sizeof(struct krping_ping_msg) == 16, "krping_ping_msg");
 
 /* ---- block protocol: connection set-up (rdma_cm private data) ---- */
 
@@ -64,7 +69,7 @@ struct krping_hello {
 	__u8 volume[KRPING_VOLUME_LEN];
 };
 
-_Static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
+static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
 
 /* krping_welcome.flags */
 #define KRPING_VOL_READ_ONLY	0x01	/* writes get KRPING_ST_READ_ONLY */
@@ -100,7 +105,7 @@ struct krping_welcome {
 	__be32 max_message;
 };
 
-_Static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
+static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
 
 /* krping_reject.reason */
 enum krping_reject_reason {
@@ -129,7 +134,7 @@ struct krping_reject {
 	__be32 value;
 };
 
-_Static_assert(sizeof(struct krping_reject) == 12, "krping_reject");
+static_assert(sizeof(struct krping_reject) == 12, "krping_reject");
 
 /* ---- block protocol: messages ---- */
 
@@ -179,7 +184,7 @@ struct krping_cmd {
 	__be32 crc32c;
 };
 
-_Static_assert(sizeof(struct krping_cmd) == 32, "krping_cmd");
+static_assert(sizeof(struct krping_cmd) == 32, "krping_cmd");
 
 enum krping_status {
 	KRPING_ST_OK		= 0,
@@ -219,7 +224,7 @@ struct krping_rsp {
 	__be32 reserved;
 };
 
-_Static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
+static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
 
 /* Longest range of one DIGEST command, in bytes. */
 #define KRPING_DIGEST_MAX	(16u << 20)
@@ -249,7 +254,7 @@ struct krping_digest {
 	__u8 digest[32];
 };
 
-_Static_assert(sizeof(struct krping_digest) == 56, "krping_digest");
+static_assert(sizeof(struct krping_digest) == 56, "krping_digest");
 
 #define KRPING_IOC_DIGEST	_IOWR('K', 0x70, struct krping_digest)
 

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The disk: tag set, gendisk and what the block layer calls. */
+#include <linux/uaccess.h>
+
+#include "block.h"
+#include "compat.h"
+#include "log.h"
+
+#define COMMAND_TIMEOUT		(30 * HZ)	/* then the connection counts as lost */
+
+static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
+				    const struct blk_mq_queue_data *bd)
+{
+	struct krping_request *req = blk_mq_rq_to_pdu(bd->rq);
+	struct krping_queue *q = hctx->driver_data;
+	struct request *rq = bd->rq;
+
+	if (!(rq->rq_flags & RQF_DONTPREP)) {
+		memset(req, 0, offsetof(struct krping_request, digest));
+		req->expires = jiffies + q->session->opt.timeout * HZ;
+		rq->rq_flags |= RQF_DONTPREP;
+	}
+	return krping_queue_request(q, rq, bd->last);
+}
+
+static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
+{
+	krping_queue_commit(hctx->driver_data);
+}
+
+/* A target that is silent for so long is as good as gone: recovery takes the request back. */
+static enum blk_eh_timer_return krping_timeout(struct request *rq)
+{
+	struct krping_queue *q = rq->mq_hctx->driver_data;
+
+	krping_warn_ratelimited(q->session->subject, "command with tag %d is not answered",
+				rq->tag);
+	krping_conn_fail(&q->conn, -ETIMEDOUT);
+	return BLK_EH_RESET_TIMER;
+}
+
+static int krping_init_hctx(struct blk_mq_hw_ctx *hctx, void *data, unsigned int index)
+{
+	struct krping_session *s = data;
+
+	hctx->driver_data = &s->queues[index];
+	return 0;
+}
+
+static const struct blk_mq_ops krping_mq_ops = {
+	.queue_rq	= krping_queue_rq,
+	.commit_rqs	= krping_commit_rqs,
+	.complete	= krping_complete_rq,
+	.timeout	= krping_timeout,
+	.init_hctx	= krping_init_hctx,
+};
+
+static int check_digest(struct krping_session *s, const struct krping_digest *digest)
+{
+	u32 block = s->grant.block_size;
+
+	if (!digest->length || digest->length > KRPING_DIGEST_MAX ||
+	    digest->length % block || digest->offset % block ||
+	    digest->offset > s->grant.capacity ||
+	    digest->length > s->grant.capacity - digest->offset ||
+	    digest->alg > KRPING_DIGEST_SHA256)
+		return -EINVAL;
+	return 0;
+}
+
+static int ioctl_digest(struct krping_session *s, void __user *arg)
+{
+	struct krping_digest digest;
+	struct krping_request *req;
+	struct request *rq;
+	int ret;
+
+	if (copy_from_user(&digest, arg, sizeof(digest)))
+		return -EFAULT;
+	ret = check_digest(s, &digest);
+	if (ret)
+		return ret;
+	rq = blk_mq_alloc_request(s->disk->queue, REQ_OP_DRV_IN, 0);
+	if (IS_ERR(rq))
+		return PTR_ERR(rq);
+	req = blk_mq_rq_to_pdu(rq);
+	req->digest = &digest;
+	ret = blk_status_to_errno(blk_execute_rq(rq, false));
+	blk_mq_free_request(rq);
+	if (ret)
+		return ret;
+	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;
+}
+
+static int krping_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
+			unsigned long arg)
+{
+	/* A partition's offsets are not the volume's. */
+	if (cmd != KRPING_IOC_DIGEST || bdev_is_partition(bdev))
+		return -ENOTTY;
+	return ioctl_digest(bdev->bd_disk->private_data, (void __user *)arg);
+}
+
+static void krping_free_disk(struct gendisk *disk)
+{
+	krping_session_put(disk->private_data);
+}
+
+static const struct block_device_operations krping_disk_ops = {
+	.owner		= THIS_MODULE,
+	.ioctl		= krping_ioctl,
+	.compat_ioctl	= krping_ioctl,	/* the structure is the same for 32 bits */
+	.free_disk	= krping_free_disk,
+};
+
+/* The disk holds a reference to the session until its last opener is gone. */
+int krping_disk_alloc(struct krping_session *s)
+{
+	struct krping_disk_limits limits = {
+		.block_size = s->grant.block_size,
+		.max_bytes = s->max_bytes,
+		.max_segments = s->max_segments,
+		.write_cache = s->grant.writeback,
+	};
+	struct gendisk *disk;
+	int ret;
+
+	s->tag_set.ops = &krping_mq_ops;
+	s->tag_set.nr_hw_queues = s->nr_queues;
+	s->tag_set.queue_depth = s->grant.depth;
+	s->tag_set.numa_node = NUMA_NO_NODE;
+	s->tag_set.cmd_size = sizeof(struct krping_request);
+	s->tag_set.flags = BLK_MQ_F_SHOULD_MERGE | BLK_MQ_F_NO_SCHED_BY_DEFAULT;
+	s->tag_set.timeout = COMMAND_TIMEOUT;
+	s->tag_set.driver_data = s;
+	ret = blk_mq_alloc_tag_set(&s->tag_set);
+	if (ret)
+		return ret;
+	disk = krping_alloc_disk(&s->tag_set, &limits, s);
+	if (IS_ERR(disk)) {
+		blk_mq_free_tag_set(&s->tag_set);
+		return PTR_ERR(disk);
+	}
+	snprintf(disk->disk_name, sizeof(disk->disk_name), "krping%d", s->id);
+	disk->fops = &krping_disk_ops;
+	disk->private_data = s;
+	kref_get(&s->ref);
+	set_capacity(disk, s->grant.capacity >> SECTOR_SHIFT);
+	set_disk_ro(disk, s->grant.read_only);
+	s->disk = disk;
+	return 0;
+}
+
+int krping_disk_add(struct krping_session *s)
+{
+	return add_disk(s->disk);
+}
+
+void krping_disk_del(struct krping_session *s)
+{
+	del_gendisk(s->disk);
+}
+
+/* Twin of krping_disk_alloc(). */
+void krping_disk_free(struct krping_session *s)
+{
+	put_disk(s->disk);
+	blk_mq_free_tag_set(&s->tag_set);
+}

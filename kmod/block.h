@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A block session: /dev/krpingN and the connections to its target.
+ *
+ *	session.c	start, stop, the list and its listing
+ *	recovery.c	connects the queues, notices their loss, connects them again
+ *	blk.c		tag set, disk, what the block layer calls
+ *	blk_rdma.c	a request becomes a command in a message, a response ends it
+ *
+ * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
+ */
+#ifndef KRPING_BLOCK_H
+#define KRPING_BLOCK_H
+
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/kref.h>
+#include <linux/seq_file.h>
+#include <linux/uuid.h>
+#include <linux/workqueue.h>
+
+#include "conn.h"
+#include "stats.h"
+
+enum krping_session_state {
+	KRPING_SESSION_CONNECTING,	/* the writer of the command sets it up */
+	KRPING_SESSION_LIVE,
+	KRPING_SESSION_RECONNECTING,	/* requests wait */
+	KRPING_SESSION_FAILED,		/* requests fail, until it is stopped */
+	KRPING_SESSION_STOPPING,
+};
+
+/**
+ * struct krping_request - the driver's part of a request
+ * @expires:	jiffies; a request that is still unanswered then is not sent again
+ * @retried:	its data did not match its CRC once
+ * @retry:	for krping_complete_rq(): send it again instead of ending it
+ * @error:	for krping_complete_rq(): negative errno or 0
+ * @crc:	CRC32C of the data that was sent
+ * @wire_tag:	generation << KRPING_TAG_BITS | tag
+ * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
+ * @unflushed:	@session->write_seq when a flush was sent
+ * @digest:	what KRPING_IOC_DIGEST asks for, NULL for others
+ *
+ * Owned by the block layer until queue_rq, then by whoever takes it out of its slot
+ * under queue->lock: the response, or recovery once the queue pair is drained.
+ */
+struct krping_request {
+	unsigned long expires;
+	bool retried;
+	bool retry;
+	int error;
+	u32 crc;
+	u16 wire_tag;
+	int nents;
+	u64 unflushed;
+	struct krping_digest *digest;
+};
+
+/* A tag on the wire: 4 bits of generation tell a late response from a current one. */
+#define KRPING_TAG_BITS		12
+#define KRPING_TAG_MASK		((1u << KRPING_TAG_BITS) - 1)
+
+/**
+ * struct krping_slot - what belongs to a driver tag
+ * @rq:		the request in flight with this tag or NULL; under queue->lock
+ * @generation:	counted at each use; under queue->lock
+ * @mr:		registers the data of a large request
+ * @reg_wr:	its REG_MR, posted in front of the message
+ * @sg:		@session->max_segments entries
+ */
+struct krping_slot {
+	struct request *rq;
+	u8 generation;
+	struct ib_mr *mr;
+	struct ib_reg_wr reg_wr;
+	struct scatterlist *sg;
+};
+
+/**
+ * struct krping_tx - a message to send: 1..N commands with inline data
+ * @buf:	max_message bytes; on the wire between post and its completion
+ * @entry:	in queue->tx_free
+ * @queue:	its queue
+ * @len:	bytes filled so far
+ * @reg:	REG_MR to post in front, or NULL; a command that has one ends its message
+ */
+struct krping_tx {
+	struct krping_buf buf;
+	struct list_head entry;
+	struct krping_queue *queue;
+	u32 len;
+	struct krping_slot *reg;
+};
+
+/**
+ * struct krping_queue - a connection of a session and what is in flight on it
+ * @conn:	opened and closed by the session's one connecting thread
+ * @session:	its session
+ * @index:	from 0, also that of the hardware context
+ * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight;
+ *		process context only
+ * @slots:	by driver tag; NULL while not connected
+ * @nr_slots:	commands in flight at most
+ * @tx:		@nr_slots messages
+ * @nr_tx:	of them
+ * @tx_free:	messages that are free
+ * @open:	the message that is being filled, not posted yet
+ * @rx:		receive buffers: one more than @nr_slots, as one is in the hands of the
+ *		completion while the commands that it answers are issued anew
+ * @nr_rx:	of them
+ * @reg_cqe:	completion of REG_MR, which is unsignalled: sees errors only
+ * @nr_inflight: slots in use
+ */
+struct krping_queue {
+	struct krping_conn conn;
+	struct krping_session *session;
+	u16 index;
+	spinlock_t lock;	/* what it protects: above */
+	struct krping_slot *slots;
+	u32 nr_slots;
+	struct krping_tx *tx;
+	u32 nr_tx;
+	struct list_head tx_free;
+	struct krping_tx *open;
+	struct krping_buf *rx;
+	u32 nr_rx;
+	struct ib_cqe reg_cqe;
+	u32 nr_inflight;
+};
+
+/* What the target granted; all queues of a session have the same. */
+struct krping_grant {
+	u64 capacity;
+	u64 epoch;
+	u32 block_size;
+	u32 max_data;
+	u32 max_inline;
+	u32 max_message;
+	u16 depth;
+	bool read_only;
+	bool writeback;
+};
+
+/**
+ * struct krping_session - a block session
+ * @entry:	in krping_sessions; under krping_sessions_lock
+ * @ref:	one for the list, one for the disk (until its last opener is gone)
+ * @id:		number of the session and of its disk
+ * @opt:	the command, constant
+ * @subject:	for the log
+ * @uuid:	names the session to the target
+ * @net:	referenced: the name space of whoever started the session
+ * @peer:	address and port of the target
+ * @ibdev:	name of the RDMA device of the last connection; under @lock
+ * @lock:	protects @state, @lost_since, @ibdev; process context only
+ * @state:	enum krping_session_state
+ * @no_wait:	being started or stopped: a loss fails the session instead of waiting
+ * @aborted:	the connecting thread is to give up
+ * @lost_since:	jiffies, when the session stopped being live
+ * @recovery:	the connecting thread of a session that is set up
+ * @torn_down:	the queues are closed; the connecting thread's
+ * @attempts:	to reconnect since the loss; the connecting thread's
+ * @grant:	written by the connecting thread while no request can run
+ * @max_segments: of a request
+ * @max_bytes:	of a request
+ * @queues:	@nr_queues of them
+ * @write_seq:	counts writes that were answered but may be lost by a target's crash
+ * @flushed_seq: value of @write_seq that the last flush covered
+ * @tag_set:	one hardware queue per queue
+ * @disk:	NULL until the first connection
+ * @stats:	enum krping_block_counter
+ */
+struct krping_session {
+	struct list_head entry;
+	struct kref ref;
+	int id;
+	struct krping_options opt;
+	char subject[96];
+	uuid_t uuid;
+	struct net *net;
+	struct sockaddr_storage peer;
+	char ibdev[IB_DEVICE_NAME_MAX];
+	spinlock_t lock;	/* what it protects: above */
+	enum krping_session_state state;
+	bool no_wait;
+	bool aborted;
+	unsigned long lost_since;
+	struct delayed_work recovery;
+	bool torn_down;
+	unsigned int attempts;
+	struct krping_grant grant;
+	u32 max_segments;
+	u32 max_bytes;
+	struct krping_queue *queues;
+	u32 nr_queues;
+	atomic64_t write_seq;
+	atomic64_t flushed_seq;
+	struct blk_mq_tag_set tag_set;
+	struct gendisk *disk;
+	struct krping_stats __percpu *stats;
+};
+
+/* session.c */
+int krping_session_start(const struct krping_options *opt);
+int krping_session_stop(const char *name, bool force);
+void krping_sessions_show(struct seq_file *seq);
+void krping_session_put(struct krping_session *s);
+void krping_session_set_state(struct krping_session *s, enum krping_session_state state);
+
+/* recovery.c */
+int krping_recovery_init(void);
+void krping_recovery_exit(void);
+int krping_session_connect(struct krping_session *s, unsigned long timeout);
+void krping_session_disconnect(struct krping_session *s);
+void krping_session_lost(struct krping_session *s, int error);
+void krping_session_go_live(struct krping_session *s);
+void krping_session_abort(struct krping_session *s);
+void krping_recover(struct work_struct *work);
+extern const struct krping_conn_ops krping_queue_conn_ops;
+
+/* blk.c */
+int krping_disk_alloc(struct krping_session *s);
+int krping_disk_add(struct krping_session *s);
+void krping_disk_del(struct krping_session *s);
+void krping_disk_free(struct krping_session *s);
+
+/* blk_rdma.c */
+int krping_queue_alloc(struct krping_queue *q);
+void krping_queue_free(struct krping_queue *q);
+void krping_queue_cancel(struct krping_queue *q);
+blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last);
+void krping_queue_commit(struct krping_queue *q);
+void krping_complete_rq(struct request *rq);
+
+#endif /* KRPING_BLOCK_H */

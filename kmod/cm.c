@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Connection set-up and loss: one function per rdma_cm event. */
+#include <linux/inet.h>
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+#include <net/ipv6.h>
+
+#include "conn.h"
+#include "log.h"
+
+void krping_conn_init(struct krping_conn *conn, const char *subject,
+		      const struct krping_conn_ops *ops)
+{
+	memset(conn, 0, sizeof(*conn));
+	conn->subject = subject;
+	conn->ops = ops;
+	init_waitqueue_head(&conn->wait);
+	spin_lock_init(&conn->lock);
+}
+
+/* Before the next attempt to connect; the caller has closed the last one. */
+void krping_conn_reset(struct krping_conn *conn)
+{
+	spin_lock(&conn->lock);
+	conn->state = KRPING_CONN_IDLE;
+	conn->error = 0;
+	conn->private_len = 0;
+	spin_unlock(&conn->lock);
+}
+
+/* The first cause wins: what follows a loss (flushes, a disconnect) is not news. */
+void krping_conn_fail(struct krping_conn *conn, int error)
+{
+	bool first;
+
+	spin_lock(&conn->lock);
+	first = conn->state != KRPING_CONN_CLOSED;
+	if (first) {
+		conn->error = error;
+		WRITE_ONCE(conn->state, KRPING_CONN_CLOSED);
+	}
+	spin_unlock(&conn->lock);
+	if (!first)
+		return;
+	wake_up_all(&conn->wait);
+	if (conn->ops && conn->ops->closed)
+		conn->ops->closed(conn, error);
+}
+
+static void conn_advance(struct krping_conn *conn, enum krping_conn_state state)
+{
+	spin_lock(&conn->lock);
+	if (conn->state < state)
+		WRITE_ONCE(conn->state, state);
+	spin_unlock(&conn->lock);
+	wake_up_all(&conn->wait);
+}
+
+/* Return: 0 while the connection is not closed, else why it was. */
+int krping_conn_error(struct krping_conn *conn)
+{
+	int error;
+
+	spin_lock(&conn->lock);
+	error = conn->state == KRPING_CONN_CLOSED ? conn->error : 0;
+	spin_unlock(&conn->lock);
+	return error;
+}
+
+/**
+ * krping_conn_wait - wait for a state
+ * @conn:	the connection
+ * @state:	this one or a later one
+ * @timeout:	jiffies, MAX_SCHEDULE_TIMEOUT for none
+ *
+ * Return: 0, -EINTR, -ETIMEDOUT, or the error that closed the connection.
+ */
+int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
+		     unsigned long timeout)
+{
+	long left;
+
+	left = wait_event_interruptible_timeout(conn->wait, READ_ONCE(conn->state) >= state,
+						timeout);
+	if (left < 0)
+		return -EINTR;
+	if (!left)
+		return -ETIMEDOUT;
+	return krping_conn_error(conn);
+}
+
+/*
+ * What a CM error status means to the writer of a command. The status is a
+ * negative errno or, on some transports, a positive code of theirs.
+ */
+static int cm_errno(int status, int otherwise)
+{
+	switch (status) {
+	case -ENODEV:
+	case -EADDRNOTAVAIL:
+		return -EADDRNOTAVAIL;
+	case -ETIMEDOUT:
+	case -EHOSTUNREACH:
+	case -ENETUNREACH:
+	case -ENOMEM:
+		return status;
+	default:
+		return otherwise;
+	}
+}
+
+#define ROUTE_TIMEOUT_MS	2000
+
+static void on_addr_resolved(struct krping_conn *conn)
+{
+	int ret = rdma_resolve_route(conn->id, ROUTE_TIMEOUT_MS);
+
+	if (ret) {
+		krping_err_ratelimited(conn->subject, "cannot resolve the route: %d", ret);
+		krping_conn_fail(conn, cm_errno(ret, -EHOSTUNREACH));
+	}
+}
+
+static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_event *event)
+{
+	krping_err_ratelimited(conn->subject, "%s: %d", rdma_event_msg(event->event),
+			       event->status);
+	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
+}
+
+static void on_unreachable(struct krping_conn *conn, const struct rdma_cm_event *event)
+{
+	krping_err_ratelimited(conn->subject, "the peer does not answer: %d", event->status);
+	krping_conn_fail(conn, -ETIMEDOUT);
+}
+
+static void save_private(struct krping_conn *conn, const void *data, u8 len)
+{
+	conn->private_len = data ? min_t(u8, len, sizeof(conn->private)) : 0;
+	memcpy(conn->private, data, conn->private_len);
+}
+
+static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
+{
+	const void *data;
+	u8 len = 0;
+
+	data = rdma_consumer_reject_data(conn->id, event, &len);
+	save_private(conn, data, len);
+	krping_err_ratelimited(conn->subject, "the peer rejected the connection: %s",
+			       rdma_reject_msg(conn->id, event->status));
+	krping_conn_fail(conn, -ECONNREFUSED);
+}
+
+static void on_established(struct krping_conn *conn, const struct rdma_cm_event *event)
+{
+	/* A client's carries the reply; a server keeps the request it was asked with. */
+	if (event->param.conn.private_data)
+		save_private(conn, event->param.conn.private_data,
+			     event->param.conn.private_data_len);
+	conn_advance(conn, KRPING_CONN_LIVE);
+}
+
+static void on_device_removal(struct krping_conn *conn)
+{
+	krping_err(conn->subject, "the RDMA device is being removed");
+	krping_conn_fail(conn, -ENODEV);
+}
+
+/*
+ * Always 0: the id is destroyed by its owner, never by rdma_cm. On device removal
+ * rdma_cm waits until the owner, woken by the failure, has done that.
+ */
+static int conn_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	struct krping_conn *conn = id->context;
+
+	switch (event->event) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		on_addr_resolved(conn);
+		break;
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		conn_advance(conn, KRPING_CONN_RESOLVED);
+		break;
+	case RDMA_CM_EVENT_ADDR_ERROR:
+	case RDMA_CM_EVENT_ROUTE_ERROR:
+		on_resolve_error(conn, event);
+		break;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+		on_unreachable(conn, event);
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+		on_rejected(conn, event);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		on_established(conn, event);
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+	case RDMA_CM_EVENT_ADDR_CHANGE:
+		krping_conn_fail(conn, -ECONNRESET);
+		break;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		on_device_removal(conn);
+		break;
+	default:	/* TIMEWAIT_EXIT and multicast do not concern us */
+		break;
+	}
+	return 0;
+}
+
+static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
+			      const struct rdma_cm_event *event)
+{
+	bool taken;
+
+	spin_lock(&conn->lock);
+	taken = conn->state != KRPING_CONN_IDLE;
+	if (!taken) {
+		conn->id = id;
+		id->context = conn;
+		id->event_handler = conn_event;
+		conn->peer_initiator_depth = event->param.conn.responder_resources;
+		save_private(conn, event->param.conn.private_data,
+			     event->param.conn.private_data_len);
+		WRITE_ONCE(conn->state, KRPING_CONN_REQUESTED);
+	}
+	spin_unlock(&conn->lock);
+	if (taken)
+		return -EBUSY;	/* rdma_cm destroys the new id: the client is rejected */
+	wake_up_all(&conn->wait);
+	return 0;
+}
+
+static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	struct krping_conn *conn = id->context;
+
+	switch (event->event) {
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+		return on_connect_request(conn, id, event);
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		on_device_removal(conn);
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+/**
+ * krping_conn_open - make the id and resolve the peer's address and route
+ * @conn:	idle
+ * @net:	name space of the connection: the caller's
+ * @peer:	address and port
+ * @timeout:	jiffies
+ *
+ * Return: 0, or a negative errno after which @conn->id is NULL.
+ */
+int krping_conn_open(struct krping_conn *conn, struct net *net,
+		     const struct sockaddr_storage *peer, unsigned long timeout)
+{
+	struct rdma_cm_id *id;
+	int ret;
+
+	id = rdma_create_id(net, conn_event, conn, RDMA_PS_TCP, IB_QPT_RC);
+	if (IS_ERR(id))
+		return PTR_ERR(id);
+	conn->id = id;
+	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, jiffies_to_msecs(timeout));
+	if (ret) {
+		krping_err_ratelimited(conn->subject,
+				       "no RDMA device of this host reaches the address: %d", ret);
+		ret = cm_errno(ret, -EADDRNOTAVAIL);
+		goto destroy_id;
+	}
+	ret = krping_conn_wait(conn, KRPING_CONN_RESOLVED, timeout);
+	if (!ret)
+		return 0;
+destroy_id:
+	conn->id = NULL;
+	rdma_destroy_id(id);
+	return ret;
+}
+
+/* Return: 0 when the peer has accepted; on an error the caller closes @conn. */
+int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
+			unsigned long timeout)
+{
+	int ret = rdma_connect(conn->id, param);
+
+	if (ret)
+		return ret;
+	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+}
+
+/**
+ * krping_conn_listen - wait for the request of one client
+ * @conn:	idle; @conn->id is set with KRPING_CONN_REQUESTED
+ * @net:	name space
+ * @addr:	address and port to bind to
+ *
+ * Return: the listening id, which the caller destroys, or an ERR_PTR.
+ */
+struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
+				      const struct sockaddr_storage *addr)
+{
+	struct rdma_cm_id *id;
+	int ret;
+
+	id = rdma_create_id(net, listener_event, conn, RDMA_PS_TCP, IB_QPT_RC);
+	if (IS_ERR(id))
+		return id;
+	ret = rdma_bind_addr(id, (struct sockaddr *)addr);
+	if (ret) {
+		krping_err_ratelimited(conn->subject, "cannot bind: %s",
+				       ret == -EADDRINUSE ? "the port is in use" :
+				       "the address is on no RDMA device of this host");
+		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
+		goto destroy_id;
+	}
+	ret = rdma_listen(id, 1);
+	if (!ret)
+		return id;
+	krping_err_ratelimited(conn->subject, "cannot listen: %d", ret);
+destroy_id:
+	rdma_destroy_id(id);
+	return ERR_PTR(ret);
+}
+
+/* Return: 0 when the client has confirmed; on an error the caller closes @conn. */
+int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
+		       unsigned long timeout)
+{
+	int ret;
+
+	rdma_lock_handler(conn->id);
+	ret = rdma_accept(conn->id, param);
+	rdma_unlock_handler(conn->id);
+	if (ret)
+		return ret;
+	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+}
+
+/**
+ * krping_sockaddr - the address of a command
+ * @opt:	a valid command with an address
+ * @net:	where its interface name is looked up
+ * @addr:	filled in
+ *
+ * Return: 0 or -ENODEV if there is no such interface.
+ */
+int krping_sockaddr(const struct krping_options *opt, struct net *net,
+		    struct sockaddr_storage *addr)
+{
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
+	struct sockaddr_in *in = (struct sockaddr_in *)addr;
+	struct net_device *dev;
+
+	memset(addr, 0, sizeof(*addr));
+	if (opt->family == AF_INET) {
+		in->sin_family = AF_INET;
+		memcpy(&in->sin_addr, opt->addr, sizeof(in->sin_addr));
+		in->sin_port = htons(opt->port);
+		return 0;
+	}
+	in6->sin6_family = AF_INET6;
+	memcpy(&in6->sin6_addr, opt->addr, sizeof(in6->sin6_addr));
+	in6->sin6_port = htons(opt->port);
+	if (!opt->ifname[0])
+		return 0;
+	rcu_read_lock();
+	dev = dev_get_by_name_rcu(net, opt->ifname);
+	if (dev)
+		in6->sin6_scope_id = dev->ifindex;
+	rcu_read_unlock();
+	return dev ? 0 : -ENODEV;
+}

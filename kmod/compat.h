@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What differs between the supported kernels, 6.1 to 6.12: the only place that knows. */
+#ifndef KRPING_COMPAT_H
+#define KRPING_COMPAT_H
+
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/version.h>
+
+/* Limits of a disk, in bytes where they are sizes. */
+struct krping_disk_limits {
+	unsigned int block_size;
+	unsigned int max_bytes;
+	unsigned int max_segments;
+	bool write_cache;
+};
+
+#define KRPING_DMA_ALIGNMENT	3	/* mask: as nvme */
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#define krping_blk_mode_t blk_mode_t
+#else
+#define krping_blk_mode_t fmode_t
+#endif
+
+/*
+ * Data in flight must not change under its checksum: stable writes. A segment starts and
+ * ends on a page boundary but for the first and the last: one memory region holds it.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
+						const struct krping_disk_limits *limits,
+						void *queuedata)
+{
+	struct queue_limits lim = {
+		.logical_block_size = limits->block_size,
+		.physical_block_size = limits->block_size,
+		.max_hw_sectors = limits->max_bytes >> SECTOR_SHIFT,
+		.max_segments = limits->max_segments,
+		.virt_boundary_mask = PAGE_SIZE - 1,
+		.dma_alignment = KRPING_DMA_ALIGNMENT,
+		.features = BLK_FEAT_STABLE_WRITES,
+	};
+
+	if (limits->write_cache)
+		lim.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
+	return blk_mq_alloc_disk(set, &lim, queuedata);
+}
+#else
+static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
+						const struct krping_disk_limits *limits,
+						void *queuedata)
+{
+	struct gendisk *disk = blk_mq_alloc_disk(set, queuedata);
+	struct request_queue *q;
+
+	if (IS_ERR(disk))
+		return disk;
+	q = disk->queue;
+	blk_queue_logical_block_size(q, limits->block_size);
+	blk_queue_physical_block_size(q, limits->block_size);
+	blk_queue_max_hw_sectors(q, limits->max_bytes >> SECTOR_SHIFT);
+	blk_queue_max_segments(q, limits->max_segments);
+	blk_queue_virt_boundary(q, PAGE_SIZE - 1);
+	blk_queue_dma_alignment(q, KRPING_DMA_ALIGNMENT);
+	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
+	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
+	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, q);
+	blk_queue_write_cache(q, limits->write_cache, limits->write_cache);
+	return disk;
+}
+#endif
+
+#endif /* KRPING_COMPAT_H */

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A connection: one rdma_cm_id with its protection domain, completion queue and
+ * queue pair. cm.c opens it and follows its events, queue.c allocates and frees
+ * what hangs on it. A ping thread has one; a block session one per queue.
+ */
+#ifndef KRPING_CONN_H
+#define KRPING_CONN_H
+
+#include <linux/scatterlist.h>
+#include <linux/socket.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+#include "options.h"
+
+/* Ordered: a wait is for "this state or a later one". */
+enum krping_conn_state {
+	KRPING_CONN_IDLE,	/* nothing happened yet */
+	KRPING_CONN_RESOLVED,	/* client: address and route are known */
+	KRPING_CONN_REQUESTED,	/* server: a client asks to connect */
+	KRPING_CONN_LIVE,	/* both sides may send */
+	KRPING_CONN_CLOSED,	/* for good: @error says why */
+};
+
+struct krping_conn;
+
+/**
+ * struct krping_conn_ops - what the owner of a connection wants to hear
+ * @closed:	the connection went to KRPING_CONN_CLOSED; optional. Called once, in
+ *		process context, from a CM handler, a completion or a poster; may not sleep.
+ */
+struct krping_conn_ops {
+	void (*closed)(struct krping_conn *conn, int error);
+};
+
+/* rdma_cm hands over at most this much private data (in a reply). */
+#define KRPING_PRIVATE_MAX	196
+
+/**
+ * struct krping_conn - one RC connection
+ * @subject:	tag of log messages; the owner's, constant
+ * @ops:	constant
+ * @wait:	woken at each change of @state
+ * @lock:	protects @state and @error; innermost, taken in process context only
+ * @state:	enum krping_conn_state; only grows until krping_conn_reset()
+ * @error:	negative errno; meaningful in KRPING_CONN_CLOSED
+ * @private:	private data of the peer's request, reply or reject; written by the CM
+ *		handler before @state grows, read after
+ * @private_len: bytes of @private
+ * @peer_initiator_depth: RDMA READs that the peer's request offers to take from us
+ * @id:		from krping_conn_open() or a listener to krping_conn_close()
+ * @pd:		private to the connection: its keys are worth nothing on another one
+ * @cq:		polled in a work queue, so completions run in process context
+ * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_free()
+ *
+ * @id to @qp belong to the one thread that opens and closes the connection;
+ * completions and posters use @qp only between alloc and drain.
+ */
+struct krping_conn {
+	const char *subject;
+	const struct krping_conn_ops *ops;
+	wait_queue_head_t wait;
+	spinlock_t lock;	/* what it protects: above */
+	enum krping_conn_state state;
+	int error;
+	u8 private[KRPING_PRIVATE_MAX];
+	u8 private_len;
+	u8 peer_initiator_depth;
+	struct rdma_cm_id *id;
+	struct ib_pd *pd;
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+};
+
+/* cm.c */
+void krping_conn_init(struct krping_conn *conn, const char *subject,
+		      const struct krping_conn_ops *ops);
+void krping_conn_reset(struct krping_conn *conn);
+void krping_conn_fail(struct krping_conn *conn, int error);
+int krping_conn_error(struct krping_conn *conn);
+int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
+		     unsigned long timeout);
+int krping_conn_open(struct krping_conn *conn, struct net *net,
+		     const struct sockaddr_storage *peer, unsigned long timeout);
+int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
+			unsigned long timeout);
+struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
+				      const struct sockaddr_storage *addr);
+int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
+		       unsigned long timeout);
+int krping_sockaddr(const struct krping_options *opt, struct net *net,
+		    struct sockaddr_storage *addr);
+
+/* queue.c */
+int krping_conn_alloc(struct krping_conn *conn, u32 send_wr, u32 recv_wr, u32 vector);
+void krping_conn_free(struct krping_conn *conn);
+void krping_conn_drain(struct krping_conn *conn);
+void krping_conn_close(struct krping_conn *conn);
+int krping_wc_error(const struct ib_wc *wc);
+void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what);
+
+/**
+ * struct krping_buf - a message buffer, mapped for one connection
+ * @cqe:	completion of the work request that uses it
+ * @data:	@size bytes
+ * @dma:	its DMA address
+ */
+struct krping_buf {
+	struct ib_cqe cqe;
+	void *data;
+	u64 dma;
+	u32 size;
+	enum dma_data_direction dir;
+};
+
+int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+		     enum dma_data_direction dir);
+void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf);
+int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);
+struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len);
+
+/**
+ * struct krping_region - page-backed memory with a memory region to register it
+ * @vaddr:	@size bytes, contiguous in virtual memory
+ * @sgt:	its pages
+ * @nents:	mapped entries of @sgt
+ * @mr:		covers the whole of @sgt while @registered
+ * @reg_wr:	the REG_MR of the last krping_region_prepare()
+ * @inv_wr:	LOCAL_INV of the key before, chained in front if there was one
+ * @cqe:	of both work requests, which are unsignalled: it sees errors only
+ */
+struct krping_region {
+	void *vaddr;
+	u32 size;
+	struct sg_table sgt;
+	int nents;
+	struct ib_mr *mr;
+	struct ib_reg_wr reg_wr;
+	struct ib_send_wr inv_wr;
+	struct ib_cqe cqe;
+	bool registered;
+};
+
+int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
+			void (*failed)(struct ib_cq *cq, struct ib_wc *wc));
+void krping_region_free(struct krping_conn *conn, struct krping_region *region);
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access,
+					 struct ib_send_wr *next);
+void krping_region_for_device(struct krping_conn *conn, struct krping_region *region);
+void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region);
+
+#endif /* KRPING_CONN_H */

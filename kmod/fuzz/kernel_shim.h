@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What options.c takes from the kernel, for its build in user space. */
+#ifndef KRPING_KERNEL_SHIM_H
+#define KRPING_KERNEL_SHIM_H
+
+#include <linux/types.h>
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+
+#define U32_MAX UINT32_MAX
+#define BIT(n) (1ul << (n))
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline int shim_pton(int family, const char *src, u8 *dst, const char **end)
+{
+	*end = src + strlen(src);
+	return inet_pton(family, src, dst) == 1;
+}
+
+#define in4_pton(src, len, dst, delim, end) shim_pton(AF_INET, src, dst, end)
+#define in6_pton(src, len, dst, delim, end) shim_pton(AF_INET6, src, dst, end)
+
+#endif /* KRPING_KERNEL_SHIM_H */

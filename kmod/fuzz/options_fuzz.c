@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * libFuzzer target for the command grammar of /proc/krping, with the address
+ * and undefined-behaviour sanitizers: any string is either refused with a
+ * printable reason or gives options within their documented ranges.
+ */
+#include <stdlib.h>
+
+#include "../options.h"
+
+#define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
+
+static void require_valid(const struct krping_options *opt)
+{
+	size_t len = strnlen(opt->block, sizeof(opt->block));
+
+	REQUIRE(opt->port >= 1 && opt->port <= 65535);
+	REQUIRE(opt->size >= 1 && opt->size <= 1u << 30);
+	REQUIRE(opt->timeout >= 1 && opt->timeout <= 86400);
+	REQUIRE(opt->queues >= 1 && opt->queues <= 64);
+	REQUIRE(opt->depth >= 1 && opt->depth <= 1024);
+	REQUIRE(strnlen(opt->ifname, sizeof(opt->ifname)) < sizeof(opt->ifname));
+	REQUIRE(len < sizeof(opt->block));
+	if (opt->role == KRPING_BLOCK_CLIENT || opt->role == KRPING_BLOCK_STOP)
+		REQUIRE(len > 0);
+	else
+		REQUIRE(len == 0);
+	if (opt->role != KRPING_BLOCK_STOP)
+		REQUIRE(opt->family == AF_INET || opt->family == AF_INET6);
+}
+
+static void require_reason(const char *why)
+{
+	size_t i, len = strnlen(why, KRPING_REASON_MAX);
+
+	REQUIRE(len > 0 && len < KRPING_REASON_MAX);
+	for (i = 0; i < len; i++)
+		REQUIRE(why[i] >= ' ' && why[i] <= '~');
+}
+
+int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
+{
+	struct krping_options opt;
+	char why[KRPING_REASON_MAX] = "";
+	char *text;
+
+	/* As control.c does: refused before the parser sees it. */
+	if (size >= KRPING_COMMAND_MAX || memchr(data, '\0', size))
+		return 0;
+	text = malloc(size + 1);	/* exact, so that the sanitizer sees an overrun */
+	REQUIRE(text);
+	memcpy(text, data, size);
+	text[size] = '\0';
+	if (krping_options_parse(text, &opt, why, sizeof(why)))
+		require_reason(why);
+	else
+		require_valid(&opt);
+	free(text);
+	return 0;
+}

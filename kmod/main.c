@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Load and unload, in opposite order. */
+#include <linux/module.h>
+#include <linux/printk.h>
+
+#include "block.h"
+#include "control.h"
+
+static int __init krping_init(void)
+{
+	int ret;
+
+	ret = krping_recovery_init();
+	if (ret)
+		return ret;
+	ret = krping_control_init();
+	if (ret)
+		goto recovery_exit;
+	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
+	return 0;
+
+recovery_exit:
+	krping_recovery_exit();
+	return ret;
+}
+
+/* Running commands and sessions hold a reference: none exist here. */
+static void __exit krping_exit(void)
+{
+	krping_control_exit();
+	krping_recovery_exit();
+}
+
+module_init(krping_init);
+module_exit(krping_exit);
+
+MODULE_DESCRIPTION("RDMA ping/pong and block I/O over RDMA that proves itself");
+MODULE_AUTHOR("The krping developers");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

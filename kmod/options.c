@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "options.h"
+
+#ifdef __KERNEL__
+#include <linux/bits.h>
+#include <linux/ctype.h>
+#include <linux/errno.h>
+#include <linux/inet.h>
+#include <linux/kernel.h>
+#include <linux/stddef.h>
+#include <linux/string.h>
+#endif
+
+#define PING_CLIENT	BIT(KRPING_PING_CLIENT)
+#define PING_SERVER	BIT(KRPING_PING_SERVER)
+#define BLOCK_CLIENT	BIT(KRPING_BLOCK_CLIENT)
+#define BLOCK_STOP	BIT(KRPING_BLOCK_STOP)
+#define PING		(PING_CLIENT | PING_SERVER)
+#define CONNECTED	(PING | BLOCK_CLIENT)
+
+enum value_kind { FLAG, NUMBER, ADDR4, ADDR6, NAME };
+
+/* Order of the table below. */
+enum option_id {
+	OPT_CLIENT, OPT_SERVER, OPT_STOP, OPT_ADDR, OPT_ADDR6, OPT_PORT, OPT_COUNT, OPT_SIZE,
+	OPT_VERBOSE, OPT_VALIDATE, OPT_TIMEOUT, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FORCE,
+};
+
+/* One option: its value, where it goes, and the roles that take it. */
+struct option_def {
+	const char *name;
+	enum value_kind kind;
+	size_t offset;		/* of the bool, u32 or name in krping_options */
+	u32 min;
+	u32 max;
+	unsigned int roles;
+};
+
+#define NO_FIELD	((size_t)-1)
+#define FIELD(f)	offsetof(struct krping_options, f)
+
+static const struct option_def option_defs[] = {
+	[OPT_CLIENT]	= { "client", FLAG, NO_FIELD, 0, 0, PING_CLIENT | BLOCK_CLIENT },
+	[OPT_SERVER]	= { "server", FLAG, NO_FIELD, 0, 0, PING_SERVER },
+	[OPT_STOP]	= { "stop", FLAG, NO_FIELD, 0, 0, BLOCK_STOP },
+	[OPT_ADDR]	= { "addr", ADDR4, NO_FIELD, 0, 0, CONNECTED },
+	[OPT_ADDR6]	= { "addr6", ADDR6, NO_FIELD, 0, 0, CONNECTED },
+	[OPT_PORT]	= { "port", NUMBER, FIELD(port), 1, 65535, CONNECTED },
+	[OPT_COUNT]	= { "count", NUMBER, FIELD(count), 0, U32_MAX, PING_CLIENT },
+	[OPT_SIZE]	= { "size", NUMBER, FIELD(size), 1, 1u << 30, PING },
+	[OPT_VERBOSE]	= { "verbose", FLAG, FIELD(verbose), 0, 0, PING },
+	[OPT_VALIDATE]	= { "validate", FLAG, FIELD(validate), 0, 0, PING },
+	[OPT_TIMEOUT]	= { "timeout", NUMBER, FIELD(timeout), 1, 86400, CONNECTED },
+	[OPT_BLOCK]	= { "block", NAME, FIELD(block), 0, 0, BLOCK_CLIENT | BLOCK_STOP },
+	[OPT_QUEUES]	= { "queues", NUMBER, FIELD(queues), 1, 64, BLOCK_CLIENT },
+	[OPT_DEPTH]	= { "depth", NUMBER, FIELD(depth), 1, 1024, BLOCK_CLIENT },
+	[OPT_FORCE]	= { "force", FLAG, FIELD(force), 0, 0, BLOCK_STOP },
+};
+
+static const char *const role_names[] = {
+	[KRPING_PING_CLIENT]	= "a ping client",
+	[KRPING_PING_SERVER]	= "a server",
+	[KRPING_BLOCK_CLIENT]	= "a block client",
+	[KRPING_BLOCK_STOP]	= "stop",
+};
+
+/* Where a reason goes; text of the user is made printable and short first. */
+struct reason {
+	char *buf;
+	size_t len;
+	char quoted[40];
+};
+
+static const char *quote(struct reason *why, const char *text)
+{
+	size_t i;
+
+	for (i = 0; text[i] && i < sizeof(why->quoted) - 1; i++)
+		why->quoted[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+	why->quoted[i] = '\0';
+	return why->quoted;
+}
+
+static int parse_number(const struct option_def *def, const char *value, u32 *out,
+			struct reason *why)
+{
+	u64 n = 0;
+	const char *c;
+
+	for (c = value; *c >= '0' && *c <= '9' && n <= U32_MAX; c++)
+		n = n * 10 + (*c - '0');
+	if (c == value || *c || n < def->min || n > def->max) {
+		snprintf(why->buf, why->len, "%s=%s: must be a decimal number from %u to %u",
+			 def->name, quote(why, value), def->min, def->max);
+		return -EINVAL;
+	}
+	*out = n;
+	return 0;
+}
+
+static bool name_char(char c)
+{
+	return isalnum(c) || c == '.' || c == '_' || c == '-';
+}
+
+static int parse_name(const char *value, char *out, struct reason *why)
+{
+	size_t len = 0;
+
+	while ((unsigned char)value[len] < 0x80 && name_char(value[len]))
+		len++;
+	if (!len || value[len] || len >= KRPING_VOLUME_LEN) {
+		snprintf(why->buf, why->len,
+			 "block=%s: a name is 1 to %d letters, digits, '.', '_' or '-'",
+			 quote(why, value), KRPING_VOLUME_LEN - 1);
+		return -EINVAL;
+	}
+	memcpy(out, value, len);
+	return 0;
+}
+
+static int parse_addr4(const char *value, struct krping_options *opt, struct reason *why)
+{
+	const char *end;
+
+	if (!in4_pton(value, -1, opt->addr, -1, &end) || *end) {
+		snprintf(why->buf, why->len, "addr=%s: not an IPv4 address", quote(why, value));
+		return -EINVAL;
+	}
+	opt->family = AF_INET;
+	return 0;
+}
+
+static int parse_addr6(char *value, struct krping_options *opt, struct reason *why)
+{
+	char *scope = strchr(value, '%');
+	const char *end;
+
+	if (scope) {
+		*scope++ = '\0';
+		if (!*scope || strlen(scope) >= sizeof(opt->ifname)) {
+			snprintf(why->buf, why->len, "addr6: %%%s: not an interface name",
+				 quote(why, scope));
+			return -EINVAL;
+		}
+		memcpy(opt->ifname, scope, strlen(scope));
+	}
+	if (!in6_pton(value, -1, opt->addr, -1, &end) || *end) {
+		snprintf(why->buf, why->len, "addr6=%s: not an IPv6 address", quote(why, value));
+		return -EINVAL;
+	}
+	opt->family = AF_INET6;
+	return 0;
+}
+
+/* The table writes names with '_'; users of tools write '-' as well. */
+static bool same_name(const char *name, const char *given)
+{
+	for (; *name && *given; name++, given++)
+		if (*name != *given && !(*name == '_' && *given == '-'))
+			return false;
+	return *name == *given;
+}
+
+static int find_option(const char *name)
+{
+	int id;
+
+	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++)
+		if (same_name(option_defs[id].name, name))
+			return id;
+	return -ENOENT;
+}
+
+static int parse_value(const struct option_def *def, char *value, struct krping_options *opt,
+		       struct reason *why)
+{
+	void *field = def->offset == NO_FIELD ? NULL : (char *)opt + def->offset;
+
+	if (def->kind == FLAG) {
+		if (value) {
+			snprintf(why->buf, why->len, "%s takes no value", def->name);
+			return -EINVAL;
+		}
+		if (field)
+			*(bool *)field = true;
+		return 0;
+	}
+	if (!value) {
+		snprintf(why->buf, why->len, "%s needs a value: %s=...", def->name, def->name);
+		return -EINVAL;
+	}
+	switch (def->kind) {
+	case NUMBER:
+		return parse_number(def, value, field, why);
+	case NAME:
+		return parse_name(value, field, why);
+	case ADDR4:
+		return parse_addr4(value, opt, why);
+	default:
+		return parse_addr6(value, opt, why);
+	}
+}
+
+/* One "name" or "name=value"; sets its bit in *given. */
+static int parse_option(char *text, struct krping_options *opt, unsigned int *given,
+			struct reason *why)
+{
+	char *value = strchr(text, '=');
+	int id;
+
+	if (value)
+		*value++ = '\0';
+	if (!*text) {
+		snprintf(why->buf, why->len, "empty option: options are separated by one ','");
+		return -EINVAL;
+	}
+	id = find_option(text);
+	if (id < 0) {
+		snprintf(why->buf, why->len, "unknown option '%s'", quote(why, text));
+		return -EINVAL;
+	}
+	if (*given & BIT(id)) {
+		snprintf(why->buf, why->len, "%s is given twice", option_defs[id].name);
+		return -EINVAL;
+	}
+	*given |= BIT(id);
+	return parse_value(&option_defs[id], value, opt, why);
+}
+
+static int decide_role(struct krping_options *opt, unsigned int given, struct reason *why)
+{
+	unsigned int command = given & (BIT(OPT_CLIENT) | BIT(OPT_SERVER) | BIT(OPT_STOP));
+
+	switch (command) {
+	case BIT(OPT_CLIENT):
+		opt->role = given & BIT(OPT_BLOCK) ? KRPING_BLOCK_CLIENT : KRPING_PING_CLIENT;
+		return 0;
+	case BIT(OPT_SERVER):
+		opt->role = KRPING_PING_SERVER;
+		return 0;
+	case BIT(OPT_STOP):
+		opt->role = KRPING_BLOCK_STOP;
+		return 0;
+	}
+	snprintf(why->buf, why->len, "exactly one of client, server and stop is needed");
+	return -EINVAL;
+}
+
+static int check_role(const struct krping_options *opt, unsigned int given, struct reason *why)
+{
+	unsigned int role = BIT(opt->role);
+	int id;
+
+	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++) {
+		if (!(given & BIT(id)) || option_defs[id].roles & role)
+			continue;
+		snprintf(why->buf, why->len, "%s does not go with %s", option_defs[id].name,
+			 role_names[opt->role]);
+		return -EINVAL;
+	}
+	if (role & CONNECTED && !(given & BIT(OPT_ADDR)) == !(given & BIT(OPT_ADDR6))) {
+		snprintf(why->buf, why->len, "exactly one of addr and addr6 is needed");
+		return -EINVAL;
+	}
+	if (role & BLOCK_STOP && !(given & BIT(OPT_BLOCK))) {
+		snprintf(why->buf, why->len, "stop needs block=NAME");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static void set_defaults(struct krping_options *opt, unsigned int given)
+{
+	if (!(given & BIT(OPT_PORT)))
+		opt->port = KRPING_PORT;
+	if (!(given & BIT(OPT_SIZE)))
+		opt->size = opt->role == KRPING_PING_SERVER ? 65536 : 64;
+	if (!(given & BIT(OPT_TIMEOUT)))
+		opt->timeout = opt->role == KRPING_BLOCK_CLIENT ? 600 : 10;
+	if (!(given & BIT(OPT_QUEUES)))
+		opt->queues = 1;
+	if (!(given & BIT(OPT_DEPTH)))
+		opt->depth = 128;
+}
+
+int krping_options_parse(char *text, struct krping_options *opt, char *why_buf, size_t why_len)
+{
+	struct reason why = { .buf = why_buf, .len = why_len };
+	size_t len = strlen(text);
+	unsigned int given = 0;
+	char *next;
+	int ret;
+
+	memset(opt, 0, sizeof(*opt));
+	if (len && text[len - 1] == '\n')
+		text[len - 1] = '\0';
+	while (text) {
+		next = strchr(text, ',');
+		if (next)
+			*next++ = '\0';
+		ret = parse_option(text, opt, &given, &why);
+		if (ret)
+			return ret;
+		text = next;
+	}
+	ret = decide_role(opt, given, &why);
+	if (!ret)
+		ret = check_role(opt, given, &why);
+	if (!ret)
+		set_defaults(opt, given);
+	return ret;
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Connections of a block session: made, lost and made again (PROTOCOL.md sections
+ * 2.1 and 2.6). One thread at a time connects: the writer of the command first, the
+ * recovery work afterwards.
+ */
+#include <linux/random.h>
+#include <linux/sched/mm.h>
+
+#include "block.h"
+#include "log.h"
+#include "trace.h"
+
+#define RECONNECT_TIMEOUT	(3 * HZ)	/* of one attempt for one queue */
+#define BACKOFF_MIN		(HZ / 10)
+#define BACKOFF_MAX		(2 * HZ)
+
+#define MAX_MESSAGE		65536		/* that we are ready to allocate buffers of */
+#define MAX_DATA		SZ_1M
+
+static struct workqueue_struct *krping_wq;
+
+int krping_recovery_init(void)
+{
+	krping_wq = alloc_workqueue("krping", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	return krping_wq ? 0 : -ENOMEM;
+}
+
+void krping_recovery_exit(void)
+{
+	destroy_workqueue(krping_wq);
+}
+
+/* ---- handshake ---- */
+
+static void make_hello(struct krping_queue *q, struct krping_hello *hello)
+{
+	struct krping_session *s = q->session;
+
+	memset(hello, 0, sizeof(*hello));
+	hello->magic = cpu_to_be32(KRPING_MAGIC);
+	hello->version = KRPING_VERSION;
+	hello->queue_index = cpu_to_be16(q->index);
+	hello->queue_count = cpu_to_be16(s->nr_queues);
+	hello->depth = cpu_to_be16(s->opt.depth);
+	export_uuid(hello->session, &s->uuid);
+	memcpy(hello->volume, s->opt.block, sizeof(hello->volume));
+}
+
+static int reject_error(struct krping_queue *q)
+{
+	static const char *const reasons[] = {
+		[KRPING_REJ_MAGIC]	= "it does not know our hello",
+		[KRPING_REJ_VERSION]	= "it speaks another version of the protocol",
+		[KRPING_REJ_INVALID]	= "a field of our hello is out of range for it",
+		[KRPING_REJ_VOLUME]	= "it has no volume of that name",
+		[KRPING_REJ_QUEUES]	= "too many queues",
+		[KRPING_REJ_BUSY]	= "it has as many connections as it takes",
+		[KRPING_REJ_RESOURCES]	= "it is out of memory or queue pairs",
+	};
+	struct krping_reject reject;
+	u16 reason;
+
+	if (q->conn.private_len < sizeof(reject))
+		return -ECONNREFUSED;
+	memcpy(&reject, q->conn.private, sizeof(reject));
+	if (be32_to_cpu(reject.magic) != KRPING_MAGIC)
+		return -ECONNREFUSED;
+	reason = be16_to_cpu(reject.reason);
+	krping_err_ratelimited(q->session->subject, "the target refuses: %s (reason %u, value %u)",
+			       reason && reason < ARRAY_SIZE(reasons) ? reasons[reason] : "unknown",
+			       reason, be32_to_cpu(reject.value));
+	switch (reason) {
+	case KRPING_REJ_VOLUME:
+		return -ENOENT;
+	case KRPING_REJ_VERSION:
+		return -EPROTONOSUPPORT;
+	default:
+		return -ECONNREFUSED;
+	}
+}
+
+static int bad_welcome(struct krping_queue *q, const char *what, u64 value)
+{
+	krping_err_ratelimited(q->session->subject, "the target's welcome is refused: %s %llu",
+			       what, value);
+	return -EPROTO;
+}
+
+static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
+{
+	struct krping_welcome w;
+	u64 capacity;
+	u32 block;
+
+	if (q->conn.private_len < sizeof(w))
+		return bad_welcome(q, "length", q->conn.private_len);
+	memcpy(&w, q->conn.private, sizeof(w));
+	capacity = be64_to_cpu(w.capacity);
+	block = be32_to_cpu(w.block_size);
+	*grant = (struct krping_grant){
+		.capacity = capacity,
+		.epoch = be64_to_cpu(w.epoch),
+		.block_size = block,
+		.max_data = be32_to_cpu(w.max_data),
+		.max_inline = be32_to_cpu(w.max_inline),
+		.max_message = be32_to_cpu(w.max_message),
+		.depth = be16_to_cpu(w.depth),
+		.read_only = w.flags & KRPING_VOL_READ_ONLY,
+		.writeback = w.flags & KRPING_VOL_WRITEBACK,
+	};
+	if (be32_to_cpu(w.magic) != KRPING_MAGIC)
+		return bad_welcome(q, "magic", be32_to_cpu(w.magic));
+	if (w.version != KRPING_VERSION)
+		return bad_welcome(q, "version", w.version);
+	if (w.flags & ~KRPING_VOL_FLAGS)
+		return bad_welcome(q, "flags", w.flags);
+	if (block != 512 && block != 4096)
+		return bad_welcome(q, "block size", block);
+	if (!capacity || capacity % block || capacity > (u64)LLONG_MAX)
+		return bad_welcome(q, "capacity", capacity);
+	if (grant->max_data < PAGE_SIZE)
+		return bad_welcome(q, "max_data", grant->max_data);
+	if (grant->max_message > MAX_MESSAGE ||
+	    grant->max_message < sizeof(struct krping_cmd) + 32)
+		return bad_welcome(q, "max_message", grant->max_message);
+	if (grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
+		return bad_welcome(q, "max_inline", grant->max_inline);
+	if (!grant->depth || grant->depth > q->session->opt.depth)
+		return bad_welcome(q, "depth", grant->depth);
+	return 0;
+}
+
+static int set_limits(struct krping_session *s, const struct ib_device *dev)
+{
+	u32 pages = min_t(u32, dev->attrs.max_fast_reg_page_list_len, MAX_DATA / PAGE_SIZE + 1);
+
+	/* A page more than the data has, as it may start in the middle of one. */
+	if (pages < 2) {
+		krping_err(s->subject, "%s registers %u pages at a time: at least 2 are needed",
+			   dev->name, pages);
+		return -EOPNOTSUPP;
+	}
+	s->max_segments = pages;
+	s->max_bytes = min3((u32)MAX_DATA, s->grant.max_data, (pages - 1) * (u32)PAGE_SIZE);
+	s->max_bytes = round_down(s->max_bytes, PAGE_SIZE);
+	return 0;
+}
+
+/* The first queue that ever connects sets the grant; later ones must fit it. */
+static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
+{
+	struct krping_session *s = q->session;
+
+	if (first) {
+		s->grant = *grant;
+		return set_limits(s, q->conn.id->device);
+	}
+	if (grant->block_size != s->grant.block_size || grant->max_data != s->grant.max_data ||
+	    grant->max_inline != s->grant.max_inline ||
+	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
+	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only) {
+		krping_err_ratelimited(s->subject, "the target's limits are not what they were");
+		return -EPROTO;
+	}
+	if (grant->capacity < s->grant.capacity) {
+		krping_err_ratelimited(s->subject, "the volume has shrunk from %llu to %llu bytes",
+				       s->grant.capacity, grant->capacity);
+		return -EPROTO;
+	}
+	if (grant->epoch == s->grant.epoch)
+		return 0;
+	if (q->index)
+		return -EAGAIN;		/* it restarted between two queues */
+	if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq)) {
+		krping_err(s->subject,
+			   "the target restarted and has lost writes that were not flushed");
+		return -ESTALE;
+	}
+	s->grant.epoch = grant->epoch;
+	return 0;
+}
+
+static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first)
+{
+	struct krping_session *s = q->session;
+	struct rdma_conn_param param = {
+		.initiator_depth = 1,
+		.retry_count = 7,
+		.rnr_retry_count = 7,
+	};
+	struct krping_grant grant;
+	struct krping_hello hello;
+	int ret;
+
+	krping_conn_reset(&q->conn);
+	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
+	if (READ_ONCE(s->aborted))
+		return -ECANCELED;
+	ret = krping_conn_open(&q->conn, s->net, &s->peer, timeout);
+	if (ret)
+		return ret;
+	/* A message and a REG_MR for each command. */
+	ret = krping_conn_alloc(&q->conn, 2 * s->opt.depth, s->opt.depth + 1, q->index);
+	if (ret)
+		goto close;
+	make_hello(q, &hello);
+	param.private_data = &hello;
+	param.private_data_len = sizeof(hello);
+	param.responder_resources = min(q->conn.id->device->attrs.max_qp_rd_atom, 16);
+	ret = krping_conn_connect(&q->conn, &param, timeout);
+	if (ret == -ECONNREFUSED)
+		ret = reject_error(q);
+	if (!ret)
+		ret = read_welcome(q, &grant);
+	if (!ret)
+		ret = accept_grant(q, &grant, first);
+	if (!ret)
+		ret = krping_queue_alloc(q);
+	if (!ret)
+		return 0;
+	krping_conn_drain(&q->conn);
+	krping_queue_free(q);
+close:
+	krping_conn_close(&q->conn);
+	return ret;
+}
+
+/**
+ * krping_session_connect - connect all queues
+ * @s:		with all queues closed
+ * @timeout:	jiffies, of each step
+ *
+ * Return: 0, or a negative errno with all queues closed.
+ */
+int krping_session_connect(struct krping_session *s, unsigned long timeout)
+{
+	bool first = !s->disk;
+	u32 i;
+	int ret;
+
+	for (i = 0; i < s->nr_queues; i++) {
+		ret = queue_connect(&s->queues[i], timeout, first && !i);
+		if (ret)
+			goto close;
+	}
+	spin_lock(&s->lock);
+	strscpy(s->ibdev, s->queues[0].conn.id->device->name, sizeof(s->ibdev));
+	spin_unlock(&s->lock);
+	return 0;
+close:
+	krping_session_disconnect(s);
+	return ret;
+}
+
+/* All requests in flight are ended or put back; no queue_rq runs. Idempotent. */
+void krping_session_disconnect(struct krping_session *s)
+{
+	u32 i;
+
+	for (i = 0; i < s->nr_queues; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		krping_conn_fail(&q->conn, -ECONNRESET);
+		krping_conn_drain(&q->conn);
+		krping_queue_cancel(q);
+		krping_queue_free(q);
+		krping_conn_close(&q->conn);
+	}
+}
+
+/* ---- loss ---- */
+
+static void queue_closed(struct krping_conn *conn, int error)
+{
+	struct krping_queue *q = container_of(conn, struct krping_queue, conn);
+
+	krping_session_lost(q->session, error);
+}
+
+const struct krping_conn_ops krping_queue_conn_ops = {
+	.closed = queue_closed,
+};
+
+/* From any process context that finds the session broken; the work does the rest. */
+void krping_session_lost(struct krping_session *s, int error)
+{
+	bool lost;
+
+	spin_lock(&s->lock);
+	lost = s->state == KRPING_SESSION_LIVE;
+	if (lost) {
+		s->lost_since = jiffies;
+		krping_session_set_state(s, KRPING_SESSION_RECONNECTING);
+		queue_delayed_work(krping_wq, &s->recovery, 0);
+	}
+	spin_unlock(&s->lock);
+	if (lost)
+		krping_warn_ratelimited(s->subject, "connection lost (%d), requests wait", error);
+}
+
+/* Requests may run; a queue that was lost meanwhile is noticed here. */
+void krping_session_go_live(struct krping_session *s)
+{
+	u32 i;
+
+	spin_lock(&s->lock);
+	krping_session_set_state(s, KRPING_SESSION_LIVE);
+	spin_unlock(&s->lock);
+	for (i = 0; i < s->nr_queues; i++) {
+		int error = krping_conn_error(&s->queues[i].conn);
+
+		if (error)
+			krping_session_lost(s, error);
+	}
+}
+
+/* For a stop: whoever connects or waits to do so gives up now. */
+void krping_session_abort(struct krping_session *s)
+{
+	u32 i;
+
+	spin_lock(&s->lock);
+	if (s->state == KRPING_SESSION_LIVE) {	/* the stop still needs it */
+		spin_unlock(&s->lock);
+		return;
+	}
+	WRITE_ONCE(s->aborted, true);
+	spin_unlock(&s->lock);
+	smp_mb();	/* pairs with queue_connect() */
+	for (i = 0; i < s->nr_queues; i++)
+		krping_conn_fail(&s->queues[i].conn, -ECANCELED);
+	mod_delayed_work(krping_wq, &s->recovery, 0);
+}
+
+static void session_fail(struct krping_session *s, const char *why)
+{
+	spin_lock(&s->lock);
+	krping_session_set_state(s, KRPING_SESSION_FAILED);
+	spin_unlock(&s->lock);
+	krping_err(s->subject, "%s: I/O fails from now on", why);
+	blk_mq_unquiesce_queue(s->disk->queue);
+	blk_mq_kick_requeue_list(s->disk->queue);
+}
+
+static unsigned long backoff(struct krping_session *s)
+{
+	unsigned long delay = min_t(unsigned long, BACKOFF_MAX,
+				    BACKOFF_MIN << min(s->attempts, 10u));
+
+	return delay / 2 + get_random_u32() % (delay / 2 + 1);
+}
+
+static void resume(struct krping_session *s)
+{
+	s->attempts = 0;
+	s->torn_down = false;
+	krping_count(s->stats, KRPING_RECONNECTS, 1);
+	krping_info(s->subject, "reconnected after %u ms",
+		    jiffies_to_msecs(jiffies - s->lost_since));
+	krping_session_go_live(s);
+	blk_mq_unquiesce_queue(s->disk->queue);
+	blk_mq_kick_requeue_list(s->disk->queue);
+}
+
+static void reconnect(struct krping_session *s)
+{
+	int ret;
+
+	if (READ_ONCE(s->no_wait)) {
+		session_fail(s, "the target was lost while the session is started or stopped");
+		return;
+	}
+	if (time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
+		session_fail(s, "the target has not come back in time");
+		return;
+	}
+	ret = krping_session_connect(s, RECONNECT_TIMEOUT);
+	if (!ret) {
+		resume(s);
+		return;
+	}
+	if (ret == -ESTALE || ret == -EPROTO) {
+		session_fail(s, "the target is not the one it was");
+		return;
+	}
+	s->attempts++;
+	queue_delayed_work(krping_wq, &s->recovery, backoff(s));
+}
+
+/* Work of a session that was live: what is broken is taken down, then built again. */
+void krping_recover(struct work_struct *work)
+{
+	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
+						recovery);
+	unsigned int flags = memalloc_noio_save();	/* our own disk may be what is written to */
+
+	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING) {
+		if (!s->torn_down) {
+			blk_mq_quiesce_queue(s->disk->queue);
+			krping_session_disconnect(s);
+			s->torn_down = true;
+		}
+		reconnect(s);
+	}
+	memalloc_noio_restore(flags);
+}

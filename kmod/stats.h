@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Counters: per CPU where they are counted, summed where they are read. */
+#ifndef KRPING_STATS_H
+#define KRPING_STATS_H
+
+#include <linux/percpu.h>
+#include <linux/types.h>
+
+/* krping's columns of a ping/pong thread, in the order in which they are printed. */
+enum krping_ping_counter {
+	KRPING_SEND_BYTES, KRPING_SEND_MSGS,
+	KRPING_RECV_BYTES, KRPING_RECV_MSGS,
+	KRPING_WRITE_BYTES, KRPING_WRITE_MSGS,
+	KRPING_READ_BYTES, KRPING_READ_MSGS,
+	KRPING_PING_COUNTERS,
+};
+
+/* Those of a block session, in the order in which they are printed. */
+enum krping_block_counter {
+	KRPING_READS, KRPING_WRITES, KRPING_FLUSHES, KRPING_DIGESTS,
+	KRPING_BYTES_READ, KRPING_BYTES_WRITTEN,
+	KRPING_MESSAGES, KRPING_ERRORS, KRPING_CRC_ERRORS, KRPING_RETRIES, KRPING_RECONNECTS,
+	KRPING_BLOCK_COUNTERS,
+};
+
+#define KRPING_MAX_COUNTERS	KRPING_BLOCK_COUNTERS
+
+struct krping_stats {
+	u64 count[KRPING_MAX_COUNTERS];
+};
+
+static inline void krping_count(struct krping_stats __percpu *stats, int counter, u64 by)
+{
+	this_cpu_add(stats->count[counter], by);
+}
+
+u64 krping_stats_sum(struct krping_stats __percpu *stats, int counter);
+
+#endif /* KRPING_STATS_H */
