@@ -300,11 +300,11 @@ static s64 first_difference(const u8 *a, const u8 *b, u32 size)
 	return -1;
 }
 
-static void show_data(struct krping_ping *p, u32 ping, const u8 *data)
+static void show_data(struct krping_ping *p, u32 ping, const u8 *data, u32 len)
 {
 	if (p->opt->verbose)
 		krping_info_ratelimited(p->subject, "ping %u: |%*pE|", ping,
-					(int)min_t(u32, p->source.size, 64), data);
+					(int)min_t(u32, len, 64), data);
 }
 
 /* ---- client ---- */
@@ -328,7 +328,7 @@ static int client_ping(struct krping_ping *p, u32 ping)
 		return ret;
 
 	krping_region_for_cpu(&p->conn, &p->sink);
-	show_data(p, ping, p->sink.vaddr);
+	show_data(p, ping, p->sink.vaddr, p->sink.size);
 	if (!p->opt->validate)
 		return 0;
 	offset = first_difference(p->source.vaddr, p->sink.vaddr, p->sink.size);
@@ -415,7 +415,7 @@ static int server_read(struct krping_ping *p, const struct krping_ping_msg *sour
 	if (ret)
 		return ret;
 	krping_region_for_cpu(&p->conn, &p->source);
-	show_data(p, ping, p->source.vaddr);
+	show_data(p, ping, p->source.vaddr, p->rdma_len);
 	if (!p->opt->validate)
 		return 0;
 	offset = krping_pattern_mismatch(p->source.vaddr, p->rdma_len, ping);

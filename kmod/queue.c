@@ -138,12 +138,18 @@ int krping_wc_error(const struct ib_wc *wc)
 	}
 }
 
-/* A flush only echoes a cause that was already named. */
+/*
+ * A flush only echoes a cause that has a name of its own. While the connection is set
+ * up that may come later: rdma_cm moves the queue pair to the error state before it
+ * tells of a reject.
+ */
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what)
 {
 	if (wc->status != IB_WC_WR_FLUSH_ERR)
 		krping_err_ratelimited(conn->subject, "%s failed: %s (vendor error 0x%x)", what,
 				       ib_wc_status_msg(wc->status), wc->vendor_err);
+	else if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
+		return;
 	krping_conn_fail(conn, krping_wc_error(wc));
 }
 
