@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package guest is what the suites share that run inside a VM of the lab.
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Addr returns the guest's own IPv4 address, which its RDMA device serves.
+func Addr(t testing.TB) string { return env(t, "KRPING_ADDR") }
+
+// Binary returns the path of a program of the build.
+func Binary(t testing.TB, name string) string {
+	return filepath.Join(env(t, "KRPING_BUILD"), name)
+}
+
+// Module returns the path of rdma_krping.ko for the running kernel.
+func Module(t testing.TB) string { return env(t, "KRPING_KMOD") }
+
+func env(t testing.TB, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Fatalf("%s is not set: this suite runs inside a VM of the lab", name)
+	}
+	return value
+}
+
+var catchSignals sync.Once
+
+// Command writes one command to /proc/krping and returns its errno, or nil. After
+// limit the writing thread gets a signal, as Ctrl-C would send it.
+func Command(command string, limit time.Duration) error {
+	catchSignals.Do(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) })
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	fd, err := unix.Open("/proc/krping", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	stopped := make(chan struct{})
+	go func(tid int) {
+		defer close(stopped)
+		<-ctx.Done()
+		for errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			_ = unix.Tgkill(os.Getpid(), tid, unix.SIGUSR1)
+			time.Sleep(20 * time.Millisecond)
+			if !threadInWrite(tid) {
+				return
+			}
+		}
+	}(unix.Gettid())
+	_, err = unix.Write(fd, []byte(command))
+	cancel()
+	<-stopped
+	return err
+}
+
+// threadInWrite says whether the thread is still in write(2), system call 1.
+func threadInWrite(tid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", tid))
+	return err == nil && bytes.HasPrefix(data, []byte("1 "))
+}
+
+// Start runs a program in the background and kills it at the end of the test.
+func Start(t testing.TB, argv ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = testWriter{t}, testWriter{t}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %v: %v", argv, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// Run runs a program to its end and returns its output; a failure ends the test.
+func Run(t testing.TB, argv ...string) string {
+	t.Helper()
+	out, err := TryRun(argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TryRun runs a program to its end, at most two minutes, and returns its output.
+func TryRun(argv ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// Eventually polls until the condition holds; after limit the test fails.
+func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
+		if condition() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("not within %v: %s", limit, what)
+}
+
+// Threads returns the lines of /proc/krping: the running ping/pong threads.
+func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
+
+// Session returns the key=value pairs of the named block session, or nil.
+func Session(t testing.TB, name string) map[string]string {
+	t.Helper()
+	for _, line := range lines(t, "/proc/krping_sessions") {
+		pairs := map[string]string{}
+		for _, field := range strings.Fields(line) {
+			key, value, _ := strings.Cut(field, "=")
+			pairs[key] = value
+		}
+		if pairs["name"] == name {
+			return pairs
+		}
+	}
+	return nil
+}
+
+func lines(t testing.TB, path string) []string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' })
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", bytes.TrimRight(p, "\n"))
+	return len(p), nil
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package module tests the ping/pong of rdma_krping inside one VM: the server and
+// the client share the VM's Soft-RoCE device.
+package module
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+const limit = time.Minute
+
+// startServer runs a server command in the background; the result is delivered once.
+func startServer(t *testing.T, command string) <-chan error {
+	t.Helper()
+	before := len(guest.Threads(t))
+	done := make(chan error, 1)
+	go func() { done <- guest.Command(command, limit) }()
+	guest.Eventually(t, 5*time.Second, "the server listens", func() bool {
+		return len(guest.Threads(t)) > before || len(done) > 0
+	})
+	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
+	return done
+}
+
+func TestRpingServesOurClient(t *testing.T) {
+	rping := guest.Start(t, "rping", "-s", "-a", guest.Addr(t), "-p", "9999", "-C", "1000", "-S", "4096")
+	guest.Eventually(t, 10*time.Second, "rping takes 1000 pings of us", func() bool {
+		err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", limit)
+		if err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("client: %v", err)
+		}
+		return err == nil
+	})
+	_ = rping
+}
+
+func TestOurServerServesRping(t *testing.T) {
+	for _, size := range []string{"16", "64", "4096", "65535"} {
+		t.Run(size, func(t *testing.T) {
+			done := startServer(t, "server,addr="+guest.Addr(t)+",port=9998,validate")
+			guest.Run(t, "rping", "-c", "-a", guest.Addr(t), "-p", "9998", "-C", "1000", "-S", size)
+			if err := <-done; err != nil {
+				t.Fatalf("server: %v", err)
+			}
+		})
+	}
+}
+
+func TestSizesBothWays(t *testing.T) {
+	for _, size := range []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, 1<<20 + 1, 2 << 20} {
+		for _, addr := range []string{"addr=" + guest.Addr(t), "addr6=fd77::1"} {
+			t.Run(fmt.Sprintf("%d/%s", size, addr), func(t *testing.T) {
+				done := startServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))
+				err := guest.Command(fmt.Sprintf("client,%s,port=9997,count=5,validate,size=%d", addr, size), limit)
+				if err != nil {
+					t.Errorf("client: %v", err)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("server: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// The server's nine columns: what a client of 7 pings of 100 bytes costs it.
+func TestStatistics(t *testing.T) {
+	addr := guest.Addr(t)
+	done := startServer(t, "server,addr="+addr+",port=9996")
+	if threads := guest.Threads(t); len(threads) != 1 || threads[0] != "1 listen" {
+		t.Errorf("threads before the client: %q, want [\"1 listen\"]", threads)
+	}
+	client := make(chan error, 1)
+	go func() { client <- guest.Command("client,addr="+addr+",port=9996,size=100,count=0", 2*time.Second) }()
+	var server string
+	guest.Eventually(t, 5*time.Second, "both threads count", func() bool {
+		for _, line := range guest.Threads(t) {
+			fields := strings.Fields(line)
+			if len(fields) == 9 && fields[8] != "0" && fields[6] != "0" {
+				server = line
+			}
+		}
+		return server != "" && len(guest.Threads(t)) == 2
+	})
+	if !strings.Contains(server, "-rxe0 ") {
+		t.Errorf("server's line %q does not name rxe0", server)
+	}
+	if err := <-client; !errors.Is(err, unix.EINTR) {
+		t.Errorf("endless client that got a signal: %v, want EINTR", err)
+	}
+	<-done
+	if threads := guest.Threads(t); len(threads) != 0 {
+		t.Errorf("threads left: %q", threads)
+	}
+}
+
+func TestManyThreads(t *testing.T) {
+	const pairs = 20
+	var wg sync.WaitGroup
+	for i := range pairs {
+		port := 11000 + i
+		done := startServer(t, fmt.Sprintf("server,addr=%s,port=%d,validate", guest.Addr(t), port))
+		wg.Go(func() {
+			if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=50,size=5000,validate", guest.Addr(t), port), limit); err != nil {
+				t.Errorf("client %d: %v", port, err)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("server %d: %v", port, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestErrors(t *testing.T) {
+	addr := guest.Addr(t)
+	busy := startServer(t, "server,addr="+addr+",port=9990")
+	for _, tc := range []struct {
+		command string
+		want    error
+	}{
+		{"", unix.EINVAL},
+		{"client", unix.EINVAL},
+		{"client,addr=" + addr + ",por=1", unix.EINVAL},
+		{"client,addr=" + addr + ",port=0", unix.EINVAL},
+		{"client,addr=" + addr + ",port=65536", unix.EINVAL},
+		{"client,addr=" + addr + ",size=0", unix.EINVAL},
+		{"client,addr=" + addr + ",count=-1", unix.EINVAL},
+		{"client,addr=" + addr + ",count=1,count=1", unix.EINVAL},
+		{"client,server,addr=" + addr, unix.EINVAL},
+		{"client,addr=" + addr + ",addr6=::1", unix.EINVAL},
+		{"client,addr=300.1.1.1", unix.EINVAL},
+		{"server,addr=" + addr + ",count=5", unix.EINVAL},
+		{"client,addr=" + addr + "\x00", unix.EINVAL},
+		{strings.Repeat("a", 600), unix.EINVAL},
+		{"stop,block=nosuch", unix.ENOENT},
+		{"client,addr=" + addr + ",port=9", unix.ECONNREFUSED},
+		{"client,addr=" + addr + ",port=9,block=vol0", unix.ECONNREFUSED},
+		{"server,addr=" + addr + ",port=9990", unix.EADDRINUSE},
+		{"server,addr=1.2.3.4", unix.EADDRNOTAVAIL},
+		{"client,addr6=fe80::1%nosuch0", unix.ENODEV},
+	} {
+		if err := guest.Command(tc.command, limit); !errors.Is(err, tc.want) {
+			t.Errorf("%.60q: %v, want %v", tc.command, err, tc.want)
+		}
+	}
+	// A region of the device holds 512 pages: the limit is named in the log.
+	err := guest.Command("client,addr="+addr+",port=9990,size=1073741824", limit)
+	if !errors.Is(err, unix.EINVAL) {
+		t.Errorf("size beyond the device: %v, want EINVAL", err)
+	}
+	if log := guest.Run(t, "dmesg"); !strings.Contains(log, "rxe0 allows 512") {
+		t.Error("the kernel log does not name the device's limit")
+	}
+	go func() { _ = guest.Command("client,addr="+addr+",port=9990,count=1", limit) }()
+	<-busy
+}
+
+// A server refuses what a client advertises beyond its size, and says so.
+func TestServerRefusesOversizedPing(t *testing.T) {
+	done := startServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
+	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", limit)
+	if !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("client: %v, want ECONNRESET", err)
+	}
+	if err := <-done; !errors.Is(err, unix.EPROTO) {
+		t.Errorf("server: %v, want EPROTO", err)
+	}
+}
+
+// kill -9 of the writer, in each of its waits, leaves nothing behind.
+func TestKilledWriter(t *testing.T) {
+	addr := guest.Addr(t)
+	resources := guest.Run(t, "rdma", "resource", "show", "rxe0")
+	write := func(command string) *exec.Cmd {
+		return guest.Start(t, "sh", "-c", "echo "+command+" > /proc/krping")
+	}
+	t.Run("server that waits", func(t *testing.T) {
+		server := write("server,addr=" + addr + ",port=9994")
+		guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		killAndReap(t, server)
+	})
+	t.Run("both while they run", func(t *testing.T) {
+		server := write("server,addr=" + addr + ",port=9994,validate")
+		guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		time.Sleep(100 * time.Millisecond)
+		client := write("client,addr=" + addr + ",port=9994,validate,size=100000")
+		guest.Eventually(t, 5*time.Second, "they run", func() bool { return len(guest.Threads(t)) == 2 })
+		time.Sleep(500 * time.Millisecond)
+		killAndReap(t, client)
+		guest.Eventually(t, 5*time.Second, "the server ends with its client", func() bool {
+			return len(guest.Threads(t)) == 0
+		})
+		_ = server
+	})
+	t.Run("client of a stopped server", func(t *testing.T) {
+		rping := guest.Start(t, "rping", "-s", "-a", addr, "-p", "9993")
+		time.Sleep(500 * time.Millisecond)
+		client := write("client,addr=" + addr + ",port=9993")
+		guest.Eventually(t, 5*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+		if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		killAndReap(t, client)
+	})
+	if len(guest.Threads(t)) != 0 {
+		t.Errorf("threads left: %q", guest.Threads(t))
+	}
+	guest.Eventually(t, 10*time.Second, "no RDMA resource is left", func() bool {
+		return guest.Run(t, "rdma", "resource", "show", "rxe0") == resources
+	})
+}
+
+// A server that goes silent ends the client's step with ETIMEDOUT.
+func TestSilentServer(t *testing.T) {
+	addr := guest.Addr(t)
+	rping := guest.Start(t, "rping", "-s", "-a", addr, "-p", "9992")
+	time.Sleep(500 * time.Millisecond)
+	done := make(chan error, 1)
+	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", limit) }()
+	guest.Eventually(t, 5*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+	if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if !errors.Is(err, unix.ETIMEDOUT) {
+			t.Errorf("client: %v, want ETIMEDOUT", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the client is stuck")
+	}
+}
+
+func killAndReap(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	start := time.Now()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+		t.Logf("gone after %v", time.Since(start).Round(time.Millisecond))
+	case <-time.After(10 * time.Second):
+		t.Fatal("the writer does not die")
+	}
+}
+
+func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
+	done := startServer(t, "server,addr="+guest.Addr(t)+",port=9991")
+	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
+		t.Fatalf("rmmod succeeded while a server runs: %s", out)
+	}
+	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9991,count=1", limit); err != nil {
+		t.Errorf("client: %v", err)
+	}
+	<-done
+	guest.Run(t, "rmmod", "rdma_krping")
+	guest.Run(t, "insmod", guest.Module(t))
+}
+
+func TestOnlyTheOwnerMayCommand(t *testing.T) {
+	info, err := os.Stat("/proc/krping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("/proc/krping has mode %o, want 600", mode)
+	}
+}
