@@ -59,6 +59,7 @@ func Command(command string, limit time.Duration) error {
 	defer unix.Close(fd)
 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
 	stopped := make(chan struct{})
 	go func(tid int) {
 		defer close(stopped)
@@ -71,7 +72,17 @@ func Command(command string, limit time.Duration) error {
 			}
 		}
 	}(unix.Gettid())
+	// Any other signal to the process, SIGCHLD or the runtime's own, would end the command.
+	var others, before unix.Sigset_t
+	for i := range others.Val {
+		others.Val[i] = ^uint64(0)
+	}
+	others.Val[0] &^= 1 << (unix.SIGUSR1 - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &others, &before); err != nil {
+		return err
+	}
 	_, err = unix.Write(fd, []byte(command))
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)
 	cancel()
 	<-stopped
 	return err
