@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Krping-bridge is the user-space end of krping's block path: it receives what a
+// /dev/krpingN sends over RDMA, checks it, stores it and answers.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "krping-bridge:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"krping/bridge/store"
+	"krping/bridge/target"
+)
+
+// volumeSpec is a volume as the command line describes it.
+type volumeSpec struct {
+	name, store         string
+	size                int64
+	blockSize           uint32
+	readOnly, writeback bool
+}
+
+func specs(o options) ([]volumeSpec, error) {
+	var specs []volumeSpec
+	if o.store != "" {
+		size, err := parseSize(o.size)
+		if err != nil {
+			return nil, fmt.Errorf("--size: %w", err)
+		}
+		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback})
+	}
+	for _, text := range o.volumes {
+		spec, err := parseVolume(text)
+		if err != nil {
+			return nil, fmt.Errorf("--volume %s: %w", text, err)
+		}
+		specs = append(specs, spec)
+	}
+	if len(specs) == 0 {
+		return nil, errors.New("--store file:PATH --size SIZE, or --volume, is needed")
+	}
+	return specs, nil
+}
+
+// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback].
+func parseVolume(text string) (volumeSpec, error) {
+	fields := strings.Split(text, ",")
+	name, where, ok := strings.Cut(fields[0], "=")
+	if !ok {
+		return volumeSpec{}, errors.New("must begin with NAME=STORE")
+	}
+	v := volumeSpec{name: name, store: where, blockSize: 512}
+	for _, field := range fields[1:] {
+		key, value, _ := strings.Cut(field, "=")
+		var err error
+		switch key {
+		case "size":
+			v.size, err = parseSize(value)
+		case "block-size":
+			var n uint64
+			n, err = strconv.ParseUint(value, 10, 32)
+			v.blockSize = uint32(n)
+		case "readonly":
+			v.readOnly = true
+		case "writeback":
+			v.writeback = true
+		default:
+			err = fmt.Errorf("unknown option %q: size, block-size, readonly and writeback are known", key)
+		}
+		if err != nil {
+			return v, err
+		}
+	}
+	return v, nil
+}
+
+func parseSize(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := humanize.ParseBytes(text)
+	if err != nil || n == 0 || n > math.MaxInt64 {
+		return 0, fmt.Errorf("%q is not a size: write it like 64MiB or 1GiB", text)
+	}
+	return int64(n), nil
+}
+
+func openVolumes(o options) ([]*target.Volume, error) {
+	specs, err := specs(o)
+	if err != nil {
+		return nil, err
+	}
+	var volumes []*target.Volume
+	for _, spec := range specs {
+		s, err := store.Open(spec.store, spec.size, spec.writeback)
+		if err != nil {
+			closeVolumes(volumes)
+			return nil, fmt.Errorf("volume %s: %w", spec.name, err)
+		}
+		volumes = append(volumes, &target.Volume{
+			Name: spec.name, Store: s, BlockSize: spec.blockSize,
+			ReadOnly: spec.readOnly, Writeback: spec.writeback,
+		})
+	}
+	return volumes, nil
+}
+
+func closeVolumes(volumes []*target.Volume) {
+	for _, v := range volumes {
+		_ = v.Store.Close()
+	}
+}

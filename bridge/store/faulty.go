@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import "sync/atomic"
+
+// Faulty passes calls on to a store until a fault is set, then fails them: for tests
+// of what lies above a store.
+type Faulty struct {
+	Store
+	ReadFault, WriteFault, FlushFault atomic.Pointer[error]
+}
+
+// ReadAt fails with ReadFault.
+func (f *Faulty) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.ReadFault.Load(); err != nil {
+		return 0, *err
+	}
+	return f.Store.ReadAt(p, off)
+}
+
+// WriteAt fails with WriteFault.
+func (f *Faulty) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.WriteFault.Load(); err != nil {
+		return 0, *err
+	}
+	return f.Store.WriteAt(p, off)
+}
+
+// Flush fails with FlushFault.
+func (f *Faulty) Flush() error {
+	if err := f.FlushFault.Load(); err != nil {
+		return *err
+	}
+	return f.Store.Flush()
+}

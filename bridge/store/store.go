@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store is where a volume's bytes rest: one file a backend.
+package store
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Store holds a volume. Offsets and sizes are bytes; ranges lie inside the volume: the
+// caller has checked that. Calls may run concurrently.
+type Store interface {
+	ReadAt(p []byte, off int64) (int, error)
+	// WriteAt returns when the data is stable, unless the store was opened for writeback.
+	WriteAt(p []byte, off int64) (int, error)
+	// Flush makes every write that has returned stable.
+	Flush() error
+	Size() int64
+	Close() error
+}
+
+// Open opens "mem:" or "file:PATH" with the given size in bytes, which makes a file
+// that does not exist; 0 takes the size of an existing one.
+func Open(spec string, size int64, writeback bool) (Store, error) {
+	kind, path, found := strings.Cut(spec, ":")
+	switch {
+	case found && kind == "mem" && path == "":
+		return newMemory(size)
+	case found && kind == "file" && path != "":
+		return openFile(path, size, writeback)
+	}
+	return nil, fmt.Errorf("store %q: must be file:PATH or mem:", spec)
+}

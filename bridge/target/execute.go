@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"hash/crc32"
+
+	"golang.org/x/sys/unix"
+
+	"krping/bridge/wire"
+)
+
+// execute does what the command says and fills in the answer. An error means that the
+// connection is broken; what goes wrong with the store is a status.
+func (q *queue) execute(r wire.Request, answer *reply) error {
+	size := uint64(q.volume.Store.Size())
+	if r.Offset > size || uint64(r.Length) > size-r.Offset {
+		answer.Status = wire.StatusRange
+		return nil
+	}
+	switch r.Op {
+	case wire.OpRead:
+		return q.read(r, answer)
+	case wire.OpWrite:
+		return q.write(r, answer)
+	case wire.OpFlush:
+		answer.Status = q.status(q.volume.Store.Flush())
+		q.volume.Counters.Flushes.Add(1)
+	case wire.OpDigest:
+		q.digest(r, answer)
+	default:
+		answer.Status = wire.StatusUnsupported
+	}
+	return nil
+}
+
+func (q *queue) read(r wire.Request, answer *reply) error {
+	var data []byte
+	if r.Rkey == 0 {
+		data = make([]byte, r.Length)
+		answer.Flags, answer.data = wire.ResponseInline, data
+	} else {
+		buf, err := q.transport.Buffer(int(r.Length))
+		if err != nil {
+			return err
+		}
+		defer q.transport.Free(buf)
+		data = buf
+	}
+	_, err := q.volume.Store.ReadAt(data, int64(r.Offset))
+	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
+		return nil
+	}
+	answer.Length, answer.CRC = r.Length, wire.CRC32C(data)
+	q.volume.Counters.Reads.Add(1)
+	q.volume.Counters.BytesRead.Add(uint64(r.Length))
+	if r.Rkey != 0 {
+		return q.transport.Write(data, Remote{r.Addr, r.Rkey})
+	}
+	return nil
+}
+
+func (q *queue) write(r wire.Request, answer *reply) error {
+	if q.volume.ReadOnly {
+		answer.Status = wire.StatusReadOnly
+		return nil
+	}
+	data := r.Data
+	if r.Rkey != 0 {
+		buf, err := q.transport.Buffer(int(r.Length))
+		if err != nil {
+			return err
+		}
+		defer q.transport.Free(buf)
+		if err := q.transport.Read(buf, Remote{r.Addr, r.Rkey}); err != nil {
+			return err
+		}
+		data = buf
+	}
+	if crc := wire.CRC32C(data); crc != r.CRC {
+		q.volume.Counters.CRCErrors.Add(1)
+		q.log.Warn().Uint64("offset", r.Offset).Uint32("length", r.Length).Uint32("crc", crc).
+			Uint32("want", r.CRC).Msg("write refused: its data does not match its CRC")
+		answer.Status = wire.StatusCRC
+		return nil
+	}
+	_, err := q.volume.Store.WriteAt(data, int64(r.Offset))
+	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
+		err = q.volume.Store.Flush()
+	}
+	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
+		return nil
+	}
+	answer.Length = r.Length
+	q.volume.Counters.Writes.Add(1)
+	q.volume.Counters.BytesWritten.Add(uint64(r.Length))
+	return nil
+}
+
+const digestStep = 256 << 10 // bytes read at a time
+
+func (q *queue) digest(r wire.Request, answer *reply) {
+	var sum hash.Hash = crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	if r.Flags&wire.FlagSHA256 != 0 {
+		sum = sha256.New()
+	}
+	buf := make([]byte, min(digestStep, r.Length))
+	for done := uint32(0); done < r.Length; {
+		part := buf[:min(uint32(len(buf)), r.Length-done)]
+		if _, err := q.volume.Store.ReadAt(part, int64(r.Offset)+int64(done)); err != nil {
+			answer.Status = q.status(err)
+			return
+		}
+		_, _ = sum.Write(part) // never fails
+		done += uint32(len(part))
+	}
+	answer.data = sum.Sum(nil)
+	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.data))
+	q.volume.Counters.Digests.Add(1)
+}
+
+// status of a store's error, which goes into the log.
+func (q *queue) status(err error) wire.Status {
+	if err == nil {
+		return wire.StatusOK
+	}
+	q.log.Error().Err(err).Msg("the store failed")
+	if errors.Is(err, unix.ENOSPC) {
+		return wire.StatusNoSpace
+	}
+	return wire.StatusIO
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"krping/bridge/wire"
+)
+
+// queue is a connection that is served: one goroutine receives, one for each command
+// in flight works, one sends.
+type queue struct {
+	log       zerolog.Logger
+	volume    *Volume
+	transport Transport
+	limits    wire.Limits
+	done      chan struct{} // closed when no operation of the queue runs any more
+
+	replies chan reply
+	workers sync.WaitGroup
+
+	mu       sync.Mutex
+	inFlight map[uint16]bool // by tag
+}
+
+// reply is a response on its way, with the key that it gives back.
+type reply struct {
+	wire.Response
+	data []byte
+	rkey uint32
+}
+
+func newQueue(log zerolog.Logger, s *Session, transport Transport) *queue {
+	return &queue{
+		log:       log,
+		volume:    s.volume,
+		transport: transport,
+		limits: wire.Limits{
+			BlockSize:  s.Welcome.BlockSize,
+			MaxData:    s.Welcome.MaxData,
+			MaxInline:  s.Welcome.MaxInline,
+			MaxMessage: s.Welcome.MaxMessage,
+			Depth:      s.Welcome.Depth,
+		},
+		done:     make(chan struct{}),
+		replies:  make(chan reply, s.Welcome.Depth),
+		inFlight: map[uint16]bool{},
+	}
+}
+
+// run returns why the connection ended, when all its operations have.
+func (q *queue) run() error {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		q.send()
+	}()
+	err := q.receive()
+	q.transport.Close()
+	q.workers.Wait()
+	close(q.replies)
+	<-sent
+	return err
+}
+
+func (q *queue) receive() error {
+	for {
+		msg, err := q.transport.Recv()
+		if err != nil {
+			return err
+		}
+		requests, err := wire.DecodeRequests(msg.Data, q.limits)
+		if err != nil {
+			return err
+		}
+		if err := q.begin(requests); err != nil {
+			return err
+		}
+		if len(requests) == 1 && requests[0].Data == nil {
+			if err := msg.Release(); err != nil {
+				return err
+			}
+			q.workers.Go(func() { q.work(requests[0]) })
+			continue
+		}
+		// Inline data lives in the receive buffer: it goes back before the first response.
+		data := append([]byte(nil), msg.Data...)
+		if requests, err = wire.DecodeRequests(data, q.limits); err != nil {
+			return err
+		}
+		if err := msg.Release(); err != nil {
+			return err
+		}
+		for _, r := range requests {
+			q.workers.Go(func() { q.work(r) })
+		}
+	}
+}
+
+// begin notes the tags of a message as being in flight.
+func (q *queue) begin(requests []wire.Request) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range requests {
+		if q.inFlight[r.Tag] {
+			return &wire.Violation{What: "tag is in flight already:", Value: uint64(r.Tag)}
+		}
+		if len(q.inFlight) >= int(q.limits.Depth) {
+			return &wire.Violation{What: "commands in flight", Value: uint64(len(q.inFlight) + 1), Limit: uint64(q.limits.Depth)}
+		}
+		q.inFlight[r.Tag] = true
+	}
+	return nil
+}
+
+func (q *queue) work(r wire.Request) {
+	answer := reply{Response: wire.Response{Tag: r.Tag}, rkey: r.Rkey}
+	if err := q.execute(r, &answer); err != nil {
+		q.transport.Close() // the client's memory could not be reached: the connection is broken
+		return
+	}
+	if answer.Status != wire.StatusOK {
+		q.volume.Counters.Errors.Add(1)
+		answer.Length, answer.Flags, answer.CRC, answer.data = 0, 0, 0, nil
+	}
+	q.replies <- answer
+}
+
+// send packs responses that are ready into few messages. One that gives back a key
+// ends its message, as one SEND invalidates one key.
+func (q *queue) send() {
+	msg := make([]byte, 0, q.limits.MaxMessage)
+	var next *reply
+	for {
+		msg = msg[:0]
+		var rkey uint32
+		for rkey == 0 {
+			if next == nil {
+				if next = q.nextReply(len(msg) == 0); next == nil {
+					break
+				}
+			}
+			if len(msg)+wire.ResponseSize+wire.Padded(len(next.data)) > int(q.limits.MaxMessage) {
+				break
+			}
+			q.finish(next.Tag)
+			msg = next.Response.Append(msg, next.data)
+			rkey, next = next.rkey, nil
+		}
+		if len(msg) == 0 {
+			return
+		}
+		if q.transport.Send(msg, rkey) != nil {
+			q.transport.Close() // receive() tells why
+		}
+	}
+}
+
+// nextReply returns a reply that is ready; if wait, the next one, or nil at the end.
+func (q *queue) nextReply(wait bool) *reply {
+	if wait {
+		if r, ok := <-q.replies; ok {
+			return &r
+		}
+		return nil
+	}
+	select {
+	case r, ok := <-q.replies:
+		if ok {
+			return &r
+		}
+	default:
+	}
+	return nil
+}
+
+// finish lets the tag be used again; before its response is sent.
+func (q *queue) finish(tag uint16) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.inFlight, tag)
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+// Remote is memory of the client that an rkey opens for one command.
+type Remote struct {
+	Addr uint64
+	Rkey uint32
+}
+
+// Message is a received message.
+type Message struct {
+	Data []byte
+	// Release posts the receive again; Data is not valid afterwards.
+	Release func() error
+}
+
+// Transport is one connected queue. Calls may run concurrently, block until they are
+// done, and fail once the connection is closed.
+type Transport interface {
+	// Recv returns the next message.
+	Recv() (Message, error)
+	// Send sends a copy of msg; with a key other than 0 by SEND_WITH_INV of it.
+	Send(msg []byte, invalidate uint32) error
+	// Read moves len(p) bytes from the client's memory by RDMA READ; p is of Buffer.
+	Read(p []byte, from Remote) error
+	// Write moves p into the client's memory by RDMA WRITE; p is of Buffer.
+	Write(p []byte, to Remote) error
+	// Buffer returns registered memory of n bytes, waiting until there is some.
+	Buffer(n int) ([]byte, error)
+	// Free gives a buffer back.
+	Free(p []byte)
+	// Close moves the queue pair to the error state: the client can't be reached any
+	// more and every call above returns. It may be called twice.
+	Close()
+	// Peer names the client for the log.
+	Peer() string
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"krping/bridge/target"
+)
+
+// Config sizes a connection. Sizes are bytes.
+type Config struct {
+	Receives   int // receives that are posted, of MaxMessage each
+	MaxMessage int
+	Buffers    int // data buffers for RDMA, of MaxData each, made when they are needed
+	MaxData    int
+}
+
+const sendBuffers = 32
+
+// Conn is one reliable connection: a target.Transport. Its protection domain is its
+// own, so its keys are worth nothing on another connection.
+type Conn struct {
+	ch         *channel
+	ownChannel bool
+	id         *C.struct_rdma_cm_id
+	peer       string
+	config     Config
+	queue      C.struct_shim_queue
+	file       *os.File
+	raw        syscall.RawConn
+
+	recv, send *memory
+	received   chan int // slots of recv that hold a message
+	lengths    []int    // by slot of recv; written before the slot is sent to received
+	freeSends  chan int
+	data       bufferPool
+
+	closed  chan struct{}
+	once    sync.Once
+	drained chan struct{} // completions have ended
+
+	mu       sync.Mutex
+	posted   int   // work requests without a completion
+	reason   error // why nothing is posted any more
+	abandons bool  // the device does not flush: what is posted is given up
+}
+
+// Work request ids: the kind and the slot that it uses.
+const (
+	kindRecv = iota + 1
+	kindSend
+	kindData
+)
+
+func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
+
+func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error) {
+	c := &Conn{
+		ch: ch, id: id, peer: peerName(id), config: config,
+		received:  make(chan int, config.Receives),
+		lengths:   make([]int, config.Receives),
+		freeSends: make(chan int, sendBuffers),
+		closed:    make(chan struct{}),
+		drained:   make(chan struct{}),
+	}
+	sends, receives := C.uint32_t(sendBuffers+config.Buffers), C.uint32_t(config.Receives)
+	if errno := C.shim_queue_create(id, sends, receives, &c.queue); errno != 0 {
+		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
+	}
+	if err := c.alloc(); err != nil {
+		c.freeMemory()
+		C.shim_queue_destroy(id, &c.queue)
+		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
+	}
+	ch.handle(id, c.onEvent)
+	go c.completions()
+	return c, nil
+}
+
+func (c *Conn) alloc() error {
+	var err error
+	if c.file, c.raw, err = pollable(c.queue.channel.fd, "completion channel"); err != nil {
+		return err
+	}
+	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage); err != nil {
+		return err
+	}
+	if c.send, err = register(c.queue.pd, sendBuffers*c.config.MaxMessage); err != nil {
+		return err
+	}
+	for slot := range sendBuffers {
+		c.freeSends <- slot
+	}
+	c.data.init(c.queue.pd, c.config.Buffers, c.config.MaxData)
+	for slot := range c.config.Receives {
+		if err := c.postRecv(slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Conn) freeMemory() {
+	if c.file != nil {
+		_ = c.file.Close()
+	}
+	c.recv.free()
+	c.send.free()
+	c.data.free()
+}
+
+func (c *Conn) onEvent(e event) {
+	switch e.kind {
+	case C.RDMA_CM_EVENT_DISCONNECTED, C.RDMA_CM_EVENT_REJECTED, C.RDMA_CM_EVENT_CONNECT_ERROR,
+		C.RDMA_CM_EVENT_UNREACHABLE, C.RDMA_CM_EVENT_DEVICE_REMOVAL, C.RDMA_CM_EVENT_ADDR_CHANGE:
+		go c.fail(errors.New(eventName(e.kind))) // waits for the flush, which the event loop must not
+	}
+}
+
+// Peer returns the other side's address.
+func (c *Conn) Peer() string { return c.peer }
+
+// Done is closed when the connection is.
+func (c *Conn) Done() <-chan struct{} { return c.closed }
+
+func (c *Conn) postRecv(slot int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason != nil {
+		return c.reason
+	}
+	size := c.config.MaxMessage
+	errno := C.shim_post_recv(c.queue.qp, wrID(kindRecv, slot), c.recv.addr(slot*size), C.uint32_t(size), c.recv.lkey())
+	if errno != 0 {
+		return fmt.Errorf("post a receive: %w", syscall.Errno(errno))
+	}
+	c.posted++
+	return nil
+}
+
+func (c *Conn) post(wr C.struct_shim_wr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason != nil {
+		return c.reason
+	}
+	if errno := C.shim_post_send(c.queue.qp, &wr, 1); errno != 0 {
+		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
+	}
+	c.posted++
+	return nil
+}
+
+// Recv returns the next message.
+func (c *Conn) Recv() (target.Message, error) {
+	select {
+	case slot := <-c.received:
+		start := slot * c.config.MaxMessage
+		return target.Message{
+			Data:    c.recv.data[start : start+c.lengths[slot]],
+			Release: func() error { return c.postRecv(slot) },
+		}, nil
+	case <-c.closed:
+		return target.Message{}, c.err()
+	}
+}
+
+// Send sends a copy of msg; with a key other than 0 by SEND_WITH_INV of it.
+func (c *Conn) Send(msg []byte, invalidate uint32) error {
+	if len(msg) > c.config.MaxMessage {
+		return fmt.Errorf("message of %d bytes, limit %d", len(msg), c.config.MaxMessage)
+	}
+	var slot int
+	select {
+	case slot = <-c.freeSends:
+	case <-c.closed:
+		return c.err()
+	}
+	offset := slot * c.config.MaxMessage
+	copy(c.send.data[offset:], msg)
+	wr := C.struct_shim_wr{
+		wr_id: wrID(kindSend, slot), opcode: C.IBV_WR_SEND,
+		addr: c.send.addr(offset), length: C.uint32_t(len(msg)), lkey: c.send.lkey(),
+	}
+	if invalidate != 0 {
+		wr.opcode, wr.rkey = C.IBV_WR_SEND_WITH_INV, C.uint32_t(invalidate)
+	}
+	return c.post(wr)
+}
+
+// Read moves len(p) bytes from the peer's memory; p is of Buffer.
+func (c *Conn) Read(p []byte, from target.Remote) error { return c.rdma(C.IBV_WR_RDMA_READ, p, from) }
+
+// Write moves p into the peer's memory; p is of Buffer.
+func (c *Conn) Write(p []byte, to target.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
+
+func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote target.Remote) error {
+	b := c.data.find(p)
+	if b == nil {
+		return fmt.Errorf("%d bytes that are not of Buffer", len(p))
+	}
+	err := c.post(C.struct_shim_wr{
+		wr_id: wrID(kindData, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(len(p)), lkey: b.lkey(),
+		remote_addr: C.uint64_t(remote.Addr), rkey: C.uint32_t(remote.Rkey),
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case ok := <-b.done:
+		if ok {
+			return nil
+		}
+	case <-c.drained:
+	}
+	return c.err()
+}
+
+// Buffer returns registered memory of n bytes, at most MaxData.
+func (c *Conn) Buffer(n int) ([]byte, error) {
+	b, err := c.data.get(c.closed)
+	if err != nil {
+		return nil, err
+	}
+	return b.data[:n], nil
+}
+
+// Free gives a buffer back.
+func (c *Conn) Free(p []byte) { c.data.put(p) }
+
+// completions polls until the connection is closed and nothing is posted any more.
+func (c *Conn) completions() {
+	defer close(c.drained)
+	var wc [16]C.struct_shim_wc
+	for {
+		n := int(C.shim_poll(&c.queue, &wc[0], C.int(len(wc))))
+		for i := range n {
+			c.complete(&wc[i])
+		}
+		if n > 0 {
+			continue
+		}
+		if c.idle() {
+			return
+		}
+		var errno C.int
+		err := c.raw.Read(func(uintptr) bool {
+			errno = C.shim_next_completion(&c.queue)
+			return errno != C.EAGAIN
+		})
+		if err != nil && !os.IsTimeout(err) || err == nil && errno != 0 {
+			go c.fail(fmt.Errorf("completion channel: %w", syscall.Errno(errno)))
+			return
+		}
+	}
+}
+
+// idle says whether a closed connection has nothing posted; Close sets deadlines so
+// that the poll loop comes by here again.
+func (c *Conn) idle() bool {
+	select {
+	case <-c.closed:
+	default:
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.posted == 0 || c.abandons
+}
+
+func (c *Conn) complete(wc *C.struct_shim_wc) {
+	ok := wc.status == C.IBV_WC_SUCCESS
+	slot := int(wc.wr_id & 0xffffffff)
+	c.mu.Lock()
+	c.posted--
+	c.mu.Unlock()
+	if !ok && wc.status != C.IBV_WC_WR_FLUSH_ERR {
+		go c.fail(fmt.Errorf("work request failed: %s", C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(wc.status)))))
+	} else if !ok {
+		go c.fail(ErrClosed)
+	}
+	switch wc.wr_id >> 32 {
+	case kindRecv:
+		if ok {
+			c.lengths[slot] = int(wc.byte_len)
+			c.received <- slot
+		}
+	case kindSend:
+		c.freeSends <- slot
+	case kindData:
+		c.data.complete(slot, ok)
+	}
+}
+
+func (c *Conn) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
+}
+
+// Close moves the queue pair to the error state and waits until nothing is posted: the
+// peer is out of reach and every call returns. It may be called often; the owner calls
+// Release as well.
+func (c *Conn) Close() { c.fail(ErrClosed) }
+
+const drainTime = 5 * time.Second
+
+// fail is Close with the reason that other calls get; the first one wins.
+func (c *Conn) fail(reason error) {
+	c.once.Do(func() {
+		c.mu.Lock()
+		c.reason = reason
+		c.mu.Unlock()
+		C.rdma_disconnect(c.id)
+		C.shim_error_state(c.queue.qp)
+		close(c.closed)
+		c.drain()
+	})
+}
+
+// drain waits for the flushed completions of what is posted.
+func (c *Conn) drain() {
+	deadline := time.After(drainTime)
+	for {
+		_ = c.file.SetReadDeadline(time.Now()) // wakes the poll loop
+		select {
+		case <-c.drained:
+			return
+		case <-deadline:
+			c.mu.Lock()
+			c.abandons = true
+			c.mu.Unlock()
+			deadline = nil
+		case <-time.After(10 * time.Millisecond):
+			_ = c.file.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// Release closes the connection and frees its memory: no call is under way, and no
+// message or buffer of it is used any more.
+func (c *Conn) Release() {
+	c.Close()
+	c.ch.handle(c.id, nil)
+	c.freeMemory()
+	C.shim_queue_destroy(c.id, &c.queue)
+	C.rdma_destroy_id(c.id)
+	if c.ownChannel {
+		c.ch.close()
+	}
+}

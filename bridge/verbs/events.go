@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package verbs is librdmacm and libibverbs for the bridge: listening, connecting,
+// and one reliable connection with registered memory. It is the only package of the
+// project with cgo, and knows nothing of what the messages mean.
+//
+// The channels' file descriptors do not block, so that the runtime polls them; memory
+// that is registered lies outside the Go heap.
+package verbs
+
+/*
+#cgo LDFLAGS: -lrdmacm -libverbs
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrClosed is what calls return on a connection or listener that is closed.
+var ErrClosed = errors.New("connection is closed")
+
+// pollable wraps a duplicate of a library's file descriptor for the runtime's poller.
+func pollable(fd C.int, name string) (*os.File, syscall.RawConn, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("duplicate the %s: %w", name, err)
+	}
+	if err := unix.SetNonblock(dup, true); err != nil { // shared by the original
+		_ = unix.Close(dup)
+		return nil, nil, fmt.Errorf("make the %s non-blocking: %w", name, err)
+	}
+	f := os.NewFile(uintptr(dup), name)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("poll the %s: %w", name, err)
+	}
+	return f, raw, nil
+}
+
+// event is a CM event, detached from the library.
+type event struct {
+	id, listener   *C.struct_rdma_cm_id
+	kind           C.enum_rdma_cm_event_type
+	status         int
+	initiatorDepth uint8
+	private        []byte
+}
+
+// channel delivers the CM events of its ids, in order, from one goroutine.
+type channel struct {
+	c    *C.struct_rdma_event_channel
+	file *os.File
+	raw  syscall.RawConn
+	done chan struct{}
+
+	mu       sync.Mutex
+	handlers map[*C.struct_rdma_cm_id]func(event)
+}
+
+func newChannel() (*channel, error) {
+	c := C.rdma_create_event_channel()
+	if c == nil {
+		return nil, errors.New("open the RDMA connection manager: is rdma_ucm loaded? (modprobe rdma_ucm)")
+	}
+	file, raw, err := pollable(c.fd, "RDMA event channel")
+	if err != nil {
+		C.rdma_destroy_event_channel(c)
+		return nil, err
+	}
+	ch := &channel{c: c, file: file, raw: raw, done: make(chan struct{}), handlers: map[*C.struct_rdma_cm_id]func(event){}}
+	go ch.loop()
+	return ch, nil
+}
+
+func (ch *channel) loop() {
+	defer close(ch.done)
+	var out C.struct_shim_event
+	for {
+		var errno C.int
+		err := ch.raw.Read(func(uintptr) bool {
+			errno = C.shim_next_event(ch.c, &out)
+			return errno != C.EAGAIN
+		})
+		if err != nil || errno != 0 {
+			return // closed
+		}
+		e := event{
+			id: out.id, listener: out.listen_id, kind: C.enum_rdma_cm_event_type(out.event),
+			status: int(out.status), initiatorDepth: uint8(out.initiator_depth),
+			private: C.GoBytes(unsafe.Pointer(&out.private_data), C.int(out.private_len)),
+		}
+		key := e.id
+		if e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST {
+			key = e.listener
+		}
+		ch.mu.Lock()
+		handler := ch.handlers[key]
+		ch.mu.Unlock()
+		if handler != nil {
+			handler(e)
+		}
+	}
+}
+
+func (ch *channel) handle(id *C.struct_rdma_cm_id, handler func(event)) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if handler == nil {
+		delete(ch.handlers, id)
+	} else {
+		ch.handlers[id] = handler
+	}
+}
+
+// close ends the loop; ids of the channel are destroyed before.
+func (ch *channel) close() {
+	_ = ch.file.Close()
+	<-ch.done
+	C.rdma_destroy_event_channel(ch.c)
+}
+
+func eventName(kind C.enum_rdma_cm_event_type) string { return C.GoString(C.rdma_event_str(kind)) }
+
+// sockaddr puts an address into C memory that the caller frees.
+func sockaddr(addr netip.AddrPort) (*C.struct_sockaddr, error) {
+	p := C.calloc(1, C.sizeof_struct_sockaddr_storage)
+	port := addr.Port()<<8 | addr.Port()>>8
+	ip := addr.Addr().Unmap()
+	if ip.Is4() {
+		in := (*unix.RawSockaddrInet4)(p)
+		in.Family, in.Port, in.Addr = unix.AF_INET, port, ip.As4()
+		return (*C.struct_sockaddr)(p), nil
+	}
+	in := (*unix.RawSockaddrInet6)(p)
+	in.Family, in.Port, in.Addr = unix.AF_INET6, port, ip.As16()
+	if zone := ip.Zone(); zone != "" {
+		index, err := interfaceIndex(zone)
+		if err != nil {
+			C.free(p)
+			return nil, err
+		}
+		in.Scope_id = index
+	}
+	return (*C.struct_sockaddr)(p), nil
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+/*
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors that a caller may want to explain.
+var (
+	ErrNoDevice  = errors.New("the address is on no RDMA device of this host")
+	ErrAddrInUse = errors.New("the port is in use")
+)
+
+// Listener accepts connections.
+type Listener struct {
+	ch       *channel
+	id       *C.struct_rdma_cm_id
+	requests chan *Request
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// Listen binds to an address of an RDMA device.
+func Listen(addr netip.AddrPort) (*Listener, error) {
+	ch, err := newChannel()
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{ch: ch, requests: make(chan *Request, 64), closed: make(chan struct{})}
+	if ret, err := C.rdma_create_id(ch.c, &l.id, nil, C.RDMA_PS_TCP); ret != 0 {
+		ch.close()
+		return nil, fmt.Errorf("make a CM id: %w", err)
+	}
+	if err := l.listen(addr); err != nil {
+		C.rdma_destroy_id(l.id)
+		ch.close()
+		return nil, err
+	}
+	ch.handle(l.id, l.onRequest)
+	return l, nil
+}
+
+func (l *Listener) listen(addr netip.AddrPort) error {
+	sa, err := sockaddr(addr)
+	if err != nil {
+		return err
+	}
+	defer C.free(unsafe.Pointer(sa))
+	if ret, err := C.rdma_bind_addr(l.id, sa); ret != 0 {
+		return fmt.Errorf("bind to %s: %w", addr, explain(err))
+	}
+	if ret, err := C.rdma_listen(l.id, 64); ret != 0 {
+		return fmt.Errorf("listen on %s: %w", addr, explain(err))
+	}
+	if !addr.Addr().IsUnspecified() && l.id.verbs == nil {
+		return fmt.Errorf("bind to %s: %w", addr, ErrNoDevice)
+	}
+	return nil
+}
+
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return ErrAddrInUse
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EADDRNOTAVAIL):
+		return ErrNoDevice
+	}
+	return err
+}
+
+// Device returns the name of the RDMA device, "" for all.
+func (l *Listener) Device() string {
+	if l.id.verbs == nil {
+		return ""
+	}
+	return C.GoString(C.ibv_get_device_name(l.id.verbs.device))
+}
+
+func (l *Listener) onRequest(e event) {
+	if e.kind != C.RDMA_CM_EVENT_CONNECT_REQUEST {
+		return
+	}
+	r := &Request{ch: l.ch, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
+	select {
+	case l.requests <- r:
+	default: // more than a backlog of clients that nobody takes
+		r.Reject(nil)
+	}
+}
+
+// Accept returns the next request to connect.
+func (l *Listener) Accept() (*Request, error) {
+	select {
+	case r := <-l.requests:
+		return r, nil
+	case <-l.closed:
+		return nil, ErrClosed
+	}
+}
+
+// StopAccepting ends Accept; connections go on.
+func (l *Listener) StopAccepting() { l.once.Do(func() { close(l.closed) }) }
+
+// Close stops listening. The connections are released before.
+func (l *Listener) Close() {
+	l.StopAccepting()
+	l.ch.handle(l.id, nil)
+	C.rdma_destroy_id(l.id)
+	for len(l.requests) > 0 {
+		(<-l.requests).Reject(nil)
+	}
+	l.ch.close()
+}
+
+// Request is a client that asks to connect: Accept or Reject it.
+type Request struct {
+	Private        []byte // at least what the client sent; some transports pad it
+	ch             *channel
+	id             *C.struct_rdma_cm_id
+	initiatorDepth uint8
+}
+
+// Peer returns the client's address.
+func (r *Request) Peer() string { return peerName(r.id) }
+
+// Reject refuses the client, with private data of at most 148 bytes.
+func (r *Request) Reject(private []byte) {
+	C.rdma_reject(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)))
+	C.rdma_destroy_id(r.id)
+}
+
+// Accept takes the client, with private data of at most 196 bytes. Receives are posted
+// before.
+func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
+	c, err := newConn(r.ch, r.id, config)
+	if err != nil {
+		r.Reject(nil)
+		return nil, err
+	}
+	reads := C.shim_max_reads(r.id, C.uint8_t(r.initiatorDepth))
+	if errno := C.shim_accept(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)), reads); errno != 0 {
+		c.Release()
+		return nil, fmt.Errorf("accept %s: %w", c.peer, syscall.Errno(errno))
+	}
+	return c, nil
+}
+
+func peerName(id *C.struct_rdma_cm_id) string {
+	sa := C.rdma_get_peer_addr(id)
+	if sa == nil {
+		return "?"
+	}
+	switch sa.sa_family {
+	case C.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), in.Port<<8|in.Port>>8).String()
+	case C.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), in.Port<<8|in.Port>>8).String()
+	}
+	return "?"
+}
+
+func interfaceIndex(name string) (uint32, error) {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("scope %%%s of the address: %w", name, err)
+	}
+	return uint32(ifi.Index), nil
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is registered for local use, outside the Go heap.
+type memory struct {
+	data []byte
+	mr   *C.struct_ibv_mr
+}
+
+func register(pd *C.struct_ibv_pd, size int) (*memory, error) {
+	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	mr, err := C.ibv_reg_mr(pd, unsafe.Pointer(&data[0]), C.size_t(size), C.IBV_ACCESS_LOCAL_WRITE)
+	if mr == nil {
+		_ = unix.Munmap(data)
+		return nil, fmt.Errorf("register %d bytes (is `ulimit -l` large enough?): %w", size, err)
+	}
+	return &memory{data, mr}, nil
+}
+
+func (m *memory) addr(offset int) C.uint64_t {
+	return C.uint64_t(uintptr(unsafe.Pointer(&m.data[offset])))
+}
+
+func (m *memory) lkey() C.uint32_t { return m.mr.lkey }
+
+func (m *memory) free() {
+	if m == nil {
+		return
+	}
+	C.ibv_dereg_mr(m.mr)
+	_ = unix.Munmap(m.data)
+}
+
+// buffer is a data buffer; at most one RDMA operation at a time uses it.
+type buffer struct {
+	*memory
+	slot int
+	done chan bool // the operation ended: with success?
+}
+
+// bufferPool hands out data buffers and makes them when they are needed first.
+type bufferPool struct {
+	pd    *C.struct_ibv_pd
+	size  int
+	idle  chan *buffer
+	spare chan int // slots of buffers that are not made yet
+
+	mu   sync.Mutex
+	made map[*byte]*buffer
+	slot []*buffer
+}
+
+func (p *bufferPool) init(pd *C.struct_ibv_pd, n, size int) {
+	p.pd, p.size = pd, size
+	p.idle = make(chan *buffer, n)
+	p.spare = make(chan int, n)
+	p.made = map[*byte]*buffer{}
+	p.slot = make([]*buffer, n)
+	for i := range n {
+		p.spare <- i
+	}
+}
+
+func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
+	select {
+	case b := <-p.idle:
+		return b, nil
+	default:
+	}
+	select {
+	case b := <-p.idle:
+		return b, nil
+	case slot := <-p.spare:
+		return p.make(slot)
+	case <-closed:
+		return nil, ErrClosed
+	}
+}
+
+func (p *bufferPool) make(slot int) (*buffer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := register(p.pd, p.size)
+	if err != nil {
+		p.spare <- slot
+		return nil, err
+	}
+	b := &buffer{m, slot, make(chan bool, 1)}
+	p.made[&m.data[0]], p.slot[slot] = b, b
+	return b, nil
+}
+
+func (p *bufferPool) find(data []byte) *buffer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(data) == 0 {
+		return nil
+	}
+	return p.made[&data[0]]
+}
+
+func (p *bufferPool) put(data []byte) {
+	if b := p.find(data); b != nil {
+		p.idle <- b
+	}
+}
+
+func (p *bufferPool) complete(slot int, ok bool) {
+	p.mu.Lock()
+	b := p.slot[slot]
+	p.mu.Unlock()
+	b.done <- ok
+}
+
+func (p *bufferPool) free() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.made {
+		b.memory.free()
+	}
+	p.made = nil
+}

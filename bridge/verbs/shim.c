@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define MAX_BATCH	16
+
+int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out)
+{
+	struct rdma_cm_event *ev;
+	const struct rdma_conn_param *conn;
+
+	if (rdma_get_cm_event(channel, &ev))
+		return errno;
+	memset(out, 0, sizeof(*out));
+	out->id = ev->id;
+	out->listen_id = ev->listen_id;
+	out->event = ev->event;
+	out->status = ev->status;
+	conn = &ev->param.conn;
+	out->responder_resources = conn->responder_resources;
+	out->initiator_depth = conn->initiator_depth;
+	if (conn->private_data && conn->private_data_len) {
+		out->private_len = conn->private_data_len;
+		memcpy(out->private_data, conn->private_data, out->private_len);
+	}
+	rdma_ack_cm_event(ev);
+	return 0;
+}
+
+int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
+		      struct shim_queue *q)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+		.cap = {
+			.max_send_wr = send_wr,
+			.max_recv_wr = recv_wr,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+		},
+	};
+
+	memset(q, 0, sizeof(*q));
+	q->pd = ibv_alloc_pd(id->verbs);
+	if (!q->pd)
+		goto fail;
+	q->channel = ibv_create_comp_channel(id->verbs);
+	if (!q->channel)
+		goto fail;
+	q->cq = ibv_create_cq(id->verbs, send_wr + recv_wr, NULL, q->channel, 0);
+	if (!q->cq)
+		goto fail;
+	if (ibv_req_notify_cq(q->cq, 0))
+		goto fail;
+	attr.send_cq = q->cq;
+	attr.recv_cq = q->cq;
+	if (rdma_create_qp(id, q->pd, &attr))
+		goto fail;
+	q->qp = id->qp;
+	return 0;
+fail:
+	shim_queue_destroy(id, q);
+	return errno ? errno : ENOMEM;
+}
+
+/* Twin of shim_queue_create(); memory regions of the PD are gone. */
+void shim_queue_destroy(struct rdma_cm_id *id, struct shim_queue *q)
+{
+	int saved = errno;
+
+	if (q->qp)
+		rdma_destroy_qp(id);
+	if (q->cq)
+		ibv_destroy_cq(q->cq);
+	if (q->channel)
+		ibv_destroy_comp_channel(q->channel);
+	if (q->pd)
+		ibv_dealloc_pd(q->pd);
+	memset(q, 0, sizeof(*q));
+	errno = saved;
+}
+
+static struct rdma_conn_param conn_param(const void *private_data, uint8_t len)
+{
+	return (struct rdma_conn_param){
+		.private_data = private_data,
+		.private_data_len = len,
+		.retry_count = 7,
+		.rnr_retry_count = 7,
+	};
+}
+
+int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
+{
+	struct rdma_conn_param param = conn_param(private_data, len);
+
+	param.responder_resources = reads;
+	return rdma_connect(id, &param) ? errno : 0;
+}
+
+int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
+{
+	struct rdma_conn_param param = conn_param(private_data, len);
+
+	param.initiator_depth = reads;
+	param.responder_resources = 1;
+	return rdma_accept(id, &param) ? errno : 0;
+}
+
+/* RDMA READs in flight: what the client offers and the device can. */
+uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
+{
+	struct ibv_device_attr attr;
+
+	if (ibv_query_device(id->verbs, &attr) || attr.max_qp_init_rd_atom > offered)
+		return offered;
+	return attr.max_qp_init_rd_atom;
+}
+
+int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n)
+{
+	struct ibv_send_wr wrs[MAX_BATCH] = {}, *bad;
+	struct ibv_sge sges[MAX_BATCH];
+	int i;
+
+	if (n < 1 || n > MAX_BATCH)
+		return EINVAL;
+	for (i = 0; i < n; i++) {
+		sges[i] = (struct ibv_sge){
+			.addr = wr[i].addr,
+			.length = wr[i].length,
+			.lkey = wr[i].lkey,
+		};
+		wrs[i].wr_id = wr[i].wr_id;
+		wrs[i].opcode = wr[i].opcode;
+		wrs[i].sg_list = &sges[i];
+		wrs[i].num_sge = 1;
+		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) {
+			wrs[i].invalidate_rkey = wr[i].rkey;
+		} else {
+			wrs[i].wr.rdma.rkey = wr[i].rkey;
+			wrs[i].wr.rdma.remote_addr = wr[i].remote_addr;
+		}
+		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
+	}
+	return ibv_post_send(qp, wrs, &bad);
+}
+
+int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey)
+{
+	struct ibv_sge sge = { .addr = addr, .length = len, .lkey = lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	return ibv_post_recv(qp, &wr, &bad);
+}
+
+int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
+{
+	struct ibv_wc wc[MAX_BATCH];
+	int got, i;
+
+	got = ibv_poll_cq(q->cq, n < MAX_BATCH ? n : MAX_BATCH, wc);
+	if (got < 0)
+		return -EIO;
+	for (i = 0; i < got; i++) {
+		out[i].wr_id = wc[i].wr_id;
+		out[i].status = wc[i].status;
+		out[i].byte_len = wc[i].byte_len;
+	}
+	return got;
+}
+
+/* Take one event from the (non-blocking) completion channel and arm it again. */
+int shim_next_completion(struct shim_queue *q)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(q->channel, &cq, &context))
+		return errno;
+	ibv_ack_cq_events(cq, 1);
+	return ibv_req_notify_cq(cq, 0);
+}
+
+int shim_error_state(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}

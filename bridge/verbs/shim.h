@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the Go side calls: flat structures, so that one call crosses per batch. */
+#ifndef KRPING_VERBS_SHIM_H
+#define KRPING_VERBS_SHIM_H
+
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+/* One CM event, copied and acknowledged. */
+struct shim_event {
+	struct rdma_cm_id *id;
+	struct rdma_cm_id *listen_id;
+	int event;
+	int status;
+	uint8_t responder_resources;
+	uint8_t initiator_depth;
+	uint8_t private_len;
+	uint8_t private_data[255];
+};
+
+/* One send work request with at most one local segment. */
+struct shim_wr {
+	uint64_t wr_id;
+	uint32_t opcode;
+	uint32_t length;
+	uint64_t addr;
+	uint32_t lkey;
+	uint32_t rkey;		/* of an RDMA operation, or to invalidate */
+	uint64_t remote_addr;
+};
+
+struct shim_wc {
+	uint64_t wr_id;
+	uint32_t status;
+	uint32_t byte_len;
+};
+
+/* Queue depths and what one connection is made of. */
+struct shim_queue {
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+};
+
+/* All return 0 or an errno, but for shim_poll: the number of completions or -errno. */
+int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
+int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
+		      struct shim_queue *q);
+void shim_queue_destroy(struct rdma_cm_id *id, struct shim_queue *q);
+int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
+int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
+uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered);
+int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n);
+int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);
+int shim_poll(struct shim_queue *q, struct shim_wc *wc, int n);
+int shim_next_completion(struct shim_queue *q);
+int shim_error_state(struct ibv_qp *qp);
+
+#endif /* KRPING_VERBS_SHIM_H */
