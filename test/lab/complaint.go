@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A line of the kernel that fails a run. An RCU or soft-lockup message is not among
+// them: a starved emulator provokes those in a healthy kernel; a task that hangs is.
+var complaints = regexp.MustCompile(strings.Join([]string{
+	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|possible|bad|suspicious|inconsistent|Nested)`, `\bKASAN: `, `\bKCSAN: `, `\bUBSAN: `, `\bkmemleak: \d+ new`,
+	`\bOops\b`, `general protection fault`, `unable to handle kernel`, `Kernel panic`, `blocked for more than \d+ seconds`,
+	`possible circular locking`, `possible recursive locking`, `inconsistent lock state`, `suspicious RCU usage`, `sleeping function called from invalid`,
+	`scheduling while atomic`, `refcount_t: `, `list_(add|del) corruption`, `unregister_netdevice: waiting`, `DMA-API: `, `ODEBUG: `, `Bad page state`,
+	`slab-out-of-bounds`, `use-after-free`, `Objects remaining in`, `has still .* objects`,
+}, "|"))
+
+var starvation = regexp.MustCompile(`BUG: (soft lockup|workqueue lockup)`)
+
+// Around is how many lines a report shows before a complaint and after it.
+const around = 30
+
+// isComplaint says whether a line of the console fails the run.
+func isComplaint(line string) bool {
+	return complaints.MatchString(line) && !starvation.MatchString(line)
+}
+
+// findComplaint returns a report on the first complaint in the console's log, with the
+// lines around it, or "". A line that holds one of the expected strings is none.
+func findComplaint(log string, expected []string) string {
+	lines := strings.Split(log, "\n")
+	for i, line := range lines {
+		isExpected := func(s string) bool { return strings.Contains(line, s) }
+		if !isComplaint(line) || slices.ContainsFunc(expected, isExpected) {
+			continue
+		}
+		from, to := max(0, i-around/3), min(len(lines), i+around)
+		return fmt.Sprintf("the kernel complains: %s\n--- console around it:\n%s\n---", strings.TrimSpace(line), strings.Join(lines[from:to], "\n"))
+	}
+	return ""
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type mount struct{ kind, dir string }
+
+var mounts = []mount{
+	{"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"}, {"debugfs", "/sys/kernel/debug"},
+	{"tracefs", "/sys/kernel/tracing"}, {"bpf", "/sys/fs/bpf"}, {"cgroup2", "/sys/fs/cgroup"},
+	{"configfs", "/sys/kernel/config"},
+}
+
+var sysctls = map[string]string{
+	"kernel/hung_task_timeout_secs": "30",
+	"kernel/hung_task_warnings":     "1000",
+	"kernel/panic_on_oops":          "0",
+}
+
+// setUp prepares a system that a test can rely on: file systems, limits, network, and
+// the Soft-RoCE device.
+func setUp() error {
+	_ = os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	_ = os.Setenv("HOME", "/root")
+	for _, m := range mounts {
+		_ = os.MkdirAll(m.dir, 0o755) // in virtual file systems it exists or cannot be made
+		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && m.kind != "configfs" && err != unix.EBUSY {
+			return fmt.Errorf("mount %s on %s: %w", m.kind, m.dir, err)
+		}
+	}
+	for name, value := range sysctls {
+		if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	unlimited := &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, unlimited); err != nil {
+		return fmt.Errorf("lift the limit of locked memory: %w", err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
+		return fmt.Errorf("raise the limit of open files: %w", err)
+	}
+	return network(parameter("lab.index"))
+}
+
+// parameter returns a parameter of the kernel's command line, or "".
+func parameter(name string) string {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return ""
+	}
+	for _, field := range strings.Fields(string(line)) {
+		if value, ok := strings.CutPrefix(field, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// network gives the guest 192.168.77.INDEX and fd77::INDEX on eth0, and rxe0 on top. The
+// MTU leaves room for RoCE packets of 4096 bytes.
+func network(index string) error {
+	if err := unix.Sethostname([]byte("vm" + index)); err != nil {
+		return fmt.Errorf("set the host name: %w", err)
+	}
+	for _, line := range []string{
+		"ip link set lo up",
+		"ip link set eth0 mtu 4300 up",
+		"ip addr add 192.168.77." + index + "/24 dev eth0",
+		"ip -6 addr add fd77::" + index + "/64 dev eth0 nodad",
+		"modprobe rdma_rxe", "modprobe rdma_ucm", "modprobe ib_uverbs",
+		"rdma link add rxe0 type rxe netdev eth0",
+	} {
+		if parameter("lab.norxe") != "" && strings.HasPrefix(line, "rdma link") {
+			continue
+		}
+		argv := strings.Fields(line)
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+	}
+	return waitForCarrier()
+}
+
+func waitForCarrier() error {
+	for range 100 {
+		if state, err := os.ReadFile("/sys/class/net/eth0/operstate"); err == nil && strings.TrimSpace(string(state)) == "up" {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return fmt.Errorf("eth0 does not come up")
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/u-root/u-root/pkg/kmodule"
+	"github.com/ulikunitz/xz"
+)
+
+// initModules are what the guest needs to reach the host's root; their dependencies
+// are added. A module that is built in is not needed.
+var initModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console"}
+
+// init mounts the host's root read-only with a tmpfs on top, the repository over it (it
+// may lie below /tmp, which is hidden), and starts the guest agent.
+const initScript = `#!/bin/busybox sh
+/bin/busybox mkdir -p /sbin /usr/bin /usr/sbin /proc /sys /dev /host /rw /new
+/bin/busybox --install -s
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for m in /modules/*; do insmod $m || echo "lab: insmod $m failed"; done
+P9=trans=virtio,version=9p2000.L,msize=512000
+mount -t 9p -o ro,$P9,cache=loose hostroot /host || exec sh
+mount -t tmpfs tmpfs /rw
+mkdir /rw/upper /rw/work
+mount -t overlay -o lowerdir=/host,upperdir=/rw/upper,workdir=/rw/work overlay /new
+mount -t tmpfs tmpfs /new/tmp
+mount -t tmpfs tmpfs /new/run
+mkdir -p /new%[1]s /new/lab/out
+mount -t 9p -o ro,$P9,cache=loose repo /new%[1]s
+mount -t 9p -o rw,$P9,cache=none out /new/lab/out
+for d in proc sys dev; do mount --move /$d /new/$d; done
+exec switch_root /new %[2]s
+`
+
+// initramfs builds the gzipped archive: busybox, the modules in load order, the script.
+func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
+	modules, err := moduleClosure(kernel, initModules)
+	if err != nil {
+		return nil, err
+	}
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return nil, fmt.Errorf("read busybox (package busybox-static): %w", err)
+	}
+	records := []cpio.Record{
+		cpio.Directory("bin", 0o755), cpio.Directory("dev", 0o755), cpio.Directory("modules", 0o755),
+		cpio.CharDev("dev/console", 0o600, 5, 1),
+		cpio.StaticFile("bin/busybox", string(busybox), 0o755),
+		cpio.StaticFile("init", fmt.Sprintf(initScript, repo, agent), 0o755),
+	}
+	for i, path := range modules {
+		data, err := readModule(path)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(path), ".xz")
+		records = append(records, cpio.StaticFile(fmt.Sprintf("modules/%02d-%s", i, name), string(data), 0o644))
+	}
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	w := cpio.Newc.Writer(zip)
+	if err := cpio.WriteRecords(w, records); err != nil {
+		return nil, fmt.Errorf("write the initramfs: %w", err)
+	}
+	if err := errors.Join(cpio.WriteTrailer(w), zip.Close()); err != nil {
+		return nil, fmt.Errorf("write the initramfs: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// moduleClosure returns paths of the modules with their dependencies, those first.
+func moduleClosure(kernel Kernel, names []string) ([]string, error) {
+	var (
+		mu    sync.Mutex // kmodule calls back concurrently
+		paths []string
+	)
+	for _, name := range names {
+		var closure []string
+		err := kmodule.ProbeOptions(name, "", kmodule.ProbeOpts{
+			RootDir:        "/",
+			KVer:           kernel.Release,
+			IgnoreProcMods: true,
+			DryRunCB: func(path string) {
+				mu.Lock()
+				defer mu.Unlock()
+				closure = append(closure, path)
+			},
+		})
+		if errors.Is(err, os.ErrNotExist) || err != nil && strings.Contains(err.Error(), "could not find path to module") {
+			if builtIn(kernel, name) {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("module %s of kernel %s: %w", name, kernel.Release, err)
+		}
+		for _, path := range closure {
+			if !slices.Contains(paths, path) {
+				paths = append(paths, path)
+			}
+		}
+	}
+	return paths, nil
+}
+
+func builtIn(kernel Kernel, name string) bool {
+	list, err := os.ReadFile(filepath.Join("/lib/modules", kernel.Release, "modules.builtin"))
+	return err == nil && bytes.Contains(list, []byte("/"+name+".ko\n"))
+}
+
+func readModule(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil || !strings.HasSuffix(path, ".xz") {
+		return data, err
+	}
+	r, err := xz.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", path, err)
+	}
+	return io.ReadAll(r)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+// Kernels are the series that the project supports, with the package of each.
+var Kernels = map[string]string{
+	"6.1":  "linux-image-amd64",
+	"6.12": "linux-image-6.12-amd64",
+}
+
+// Kernel is an installed kernel.
+type Kernel struct {
+	Release string // as uname -r
+	Image   string // path of its vmlinuz
+}
+
+// FindKernel returns the newest installed kernel of a series such as "6.1".
+func FindKernel(series string) (Kernel, error) { return findKernel("/boot", series) }
+
+func findKernel(boot, series string) (Kernel, error) {
+	pkg, ok := Kernels[series]
+	if !ok {
+		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported", series)
+	}
+	images, err := filepath.Glob(filepath.Join(boot, "vmlinuz-"+series+".*"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	if len(images) == 0 {
+		return Kernel{}, fmt.Errorf("no kernel %s in %s: apt-get install %s", series, boot, pkg)
+	}
+	newest := slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
+	if _, err := os.Stat(newest); err != nil {
+		return Kernel{}, fmt.Errorf("kernel %s: %w", series, err)
+	}
+	return Kernel{Release: release(newest), Image: newest}, nil
+}
+
+func release(image string) string { return strings.TrimPrefix(filepath.Base(image), "vmlinuz-") }
+
+// version makes 6.1.0-56-amd64 and 6.12.117+deb12-amd64 comparable: a dash begins an ABI
+// number, which counts as the patch level of Debian's 6.1.
+func version(image string) string {
+	r := strings.TrimSuffix(release(image), "-amd64")
+	r, _, _ = strings.Cut(r, "+")
+	base, abi, found := strings.Cut(r, "-")
+	if !found {
+		return "v" + base
+	}
+	major := base[:strings.LastIndex(base, ".")]
+	return "v" + major + "." + abi
+}

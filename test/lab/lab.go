@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lab boots virtual machines from a stock Debian kernel on this host's own
+// files, with Soft-RoCE between them, and runs commands in them. It needs QEMU, no KVM
+// and no RDMA hardware.
+//
+// The host's root is the guest's, read-only with a tmpfs on top: every program that is
+// installed here is there. The repository is there at its own path too, and /lab/out
+// in the guest is a directory of the host.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Config of a lab.
+type Config struct {
+	Kernel  string        // series: "6.1" or "6.12"
+	VMs     int           // 1 or 2
+	Out     string        // directory for the guests' files and console logs; "" for a temporary one
+	NoRXE   bool          // do not add rxe0
+	Console io.Writer     // gets the consoles as they come; nil for none
+	Boot    time.Duration // limit of one boot; 0 for two minutes
+	Memory  int           // MiB of one VM; 0 for 1536
+	Shells  bool          // a shell on a second console of each VM: see ShellSocket
+}
+
+// Lab is a set of running VMs.
+type Lab struct {
+	Kernel Kernel
+	vms    []*VM
+	dir    string // sockets and initramfs, removed at the end
+	kvm    bool
+}
+
+// Repo returns the root of the repository that this program was built from.
+func Repo() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// Build returns the directory of the build's results.
+func Build() string { return filepath.Join(Repo(), "build") }
+
+// Module returns the path of rdma_krping.ko for a kernel series.
+func Module(series string) string {
+	return filepath.Join(Build(), "kmod", series, "rdma_krping.ko")
+}
+
+// Start boots the VMs and waits until commands can run in all of them. The VMs die
+// with this process, however it ends.
+func Start(ctx context.Context, config Config) (*Lab, error) {
+	kernel, err := FindKernel(config.Kernel)
+	if err != nil {
+		return nil, err
+	}
+	agent := filepath.Join(Build(), "lab-guest")
+	if _, err := os.Stat(agent); err != nil {
+		return nil, fmt.Errorf("the guest agent is not built (make build): %w", err)
+	}
+	l, err := start(ctx, config, kernel, agent, hasVirtualization())
+	if err != nil && ctx.Err() == nil && hasVirtualization() {
+		fmt.Fprintln(os.Stderr, "lab: the VM does not boot under KVM, trying emulation:", err)
+		return start(ctx, config, kernel, agent, false)
+	}
+	return l, err
+}
+
+func start(ctx context.Context, config Config, kernel Kernel, agent string, kvm bool) (*Lab, error) {
+	dir, err := os.MkdirTemp("", "krping-lab-")
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Kernel: kernel, dir: dir, kvm: kvm}
+	if err := l.boot(ctx, config, agent); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
+	archive, err := initramfs(l.Kernel, Repo(), agent)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(l.dir, "initramfs"), archive, 0o600); err != nil {
+		return err
+	}
+	if config.Out == "" {
+		config.Out = filepath.Join(l.dir, "out")
+	}
+	if config.Boot == 0 {
+		config.Boot = 2 * time.Minute
+	}
+	if config.Memory == 0 {
+		config.Memory = 1536
+	}
+	for i := range config.VMs {
+		vm, err := startVM(l, config, i)
+		if err != nil {
+			return fmt.Errorf("start VM %d: %w", i+1, err)
+		}
+		l.vms = append(l.vms, vm)
+	}
+	for i, vm := range l.vms {
+		if err := vm.waitReady(ctx, config.Boot); err != nil {
+			return fmt.Errorf("boot VM %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// VM returns a VM, from 0.
+func (l *Lab) VM(i int) *VM { return l.vms[i] }
+
+// Complaints returns a report on what the kernels complained about, or "". A line with
+// one of the expected strings is none.
+func (l *Lab) Complaints(expected ...string) string {
+	var reports []string
+	for i, vm := range l.vms {
+		if report := findComplaint(vm.Console(), expected); report != "" {
+			reports = append(reports, fmt.Sprintf("VM %d: %s", i+1, report))
+		}
+	}
+	return strings.Join(reports, "\n")
+}
+
+// Close kills the VMs and removes what the lab made, but for Config.Out.
+func (l *Lab) Close() error {
+	for _, vm := range l.vms {
+		vm.Kill()
+	}
+	return os.RemoveAll(l.dir)
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"krping/test/lab"
+)
+
+// bootOptions are those of every verb.
+type bootOptions struct {
+	kernel  string
+	vms     int
+	out     string
+	console bool
+	noRXE   bool
+}
+
+func (o *bootOptions) config() lab.Config {
+	c := lab.Config{Kernel: o.kernel, VMs: o.vms, Out: o.out, NoRXE: o.noRXE}
+	if o.console {
+		c.Console = os.Stderr
+	}
+	return c
+}
+
+func run(ctx context.Context, args []string) error {
+	var o bootOptions
+	root := &cobra.Command{Use: "lab", Short: "Virtual machines with Soft-RoCE, from this host's own files", SilenceErrors: true, SilenceUsage: true}
+	f := root.PersistentFlags()
+	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	f.StringVar(&o.out, "out", "", "`directory` for consoles and the guests' /lab/out (default: a temporary one)")
+	f.BoolVar(&o.console, "console", false, "show the consoles on stderr")
+	f.BoolVar(&o.noRXE, "no-rxe", false, "do not add rxe0")
+	root.AddCommand(runCommand(&o), shellCommand(&o), attachCmd(), suitesCommand(&o), summaryCommand())
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}
+
+func runCommand(o *bootOptions) *cobra.Command {
+	var (
+		on      int
+		timeout time.Duration
+		module  bool
+		expect  []string
+	)
+	cmd := &cobra.Command{
+		Use:     "run [flags] -- COMMAND [ARG...]",
+		Short:   "Run a command in a VM; its exit status is ours",
+		Example: "  lab run --vms 2 --on 2 -- ping -c 1 192.168.77.1",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if on < 1 || on > o.vms {
+				return fmt.Errorf("--on %d: must be 1 to %d", on, o.vms)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			l, err := lab.Start(ctx, o.config())
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			if module {
+				if err := l.LoadModule(ctx); err != nil {
+					return err
+				}
+			}
+			err = l.VM(on-1).Run(ctx, lab.Cmd{Argv: args, Stdout: os.Stdout, Stderr: os.Stderr})
+			if report := l.Complaints(expect...); report != "" {
+				err = errors.Join(err, errors.New(report))
+			}
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&o.vms, "vms", 1, "VMs: 1 or 2")
+	cmd.Flags().IntVar(&on, "on", 1, "the VM that the command runs in")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "kill everything after this time")
+	cmd.Flags().BoolVar(&module, "module", false, "load rdma_krping first, in every VM")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil, "a console line with this `text` is no complaint")
+	return cmd
+}

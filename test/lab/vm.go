@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+// VM is one running virtual machine.
+type VM struct {
+	index   int
+	out     string
+	qemu    *exec.Cmd
+	gone    chan struct{} // QEMU has ended
+	socket  string
+	shell   string
+	session *yamux.Session
+
+	mu      sync.Mutex
+	console bytes.Buffer
+	log     *os.File
+	copy    io.Writer
+}
+
+// hasVirtualization says whether the CPU can run a stock kernel under KVM: /dev/kvm
+// alone does not.
+func hasVirtualization() bool {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil || !bytes.Contains(info, []byte(" vmx")) && !bytes.Contains(info, []byte(" svm")) {
+		return false
+	}
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = f.Close()
+	return true
+}
+
+func accelerator(kvm bool) []string {
+	if kvm {
+		return []string{"-accel", "kvm"}
+	}
+	return []string{"-accel", "tcg,thread=multi"}
+}
+
+func qemuArgs(l *Lab, config Config, index int, out, socket string) []string {
+	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 lab.index=%d", index+1)
+	if config.NoRXE {
+		cmdline += " lab.norxe=1"
+	}
+	share := func(path, tag, mode string) []string {
+		return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, mode)}
+	}
+	args := append(accelerator(l.kvm), "-cpu", "max", "-smp", "2", "-m", fmt.Sprint(config.Memory),
+		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
+		"-kernel", l.Kernel.Image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,
+		"-device", "virtserialport,chardev=agent,name="+PortName,
+		"-device", "virtio-rng-pci",
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
+	args = append(args, share("/", "hostroot", ",readonly=on")...)
+	args = append(args, share(Repo(), "repo", ",readonly=on")...)
+	args = append(args, share(out, "out", "")...)
+	if config.Shells {
+		args[slices.Index(args, "-append")+1] += " lab.shell=1"
+		args = append(args, "-chardev", "socket,id=shell,server=on,wait=off,path="+shellSocket(l, index),
+			"-device", "virtconsole,chardev=shell")
+	}
+	link := filepath.Join(l.dir, "link")
+	switch {
+	case config.VMs == 1:
+		args = append(args, "-netdev", "user,id=net,restrict=on")
+	case index == 0:
+		args = append(args, "-netdev", "stream,id=net,server=on,addr.type=unix,addr.path="+link)
+	default:
+		args = append(args, "-netdev", "stream,id=net,server=off,addr.type=unix,addr.path="+link)
+	}
+	return args
+}
+
+func shellSocket(l *Lab, index int) string {
+	return filepath.Join(l.dir, fmt.Sprintf("shell%d", index))
+}
+
+// ShellSocket returns the Unix socket of the VM's shell, if Config.Shells asked for one.
+func (vm *VM) ShellSocket() string { return vm.shell }
+
+func startVM(l *Lab, config Config, index int) (*VM, error) {
+	out := filepath.Join(config.Out, fmt.Sprintf("vm%d", index+1))
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(config.Out, fmt.Sprintf("console%d.log", index+1)))
+	if err != nil {
+		return nil, err
+	}
+	vm := &VM{
+		index: index, out: out, log: log, copy: config.Console, gone: make(chan struct{}),
+		socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)), shell: shellSocket(l, index),
+	}
+	vm.qemu = exec.Command("qemu-system-x86_64", qemuArgs(l, config, index, out, vm.socket)...)
+	vm.qemu.Stdout = consoleWriter{vm}
+	vm.qemu.Stderr = consoleWriter{vm}
+	vm.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := startLocked(vm.qemu); err != nil {
+		return nil, fmt.Errorf("start QEMU (package qemu-system-x86): %w", err)
+	}
+	go func() {
+		_ = vm.qemu.Wait()
+		close(vm.gone)
+	}()
+	if index == 0 && config.VMs > 1 { // the server's end of the link must be there first
+		for range 200 {
+			if _, err := os.Stat(filepath.Join(l.dir, "link")); err == nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return vm, nil
+}
+
+var starter = sync.OnceValue(func() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		lockThread()
+		for call := range calls {
+			call()
+		}
+	}()
+	return calls
+})
+
+// startLocked starts a command from a thread that lives as long as this process: its
+// death would send Pdeathsig.
+func startLocked(cmd *exec.Cmd) error {
+	result := make(chan error)
+	starter() <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+type consoleWriter struct{ vm *VM }
+
+func (w consoleWriter) Write(p []byte) (int, error) {
+	w.vm.mu.Lock()
+	defer w.vm.mu.Unlock()
+	w.vm.console.Write(p)
+	_, _ = w.vm.log.Write(p)
+	if w.vm.copy != nil {
+		_, _ = w.vm.copy.Write(p)
+	}
+	return len(p), nil
+}
+
+// Console returns what the VM's kernel and agent have printed so far.
+func (vm *VM) Console() string {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.console.String()
+}
+
+// Addr returns the VM's IPv4 address.
+func (vm *VM) Addr() string { return fmt.Sprintf("192.168.77.%d", vm.index+1) }
+
+// Out returns the directory of this host that is /lab/out in the guest.
+func (vm *VM) Out() string { return vm.out }
+
+// YamuxConfig is that of both ends: an emulated guest may be slow, and says so to nobody.
+func YamuxConfig() *yamux.Config {
+	config := yamux.DefaultConfig()
+	config.EnableKeepAlive = false
+	config.ConnectionWriteTimeout = time.Minute
+	config.StreamOpenTimeout = 0
+	config.StreamCloseTimeout = time.Hour
+	config.LogOutput = io.Discard
+	return config
+}
+
+func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var conn net.Conn
+	for conn == nil {
+		var err error
+		if conn, err = net.Dial("unix", vm.socket); err != nil {
+			select {
+			case <-ctx.Done():
+				return vm.bootError(ctx.Err())
+			case <-vm.gone:
+				return vm.bootError(errors.New("QEMU has ended"))
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	ready := make(chan error, 1)
+	go func() {
+		_, err := readReady(conn)
+		ready <- err
+	}()
+	select {
+	case err := <-ready:
+		if err != nil {
+			return vm.bootError(err)
+		}
+	case <-vm.gone:
+		return vm.bootError(errors.New("the VM has powered off"))
+	case <-ctx.Done():
+		_ = conn.Close()
+		return vm.bootError(ctx.Err())
+	}
+	session, err := yamux.Client(conn, YamuxConfig())
+	vm.session = session
+	return err
+}
+
+// readReady reads no byte further than the line.
+func readReady(r io.Reader) (string, error) {
+	line := make([]byte, len(Ready))
+	if _, err := io.ReadFull(r, line); err != nil {
+		return "", err
+	}
+	if string(line) != Ready {
+		return "", fmt.Errorf("the agent says %q", line)
+	}
+	return string(line), nil
+}
+
+func (vm *VM) bootError(err error) error {
+	lines := strings.Split(strings.TrimSpace(vm.Console()), "\n")
+	return fmt.Errorf("%w; the console ends with:\n%s", err, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+}
+
+// Kill ends the VM at once, as a power failure would, and waits until it is gone.
+func (vm *VM) Kill() {
+	_ = vm.qemu.Process.Kill()
+	<-vm.gone
+	if vm.session != nil {
+		_ = vm.session.Close()
+	}
+	_ = vm.log.Close()
+}
+
+// Alive says whether the VM still runs.
+func (vm *VM) Alive() bool {
+	select {
+	case <-vm.gone:
+		return false
+	default:
+		return true
+	}
+}
