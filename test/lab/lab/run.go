@@ -17,14 +17,13 @@ import (
 // bootOptions are those of every verb.
 type bootOptions struct {
 	kernel  string
-	vms     int
 	out     string
 	console bool
 	noRXE   bool
 }
 
-func (o *bootOptions) config() lab.Config {
-	c := lab.Config{Kernel: o.kernel, VMs: o.vms, Out: o.out, NoRXE: o.noRXE}
+func (o *bootOptions) config(vms int) lab.Config {
+	c := lab.Config{Kernel: o.kernel, VMs: vms, Out: o.out, NoRXE: o.noRXE}
 	if o.console {
 		c.Console = os.Stderr
 	}
@@ -46,7 +45,7 @@ func run(ctx context.Context, args []string) error {
 
 func runCommand(o *bootOptions) *cobra.Command {
 	var (
-		on      int
+		vms, on int
 		timeout time.Duration
 		module  bool
 		expect  []string
@@ -57,12 +56,12 @@ func runCommand(o *bootOptions) *cobra.Command {
 		Example: "  lab run --vms 2 --on 2 -- ping -c 1 192.168.77.1",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if on < 1 || on > o.vms {
-				return fmt.Errorf("--on %d: must be 1 to %d", on, o.vms)
+			if on < 1 || on > vms {
+				return fmt.Errorf("--on %d: must be 1 to %d", on, vms)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			l, err := lab.Start(ctx, o.config())
+			l, err := lab.Start(ctx, o.config(vms))
 			if err != nil {
 				return err
 			}
@@ -79,7 +78,7 @@ func runCommand(o *bootOptions) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().IntVar(&o.vms, "vms", 1, "VMs: 1 or 2")
+	cmd.Flags().IntVar(&vms, "vms", 1, "VMs: 1 or 2")
 	cmd.Flags().IntVar(&on, "on", 1, "the VM that the command runs in")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "kill everything after this time")
 	cmd.Flags().BoolVar(&module, "module", false, "load rdma_krping first, in every VM")

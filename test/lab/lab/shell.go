@@ -17,18 +17,19 @@ import (
 // shellCommand gives a person a shell in each VM, on a virtio console that `lab attach`
 // connects a terminal to.
 func shellCommand(o *bootOptions) *cobra.Command {
+	var vms int
 	cmd := &cobra.Command{
 		Use:   "shell",
 		Short: "Boot two VMs with the module loaded and open a shell in each (in tmux, if it is installed)",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return shell(cmd.Context(), o) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return shell(cmd.Context(), o, vms) },
 	}
-	cmd.Flags().IntVar(&o.vms, "vms", 2, "VMs: 1 or 2")
+	cmd.Flags().IntVar(&vms, "vms", 2, "VMs: 1 or 2")
 	return cmd
 }
 
-func shell(ctx context.Context, o *bootOptions) error {
-	config := o.config()
+func shell(ctx context.Context, o *bootOptions, vms int) error {
+	config := o.config(vms)
 	config.Shells = true
 	l, err := lab.Start(ctx, config)
 	if err != nil {
@@ -40,9 +41,9 @@ func shell(ctx context.Context, o *bootOptions) error {
 	}
 	fmt.Printf("kernel %s; the repository is at %s in each VM; build/krpingctl and build/krping-bridge are there\n", l.Kernel.Release, lab.Repo())
 	if tmux, err := exec.LookPath("tmux"); err == nil && isTerminal(os.Stdin) {
-		return inTmux(ctx, tmux, l, o.vms)
+		return inTmux(ctx, tmux, l, vms)
 	}
-	for i := range o.vms {
+	for i := range vms {
 		fmt.Printf("VM %d (%s): %s\n", i+1, l.VM(i).Addr(), attachCommand(l.VM(i)))
 	}
 	fmt.Println("Ctrl-C ends the VMs")

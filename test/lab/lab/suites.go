@@ -106,8 +106,7 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("compile: %w\n%s", err, out)
 	}
-	config := s.boot.config()
-	config.VMs = 1
+	config := s.boot.config(1)
 	if config.Out == "" {
 		config.Out = filepath.Join(lab.Build(), "lab", s.kernel, name)
 	}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` shows krping at work, `make test` proves it; both install what is missing
+# (as root on Debian 12). KERNEL=6.1 or 6.12 chooses the kernel of demo and lab.
+
+KERNELS := 6.1 6.12
+KERNEL ?= 6.1
+
+# Newest installed kernel of a series, as uname -r; looked up after `deps`.
+release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
+
+.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm demo lab clean
+
+all: build
+build: programs modules
+
+deps:
+	@scripts/install-deps
+
+# krpingctl is static and needs no C; only the bridge links the RDMA libraries.
+programs: | deps
+	@mkdir -p build
+	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
+	go build -o build/krping-bridge ./bridge/krping-bridge
+	CGO_ENABLED=0 go build -o build/lab-guest ./test/lab/guest
+	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab
+
+# The module is built from a copy for each kernel, so that they do not mix.
+modules: $(KERNELS:%=module-%)
+module-%: | deps
+	@mkdir -p build/kmod/$*
+	@cp -pru kmod/. build/kmod/$*/
+	$(MAKE) -s -C build/kmod/$* KDIR=/lib/modules/$(call release,$*)/build modules
+
+generate:
+	go generate ./...
+
+check: check-go check-kmod
+check-go: | deps
+	@test -z "$$(gofmt -l agent bridge proc test)" || { gofmt -l agent bridge proc test; echo "not gofmt'ed"; exit 1; }
+	go vet ./...
+	go vet -tags lab ./test/...
+	go tool staticcheck ./...
+	go tool staticcheck -tags lab ./test/...
+
+check-kmod: $(KERNELS:%=sparse-%)
+	$(MAKE) -s -C kmod checkpatch CHECKPATCH=$$(scripts/checkpatch)
+sparse-%: module-%
+	@mkdir -p build/sparse/$*
+	@cp -pru kmod/. build/sparse/$*/
+	$(MAKE) -s -C build/sparse/$* KDIR=/lib/modules/$(call release,$*)/build sparse
+
+test: build
+	@rm -rf build/results
+	@ok=yes; \
+	$(MAKE) check || ok=no; \
+	scripts/unit-tests || ok=no; \
+	scripts/fuzz-options || ok=no; \
+	for kernel in $(KERNELS); do build/lab suites --kernel $$kernel || ok=no; done; \
+	build/lab summary && [ $$ok = yes ]
+
+test-unit: | deps
+	scripts/unit-tests
+
+test-vm: build
+	build/lab suites --kernel $(KERNEL) $(SUITES)
+
+demo: build
+	go run ./test/demo --kernel $(KERNEL)
+
+lab: build
+	build/lab shell --kernel $(KERNEL)
+
+clean:
+	rm -rf build
