@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Message is a message of the module in the kernel log.
+type Message struct {
+	Sequence uint64        `json:"sequence"`
+	Time     time.Duration `json:"time_ns"` // since boot
+	Level    int           `json:"level"`   // of syslog: 3 error, 4 warning, 6 info
+	Subject  string        `json:"subject"` // control, client, server, module, or a volume
+	PID      int           `json:"pid,omitempty"`
+	Peer     string        `json:"peer,omitempty"`
+	Text     string        `json:"text"`
+}
+
+// ErrNotOurs is returned for a record that is not of the module.
+var ErrNotOurs = errors.New("not a message of krping")
+
+var tagged = regexp.MustCompile(`^krping: \[([A-Za-z0-9._-]+)(?::(\d+))?(?:@([^ ]+))?\] (.*)$`)
+
+// ParseKmsg reads a record of /dev/kmsg: "level,sequence,microseconds,flags;text".
+// Source: Documentation/ABI/testing/dev-kmsg.
+func ParseKmsg(record string) (Message, error) {
+	head, text, found := strings.Cut(record, ";")
+	fields := strings.Split(head, ",")
+	if !found || len(fields) < 3 {
+		return Message{}, fmt.Errorf("kernel log record %.60q has no head", record)
+	}
+	text, _, _ = strings.Cut(text, "\n") // a dictionary may follow
+	match := tagged.FindStringSubmatch(text)
+	if match == nil {
+		return Message{}, ErrNotOurs
+	}
+	priority, err1 := strconv.Atoi(fields[0])
+	sequence, err2 := strconv.ParseUint(fields[1], 10, 64)
+	micros, err3 := strconv.ParseInt(fields[2], 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return Message{}, fmt.Errorf("kernel log record %.60q: %w", record, err)
+	}
+	m := Message{
+		Sequence: sequence, Time: time.Duration(micros) * time.Microsecond, Level: priority & 7,
+		Subject: match[1], Peer: match[3], Text: match[4],
+	}
+	m.PID, _ = strconv.Atoi(match[2]) // digits or nothing
+	return m, nil
+}
+
+// Kmsg reads the module's messages from the kernel log.
+type Kmsg struct {
+	file *os.File
+	// Lost counts times that the log was overrun before it was read.
+	Lost int
+}
+
+// OpenKmsg opens the log at its beginning, or at its end for messages to come.
+func (f FS) OpenKmsg(atEnd bool) (*Kmsg, error) {
+	file, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel log: %w", err)
+	}
+	if atEnd {
+		if _, err := file.Seek(0, io.SeekEnd); err != nil {
+			_ = file.Close()
+			return nil, fmt.Errorf("read the kernel log: %w", err)
+		}
+	}
+	return &Kmsg{file: file}, nil
+}
+
+// Close closes the log.
+func (k *Kmsg) Close() error { return k.file.Close() }
+
+// Next returns the next message of the module; io.EOF if there is none now.
+func (k *Kmsg) Next(ctx context.Context) (Message, error) { return k.next(ctx, false) }
+
+// Wait returns the next message of the module and waits for it until ctx ends.
+func (k *Kmsg) Wait(ctx context.Context) (Message, error) { return k.next(ctx, true) }
+
+func (k *Kmsg) next(ctx context.Context, wait bool) (Message, error) {
+	buf := make([]byte, 8192) // a record is at most that long
+	for {
+		n, err := unix.Read(int(k.file.Fd()), buf)
+		switch {
+		case errors.Is(err, unix.EPIPE):
+			k.Lost++
+			continue
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN) && !wait:
+			return Message{}, io.EOF
+		case errors.Is(err, unix.EAGAIN):
+			select {
+			case <-ctx.Done():
+				return Message{}, ctx.Err()
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		case err != nil:
+			return Message{}, fmt.Errorf("read the kernel log: %w", err)
+		}
+		if m, err := ParseKmsg(string(buf[:n])); err == nil {
+			return m, nil
+		}
+	}
+}

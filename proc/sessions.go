@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ErrNoSession is returned for a name that no session has.
+var ErrNoSession = errors.New("no such session")
+
+// Session is a block session: a line of /proc/krping_sessions. Sizes are bytes.
+type Session struct {
+	ID         int    `json:"id"`
+	Name       string `json:"name"`
+	Role       string `json:"role"`
+	Mode       string `json:"mode"`
+	Dev        string `json:"dev"` // krping0
+	State      string `json:"state"`
+	Peer       string `json:"peer"`
+	IBDev      string `json:"ibdev"`
+	Size       uint64 `json:"size"`
+	BlockSize  uint64 `json:"block_size"`
+	Writeback  bool   `json:"writeback"`
+	ReadOnly   bool   `json:"read_only"`
+	Queues     uint64 `json:"queues"`
+	Depth      uint64 `json:"depth"`
+	Inflight   uint64 `json:"inflight"`
+	Reads      uint64 `json:"reads"`
+	Writes     uint64 `json:"writes"`
+	Flushes    uint64 `json:"flushes"`
+	Digests    uint64 `json:"digests"`
+	ReadBytes  uint64 `json:"read_bytes"`
+	WriteBytes uint64 `json:"write_bytes"`
+	Messages   uint64 `json:"messages"`
+	Errors     uint64 `json:"errors"`
+	CRCErrors  uint64 `json:"crc_errors"`
+	Retries    uint64 `json:"retries"`
+	Reconnects uint64 `json:"reconnects"`
+	Timeout    uint64 `json:"timeout"` // seconds
+	// Other holds keys that this version does not know.
+	Other map[string]string `json:"other,omitempty"`
+}
+
+// Device returns the path of the session's block device.
+func (s Session) Device() string { return "/dev/" + s.Dev }
+
+// Sessions returns the block sessions.
+func (f FS) Sessions() ([]Session, error) {
+	data, err := f.read("krping_sessions")
+	if err != nil {
+		return nil, err
+	}
+	return ParseSessions(string(data))
+}
+
+// Session returns the session of a name.
+func (f FS) Session(name string) (Session, error) {
+	sessions, err := f.Sessions()
+	if err != nil {
+		return Session{}, err
+	}
+	for _, s := range sessions {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Session{}, fmt.Errorf("%s: %w", name, ErrNoSession)
+}
+
+// ParseSessions reads the text of /proc/krping_sessions.
+func ParseSessions(text string) ([]Session, error) {
+	var sessions []Session
+	for line := range strings.Lines(text) {
+		s, err := parseSession(line)
+		if err != nil {
+			return nil, fmt.Errorf("session %.100q: %w", line, err)
+		}
+		sessions = append(sessions, s)
+	}
+	return sessions, nil
+}
+
+func parseSession(line string) (Session, error) {
+	var s Session
+	texts := map[string]*string{
+		"name": &s.Name, "role": &s.Role, "mode": &s.Mode, "dev": &s.Dev,
+		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev,
+	}
+	numbers := map[string]*uint64{
+		"size": &s.Size, "block_size": &s.BlockSize, "queues": &s.Queues, "depth": &s.Depth,
+		"inflight": &s.Inflight, "reads": &s.Reads, "writes": &s.Writes, "flushes": &s.Flushes,
+		"digests": &s.Digests, "read_bytes": &s.ReadBytes, "write_bytes": &s.WriteBytes,
+		"messages": &s.Messages, "errors": &s.Errors, "crc_errors": &s.CRCErrors,
+		"retries": &s.Retries, "reconnects": &s.Reconnects, "timeout": &s.Timeout,
+	}
+	flags := map[string]*bool{"writeback": &s.Writeback, "read_only": &s.ReadOnly}
+	for _, field := range strings.Fields(line) {
+		key, value, found := strings.Cut(field, "=")
+		if !found {
+			return s, fmt.Errorf("field %q is not key=value", field)
+		}
+		var err error
+		switch {
+		case key == "id":
+			s.ID, err = strconv.Atoi(value)
+		case texts[key] != nil:
+			*texts[key] = value
+		case numbers[key] != nil:
+			*numbers[key], err = strconv.ParseUint(value, 10, 64)
+		case flags[key] != nil:
+			*flags[key], err = strconv.ParseBool(value)
+		default:
+			if s.Other == nil {
+				s.Other = map[string]string{}
+			}
+			s.Other[key] = value
+		}
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if s.Name == "" {
+		return s, errors.New("has no name")
+	}
+	return s, nil
+}
