@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -48,13 +47,13 @@ func (f FS) Run(ctx context.Context, c Command) ([]Message, error) {
 	if logErr == nil {
 		defer log.Close()
 	}
-	errno, err := f.write(ctx, c.text())
+	thread, errno, err := f.write(ctx, c.text())
 	if err != nil {
 		return nil, err
 	}
 	var messages []Message
 	if logErr == nil {
-		messages = ownMessages(log, c)
+		messages = ownMessages(log, c, thread)
 	}
 	if errno == 0 {
 		return messages, nil
@@ -66,13 +65,14 @@ func (f FS) Run(ctx context.Context, c Command) ([]Message, error) {
 	return messages, failure
 }
 
-func (f FS) write(ctx context.Context, text string) (unix.Errno, error) {
+// write returns the id of the thread that wrote, which tags the module's messages.
+func (f FS) write(ctx context.Context, text string) (thread int, errno unix.Errno, err error) {
 	fd, err := unix.Open(f.path("krping"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return 0, ErrNotLoaded
+		return 0, 0, ErrNotLoaded
 	}
 	if err != nil {
-		return 0, &os.PathError{Op: "open", Path: f.path("krping"), Err: err}
+		return 0, 0, &os.PathError{Op: "open", Path: f.path("krping"), Err: err}
 	}
 	defer unix.Close(fd)
 
@@ -93,17 +93,17 @@ func (f FS) write(ctx context.Context, text string) (unix.Errno, error) {
 		errno, _ := err.(unix.Errno)
 		done <- result{errno: errno}
 	}()
-	thread := <-tid
+	thread = <-tid
 	select {
 	case r := <-done:
-		return r.errno, r.err
+		return thread, r.errno, r.err
 	case <-ctx.Done():
 	}
 	for { // again, should the signal come just before the write
 		_ = unix.Tgkill(os.Getpid(), thread, interrupt)
 		select {
 		case r := <-done:
-			return r.errno, r.err
+			return thread, r.errno, r.err
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -121,22 +121,16 @@ func blockOtherSignals() error {
 	return unix.PthreadSigmask(unix.SIG_BLOCK, &others, nil)
 }
 
-// ownMessages returns what the log has about this process's command or its volume.
-func ownMessages(log *Kmsg, c Command) []Message {
+// ownMessages returns what the log has about the thread's command or its volume.
+func ownMessages(log *Kmsg, c Command, thread int) []Message {
 	var own []Message
 	for {
 		m, err := log.Next(context.Background())
 		if err != nil {
 			return own
 		}
-		// The module tags a message with the id of the writing thread.
-		if m.PID != 0 && isOwnThread(m.PID) || c.Block != "" && m.Subject == c.Block {
+		if m.PID == thread || c.Block != "" && m.Subject == c.Block {
 			own = append(own, m)
 		}
 	}
-}
-
-func isOwnThread(tid int) bool {
-	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(tid))
-	return err == nil
 }

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package biotrace
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Operations and flags of a bio's bi_opf, the same on 6.1 and 6.12. Source:
+// include/linux/blk_types.h, enum req_op and enum req_flag_bits.
+var ops = map[uint32]string{
+	0: "READ", 1: "WRITE", 2: "FLUSH", 3: "DISCARD", 5: "SECURE_ERASE", 9: "WRITE_ZEROES", 34: "DRV_IN", 35: "DRV_OUT",
+}
+
+const opMask = 0xff
+
+var flags = []struct {
+	bit  uint32
+	name string
+}{
+	{11, "SYNC"}, {12, "META"}, {13, "PRIO"}, {17, "FUA"}, {18, "PREFLUSH"}, {19, "RAHEAD"},
+}
+
+func opName(opf uint32) string {
+	if name, ok := ops[opf&opMask]; ok {
+		return name
+	}
+	return fmt.Sprintf("OP%d", opf&opMask)
+}
+
+func flagNames(opf uint32) string {
+	var names []string
+	for _, f := range flags {
+		if opf&(1<<f.bit) != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return strings.Join(names, "|")
+}
