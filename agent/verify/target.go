@@ -32,8 +32,8 @@ type digestArg struct {
 }
 
 const (
-	iocDigest   = 3<<30 | uint32(unsafe.Sizeof(digestArg{}))<<16 | 'K'<<8 | 0x70 // _IOWR('K', 0x70, struct krping_digest)
-	algorithm   = 1                                                             // KRPING_DIGEST_SHA256
+	iocDigest = 3<<30 | uint32(unsafe.Sizeof(digestArg{}))<<16 | 'K'<<8 | 0x70 // _IOWR('K', 0x70, struct krping_digest)
+	algorithm = 1                                                              // KRPING_DIGEST_SHA256
 )
 
 // Target asks the target of an open krping device.

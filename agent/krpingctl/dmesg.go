@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+
+	"krping/proc"
+)
+
+func dmesgCommand(p *program) *cobra.Command {
+	var follow, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "dmesg",
+		Short: "Show the module's kernel messages",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			kmsg, err := p.proc.OpenKmsg(false)
+			if err != nil {
+				return err
+			}
+			defer kmsg.Close()
+			next := kmsg.Next
+			if follow {
+				next = kmsg.Wait
+			}
+			err = printMessages(cmd.Context(), p.out, next, asJSON)
+			if kmsg.Lost > 0 {
+				log.Warn().Int("times", kmsg.Lost).Msg("the kernel log was overrun: older messages are lost")
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until interrupted")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	return cmd
+}
+
+func printMessages(ctx context.Context, out io.Writer, next func(context.Context) (proc.Message, error), asJSON bool) error {
+	for {
+		m, err := next(ctx)
+		if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			err = json.NewEncoder(out).Encode(m)
+		} else {
+			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), subject(m), m.Peer, m.Text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func subject(m proc.Message) string {
+	if m.PID != 0 {
+		return fmt.Sprintf("%s:%d", m.Subject, m.PID)
+	}
+	return m.Subject
+}
+
+func levelName(level int) string {
+	switch {
+	case level <= 3:
+		return "error"
+	case level == 4:
+		return "warn"
+	}
+	return "info"
+}

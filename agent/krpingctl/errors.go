@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"krping/agent/rdmalink"
+	"krping/agent/verify"
+	"krping/proc"
+)
+
+// Exit codes; exitHelp and the README name them.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitMismatch    = 3
+	exitMissing     = 4
+	exitPeer        = 5
+	exitInterrupted = 130
+)
+
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+type interruptedError struct{ error }
+
+func (e interruptedError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func isAny(err error, targets ...error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+func exitCode(err error) int {
+	var mismatch *verify.Mismatch
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, new(interruptedError)), isAny(err, context.Canceled, unix.EINTR):
+		return exitInterrupted
+	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "unknown command"):
+		return exitUsage
+	case errors.As(err, &mismatch), isAny(err, unix.EBADMSG):
+		return exitMismatch
+	case isAny(err, proc.ErrNotLoaded, unix.EADDRNOTAVAIL):
+		return exitMissing
+	case isAny(err, unix.ECONNREFUSED, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ECONNRESET, unix.EPROTO):
+		return exitPeer
+	}
+	return exitFailure
+}
+
+// report logs the error, with what to do about it.
+func report(err error) {
+	if err == nil {
+		return
+	}
+	event := log.Error()
+	if hint := hint(err); hint != "" {
+		event = event.Str("hint", hint)
+	}
+	event.Msg(err.Error())
+}
+
+func hint(err error) string {
+	switch {
+	case errors.Is(err, proc.ErrNotLoaded):
+		return "load it: modprobe rdma_krping, or insmod rdma_krping.ko after modprobe rdma_cm"
+	case errors.Is(err, os.ErrPermission):
+		return "this needs root: try again with sudo"
+	case isAny(err, unix.EADDRNOTAVAIL, unix.ENETUNREACH, unix.EHOSTUNREACH):
+		return addressHint()
+	case errors.Is(err, unix.ECONNREFUSED):
+		return "is a server or krping-bridge listening at that address and port?"
+	case errors.Is(err, unix.ENOENT) && errors.As(err, new(*proc.CommandError)):
+		return "`krpingctl stat` lists the sessions; `krping-bridge` prints its volumes when it starts"
+	case errors.Is(err, unix.EADDRINUSE):
+		return "choose another --port, or end what listens there"
+	case errors.Is(err, unix.EBUSY) && errors.As(err, new(*proc.CommandError)):
+		return "unmount or close the device, or add --force: I/O that is under way then fails"
+	case errors.As(err, new(usageError)):
+		return "krpingctl help, or --help after a command"
+	}
+	return ""
+}
+
+func addressHint() string {
+	links, err := rdmalink.List()
+	if err != nil {
+		return ""
+	}
+	if len(links) == 0 {
+		return "this host has no RDMA device: make one with `krpingctl link add rxe0 --netdev eth0` (modprobe rdma_rxe)"
+	}
+	names := make([]string, len(links))
+	for i, l := range links {
+		names[i] = fmt.Sprintf("%s on %s (%s)", l.Name, l.Netdev, l.State)
+	}
+	return "no RDMA device serves or reaches that address; there are: " + strings.Join(names, ", ")
+}
+
+// explainFlag adds the flag that was probably meant.
+func explainFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return usageError{err}
+	}
+	best, distance := "", 4
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := levenshtein.Distance(unknown.GetSpecifiedName(), f.Name, nil); d < distance {
+			best, distance = f.Name, d
+		}
+	})
+	if best == "" {
+		return usageError{err}
+	}
+	return usageError{fmt.Errorf("%w: did you mean --%s?", err, best)}
+}

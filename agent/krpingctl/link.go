@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"krping/agent/rdmalink"
+)
+
+func linkCommand(p *program) *cobra.Command {
+	cmd := &cobra.Command{Use: "link", Short: "List, make and remove RDMA devices"}
+	cmd.AddCommand(linkListCommand(p), linkAddCommand(), linkDelCommand())
+	return cmd
+}
+
+func linkListCommand(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the RDMA devices", Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			links, err := rdmalink.List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(p.out).Encode(links)
+			}
+			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tNETDEV\tSTATE\tNODE GUID")
+			for _, l := range links {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Name, l.Netdev, l.State, l.NodeID)
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+func linkAddCommand() *cobra.Command {
+	var kind, netdev string
+	cmd := &cobra.Command{
+		Use: "add NAME --netdev DEVICE", Short: "Make a software RDMA device on a network device",
+		Example: "  krpingctl link add rxe0 --netdev eth0",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if netdev == "" {
+				return usagef("--netdev is needed: the network device to make %s on", args[0])
+			}
+			if kind != "rxe" && kind != "siw" {
+				return usagef("--type %s: must be rxe or siw", kind)
+			}
+			return rdmalink.Add(args[0], kind, netdev)
+		},
+	}
+	cmd.Flags().StringVar(&kind, "type", "rxe", "rxe (Soft-RoCE) or siw (Soft-iWARP)")
+	cmd.Flags().StringVar(&netdev, "netdev", "", "network `device`")
+	return cmd
+}
+
+func linkDelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "del NAME", Short: "Remove a software RDMA device", Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error { return rdmalink.Del(args[0]) },
+	}
+}

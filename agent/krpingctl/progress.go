@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// progress is a bar on stderr, if that is a terminal.
+type progress struct {
+	what  string
+	total int64
+	shown time.Time
+}
+
+func newProgress(what string, total int64) *progress {
+	if !isTerminal(os.Stderr) {
+		return nil
+	}
+	return &progress{what: what, total: total}
+}
+
+const barWidth = 40
+
+func (p *progress) set(done int64) {
+	if p == nil || time.Since(p.shown) < 100*time.Millisecond && done < p.total {
+		return
+	}
+	p.shown = time.Now()
+	filled := int(done * barWidth / max(p.total, 1))
+	fmt.Fprintf(os.Stderr, "\r%s [%s%s] %3d%%", p.what, strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), done*100/max(p.total, 1))
+}
+
+func (p *progress) end() {
+	if p != nil {
+		fmt.Fprintln(os.Stderr)
+	}
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/rs/zerolog"
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+
+	"krping/proc"
+)
+
+// program is what all subcommands share.
+type program struct {
+	out  io.Writer // results
+	proc proc.FS
+}
+
+const exitHelp = `Exit codes:
+  0    done
+  1    failed
+  2    the command line is wrong
+  3    data differs
+  4    the module is not loaded, or there is no RDMA device
+  5    the peer refused, is unreachable, or was lost
+  130  interrupted`
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	p := &program{out: out}
+	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !isTerminal(os.Stderr)}).
+		Level(zerolog.InfoLevel).With().Timestamp().Logger()
+	var verbose bool
+	root := &cobra.Command{
+		Use:           "krpingctl",
+		Short:         "Block I/O over RDMA that proves itself",
+		Long:          "Command the rdma_krping module, read its statistics, trace its I/O and verify both ends.\n\n" + exitHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if verbose {
+				log.Logger = log.Level(zerolog.DebugLevel)
+			}
+			var err error
+			p.proc, err = proc.NewFS(proc.DefaultMount)
+			return err
+		},
+	}
+	root.PersistentFlags().BoolVar(&verbose, "debug", false, "log what is done")
+	root.SetFlagErrorFunc(explainFlag)
+	root.SetOut(out)
+	root.AddCommand(
+		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
+		writeCommand(p), verifyCommand(p), traceCommand(p), linkCommand(p),
+	)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if ctx.Err() != nil && err != nil {
+		return interruptedError{err}
+	}
+	return err
+}
+
+// usageArgs makes what a check of the arguments finds a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"krping/agent/status"
+)
+
+func statCommand(p *program) *cobra.Command {
+	var (
+		watch  time.Duration
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "stat",
+		Short: "Show threads, sessions, RDMA devices and disks with their counters",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("watch") && watch < 100*time.Millisecond {
+				return usagef("--watch %v: must be 100ms or more", watch)
+			}
+			for {
+				if err := writeStatus(p.out, status.Collect(p.proc), asJSON); err != nil {
+					return err
+				}
+				if watch == 0 {
+					return nil
+				}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(watch):
+				}
+				if !asJSON {
+					fmt.Fprintln(p.out)
+				}
+			}
+		},
+	}
+	cmd.Flags().DurationVar(&watch, "watch", 0, "again and again, until interrupted")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	return cmd
+}
+
+func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(out).Encode(s)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(s.Threads) > 0 {
+		fmt.Fprintln(w, "THREAD\tDEVICE\tSENT\tRECEIVED\tWRITTEN\tREAD")
+		for _, t := range s.Threads {
+			device := t.Device
+			if device == "" {
+				device = "listens"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s in %d\t%s in %d\t%s in %d\t%s in %d\n", t.Number, device,
+				humanize.IBytes(t.SendBytes), t.SendMsgs, humanize.IBytes(t.RecvBytes), t.RecvMsgs,
+				humanize.IBytes(t.WriteBytes), t.WriteMsgs, humanize.IBytes(t.ReadBytes), t.ReadMsgs)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(s.Sessions) > 0 {
+		fmt.Fprintln(w, "VOLUME\tDEVICE\tSTATE\tPEER\tSIZE\tIN FLIGHT\tREADS\tWRITES\tERRORS\tCRC ERRORS\tRETRIES\tRECONNECTS")
+		for _, v := range s.Sessions {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Device(), v.State, v.Peer,
+				humanize.IBytes(v.Size), v.Inflight, humanize.IBytes(v.ReadBytes), v.Reads,
+				humanize.IBytes(v.WriteBytes), v.Writes, v.Errors, v.CRCErrors, v.Retries, v.Reconnects)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(s.Devices) > 0 {
+		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tCOUNTERS THAT ARE NOT ZERO")
+		for _, d := range s.Devices {
+			fmt.Fprintf(w, "%s\t%s\t%s", d.Name, d.Netdev, d.State)
+			sep := "\t"
+			for _, name := range slices.Sorted(maps.Keys(d.Counters)) {
+				if n := d.Counters[name]; n != 0 {
+					fmt.Fprintf(w, "%s%s=%d", sep, name, n)
+					sep = " "
+				}
+			}
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(s.Disks) > 0 {
+		fmt.Fprintln(w, "DISK\tREADS\tREAD\tWRITES\tWRITTEN\tIN FLIGHT")
+		for _, d := range s.Disks {
+			fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%d\n", d.Name, d.Reads, humanize.IBytes(d.ReadSectors*512),
+				d.Writes, humanize.IBytes(d.WriteSectors*512), d.Inflight)
+		}
+	}
+	for _, problem := range s.Problems {
+		fmt.Fprintf(w, "problem: %s\n", problem)
+	}
+	return w.Flush()
+}

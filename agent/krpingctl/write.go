@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"krping/agent/pattern"
+	"krping/agent/rawio"
+)
+
+// dataFlags describe a range of a device and what is or was written there.
+type dataFlags struct {
+	pattern string
+	seed    uint64
+	offset  sizeFlag
+	size    sizeFlag
+	count   uint64
+	bs      sizeFlag
+	asJSON  bool
+}
+
+func (f *dataFlags) register(cmd *cobra.Command, patternDefault string) {
+	f.bs = 1 << 20
+	flags := cmd.Flags()
+	flags.StringVar(&f.pattern, "pattern", patternDefault, "data: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "of the pattern")
+	flags.Var(&f.offset, "offset", "where to begin")
+	flags.Var(&f.size, "size", "how much, like 64MiB")
+	flags.Uint64Var(&f.count, "count", 0, "how many blocks of --bs, instead of --size")
+	flags.Var(&f.bs, "bs", "how much at a time")
+	flags.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
+}
+
+// length resolves --size and --count; whole is what neither means.
+func (f *dataFlags) length(d *rawio.Device, whole int64) (int64, error) {
+	length := int64(f.size)
+	if f.count > 0 {
+		if f.size > 0 {
+			return 0, usagef("--size and --count: give one of them")
+		}
+		length = int64(f.count) * int64(f.bs)
+	}
+	if length == 0 {
+		length = whole
+	}
+	switch {
+	case length <= 0:
+		return 0, usagef("--size or --count is needed")
+	case f.bs <= 0 || int64(f.bs)%d.Block != 0:
+		return 0, usagef("--bs %d: must be a multiple of the device's block size, %d", f.bs, d.Block)
+	case int64(f.offset)%d.Block != 0 || length%d.Block != 0:
+		return 0, usagef("--offset %d, size %d: must be multiples of the device's block size, %d", f.offset, length, d.Block)
+	case d.IsBlock && int64(f.offset)+length > d.Size:
+		return 0, usagef("offset %d and size %d end behind the device's %d bytes", f.offset, length, d.Size)
+	}
+	return length, nil
+}
+
+func writeCommand(p *program) *cobra.Command {
+	var (
+		f                     dataFlags
+		direct, fsync, anyDev bool
+		name                  string
+	)
+	cmd := &cobra.Command{
+		Use:   "write DEVICE --size SIZE",
+		Short: "Write test data that verify can make again",
+		Long: `Write test data to a block device or a file. The data depends on the pattern, the seed
+and the offset alone: "verify" with the same flags makes it again.`,
+		Example: "  krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --name write_data",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := mayWrite(args[0], anyDev); err != nil {
+				return err
+			}
+			w := writer{flags: f, fsync: fsync, name: name, out: p}
+			return w.run(cmd.Context(), args[0], direct)
+		},
+	}
+	f.register(cmd, "random")
+	flags := cmd.Flags()
+	flags.BoolVar(&direct, "direct", false, "around the page cache (O_DIRECT)")
+	flags.BoolVar(&fsync, "fsync", false, "fsync at the end")
+	flags.StringVar(&name, "name", "", "`name` of the writing thread as the kernel sees it, at most 15 bytes")
+	flags.BoolVar(&anyDev, "any-device", false, "also to a block device that is not krping's")
+	return cmd
+}
+
+// mayWrite refuses what would destroy data that nobody offered.
+func mayWrite(path string, anyDevice bool) error {
+	info, err := os.Stat(path)
+	if os.IsNotExist(err) && !strings.HasPrefix(path, "/dev/") {
+		return nil // a new file
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	where, err := rawio.MountedAt(path)
+	switch {
+	case err != nil:
+		return err
+	case where != "":
+		return usagef("%s is mounted at %s: writing to it would destroy the file system", path, where)
+	case !anyDevice && !strings.HasPrefix(path, "/dev/krping"):
+		return usagef("%s is not a krping device: add --any-device if its data may be destroyed", path)
+	}
+	return nil
+}
+
+type writer struct {
+	flags dataFlags
+	fsync bool
+	name  string
+	out   *program
+}
+
+type writeResult struct {
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	MBs     float64 `json:"mb_per_second"` // 10^6 bytes
+	SHA256  string  `json:"sha256"`
+	Pattern string  `json:"pattern"`
+	Seed    uint64  `json:"seed"`
+	Offset  int64   `json:"offset"`
+}
+
+func (w *writer) run(ctx context.Context, path string, direct bool) error {
+	data, err := pattern.New(w.flags.pattern, w.flags.seed)
+	if err != nil {
+		return usageError{err}
+	}
+	if len(w.name) > 15 {
+		return usagef("--name %s: the kernel keeps 15 bytes", w.name)
+	}
+	flags := os.O_WRONLY
+	if !strings.HasPrefix(path, "/dev/") {
+		flags |= os.O_CREATE
+	}
+	d, err := rawio.Open(path, flags, direct)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	length, err := w.flags.length(d, 0)
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if w.name != "" {
+		if err := setThreadName(w.name); err != nil {
+			return err
+		}
+	}
+	result, err := w.write(ctx, d, data, length)
+	if err != nil {
+		return err
+	}
+	if w.flags.asJSON {
+		return json.NewEncoder(w.out.out).Encode(result)
+	}
+	_, err = fmt.Fprintf(w.out.out, "wrote %s in %.2f s, %.1f MB/s, sha256 %s\n", humanize.IBytes(uint64(result.Bytes)), result.Seconds, result.MBs, result.SHA256)
+	return err
+}
+
+func (w *writer) write(ctx context.Context, d *rawio.Device, data pattern.Pattern, length int64) (writeResult, error) {
+	result := writeResult{Pattern: w.flags.pattern, Seed: w.flags.seed, Offset: int64(w.flags.offset)}
+	buf, err := rawio.Buffer(int(w.flags.bs))
+	if err != nil {
+		return result, err
+	}
+	defer rawio.Free(buf)
+	bar := newProgress("writing", length)
+	defer bar.end()
+	sum := sha256.New()
+	start := time.Now()
+	for result.Bytes < length {
+		if err := ctx.Err(); err != nil {
+			return result, err
+		}
+		at := int64(w.flags.offset) + result.Bytes
+		part := buf[:min(int64(w.flags.bs), length-result.Bytes)]
+		data.Fill(part, at)
+		if _, err := d.WriteAt(part, at); err != nil {
+			return result, fmt.Errorf("write %d bytes at offset %d: %w", len(part), at, err)
+		}
+		_, _ = sum.Write(part)
+		result.Bytes += int64(len(part))
+		bar.set(result.Bytes)
+	}
+	if w.fsync {
+		if err := d.Sync(); err != nil {
+			return result, fmt.Errorf("fsync: %w", err)
+		}
+	}
+	result.Seconds = time.Since(start).Seconds()
+	result.MBs = float64(result.Bytes) / 1e6 / max(result.Seconds, 1e-9)
+	result.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return result, nil
+}
+
+func setThreadName(name string) error {
+	text, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return usagef("--name %q: %v", name, err)
+	}
+	if err := prctlName(text); err != nil {
+		return fmt.Errorf("set the thread's name: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rdmalink lists, makes and removes RDMA links (Soft-RoCE, siw) through netlink,
+// and reads their counters.
+package rdmalink
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Link is an RDMA device with the state of its first port.
+type Link struct {
+	Name   string `json:"name"`
+	State  string `json:"state"`            // of the port, e.g. "4: ACTIVE"
+	Netdev string `json:"netdev,omitempty"` // under the port's first GID
+	NodeID string `json:"node_guid"`
+}
+
+const class = "/sys/class/infiniband"
+
+// retry repeats a dump that the kernel interrupted because what it lists has changed.
+func retry[T any](call func() (T, error)) (T, error) {
+	for range 10 {
+		v, err := call()
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return v, err
+		}
+	}
+	return call()
+}
+
+// List returns the RDMA devices of this host.
+func List() ([]Link, error) {
+	devices, err := retry(netlink.RdmaLinkList)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) {
+		return nil, nil // no RDMA stack is loaded, so there is none
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the RDMA devices: %w", err)
+	}
+	links := make([]Link, 0, len(devices))
+	for _, d := range devices {
+		links = append(links, Link{
+			Name: d.Attrs.Name, NodeID: d.Attrs.NodeGuid,
+			State: attribute(d.Attrs.Name, "ports/1/state"), Netdev: attribute(d.Attrs.Name, "ports/1/gid_attrs/ndevs/0"),
+		})
+	}
+	return links, nil
+}
+
+func attribute(device, name string) string {
+	data, err := os.ReadFile(filepath.Join(class, device, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// Add makes a software RDMA device of a kind, "rxe" or "siw", on a network device.
+func Add(name, kind, netdev string) error {
+	if _, err := netlink.LinkByName(netdev); err != nil {
+		return fmt.Errorf("network device %s: %w", netdev, err)
+	}
+	err := netlink.RdmaLinkAdd(name, kind, netdev)
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("add RDMA link %s of type %s on %s: is the driver loaded? (modprobe rdma_rxe, or siw): %w", name, kind, netdev, err)
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("add RDMA link %s: a device of that name exists, or %s has one already: %w", name, netdev, err)
+	case err != nil:
+		return fmt.Errorf("add RDMA link %s of type %s on %s: %w", name, kind, netdev, err)
+	}
+	return nil
+}
+
+// Del removes a software RDMA device.
+func Del(name string) error {
+	if err := netlink.RdmaLinkDel(name); err != nil {
+		return fmt.Errorf("remove RDMA link %s: %w", name, err)
+	}
+	return nil
+}
+
+// Counters returns the hardware counters of each port of a device, each by its name.
+func Counters(device string) (map[string]uint64, error) {
+	link, err := retry(func() (*netlink.RdmaLink, error) { return netlink.RdmaLinkByName(device) })
+	if err != nil {
+		return nil, fmt.Errorf("RDMA device %s: %w", device, err)
+	}
+	stat, err := retry(func() (*netlink.RdmaDeviceStatistic, error) { return netlink.RdmaStatistic(link) })
+	if err != nil {
+		return nil, fmt.Errorf("counters of RDMA device %s: %w", device, err)
+	}
+	counters := map[string]uint64{}
+	for _, port := range stat.RdmaPortStatistics {
+		for name, value := range port.Statistics {
+			counters[name] += value
+		}
+	}
+	return counters, nil
+}
