@@ -8,6 +8,12 @@
 #include "conn.h"
 #include "log.h"
 
+#define setup_failed(conn, fmt, ...)							\
+do {											\
+	if (!(conn)->quiet)								\
+		krping_err_ratelimited((conn)->subject, fmt, ##__VA_ARGS__);		\
+} while (0)
+
 void krping_conn_init(struct krping_conn *conn, const char *subject,
 		      const struct krping_conn_ops *ops)
 {
@@ -116,21 +122,21 @@ static void on_addr_resolved(struct krping_conn *conn)
 	int ret = rdma_resolve_route(conn->id, ROUTE_TIMEOUT_MS);
 
 	if (ret) {
-		krping_err_ratelimited(conn->subject, "cannot resolve the route: %d", ret);
+		setup_failed(conn, "cannot resolve the route: %d", ret);
 		krping_conn_fail(conn, cm_errno(ret, -EHOSTUNREACH));
 	}
 }
 
 static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
-	krping_err_ratelimited(conn->subject, "%s: %d", rdma_event_msg(event->event),
+	setup_failed(conn, "%s: %d", rdma_event_msg(event->event),
 			       event->status);
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
 
 static void on_unreachable(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
-	krping_err_ratelimited(conn->subject, "the peer does not answer: %d", event->status);
+	setup_failed(conn, "the peer does not answer: %d", event->status);
 	krping_conn_fail(conn, -ETIMEDOUT);
 }
 
@@ -147,7 +153,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 
 	data = rdma_consumer_reject_data(conn->id, event, &len);
 	save_private(conn, data, len);
-	krping_err_ratelimited(conn->subject, "the peer rejected the connection: %s",
+	setup_failed(conn, "the peer rejected the connection: %s",
 			       rdma_reject_msg(conn->id, event->status));
 	krping_conn_fail(conn, -ECONNREFUSED);
 }
@@ -220,7 +226,6 @@ static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 		conn->id = id;
 		id->context = conn;
 		id->event_handler = conn_event;
-		conn->peer_initiator_depth = event->param.conn.responder_resources;
 		save_private(conn, event->param.conn.private_data,
 			     event->param.conn.private_data_len);
 		WRITE_ONCE(conn->state, KRPING_CONN_REQUESTED);
@@ -269,7 +274,7 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	conn->id = id;
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, jiffies_to_msecs(timeout));
 	if (ret) {
-		krping_err_ratelimited(conn->subject,
+		setup_failed(conn,
 				       "no RDMA device of this host reaches the address: %d", ret);
 		ret = cm_errno(ret, -EADDRNOTAVAIL);
 		goto destroy_id;
@@ -313,7 +318,7 @@ struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 		return id;
 	ret = rdma_bind_addr(id, (struct sockaddr *)addr);
 	if (ret) {
-		krping_err_ratelimited(conn->subject, "cannot bind: %s",
+		setup_failed(conn, "cannot bind: %s",
 				       ret == -EADDRINUSE ? "the port is in use" :
 				       "the address is on no RDMA device of this host");
 		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
@@ -322,7 +327,7 @@ struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 	ret = rdma_listen(id, 1);
 	if (!ret)
 		return id;
-	krping_err_ratelimited(conn->subject, "cannot listen: %d", ret);
+	setup_failed(conn, "cannot listen: %d", ret);
 destroy_id:
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);

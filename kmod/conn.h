@@ -51,7 +51,7 @@ struct krping_conn_ops {
  * @private:	private data of the peer's request, reply or reject; written by the CM
  *		handler before @state grows, read after
  * @private_len: bytes of @private
- * @peer_initiator_depth: RDMA READs that the peer's request offers to take from us
+ * @quiet:	do not log why set-up fails: the owner has, and tries again
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
  * @cq:		polled in a work queue, so completions run in process context
@@ -69,7 +69,7 @@ struct krping_conn {
 	int error;
 	u8 private[KRPING_PRIVATE_MAX];
 	u8 private_len;
-	u8 peer_initiator_depth;
+	bool quiet;
 	struct rdma_cm_id *id;
 	struct ib_pd *pd;
 	struct ib_cq *cq;

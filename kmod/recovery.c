@@ -194,6 +194,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 	int ret;
 
 	krping_conn_reset(&q->conn);
+	q->conn.quiet = s->attempts > 0;
 	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;

@@ -163,14 +163,18 @@ func accept(ctx context.Context, log zerolog.Logger, t *target.Target, l *verbs.
 	var clients sync.WaitGroup
 	stop := context.AfterFunc(ctx, l.StopAccepting)
 	defer stop()
+	var err error
 	for {
-		request, err := l.Accept()
-		if err != nil {
+		var request *verbs.Request
+		if request, err = l.Accept(); err != nil {
 			break
 		}
 		clients.Go(func() { connect(ctx, log, t, request) })
 	}
-	err := t.Close()
+	if errors.Is(err, verbs.ErrClosed) { // as asked
+		err = nil
+	}
+	err = errors.Join(err, t.Close())
 	clients.Wait()
 	l.Close()
 	return err

@@ -24,6 +24,7 @@ import (
 var (
 	ErrNoDevice  = errors.New("the address is on no RDMA device of this host")
 	ErrAddrInUse = errors.New("the port is in use")
+	ErrRemoved   = errors.New("the RDMA device is being removed")
 )
 
 // Listener accepts connections.
@@ -33,6 +34,7 @@ type Listener struct {
 	requests chan *Request
 	closed   chan struct{}
 	once     sync.Once
+	reason   error // written before closed is closed
 }
 
 // Listen binds to an address of an RDMA device.
@@ -51,7 +53,7 @@ func Listen(addr netip.AddrPort) (*Listener, error) {
 		ch.close()
 		return nil, err
 	}
-	ch.handle(l.id, l.onRequest)
+	ch.handle(l.id, l.onEvent)
 	return l, nil
 }
 
@@ -91,10 +93,16 @@ func (l *Listener) Device() string {
 	return C.GoString(C.ibv_get_device_name(l.id.verbs.device))
 }
 
-func (l *Listener) onRequest(e event) {
-	if e.kind != C.RDMA_CM_EVENT_CONNECT_REQUEST {
-		return
+func (l *Listener) onEvent(e event) {
+	switch e.kind {
+	case C.RDMA_CM_EVENT_CONNECT_REQUEST:
+		l.onRequest(e)
+	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
+		l.stop(ErrRemoved)
 	}
+}
+
+func (l *Listener) onRequest(e event) {
 	r := &Request{ch: l.ch, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
 	select {
 	case l.requests <- r:
@@ -103,18 +111,26 @@ func (l *Listener) onRequest(e event) {
 	}
 }
 
-// Accept returns the next request to connect.
+// Accept returns the next request to connect; ErrRemoved when the device goes away: the
+// kernel waits until this process has released everything of it.
 func (l *Listener) Accept() (*Request, error) {
 	select {
 	case r := <-l.requests:
 		return r, nil
 	case <-l.closed:
-		return nil, ErrClosed
+		return nil, l.reason
 	}
 }
 
-// StopAccepting ends Accept; connections go on.
-func (l *Listener) StopAccepting() { l.once.Do(func() { close(l.closed) }) }
+// StopAccepting ends Accept with ErrClosed; connections go on.
+func (l *Listener) StopAccepting() { l.stop(ErrClosed) }
+
+func (l *Listener) stop(reason error) {
+	l.once.Do(func() {
+		l.reason = reason
+		close(l.closed)
+	})
+}
 
 // Close stops listening. The connections are released before.
 func (l *Listener) Close() {

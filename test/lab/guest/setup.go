@@ -24,6 +24,7 @@ var sysctls = map[string]string{
 	"kernel/hung_task_timeout_secs": "30",
 	"kernel/hung_task_warnings":     "1000",
 	"kernel/panic_on_oops":          "0",
+	"kernel/printk":                 "8 4 1 7", // whole reports, after a quiet boot
 }
 
 // setUp prepares a system that a test can rely on: file systems, limits, network, and

@@ -24,22 +24,26 @@ import (
 const suiteTimeout = 15 * time.Minute
 
 func suitesCommand(o *bootOptions) *cobra.Command {
-	return &cobra.Command{
+	var pattern string
+	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
 		Short: "Run the VM suites (test/guest in one VM, test/hosts on two), or those named",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := suites{kernel: o.kernel, boot: *o, only: args}
+			s := suites{kernel: o.kernel, boot: *o, only: args, pattern: pattern}
 			return s.run(cmd.Context())
 		},
 	}
+	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
+	return cmd
 }
 
 // suites is a run of the VM suites on one kernel.
 type suites struct {
-	kernel string
-	boot   bootOptions
-	only   []string
-	failed []string
+	kernel  string
+	boot    bootOptions
+	only    []string
+	pattern string
+	failed  []string
 }
 
 func (s *suites) run(ctx context.Context) error {
@@ -108,7 +112,7 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	}
 	config := s.boot.config(1)
 	if config.Out == "" {
-		config.Out = filepath.Join(lab.Build(), "lab", s.kernel, name)
+		config.Out = filepath.Join(lab.Build(), "logs", s.kernel, name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, suiteTimeout)
 	defer cancel()
@@ -122,7 +126,7 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	}
 	tally := newTally("guest-"+name, s.kernel, os.Stdout)
 	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + suiteTimeout.String()},
+		Argv: []string{binary, "-test.v", "-test.timeout=" + suiteTimeout.String(), "-test.run=" + s.pattern},
 		Env: []string{
 			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
 			"KRPING_OUT=/lab/out",
@@ -142,7 +146,7 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 // onHosts runs a suite here that boots VMs itself.
 func (s *suites) onHosts(ctx context.Context, dir string) error {
 	tally := newTally("hosts-"+filepath.Base(dir), s.kernel, os.Stdout)
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", suiteTimeout.String(), dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", suiteTimeout.String(), "-run", s.pattern, dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel)

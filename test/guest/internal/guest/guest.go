@@ -176,3 +176,71 @@ func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", bytes.TrimRight(p, "\n"))
 	return len(p), nil
 }
+
+// Bridge is a running krping-bridge with one file-backed volume, vol0.
+type Bridge struct {
+	Cmd   *exec.Cmd
+	Addr  string
+	Store string // path of the volume's file
+}
+
+// StartBridge starts krping-bridge on the guest's address and waits until it listens.
+// More arguments may add to or replace the volume's.
+func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
+	t.Helper()
+	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
+	argv := append([]string{Binary(t, "krping-bridge"), "--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)
+	var out syncBuffer
+	b.Cmd = exec.Command(argv[0], argv[1:]...)
+	b.Cmd.Stdout, b.Cmd.Stderr = &out, testWriter{t}
+	if err := b.Cmd.Start(); err != nil {
+		t.Fatalf("start %v: %v", argv, err)
+	}
+	t.Cleanup(func() {
+		_ = b.Cmd.Process.Kill()
+		_ = b.Cmd.Wait()
+	})
+	Eventually(t, 20*time.Second, "krping-bridge listens", func() bool { return strings.Contains(out.String(), "listening on") })
+	return b
+}
+
+// Kill kills the bridge as kill -9 does and waits until it is gone.
+func (b *Bridge) Kill() {
+	_ = b.Cmd.Process.Kill()
+	_ = b.Cmd.Wait()
+}
+
+// Attach makes the block device of vol0 and stops it at the end of the test. More options
+// are in the module's grammar, each with a comma in front.
+func Attach(t testing.TB, port int, options string) string {
+	t.Helper()
+	if err := Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0%s", Addr(t), port, options), time.Minute); err != nil {
+		t.Fatalf("attach vol0: %v", err)
+	}
+	t.Cleanup(func() {
+		if Session(t, "vol0") == nil {
+			return
+		}
+		if err := Command("stop,block=vol0,force", time.Minute); err != nil {
+			t.Errorf("stop vol0: %v", err)
+		}
+	})
+	return "/dev/" + Session(t, "vol0")["dev"]
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

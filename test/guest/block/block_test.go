@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package block tests the block path inside one VM: /dev/krpingN against krping-bridge
+// over the VM's Soft-RoCE device.
+package block
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+const limit = time.Minute
+
+func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "vol0.img") }
+
+func sha256Of(t *testing.T, path string, direct bool) string {
+	t.Helper()
+	flags := os.O_RDONLY
+	if direct {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	buf := aligned(t, 1<<20)
+	for {
+		n, err := f.Read(buf)
+		sum.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return fmt.Sprintf("%x", sum.Sum(nil))
+		}
+		if err != nil {
+			t.Fatalf("read %s: %v", path, err)
+		}
+	}
+}
+
+func aligned(t *testing.T, n int) []byte {
+	t.Helper()
+	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(buf) })
+	return buf
+}
+
+func openDirect(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// Mixed sizes at depth 32 from two jobs, verified by fio; then both ends hold the same.
+func TestFioVerify(t *testing.T) {
+	for _, options := range []string{"", ",queues=2,depth=16"} {
+		t.Run("options"+options, func(t *testing.T) {
+			store := storePath(t)
+			guest.StartBridge(t, 9800, store, "64MiB")
+			dev := guest.Attach(t, 9800, options)
+			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--direct=1", "--ioengine=libaio",
+				"--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
+				"--offset_increment=32M", "--io_size=16M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
+			if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
+				t.Errorf("the device has sha256 %s, the store %s", device, stored)
+			}
+			s := guest.Session(t, "vol0")
+			for _, key := range []string{"errors", "crc_errors", "retries", "reconnects", "inflight"} {
+				if s[key] != "0" {
+					t.Errorf("%s=%s", key, s[key])
+				}
+			}
+		})
+	}
+}
+
+// What the prior art loses: NUL bytes, all segments but the last, offsets.
+func TestOddData(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9801, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9801, ""))
+	rnd := rand.New(rand.NewPCG(1, 2))
+	want := make([]byte, 16<<20)
+	for i := range want {
+		if rnd.IntN(3) == 0 {
+			want[i] = byte(rnd.Uint32())
+		}
+	}
+	memory := aligned(t, 2<<20)
+	for offset := 0; offset < len(want); {
+		// Up to 300 segments, each at any multiple of 4 bytes in its page, 512 bytes or more.
+		var vectors [][]byte
+		length := 0
+		for page := 0; page < 1+rnd.IntN(300) && offset+length < len(want); page++ {
+			n := min(512*(1+rnd.IntN(7)), len(want)-offset-length)
+			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
+			vectors = append(vectors, memory[at:at+n])
+			length += n
+		}
+		done := 0
+		for _, v := range vectors {
+			copy(v, want[offset+done:])
+			done += len(v)
+		}
+		n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset))
+		if err != nil || n != length {
+			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
+		}
+		clear(memory)
+		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
+			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
+		}
+		if got := bytes.Join(vectors, nil); !bytes.Equal(got, want[offset:offset+length]) {
+			t.Fatalf("%d bytes in %d segments at %d: what was read is not what was written", length, len(vectors), offset)
+		}
+		offset += length
+	}
+	got, err := os.ReadFile(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the store does not hold what was written")
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9802, store, "128MiB")
+	dev := guest.Attach(t, 9802, "")
+	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
+	mount := t.TempDir()
+	guest.Run(t, "mount", dev, mount)
+	guest.Run(t, "cp", "-r", "/usr/share/doc/fio", "/usr/include/linux", mount)
+	guest.Run(t, "diff", "-r", "/usr/include/linux", mount+"/linux")
+	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("stop while mounted: %v, want EBUSY", err)
+	}
+	guest.Run(t, "umount", mount)
+	guest.Run(t, "fsck.ext4", "-fn", dev)
+	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
+		t.Errorf("the device has sha256 %s, the store %s", device, stored)
+	}
+	if err := guest.Command("stop,block=vol0", limit); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	guest.Run(t, "fsck.ext4", "-fn", store)
+}
+
+// FLUSH and FUA reach a writeback volume; a write-through one needs none.
+func TestFlush(t *testing.T) {
+	for _, writeback := range []bool{false, true} {
+		t.Run(fmt.Sprintf("writeback=%t", writeback), func(t *testing.T) {
+			var args []string
+			if writeback {
+				args = append(args, "--writeback")
+			}
+			guest.StartBridge(t, 9803, storePath(t), "16MiB", args...)
+			dev := openDirect(t, guest.Attach(t, 9803, ""))
+			if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := dev.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			s := guest.Session(t, "vol0")
+			if flushed := s["flushes"] != "0"; flushed != writeback || s["writeback"] != map[bool]string{true: "1", false: "0"}[writeback] {
+				t.Errorf("flushes=%s writeback=%s", s["flushes"], s["writeback"])
+			}
+		})
+	}
+}
+
+func TestReadOnlyAndBlockSize(t *testing.T) {
+	guest.StartBridge(t, 9804, storePath(t), "16MiB", "--read-only", "--block-size", "4096")
+	dev := guest.Attach(t, 9804, "")
+	if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
+		t.Errorf("block size and read-only: %q", got)
+	}
+	if err := os.WriteFile(dev, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("write: %v, want EPERM", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	guest.StartBridge(t, 9805, storePath(t), "16MiB")
+	addr := guest.Addr(t)
+	if err := guest.Command("client,addr="+addr+",port=9805,block=nosuch", limit); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("unknown volume: %v, want ENOENT", err)
+	}
+	guest.Attach(t, 9805, "")
+	if err := guest.Command("client,addr="+addr+",port=9805,block=vol0", limit); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("second session of the name: %v, want EEXIST", err)
+	}
+	if err := guest.Command("client,addr="+addr+",port=9805", limit); err == nil {
+		t.Error("a ping client is served by a block target")
+	}
+	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
+		t.Errorf("unload with a session open succeeded: %s", out)
+	}
+}
+
+func TestSeveralVolumes(t *testing.T) {
+	dir := t.TempDir()
+	guest.StartBridge(t, 9806, filepath.Join(dir, "vol0.img"), "16MiB", "--volume", "a=mem:,size=8MiB", "--volume", "b=file:"+dir+"/b.img,size=4MiB,block-size=4096")
+	for i, name := range []string{"vol0", "a", "b"} {
+		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=9806,block=%s", guest.Addr(t), name), limit); err != nil {
+			t.Fatalf("attach %s: %v", name, err)
+		}
+		t.Cleanup(func() {
+			if err := guest.Command("stop,block="+name, limit); err != nil {
+				t.Errorf("stop %s: %v", name, err)
+			}
+		})
+		guest.Run(t, guest.Binary(t, "krpingctl"), "write", "/dev/"+guest.Session(t, name)["dev"], "--seed", strconv.Itoa(i), "--size", "4MiB", "--direct")
+	}
+	for i, name := range []string{"vol0", "a", "b"} {
+		guest.Run(t, guest.Binary(t, "krpingctl"), "verify", "/dev/"+guest.Session(t, name)["dev"], "--pattern", "random", "--seed", strconv.Itoa(i), "--size", "4MiB")
+	}
+}
+
+func TestAttachAndStopManyTimes(t *testing.T) {
+	guest.StartBridge(t, 9807, storePath(t), "16MiB")
+	before := guest.Run(t, "rdma", "resource", "show", "rxe0")
+	for range 30 {
+		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", limit); err != nil {
+			t.Fatal(err)
+		}
+		if err := guest.Command("stop,block=vol0", limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
+		return guest.Run(t, "rdma", "resource", "show", "rxe0") == before
+	})
+}
+
+func TestTracepoints(t *testing.T) {
+	const events = "/sys/kernel/tracing/events/krping/"
+	guest.StartBridge(t, 9808, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9808, ""))
+	if err := os.WriteFile(events+"enable", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.WriteFile(events+"enable", []byte("0"), 0)
+	data := aligned(t, 65536)
+	copy(data, "krping")
+	if _, err := dev.WriteAt(data[:4096], 8192); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dev.WriteAt(data, 65536); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dev.ReadAt(data, 65536); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile("/sys/kernel/tracing/trace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"krping_cmd_post: ", "op=WRITE flags=INLINE sector=16 bytes=4096 crc=0x", "op=WRITE flags= sector=128 bytes=65536",
+		"krping_cmd_done: ", "op=READ flags= sector=128 bytes=65536", "status=0",
+	} {
+		if !strings.Contains(string(log), want) {
+			t.Errorf("the trace has no %q:\n%s", want, log)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package block
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+func fio(dev string, seconds string) *exec.Cmd {
+	return exec.Command("fio", "--name=faults", "--filename="+dev, "--direct=1", "--ioengine=libaio", "--rw=randwrite",
+		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
+		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")
+}
+
+// kill -9 of the bridge under verified I/O, several times: requests wait, the client
+// reconnects, everything is sent again, nothing is lost.
+func TestBridgeKilledUnderLoad(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9810, store, "32MiB")
+	dev := guest.Attach(t, 9810, ",queues=2,depth=32")
+	var out bytes.Buffer
+	load := fio(dev, "15")
+	load.Stdout, load.Stderr = &out, &out
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- load.Wait() }()
+	const kills = 5
+	for i := range kills {
+		time.Sleep(time.Duration(1000+300*i) * time.Millisecond)
+		bridge.Kill()
+		guest.Eventually(t, 10*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+		time.Sleep(200 * time.Millisecond)
+		restarted := time.Now()
+		bridge = guest.StartBridge(t, 9810, store, "32MiB")
+		guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+		t.Logf("live again %v after the bridge began to start", time.Since(restarted).Round(time.Millisecond))
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("fio: %v\n%s", err, out.String())
+	}
+	s := guest.Session(t, "vol0")
+	if s["errors"] != "0" || s["crc_errors"] != "0" {
+		t.Errorf("errors=%s crc_errors=%s", s["errors"], s["crc_errors"])
+	}
+	if s["reconnects"] != "5" {
+		t.Errorf("reconnects=%s, want %d", s["reconnects"], kills)
+	}
+	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
+		t.Errorf("the device has sha256 %s, the store %s", device, stored)
+	}
+}
+
+// A target that does not come back fails the device after its timeout: I/O ends with EIO.
+func TestBridgeGoneForGood(t *testing.T) {
+	bridge := guest.StartBridge(t, 9811, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9811, ",timeout=3"))
+	bridge.Kill()
+	start := time.Now()
+	_, err := dev.WriteAt(aligned(t, 4096), 0)
+	if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("write: %v, want EIO or ETIMEDOUT", err)
+	}
+	if took := time.Since(start); took < 2*time.Second || took > 20*time.Second {
+		t.Errorf("the write ended after %v, want about 3 s", took)
+	}
+	if state := guest.Session(t, "vol0")["state"]; state != "failed" {
+		t.Errorf("state %s, want failed", state)
+	}
+}
+
+// Stop ends at once while the target is lost, and pending I/O with it.
+func TestStopWhileReconnecting(t *testing.T) {
+	bridge := guest.StartBridge(t, 9812, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9812, ""))
+	bridge.Kill()
+	wrote := make(chan error, 1)
+	data := aligned(t, 4096)
+	go func() {
+		_, err := dev.WriteAt(data, 0)
+		wrote <- err
+	}()
+	guest.Eventually(t, 10*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+	time.Sleep(500 * time.Millisecond)
+	start := time.Now()
+	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("stop of an open device: %v, want EBUSY", err)
+	}
+	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+		t.Errorf("forced stop: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("stop took %v, want less than 2 s", took)
+	}
+	select {
+	case err := <-wrote:
+		if err == nil {
+			t.Error("the write succeeded without a target")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the write is stuck")
+	}
+}
+
+func TestStopUnderLoad(t *testing.T) {
+	guest.StartBridge(t, 9813, storePath(t), "32MiB")
+	dev := guest.Attach(t, 9813, "")
+	load := fio(dev, "60")
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if err := load.Wait(); err == nil {
+		t.Error("fio succeeded on a device that was removed")
+	}
+}
+
+// A silent target (stopped, not dead) keeps the writer waiting but not unkillable for ever:
+// a forced stop ends it once the command's time is over.
+func TestBridgeStoppedAndContinued(t *testing.T) {
+	bridge := guest.StartBridge(t, 9814, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9814, ""))
+	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	data := aligned(t, 65536)
+	go func() {
+		_, err := dev.WriteAt(data, 0)
+		wrote <- err
+	}()
+	select {
+	case err := <-wrote:
+		t.Errorf("the write ended while its target is stopped: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-wrote:
+		if err != nil {
+			t.Errorf("write: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the write is stuck")
+	}
+}
+
+// A writeback target that dies with unflushed writes has lost them: EIO, not silence.
+func TestWritebackTargetKilled(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
+	dev := openDirect(t, guest.Attach(t, 9815, ""))
+	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	bridge.Kill()
+	bridge = guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
+	if _, err := dev.WriteAt(aligned(t, 4096), 4096); err != nil { // flushed before: goes on
+		t.Fatalf("write after a flush and a restart: %v", err)
+	}
+	bridge.Kill()
+	guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
+	if _, err := dev.WriteAt(aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
+		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
+	}
+	if state := guest.Session(t, "vol0")["state"]; state != "failed" {
+		t.Errorf("state %s, want failed", state)
+	}
+}
+
+// The RDMA device goes away under load and comes back.
+func TestDeviceRemovedUnderLoad(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9816, store, "32MiB")
+	dev := guest.Attach(t, 9816, "")
+	load := fio(dev, "8")
+	var out bytes.Buffer
+	load.Stdout, load.Stderr = &out, &out
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	// The kernel waits until the bridge, which ends by itself, has let go of the device.
+	guest.Run(t, "rdma", "link", "delete", "rxe0")
+	if err := bridge.Cmd.Wait(); err == nil {
+		t.Error("the bridge's exit status does not tell that its device is gone")
+	}
+	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	guest.StartBridge(t, 9816, store, "32MiB")
+	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+	if err := load.Wait(); err != nil {
+		t.Fatalf("fio: %v\n%s", err, out.String())
+	}
+	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
+		t.Errorf("the device has sha256 %s, the store %s", device, stored)
+	}
+}
+
+// A connection attempt that gets a signal leaves nothing behind.
+func TestAttachInterrupted(t *testing.T) {
+	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9817,block=vol0", 0); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("attach: %v", err)
+	}
+	if guest.Session(t, "vol0") != nil {
+		t.Error("a session is left")
+	}
+	if _, err := os.Stat("/dev/krping0"); err == nil {
+		t.Error("a device is left")
+	}
+}
