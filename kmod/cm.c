@@ -8,11 +8,18 @@
 #include "conn.h"
 #include "log.h"
 
-#define setup_failed(conn, fmt, ...)							\
-do {											\
-	if (!(conn)->quiet)								\
-		krping_err_ratelimited((conn)->subject, fmt, ##__VA_ARGS__);		\
-} while (0)
+static __printf(2, 3) void setup_failed(struct krping_conn *conn, const char *fmt, ...)
+{
+	struct va_format text = { .fmt = fmt };
+	va_list args;
+
+	if (conn->quiet)
+		return;
+	va_start(args, fmt);
+	text.va = &args;
+	krping_err_ratelimited(conn->subject, "%pV", &text);
+	va_end(args);
+}
 
 void krping_conn_init(struct krping_conn *conn, const char *subject,
 		      const struct krping_conn_ops *ops)
@@ -129,8 +136,7 @@ static void on_addr_resolved(struct krping_conn *conn)
 
 static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
-	setup_failed(conn, "%s: %d", rdma_event_msg(event->event),
-			       event->status);
+	setup_failed(conn, "%s: %d", rdma_event_msg(event->event), event->status);
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
 
@@ -154,7 +160,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 	data = rdma_consumer_reject_data(conn->id, event, &len);
 	save_private(conn, data, len);
 	setup_failed(conn, "the peer rejected the connection: %s",
-			       rdma_reject_msg(conn->id, event->status));
+		     rdma_reject_msg(conn->id, event->status));
 	krping_conn_fail(conn, -ECONNREFUSED);
 }
 
@@ -274,8 +280,7 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	conn->id = id;
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, jiffies_to_msecs(timeout));
 	if (ret) {
-		setup_failed(conn,
-				       "no RDMA device of this host reaches the address: %d", ret);
+		setup_failed(conn, "no RDMA device of this host reaches the address: %d", ret);
 		ret = cm_errno(ret, -EADDRNOTAVAIL);
 		goto destroy_id;
 	}
@@ -318,9 +323,8 @@ struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 		return id;
 	ret = rdma_bind_addr(id, (struct sockaddr *)addr);
 	if (ret) {
-		setup_failed(conn, "cannot bind: %s",
-				       ret == -EADDRINUSE ? "the port is in use" :
-				       "the address is on no RDMA device of this host");
+		setup_failed(conn, "cannot bind: %s", ret == -EADDRINUSE ? "the port is in use" :
+			     "the address is on no RDMA device of this host");
 		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
 		goto destroy_id;
 	}

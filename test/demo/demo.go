@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/lab"
+)
+
+// demo is the state of one run. VM 1 stores, VM 2 has the block device.
+type demo struct {
+	ctx     context.Context
+	lab     *lab.Lab
+	storage *lab.VM
+	client  *lab.VM
+	start   time.Time
+}
+
+const limit = 10 * time.Minute
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	kernel := flags.String("kernel", "6.1", "kernel series: 6.1 or 6.12")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	d := &demo{ctx: ctx, start: time.Now()}
+	d.say("Booting two hosts with Soft-RoCE between them (kernel %s)", *kernel)
+	l, err := lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	d.lab, d.storage, d.client = l, l.VM(0), l.VM(1)
+	if err := l.LoadModule(ctx); err != nil {
+		return err
+	}
+	for _, step := range []func() error{
+		d.attach, d.writeTraced, d.verify, d.fileSystem, d.ping, d.statistics, d.bothEnds, d.detach,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if report := l.Complaints(); report != "" {
+		return errors.New(report)
+	}
+	fmt.Printf("\nPASS: every byte that was written on %s rests on %s, in %.0f s\n", d.client.Addr(), d.storage.Addr(), time.Since(d.start).Seconds())
+	return nil
+}
+
+func (d *demo) say(format string, args ...any) {
+	fmt.Printf("\n=== %s\n", fmt.Sprintf(format, args...))
+}
+
+// shell runs a command in a VM as a person would type it, and shows both.
+func (d *demo) shell(vm *lab.VM, command string) (string, error) {
+	fmt.Printf("%s# %s\n", vm.Addr(), command)
+	var out bytes.Buffer
+	err := vm.Run(d.ctx, d.cmd(command, io.MultiWriter(&out, os.Stdout)))
+	return out.String(), err
+}
+
+func (d *demo) cmd(command string, out io.Writer) lab.Cmd {
+	return lab.Cmd{
+		Argv: []string{"sh", "-c", command}, Stdout: out, Stderr: out,
+		Env: []string{"PATH=" + lab.Build() + ":/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
+}
+
+// background starts a command and waits until its output has the text.
+func (d *demo) background(vm *lab.VM, command, text string) (*lab.Process, *watched, error) {
+	fmt.Printf("%s# %s &\n", vm.Addr(), command)
+	out := &watched{}
+	p, err := vm.Start(d.cmd("exec "+command, out))
+	if err != nil {
+		return nil, nil, err
+	}
+	for !strings.Contains(out.String(), text) {
+		select {
+		case <-p.Done():
+			return nil, nil, fmt.Errorf("%s has ended: %s", command, out.String())
+		case <-d.ctx.Done():
+			return nil, nil, d.ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return p, out, nil
+}
+
+func (d *demo) run(vm *lab.VM, commands ...string) error {
+	for _, command := range commands {
+		if _, err := d.shell(vm, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) attach() error {
+	d.say("A volume of the one becomes a disk of the other")
+	if err := d.run(d.storage, "mkdir -p /var/lib/krping"); err != nil {
+		return err
+	}
+	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+":9999 --store file:/var/lib/krping/vol0.img --size 256MiB", "listening on")
+	if err != nil {
+		return err
+	}
+	fmt.Print(out.String())
+	return d.run(d.client, "krpingctl client --addr "+d.storage.Addr()+" --block vol0")
+}
+
+func (d *demo) writeTraced() error {
+	d.say("64 MiB of test data, every bio traced")
+	summary, sum, err := d.background(d.client, "krpingctl trace /dev/krping0 --summary", "tracing")
+	if err != nil {
+		return err
+	}
+	lines, bios, err := d.background(d.client, "krpingctl trace /dev/krping0", "tracing")
+	if err != nil {
+		return err
+	}
+	err = d.run(d.client,
+		"krpingctl write /dev/krping0 --size 1MiB --bs 4KiB --direct --name write_data",
+		"krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --fsync --name write_data")
+	if err != nil {
+		return err
+	}
+	for _, p := range []*lab.Process{lines, summary} {
+		if err := p.Signal(unix.SIGINT); err != nil {
+			return err
+		}
+		if err := p.Wait(d.ctx); err != nil {
+			return err
+		}
+	}
+	fmt.Println("the first bios:")
+	head := strings.SplitN(withoutLog(bios.String()), "\n", 8)
+	fmt.Println(strings.Join(head[:min(7, len(head))], "\n"))
+	fmt.Println("all of them:")
+	fmt.Print(withoutLog(sum.String()))
+	return nil
+}
+
+// withoutLog drops what a command logged from what it printed.
+func withoutLog(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, " INF ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+func (d *demo) verify() error {
+	d.say("Do both ends hold what was written?")
+	return d.run(d.client, "krpingctl verify /dev/krping0 --pattern random --seed 1 --size 64MiB")
+}
+
+func (d *demo) fileSystem() error {
+	d.say("A file system on it, and a tree of files")
+	return d.run(d.client,
+		"mkfs.ext4 -q /dev/krping0 && mkdir -p /mnt/krping && mount /dev/krping0 /mnt/krping",
+		"cp -r /usr/include /mnt/krping && find /mnt/krping -type f | wc -l && diff -r /usr/include /mnt/krping/include && echo the copy is the same",
+		"umount /mnt/krping && fsck.ext4 -fn /dev/krping0",
+		"krpingctl verify /dev/krping0")
+}
+
+func (d *demo) ping() error {
+	d.say("Ping/pong, with the data validated")
+	server, out, err := d.background(d.storage, "krpingctl server --addr "+d.storage.Addr()+" --port 9998 --validate", "")
+	if err != nil {
+		return err
+	}
+	// The server says nothing until it is done: try until it listens.
+	err = d.run(d.client, "for i in 1 2 3 4 5 6 7 8 9; do krpingctl client --addr "+d.storage.Addr()+" --port 9998 --count 200 --size 4096 --validate 2>/tmp/err && exit 0; sleep 0.2; done; cat /tmp/err; exit 1")
+	if err != nil {
+		return err
+	}
+	if err := server.Wait(d.ctx); err != nil {
+		return err
+	}
+	fmt.Print(d.storage.Addr(), ": ", out.String())
+	return nil
+}
+
+func (d *demo) statistics() error {
+	d.say("Statistics")
+	return d.run(d.client, "krpingctl stat", "krpingctl dmesg | tail -n 3")
+}
+
+func (d *demo) bothEnds() error {
+	d.say("The whole volume, read on both hosts")
+	here, err := d.shell(d.client, "sha256sum < /dev/krping0")
+	if err != nil {
+		return err
+	}
+	there, err := d.shell(d.storage, "sha256sum < /var/lib/krping/vol0.img")
+	if err != nil {
+		return err
+	}
+	if here != there {
+		return errors.New("the device and the store differ")
+	}
+	return nil
+}
+
+func (d *demo) detach() error {
+	d.say("Done")
+	return d.run(d.client, "krpingctl stop vol0", "rmmod rdma_krping")
+}
+
+// watched is output that is looked at while it grows.
+type watched struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package agent tests krpingctl inside one VM, as a user runs it.
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/biotrace"
+	"krping/agent/status"
+	"krping/proc"
+	"krping/test/guest/internal/guest"
+)
+
+// result of a run of krpingctl.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+func krpingctl(t *testing.T, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(guest.Binary(t, "krpingctl"), args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+func must(t *testing.T, args ...string) string {
+	t.Helper()
+	r := krpingctl(t, args...)
+	if r.code != 0 {
+		t.Fatalf("krpingctl %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+func TestPing(t *testing.T) {
+	addr := guest.Addr(t)
+	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", addr, "--port", "9900", "--validate")
+	var out bytes.Buffer
+	server.Stdout = &out
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	guest.Eventually(t, 5*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
+	time.Sleep(100 * time.Millisecond)
+	if got := must(t, "client", "--addr", addr, "--port", "9900", "--count", "100", "--size", "5000", "--validate"); got != "100 pings of 5000 bytes, all data valid\n" {
+		t.Errorf("client printed %q", got)
+	}
+	if err := server.Wait(); err != nil || out.String() != "100 pings answered, all data valid\n" {
+		t.Errorf("server: %v, printed %q", err, out.String())
+	}
+}
+
+func TestInterruptedClient(t *testing.T) {
+	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", guest.Addr(t), "--port", "9901")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+	if err := server.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Wait()
+	if code := server.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("exit code %d, want 130", code)
+	}
+	if threads := guest.Threads(t); len(threads) != 0 {
+		t.Errorf("threads left: %q", threads)
+	}
+}
+
+func TestHelpfulErrors(t *testing.T) {
+	addr := guest.Addr(t)
+	for _, tc := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"client --addr " + addr + " --port 9", 5, "listening at that address"},
+		{"client --addr " + addr + " --port 9 --block vol0", 5, "invalid service ID"},
+		{"client --addr " + addr + " --cuont 5", 2, "did you mean --count"},
+		{"clinet", 2, "client"},
+		{"client --addr 1.2.3", 2, "not an IP address"},
+		{"client", 2, "--addr is needed"},
+		{"client --addr " + addr + " --block a/b", 2, "letters, digits"},
+		{"server --addr 1.2.3.4", 4, "no RDMA device serves"},
+		{"stop nosuch", 1, "krpingctl stat"},
+		{"stop", 2, "arg"},
+		{"write /dev/null --size 1MiB", 2, "not a krping device"},
+		{"write /nosuch/file --size 1MiB", 1, "no such file"},
+		{"write /tmp/x", 2, "--size or --count is needed"},
+		{"write /tmp/x --size 1000", 2, "multiples of the device's block size"},
+		{"write /tmp/x --size 5parsecs", 2, "64KiB"},
+		{"write /tmp/x --size 1MiB --pattern noise", 2, "random"},
+		{"verify /tmp/nosuch", 1, "no such file"},
+		{"trace /dev/null", 1, "not a block device"},
+		{"trace /dev/nosuch", 1, "no such file"},
+		{"stat --watch=1ms", 2, "100ms"},
+		{"link add rxe9 --netdev nosuch0", 1, "nosuch0"},
+		{"link add rxe9", 2, "--netdev is needed"},
+		{"link del nosuch", 1, "nosuch"},
+	} {
+		r := krpingctl(t, strings.Fields(tc.args)...)
+		if r.code != tc.code || !strings.Contains(r.stderr, tc.want) || r.stdout != "" {
+			t.Errorf("%s: exit code %d, want %d, and stderr with %q; stdout %q, stderr %s", tc.args, r.code, tc.code, tc.want, r.stdout, r.stderr)
+		}
+	}
+}
+
+func TestModuleNotLoaded(t *testing.T) {
+	guest.Run(t, "rmmod", "rdma_krping")
+	defer guest.Run(t, "insmod", guest.Module(t))
+	for _, args := range [][]string{{"client", "--addr", "192.168.77.1"}, {"stop", "vol0"}} {
+		if r := krpingctl(t, args...); r.code != 4 || !strings.Contains(r.stderr, "modprobe") {
+			t.Errorf("%v: exit code %d, stderr %s", args, r.code, r.stderr)
+		}
+	}
+	if out := must(t, "stat"); !strings.Contains(out, "not loaded") || !strings.Contains(out, "rxe0") {
+		t.Errorf("stat hides the RDMA device behind the missing module, or says nothing of it:\n%s", out)
+	}
+}
+
+func TestNotRoot(t *testing.T) {
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", guest.Binary(t, "krpingctl"), "client", "--addr", guest.Addr(t))
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "needs root") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestLinks(t *testing.T) {
+	guest.Run(t, "ip", "link", "add", "dummy7", "type", "dummy")
+	defer guest.Run(t, "ip", "link", "del", "dummy7")
+	guest.Run(t, "ip", "link", "set", "dummy7", "up")
+	must(t, "link", "add", "rxe7", "--netdev", "dummy7")
+	if out := must(t, "link", "list"); !strings.Contains(out, "rxe7") || !strings.Contains(out, "rxe0") || !strings.Contains(out, "ACTIVE") {
+		t.Errorf("link list:\n%s", out)
+	}
+	must(t, "link", "del", "rxe7")
+	if out := must(t, "link", "list"); strings.Contains(out, "rxe7") {
+		t.Errorf("link list after del:\n%s", out)
+	}
+}
+
+func TestDmesg(t *testing.T) {
+	_ = guest.Command("client,addr=192.168.77.1,frobnicate", time.Minute)
+	out := must(t, "dmesg", "--json")
+	var last proc.Message
+	for line := range strings.Lines(out) {
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+	}
+	if last.Subject != "control" || last.PID == 0 || last.Text != "unknown option 'frobnicate'" || last.Level != 3 {
+		t.Errorf("last message %+v", last)
+	}
+}
+
+func attach(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
+	t.Helper()
+	bridge = guest.StartBridge(t, port, filepath.Join(t.TempDir(), "vol0.img"), "64MiB")
+	dev = strings.TrimSpace(must(t, "client", "--addr", guest.Addr(t), "--port", fmt.Sprint(port), "--block", "vol0"))
+	t.Cleanup(func() { must(t, "stop", "vol0", "--force") })
+	return dev, bridge
+}
+
+func TestWriteAndVerify(t *testing.T) {
+	dev, bridge := attach(t, 9902)
+	for i, pattern := range []string{"random", "zero", "ones", "counter", "text"} {
+		offset := fmt.Sprintf("%dMiB", 8*i)
+		data := []string{"--pattern", pattern, "--seed", "7", "--offset", offset, "--size", "8MiB"}
+		must(t, append([]string{"write", dev, "--bs", "256KiB", "--direct", "--fsync"}, data...)...)
+		if out := must(t, append([]string{"verify", dev}, data...)...); !strings.Contains(out, "device, target and what was written agree") {
+			t.Errorf("verify %s: %s", pattern, out)
+		}
+	}
+	if out := must(t, "verify", dev); !strings.Contains(out, "verified 64 MiB: device and target agree") {
+		t.Errorf("verify of everything: %s", out)
+	}
+
+	// A byte is flipped where the data rests.
+	const at = 5<<20 + 12345
+	store, err := os.OpenFile(bridge.Store, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	b := make([]byte, 1)
+	if _, err := store.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0x10
+	if _, err := store.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	r := krpingctl(t, "verify", dev, "--pattern", "random", "--seed", "7", "--size", "8MiB")
+	if want := fmt.Sprintf("512 bytes at offset %d:", at/512*512); r.code != 3 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "sha256") != 1 {
+		t.Errorf("flipped byte at %d: exit code %d, want 3 and %q in %s", at, r.code, want, r.stderr)
+	}
+}
+
+// The target holds something else than the device reads: only asking it can tell.
+func TestVerifyAsksTheTarget(t *testing.T) {
+	dev, bridge := attach(t, 9903)
+	must(t, "write", dev, "--size", "4MiB", "--direct")
+	guest.Run(t, "dd", "if="+dev, "of=/dev/null", "bs=1M", "count=4")
+	if out := must(t, "verify", dev, "--size", "4MiB", "--json"); !strings.Contains(out, `"target_asked":true`) {
+		t.Errorf("verify --json: %s", out)
+	}
+	_ = bridge
+}
+
+func TestVerifyWithoutATarget(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "data")
+	must(t, "write", file, "--size", "1MiB", "--count", "0")
+	r := krpingctl(t, "verify", file, "--size", "1MiB")
+	if r.code != 1 || !strings.Contains(r.stderr, "nothing to compare with") {
+		t.Errorf("exit code %d: %s", r.code, r.stderr)
+	}
+}
+
+func TestStat(t *testing.T) {
+	dev, _ := attach(t, 9904)
+	must(t, "write", dev, "--size", "2MiB", "--direct")
+	var s status.Status
+	if err := json.Unmarshal([]byte(must(t, "stat", "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Problems) > 0 {
+		t.Errorf("problems: %q", s.Problems)
+	}
+	if len(s.Sessions) != 1 || s.Sessions[0].WriteBytes != 2<<20 || s.Sessions[0].Device() != dev {
+		t.Errorf("sessions: %+v", s.Sessions)
+	}
+	if len(s.Disks) != 1 || s.Disks[0].WriteSectors != 4096 {
+		t.Errorf("disks: %+v", s.Disks)
+	}
+	if len(s.Devices) != 1 || s.Devices[0].Name != "rxe0" || s.Devices[0].Counters["sent_pkts"] == 0 {
+		t.Errorf("RDMA devices: %+v", s.Devices)
+	}
+	if out := must(t, "stat"); !strings.Contains(out, "vol0") || !strings.Contains(out, "sent_pkts=") {
+		t.Errorf("stat:\n%s", out)
+	}
+}
+
+// Each write of a named process is seen, with its name, place and size.
+func TestTrace(t *testing.T) {
+	dev, _ := attach(t, 9905)
+	trace := exec.Command(guest.Binary(t, "krpingctl"), "trace", dev, "--json", "--for", "12s")
+	var stdout, stderr bytes.Buffer
+	trace.Stdout, trace.Stderr = &stdout, &lockedWriter{w: &stderr}
+	if err := trace.Start(); err != nil {
+		t.Fatal(err)
+	}
+	guest.Eventually(t, 10*time.Second, "it traces", func() bool { return strings.Contains(trace.Stderr.(*lockedWriter).String(), "tracing") })
+	must(t, "write", dev, "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB", "--direct", "--name", "write_data")
+	must(t, "write", dev, "--size", "4MiB", "--bs", "2MiB", "--offset", "8MiB", "--direct", "--name", "big_writes")
+	if err := trace.Wait(); err != nil {
+		t.Fatalf("trace: %v\n%s", err, stderr.String())
+	}
+	small, big := map[uint64]bool{}, uint64(0)
+	for line := range strings.Lines(stdout.String()) {
+		var b biotrace.Bio
+		if err := json.Unmarshal([]byte(line), &b); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		switch b.Comm {
+		case "write_data":
+			small[b.Sector] = true
+			if b.Op != "WRITE" || b.Bytes != 4096 || "/dev/"+b.Device != dev || b.Status != 0 || b.Queue <= 0 || b.Total <= b.Queue || b.Total > 10*time.Second {
+				t.Errorf("bio %+v", b)
+			}
+		case "big_writes":
+			big += uint64(b.Bytes)
+			if b.Queue <= 0 || b.Total <= b.Queue {
+				t.Errorf("bio %+v", b)
+			}
+		}
+	}
+	if len(small) != 256 || !small[2048] || !small[2048+255*8] {
+		t.Errorf("%d of 256 writes of 4 KiB were seen", len(small))
+	}
+	if big != 4<<20 {
+		t.Errorf("%d bytes of big writes were seen, want %d", big, 4<<20)
+	}
+	if strings.Contains(stderr.String(), "lost") {
+		t.Errorf("events were lost: %s", stderr.String())
+	}
+}
+
+func TestTraceSummaryOfAnyDevice(t *testing.T) {
+	guest.Run(t, "modprobe", "brd", "rd_nr=1", "rd_size=65536")
+	defer guest.Run(t, "rmmod", "brd")
+	done := make(chan result, 1)
+	go func() { done <- krpingctl(t, "trace", "/dev/ram0", "--summary", "--for", "6s") }()
+	time.Sleep(4 * time.Second)
+	must(t, "write", "/dev/ram0", "--size", "1MiB", "--bs", "64KiB", "--direct", "--any-device")
+	r := <-done
+	if r.code != 0 || !strings.Contains(r.stdout, "WRITE") || !strings.Contains(r.stdout, " 16 ") || !strings.Contains(r.stdout, "|#") {
+		t.Errorf("exit code %d, output:\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// lockedWriter is read while a process writes to it.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func (l *lockedWriter) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.String()
+}
