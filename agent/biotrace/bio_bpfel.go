@@ -28,6 +28,12 @@ type bioEvent struct {
 	Comm     [16]int8
 }
 
+type bioTracked struct {
+	_     structs.HostLayout
+	Event bioEvent
+	Left  int64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -37,6 +43,7 @@ const (
 	bioMapLost         = "lost"
 	bioProgBioComplete = "bio_complete"
 	bioProgBioQueue    = "bio_queue"
+	bioProgRqComplete  = "rq_complete"
 	bioProgRqIssue     = "rq_issue"
 	bioVarOnlyDev      = "only_dev"
 	bioVarUnused       = "unused"
@@ -86,6 +93,7 @@ type bioSpecs struct {
 type bioProgramSpecs struct {
 	BioComplete *ebpf.ProgramSpec `ebpf:"bio_complete"`
 	BioQueue    *ebpf.ProgramSpec `ebpf:"bio_queue"`
+	RqComplete  *ebpf.ProgramSpec `ebpf:"rq_complete"`
 	RqIssue     *ebpf.ProgramSpec `ebpf:"rq_issue"`
 }
 
@@ -153,6 +161,7 @@ type bioVariables struct {
 type bioPrograms struct {
 	BioComplete *ebpf.Program `ebpf:"bio_complete"`
 	BioQueue    *ebpf.Program `ebpf:"bio_queue"`
+	RqComplete  *ebpf.Program `ebpf:"rq_complete"`
 	RqIssue     *ebpf.Program `ebpf:"rq_issue"`
 }
 
@@ -160,6 +169,7 @@ func (p *bioPrograms) Close() error {
 	return _BioClose(
 		p.BioComplete,
 		p.BioQueue,
+		p.RqComplete,
 		p.RqIssue,
 	)
 }

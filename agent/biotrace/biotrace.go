@@ -100,7 +100,7 @@ func explain(err error) error {
 }
 
 func (t *Tracer) attach() error {
-	for _, program := range []*ebpf.Program{t.objects.BioQueue, t.objects.RqIssue, t.objects.BioComplete} {
+	for _, program := range []*ebpf.Program{t.objects.BioQueue, t.objects.RqIssue, t.objects.RqComplete, t.objects.BioComplete} {
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", program, err)
@@ -128,11 +128,11 @@ func (t *Tracer) Close() error {
 
 // Run calls f for each bio that ends, until ctx does; what ended before is still seen.
 func (t *Tracer) Run(ctx context.Context, f func(Bio) error) error {
-	stop := context.AfterFunc(ctx, func() { t.reader.SetDeadline(time.Unix(0, 1)) })
+	stop := context.AfterFunc(ctx, func() { _ = t.reader.Flush() }) // fails only if it is closed
 	defer stop()
 	for {
 		record, err := t.reader.Read()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, ringbuf.ErrFlushed) {
 			return nil
 		}
 		if err != nil {

@@ -176,7 +176,7 @@ func (d *demo) fileSystem() error {
 	d.say("A file system on it, and a tree of files")
 	return d.run(d.client,
 		"mkfs.ext4 -q /dev/krping0 && mkdir -p /mnt/krping && mount /dev/krping0 /mnt/krping",
-		"cp -r /usr/include /mnt/krping && find /mnt/krping -type f | wc -l && diff -r /usr/include /mnt/krping/include && echo the copy is the same",
+		"cp -r /usr/include/linux /mnt/krping && find /mnt/krping -type f | wc -l && diff -r /usr/include/linux /mnt/krping/linux && echo the copy is the same",
 		"umount /mnt/krping && fsck.ext4 -fn /dev/krping0",
 		"krpingctl verify /dev/krping0")
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/yamux"
 
@@ -84,6 +85,7 @@ func execute(conn net.Conn) {
 		cmd.Dir = "/"
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second // what it left running in the background may hold its output
 	cmd.Stdout = output{&mu, stream, func(p []byte) lab.FromGuest { return lab.FromGuest{Stdout: p} }}
 	cmd.Stderr = output{&mu, stream, func(p []byte) lab.FromGuest { return lab.FromGuest{Stderr: p} }}
 	ended := lab.FromGuest{Ended: true}
@@ -112,7 +114,7 @@ func passSignals(stream lab.Stream, pid int) {
 
 func code(err error) int {
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	if !errors.As(err, &exit) { // ErrWaitDelay: it has ended well
 		return 0
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
