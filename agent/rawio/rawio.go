@@ -5,6 +5,7 @@ package rawio
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,12 +34,10 @@ type Device struct {
 	IsBlock bool
 }
 
-// Open opens a block device or regular file; with direct, around the page cache.
+// Open opens a block device or regular file; with direct, around the page cache, but for
+// a file on a file system that cannot (tmpfs before 6.6).
 func Open(path string, flags int, direct bool) (*Device, error) {
-	if direct {
-		flags |= unix.O_DIRECT
-	}
-	f, err := os.OpenFile(path, flags, 0o600)
+	f, err := openFile(path, flags, direct)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +47,16 @@ func Open(path string, flags int, direct bool) (*Device, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+func openFile(path string, flags int, direct bool) (*os.File, error) {
+	if direct {
+		f, err := os.OpenFile(path, flags|unix.O_DIRECT, 0o600)
+		if info, statErr := os.Stat(path); !errors.Is(err, unix.EINVAL) || statErr != nil || !info.Mode().IsRegular() {
+			return f, err
+		}
+	}
+	return os.OpenFile(path, flags, 0o600)
 }
 
 func inspect(f *os.File) (*Device, error) {
