@@ -157,6 +157,7 @@ struct krping_grant {
  * @state:	enum krping_session_state
  * @no_wait:	being started or stopped: a loss fails the session instead of waiting
  * @aborted:	the connecting thread is to give up
+ * @forced:	the recovery work is to fail the session even if it is live
  * @lost_since:	jiffies, when the session stopped being live
  * @recovery:	the connecting thread of a session that is set up
  * @torn_down:	the queues are closed; the connecting thread's
@@ -185,6 +186,7 @@ struct krping_session {
 	enum krping_session_state state;
 	bool no_wait;
 	bool aborted;
+	bool forced;
 	unsigned long lost_since;
 	struct delayed_work recovery;
 	bool torn_down;
@@ -215,7 +217,7 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout);
 void krping_session_disconnect(struct krping_session *s);
 void krping_session_lost(struct krping_session *s, int error);
 void krping_session_go_live(struct krping_session *s);
-void krping_session_abort(struct krping_session *s);
+void krping_session_abort(struct krping_session *s, bool force);
 void krping_recover(struct work_struct *work);
 extern const struct krping_conn_ops krping_queue_conn_ops;
 

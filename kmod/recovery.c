@@ -293,7 +293,7 @@ void krping_session_lost(struct krping_session *s, int error)
 	if (lost) {
 		s->lost_since = jiffies;
 		krping_session_set_state(s, KRPING_SESSION_RECONNECTING);
-		queue_delayed_work(krping_wq, &s->recovery, 0);
+		mod_delayed_work(krping_wq, &s->recovery, 0);
 	}
 	spin_unlock(&s->lock);
 	if (lost)
@@ -316,13 +316,22 @@ void krping_session_go_live(struct krping_session *s)
 	}
 }
 
-/* For a stop: whoever connects or waits to do so gives up now. */
-void krping_session_abort(struct krping_session *s)
+#define FORCED_STOP_GRACE	(2 * HZ)	/* for what is still to be written back */
+
+/*
+ * For a stop: whoever connects or waits to do so gives up now. A live session is still
+ * needed; with force it has a time to finish.
+ */
+void krping_session_abort(struct krping_session *s, bool force)
 {
 	u32 i;
 
 	spin_lock(&s->lock);
-	if (s->state == KRPING_SESSION_LIVE) {	/* the stop still needs it */
+	if (s->state == KRPING_SESSION_LIVE) {
+		if (force) {
+			WRITE_ONCE(s->forced, true);
+			mod_delayed_work(krping_wq, &s->recovery, FORCED_STOP_GRACE);
+		}
 		spin_unlock(&s->lock);
 		return;
 	}
@@ -396,6 +405,8 @@ void krping_recover(struct work_struct *work)
 						recovery);
 	unsigned int flags = memalloc_noio_save();	/* our own disk may be what is written to */
 
+	if (READ_ONCE(s->forced))	/* and the time is over */
+		krping_session_lost(s, -ETIMEDOUT);
 	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING) {
 		if (!s->torn_down) {
 			blk_mq_quiesce_queue(s->disk->queue);

@@ -237,7 +237,7 @@ static struct krping_session *session_take(const char *name, bool force)
 /**
  * krping_session_stop - remove the disk of a session and close its connections
  * @name:	of the volume
- * @force:	even if the disk is open: its I/O fails from then on
+ * @force:	even if the disk is open; what is not written within 2 s fails
  *
  * A live session writes back what its page cache holds; one that is not fails it. A
  * target that is lost or silent meanwhile fails the session, so this ends.
@@ -250,7 +250,7 @@ int krping_session_stop(const char *name, bool force)
 
 	if (IS_ERR(s))
 		return PTR_ERR(s);
-	krping_session_abort(s);
+	krping_session_abort(s, force);
 	krping_disk_del(s);
 	spin_lock(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);

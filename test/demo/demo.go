@@ -116,7 +116,7 @@ func (d *demo) attach() error {
 	if err := d.run(d.storage, "mkdir -p /var/lib/krping"); err != nil {
 		return err
 	}
-	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+":9999 --store file:/var/lib/krping/vol0.img --size 256MiB", "listening on")
+	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+":9999 --store file:/var/lib/krping/vol0.img --size 128MiB", "listening on")
 	if err != nil {
 		return err
 	}
@@ -187,9 +187,10 @@ func (d *demo) ping() error {
 	if err != nil {
 		return err
 	}
-	// The server says nothing until it is done: try until it listens.
-	err = d.run(d.client, "for i in 1 2 3 4 5 6 7 8 9; do krpingctl client --addr "+d.storage.Addr()+" --port 9998 --count 200 --size 4096 --validate 2>/tmp/err && exit 0; sleep 0.2; done; cat /tmp/err; exit 1")
-	if err != nil {
+	if _, err := d.storage.Output(d.ctx, "until grep -q listen /proc/krping; do sleep 0.1; done; sleep 0.3"); err != nil {
+		return err
+	}
+	if err := d.run(d.client, "krpingctl client --addr "+d.storage.Addr()+" --port 9998 --count 200 --size 4096 --validate"); err != nil {
 		return err
 	}
 	if err := server.Wait(d.ctx); err != nil {

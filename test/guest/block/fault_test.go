@@ -130,8 +130,33 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// A silent target (stopped, not dead) keeps the writer waiting but not unkillable for ever:
-// a forced stop ends it once the command's time is over.
+// A forced stop does not wait for a silent target longer than 2 s.
+func TestForcedStopOfASilentTarget(t *testing.T) {
+	bridge := guest.StartBridge(t, 9818, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9818, ""))
+	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	data := aligned(t, 65536)
+	go func() {
+		_, err := dev.WriteAt(data, 0)
+		wrote <- err
+	}()
+	time.Sleep(500 * time.Millisecond)
+	start := time.Now()
+	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+		t.Errorf("forced stop: %v", err)
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("stop took %v, want about 2 s", took)
+	}
+	if err := <-wrote; err == nil {
+		t.Error("the write succeeded without an answer")
+	}
+}
+
+// A target that is stopped for a while is waited for.
 func TestBridgeStoppedAndContinued(t *testing.T) {
 	bridge := guest.StartBridge(t, 9814, storePath(t), "16MiB")
 	dev := openDirect(t, guest.Attach(t, 9814, ""))
