@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestStoresKeepWhatIsWritten(t *testing.T) {
+	for _, spec := range []string{"mem:", "file:" + filepath.Join(t.TempDir(), "a.img")} {
+		for _, writeback := range []bool{false, true} {
+			s, err := Open(spec, 1<<20, writeback)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []byte("krping\x00\x00data")
+			if n, err := s.WriteAt(want, 1<<20-int64(len(want))); n != len(want) || err != nil {
+				t.Errorf("%s: write: %d, %v", spec, n, err)
+			}
+			got := make([]byte, len(want))
+			if _, err := s.ReadAt(got, 1<<20-int64(len(want))); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: read: %q, %v", spec, got, err)
+			}
+			if s.Size() != 1<<20 || s.Flush() != nil || s.Close() != nil {
+				t.Errorf("%s: size %d, or flush or close failed", spec, s.Size())
+			}
+		}
+	}
+}
+
+func TestFileKeepsItsSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.img")
+	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open("file:"+path, 8192, false); err == nil || !strings.Contains(err.Error(), "4096") || !strings.Contains(err.Error(), "8192") {
+		t.Errorf("another size: %v, want both sizes named", err)
+	}
+	s, err := Open("file:"+path, 0, false)
+	if err != nil || s.Size() != 4096 {
+		t.Fatalf("its own size: %v", err)
+	}
+	_ = s.Close()
+}
+
+func TestBadSpecs(t *testing.T) {
+	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir()} {
+		if s, err := Open(spec, 4096, false); err == nil {
+			t.Errorf("%q: accepted", spec)
+			_ = s.Close()
+		}
+	}
+	if _, err := Open("mem:", 0, false); err == nil {
+		t.Error("mem: without a size: accepted")
+	}
+	if _, err := Open("file:"+filepath.Join(t.TempDir(), "new"), 0, false); err == nil {
+		t.Error("new file without a size: accepted")
+	}
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krping/bridge/store"
+	"krping/bridge/wire"
+)
+
+var errClosed = errors.New("closed")
+
+// pipe is a transport within this process: the test is the client.
+type pipe struct {
+	toTarget chan []byte
+	toClient chan sent
+	memory   []byte // of the client; rkey 1 opens it
+	closed   chan struct{}
+	once     sync.Once
+	block    chan struct{} // RDMA operations wait for it, if it is not nil
+}
+
+type sent struct {
+	msg        []byte
+	invalidate uint32
+}
+
+func newPipe() *pipe {
+	return &pipe{toTarget: make(chan []byte, 16), toClient: make(chan sent, 256), memory: make([]byte, 2<<20), closed: make(chan struct{})}
+}
+
+func (p *pipe) Recv() (Message, error) {
+	select {
+	case msg := <-p.toTarget:
+		return Message{Data: msg, Release: func() error { clear(msg); return nil }}, nil
+	case <-p.closed:
+		return Message{}, errClosed
+	}
+}
+
+func (p *pipe) Send(msg []byte, invalidate uint32) error {
+	p.toClient <- sent{bytes.Clone(msg), invalidate}
+	return nil
+}
+
+func (p *pipe) wait() error {
+	if p.block == nil {
+		return nil
+	}
+	select {
+	case <-p.block:
+		return nil
+	case <-p.closed:
+		return errClosed
+	}
+}
+
+func (p *pipe) Read(b []byte, from Remote) error {
+	if from.Rkey != 1 {
+		return errClosed
+	}
+	copy(b, p.memory[from.Addr:])
+	return p.wait()
+}
+
+func (p *pipe) Write(b []byte, to Remote) error {
+	if to.Rkey != 1 {
+		return errClosed
+	}
+	copy(p.memory[to.Addr:], b)
+	return p.wait()
+}
+
+func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
+func (p *pipe) Free([]byte)                  {}
+func (p *pipe) Close()                       { p.once.Do(func() { close(p.closed) }) }
+func (p *pipe) Peer() string                 { return "test" }
+
+type fixture struct {
+	t      *testing.T
+	target *Target
+	volume *Volume
+	store  *store.Faulty
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	s, err := store.Open("mem:", 4<<20, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, store: &store.Faulty{Store: s}}
+	f.volume = &Volume{Name: "vol0", Store: f.store, BlockSize: 512}
+	if f.target, err = New(zerolog.Nop(), f.volume); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func hello(session byte, index uint16) wire.Hello {
+	return wire.Hello{QueueIndex: index, QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: "vol0"}
+}
+
+// connect serves a new connection until the test ends.
+func (f *fixture) connect(h wire.Hello) *pipe {
+	f.t.Helper()
+	session, err := f.target.Admit(h.Append(nil))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p := newPipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		f.target.Serve(f.t.Context(), session, p)
+	}()
+	f.t.Cleanup(func() { p.Close(); <-served })
+	return p
+}
+
+func (f *fixture) answers(p *pipe) ([]wire.Answer, uint32) {
+	f.t.Helper()
+	select {
+	case s := <-p.toClient:
+		answers, err := wire.DecodeAnswers(s.msg)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return answers, s.invalidate
+	case <-time.After(10 * time.Second):
+		f.t.Fatal("no answer")
+	case <-p.closed:
+		f.t.Fatal("the connection is closed")
+	}
+	return nil, 0
+}
+
+func (f *fixture) one(p *pipe, r wire.Request) (wire.Answer, uint32) {
+	f.t.Helper()
+	p.toTarget <- r.Append(nil)
+	answers, key := f.answers(p)
+	if len(answers) != 1 || answers[0].Tag != r.Tag {
+		f.t.Fatalf("%+v: answers %+v", r.Command, answers)
+	}
+	return answers[0], key
+}
+
+func inlineWrite(tag uint16, offset uint64, data []byte) wire.Request {
+	return wire.Request{Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Tag: tag, Length: uint32(len(data)), Offset: offset, CRC: wire.CRC32C(data)}, Data: data}
+}
+
+func inlineRead(tag uint16, offset uint64, n uint32) wire.Request {
+	return wire.Request{Command: wire.Command{Op: wire.OpRead, Flags: wire.FlagInline, Tag: tag, Length: n, Offset: offset}}
+}
+
+func TestInlineWriteAndRead(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	data := bytes.Repeat([]byte("krping\x00\x00"), 64)
+	if a, key := f.one(p, inlineWrite(9, 1024, data)); a.Status != wire.StatusOK || a.Length != 512 || key != 0 {
+		t.Errorf("write: %+v, key %d", a, key)
+	}
+	if a, _ := f.one(p, inlineRead(9, 1024, 512)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, data) || a.CRC != wire.CRC32C(data) {
+		t.Errorf("read: %+v", a)
+	}
+}
+
+func TestLargeWriteAndReadGiveTheKeyBack(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	for i := range p.memory[:65536] {
+		p.memory[i] = byte(i * 7)
+	}
+	write := wire.Command{Op: wire.OpWrite, Tag: 1, Length: 65536, Offset: 512, Rkey: 1, CRC: wire.CRC32C(p.memory[:65536])}
+	if a, key := f.one(p, wire.Request{Command: write}); a.Status != wire.StatusOK || key != 1 {
+		t.Errorf("write: %+v, key %d", a, key)
+	}
+	read := wire.Command{Op: wire.OpRead, Tag: 2, Length: 65536, Offset: 512, Addr: 1 << 20, Rkey: 1}
+	if a, key := f.one(p, wire.Request{Command: read}); a.Status != wire.StatusOK || a.CRC != write.CRC || key != 1 || !bytes.Equal(p.memory[1<<20:1<<20+65536], p.memory[:65536]) {
+		t.Errorf("read: %+v, key %d", a, key)
+	}
+	outside := wire.Command{Op: wire.OpRead, Tag: 3, Length: 65536, Offset: 4 << 20, Rkey: 1}
+	if a, key := f.one(p, wire.Request{Command: outside}); a.Status != wire.StatusRange || key != 1 || a.Length != 0 {
+		t.Errorf("read outside the volume: %+v, key %d", a, key)
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	data := make([]byte, 512)
+	bad := inlineWrite(1, 0, data)
+	bad.CRC ^= 1
+	if a, _ := f.one(p, bad); a.Status != wire.StatusCRC {
+		t.Errorf("wrong CRC: %+v", a)
+	}
+	fault := errors.New("broken disk")
+	f.store.WriteFault.Store(&fault)
+	if a, _ := f.one(p, inlineWrite(1, 0, data)); a.Status != wire.StatusIO {
+		t.Errorf("store that fails: %+v", a)
+	}
+	f.store.ReadFault.Store(&fault)
+	if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusIO || a.Data != nil {
+		t.Errorf("store that fails: %+v", a)
+	}
+	if a, _ := f.one(p, inlineRead(1, 1<<62, 512)); a.Status != wire.StatusRange {
+		t.Errorf("outside: %+v", a)
+	}
+	if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != wire.StatusUnsupported {
+		t.Errorf("discard: %+v", a)
+	}
+	f.volume.ReadOnly = true
+	if a, _ := f.one(p, inlineWrite(1, 0, data)); a.Status != wire.StatusReadOnly {
+		t.Errorf("read-only: %+v", a)
+	}
+	if n := f.volume.Counters.CRCErrors.Load(); n != 1 {
+		t.Errorf("%d CRC errors counted", n)
+	}
+}
+
+func TestDigest(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	want := sha256.Sum256(make([]byte, 1<<20))
+	a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDigest, Flags: wire.FlagInline | wire.FlagSHA256, Tag: 5, Length: 1 << 20}})
+	if a.Status != wire.StatusOK || !bytes.Equal(a.Data, want[:]) {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestBatch(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	var msg []byte
+	for tag := range uint16(4) {
+		msg = inlineWrite(tag, uint64(tag)*512, bytes.Repeat([]byte{byte(tag)}, 512)).Append(msg)
+	}
+	p.toTarget <- msg
+	seen := map[uint16]bool{}
+	for len(seen) < 4 {
+		answers, _ := f.answers(p)
+		for _, a := range answers {
+			if a.Status != wire.StatusOK || seen[a.Tag] {
+				t.Errorf("%+v", a)
+			}
+			seen[a.Tag] = true
+		}
+	}
+	got := make([]byte, 4)
+	for i := range got {
+		_, _ = f.store.ReadAt(got[i:i+1], int64(i)*512)
+	}
+	if !bytes.Equal(got, []byte{0, 1, 2, 3}) {
+		t.Errorf("stored %v", got)
+	}
+}
+
+func TestViolationEndsTheConnectionOnly(t *testing.T) {
+	f := newFixture(t)
+	good := f.connect(hello(1, 0))
+	for name, messages := range map[string][][]byte{
+		"garbage":          {[]byte("garbage that is no command at all")},
+		"tag in flight":    {append(wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 512, Rkey: 1}}.Append(nil), inlineRead(1, 0, 512).Append(nil)...)},
+		"more than depth":  {bytes.Repeat(wire.Request{Command: wire.Command{Op: wire.OpFlush}}.Append(nil), 5)},
+		"wrong remote key": {wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: 1, Length: 512, Rkey: 77}}.Append(nil)},
+	} {
+		p := f.connect(hello(2, 0))
+		for _, msg := range messages {
+			p.toTarget <- msg
+		}
+		select {
+		case <-p.closed:
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: the connection goes on", name)
+		}
+	}
+	if a, _ := f.one(good, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+		t.Errorf("another connection: %+v", a)
+	}
+}
+
+func TestRejects(t *testing.T) {
+	f := newFixture(t)
+	for name, tc := range map[string]struct {
+		change func(*wire.Hello)
+		want   wire.Reason
+	}{
+		"volume": {func(h *wire.Hello) { h.Volume = "nosuch" }, wire.RejectVolume},
+		"queues": {func(h *wire.Hello) { h.QueueCount = 65 }, wire.RejectQueues},
+		"depth":  {func(h *wire.Hello) { h.Depth = 0 }, wire.RejectInvalid},
+	} {
+		h := hello(1, 0)
+		tc.change(&h)
+		_, err := f.target.Admit(h.Append(nil))
+		var reject *wire.Reject
+		if !errors.As(err, &reject) || reject.Reason != tc.want {
+			t.Errorf("%s: %v, want reason %d", name, err, tc.want)
+		}
+	}
+}
+
+// A new connection of a queue is admitted only when no operation of the old one runs.
+func TestFence(t *testing.T) {
+	f := newFixture(t)
+	old := f.connect(hello(1, 0))
+	other := f.connect(hello(1, 1))
+	old.block = make(chan struct{})
+	old.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 8192, Rkey: 1}}.Append(nil)
+	time.Sleep(50 * time.Millisecond)
+	fresh := f.connect(hello(1, 0))
+	select {
+	case <-old.closed:
+	default:
+		t.Error("the old connection is open")
+	}
+	if n := f.volume.Counters.Writes.Load(); n != 0 {
+		t.Error("the old connection's write was stored")
+	}
+	for _, p := range []*pipe{fresh, other} {
+		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+func TestEpochIsNew(t *testing.T) {
+	a, b := newFixture(t), newFixture(t)
+	if a.target.epoch == b.target.epoch {
+		t.Error("two targets have the same epoch")
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Prints the structures of kmod/uapi/krping.h in hex, one a line: what the tests hold the Go side against. */
+#include <endian.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "krping.h"
+
+static void emit(const char *name, const void *data, size_t len)
+{
+	const unsigned char *p = data;
+
+	printf("%s ", name);
+	while (len--)
+		printf("%02x", *p++);
+	printf("\n");
+}
+
+int main(void)
+{
+	struct krping_hello hello = {
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .queue_index = htobe16(1),
+		.queue_count = htobe16(2), .depth = htobe16(0x0304), .volume = "vol0.a_b-c",
+	};
+	struct krping_welcome welcome = {
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_VOL_WRITEBACK,
+		.depth = htobe16(128), .capacity = htobe64(0x0102030405060800), .epoch = htobe64(0x1112131415161718),
+		.block_size = htobe32(512), .max_data = htobe32(1 << 20), .max_inline = htobe32(4096), .max_message = htobe32(16384),
+	};
+	struct krping_reject reject = {
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_QUEUES), .value = htobe32(64),
+	};
+	struct krping_cmd write = {
+		.op = KRPING_OP_WRITE, .flags = KRPING_CMD_INLINE | KRPING_CMD_FUA, .tag = htobe16(0xabcd), .length = htobe32(512),
+		.offset = htobe64(0x0102030405060800), .crc32c = htobe32(0xdeadbeef),
+	};
+	struct krping_cmd read = {
+		.op = KRPING_OP_READ, .tag = htobe16(7), .length = htobe32(65536), .offset = htobe64(4096),
+		.addr = htobe64(0x2122232425262728), .rkey = htobe32(0x31323334),
+	};
+	struct krping_cmd digest = {
+		.op = KRPING_OP_DIGEST, .flags = KRPING_CMD_INLINE | KRPING_CMD_SHA256, .length = htobe32(KRPING_DIGEST_MAX),
+	};
+	struct krping_rsp rsp = {
+		.tag = htobe16(0xabcd), .status = KRPING_ST_OK, .flags = KRPING_RSP_INLINE, .length = htobe32(4), .crc32c = htobe32(0x01020304),
+	};
+
+	memset(hello.session, 0x5a, sizeof(hello.session));
+	emit("hello", &hello, sizeof(hello));
+	emit("welcome", &welcome, sizeof(welcome));
+	emit("reject", &reject, sizeof(reject));
+	emit("write", &write, sizeof(write));
+	emit("read", &read, sizeof(read));
+	emit("digest", &digest, sizeof(digest));
+	emit("rsp", &rsp, sizeof(rsp));
+	return 0;
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+var limits = Limits{BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384, Depth: 128}
+
+// emitted returns what C makes of kmod/uapi/krping.h.
+func emitted(t *testing.T) map[string][]byte {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "emit")
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../../kmod/uapi", "-o", program, "testdata/emit.c").CombinedOutput(); err != nil {
+		t.Fatalf("compile the C side: %v\n%s", err, out)
+	}
+	out, err := exec.Command(program).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	structs := map[string][]byte{}
+	for line := range strings.Lines(string(out)) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if structs[name], err = hex.DecodeString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return structs
+}
+
+func TestBytesAreThoseOfC(t *testing.T) {
+	c := emitted(t)
+	hello := Hello{QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
+	welcome := Welcome{Flags: VolumeWriteback, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
+	reject := &Reject{Reason: RejectQueues, Value: 64}
+	data := bytes.Repeat([]byte{1}, 512)
+	write := Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, data}
+	read := Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
+	digest := Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
+	rsp := Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
+	for name, got := range map[string][]byte{
+		"hello": hello.Append(nil), "welcome": welcome.Append(nil), "reject": reject.Append(nil),
+		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": rsp.Append(nil, nil),
+	} {
+		if !bytes.Equal(got, c[name]) {
+			t.Errorf("%s:\n%x, C has\n%x", name, got, c[name])
+		}
+	}
+	if got, err := DecodeHello(append(c["hello"], make([]byte, 40)...)); err != nil || got != hello {
+		t.Errorf("padded hello: %+v, %v", got, err)
+	}
+	if got, err := DecodeWelcome(c["welcome"]); err != nil || got != welcome {
+		t.Errorf("welcome: %+v, %v", got, err)
+	}
+	if got, err := DecodeReject(c["reject"]); err != nil || got.Reason != reject.Reason || got.Value != 64 {
+		t.Errorf("reject: %+v, %v", got, err)
+	}
+	message := append(append(append(bytes.Clone(c["write"]), data...), c["read"]...), c["digest"]...)
+	if got, err := DecodeRequests(message, limits); err != nil || !reflect.DeepEqual(got, []Request{write, read, digest}) {
+		t.Errorf("message: %+v, %v", got, err)
+	}
+	if got, err := DecodeAnswers(rsp.Append(nil, []byte("abcd"))); err != nil || len(got) != 1 || got[0].Response != rsp || string(got[0].Data) != "abcd" {
+		t.Errorf("answers: %+v, %v", got, err)
+	}
+}
+
+func TestCRC32C(t *testing.T) {
+	if crc := CRC32C([]byte("123456789")); crc != 0xe3069283 { // RFC 3720, appendix B.4
+		t.Errorf("%#x", crc)
+	}
+}
+
+func TestHelloIsRefused(t *testing.T) {
+	good := Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil)
+	change := func(at int, b ...byte) []byte {
+		bad := bytes.Clone(good)
+		copy(bad[at:], b)
+		return bad
+	}
+	for name, tc := range map[string]struct {
+		data []byte
+		want Reason
+	}{
+		"empty":            {nil, RejectMagic},
+		"short":            {good[:HelloSize-1], RejectMagic},
+		"magic":            {change(0, 0), RejectMagic},
+		"version":          {change(4, 2), RejectVersion},
+		"reserved":         {change(5, 1), RejectInvalid},
+		"index":            {change(6, 0, 1), RejectInvalid},
+		"no queues":        {change(8, 0, 0), RejectInvalid},
+		"depth":            {change(10, 0, 0), RejectInvalid},
+		"no name":          {change(28, 0), RejectInvalid},
+		"bad name":         {change(28, '/'), RejectInvalid},
+		"name without end": {change(28, bytes.Repeat([]byte{'a'}, 28)...), RejectInvalid},
+	} {
+		_, err := DecodeHello(tc.data)
+		var reject *Reject
+		if !errors.As(err, &reject) || reject.Reason != tc.want || reject.Detail == "" {
+			t.Errorf("%s: %v, want reason %d", name, err, tc.want)
+		}
+	}
+}
+
+func TestViolations(t *testing.T) {
+	data := make([]byte, 512)
+	read := Command{Op: OpRead, Flags: FlagInline, Length: 512}
+	change := func(c Command, f func(*Command)) []byte {
+		f(&c)
+		return Request{c, nil}.Append(nil)
+	}
+	for name, msg := range map[string][]byte{
+		"empty":               {},
+		"short":               Request{Command: read}.Append(nil)[:CommandSize-1],
+		"tail":                append(Request{Command: read}.Append(nil), 0),
+		"unknown op":          change(read, func(c *Command) { c.Op = 7 }),
+		"op 0":                change(read, func(c *Command) { c.Op = 0 }),
+		"unknown flag":        change(read, func(c *Command) { c.Flags |= 0x80 }),
+		"FUA read":            change(read, func(c *Command) { c.Flags |= FlagFUA }),
+		"SHA256 read":         change(read, func(c *Command) { c.Flags |= FlagSHA256 }),
+		"no data place":       change(read, func(c *Command) { c.Flags = 0 }),
+		"inline and rkey":     change(read, func(c *Command) { c.Rkey = 1 }),
+		"address without key": change(read, func(c *Command) { c.Addr = 1 }),
+		"no length":           change(read, func(c *Command) { c.Length = 0 }),
+		"odd length":          change(read, func(c *Command) { c.Length = 513 }),
+		"odd offset":          change(read, func(c *Command) { c.Offset = 1 }),
+		"long inline":         change(read, func(c *Command) { c.Length = 4608 }),
+		"long read":           change(read, func(c *Command) { c.Flags, c.Rkey, c.Length = 0, 1, 1<<20+512 }),
+		"CRC of a read":       change(read, func(c *Command) { c.CRC = 1 }),
+		"flush with length":   change(Command{Op: OpFlush}, func(c *Command) { c.Length = 512 }),
+		"flush with offset":   change(Command{Op: OpFlush}, func(c *Command) { c.Offset = 512 }),
+		"flush with key":      change(Command{Op: OpFlush}, func(c *Command) { c.Rkey = 1 }),
+		"digest too long":     change(Command{Op: OpDigest, Flags: FlagInline}, func(c *Command) { c.Length = DigestMax + 512 }),
+		"digest with key":     change(Command{Op: OpDigest, Flags: FlagInline, Length: 512}, func(c *Command) { c.Rkey = 1 }),
+		"discard with data":   change(Command{Op: OpDiscard, Flags: FlagInline, Length: 512}, func(*Command) {}),
+		"write data cut":      Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, data}.Append(nil)[:CommandSize+511],
+		"write without data":  Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, nil}.Append(nil),
+		"129 commands":        bytes.Repeat(Request{Command: Command{Op: OpFlush}}.Append(nil), 129),
+	} {
+		_, err := DecodeRequests(msg, limits)
+		var violation *Violation
+		if !errors.As(err, &violation) {
+			t.Errorf("%s: %v, want a violation", name, err)
+		}
+	}
+	if _, err := DecodeRequests(change(read, func(c *Command) { c.Offset = 1 << 63 }), limits); err != nil {
+		t.Errorf("a range outside the volume is the target's to answer, not a violation: %v", err)
+	}
+}
+
+func FuzzDecodeRequests(f *testing.F) {
+	f.Add(Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, make([]byte, 512)}.Append(nil))
+	f.Add(append(Request{Command: Command{Op: OpFlush}}.Append(nil), Request{Command: Command{Op: OpRead, Length: 8192, Rkey: 1}}.Append(nil)...))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		requests, err := DecodeRequests(msg, limits)
+		if err != nil {
+			return
+		}
+		var again []byte
+		for _, r := range requests {
+			again = r.Append(again)
+		}
+		if len(again) != len(msg) || len(requests) == 0 {
+			t.Errorf("%d bytes became %d requests of %d bytes", len(msg), len(requests), len(again))
+		}
+	})
+}
+
+func FuzzDecodeHello(f *testing.F) {
+	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		hello, err := DecodeHello(data)
+		if err == nil && (hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !ValidVolumeName(hello.Volume)) {
+			t.Errorf("accepted %+v", hello)
+		}
+	})
+}
+
+func FuzzDecodeAnswers(f *testing.F) {
+	f.Add(Response{Tag: 1, Flags: ResponseInline, Length: 4}.Append(nil, []byte("abcd")))
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		answers, _ := DecodeAnswers(msg)
+		for _, a := range answers {
+			if a.Data != nil && len(a.Data) != int(a.Length) {
+				t.Errorf("%d bytes of %d", len(a.Data), a.Length)
+			}
+		}
+	})
+}
