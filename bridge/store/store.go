@@ -30,5 +30,5 @@ func Open(spec string, size int64, writeback bool) (Store, error) {
 	case found && kind == "file" && path != "":
 		return openFile(path, size, writeback)
 	}
-	return nil, fmt.Errorf("store %q: must be file:PATH or mem:", spec)
+	return nil, fmt.Errorf("store %q: neither mem: nor file:PATH", spec)
 }

@@ -14,11 +14,8 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		if err := serve(); err != nil {
-			fmt.Fprintln(os.Stderr, "lab: serve:", err)
-			os.Exit(1)
-		}
-		return
+		fmt.Fprintln(os.Stderr, "lab: serve:", serve())
+		os.Exit(1)
 	}
 	if err := setUp(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab: set-up failed:", err)

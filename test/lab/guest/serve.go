@@ -20,6 +20,7 @@ import (
 	"krping/test/lab"
 )
 
+// serve runs what the host asks for and returns why it cannot go on.
 func serve() error {
 	port, err := openPort()
 	if err != nil {
