@@ -11,11 +11,11 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"krping/test/internal/output"
 	"krping/test/lab"
 )
 
@@ -83,9 +83,9 @@ func (d *demo) cmd(command string, out io.Writer) lab.Cmd {
 }
 
 // background starts a command and waits until its output has the text.
-func (d *demo) background(vm *lab.VM, command, text string) (*lab.Process, *watched, error) {
+func (d *demo) background(vm *lab.VM, command, text string) (*lab.Process, *output.Buffer, error) {
 	fmt.Printf("%s# %s &\n", vm.Addr(), command)
-	out := &watched{}
+	out := &output.Buffer{}
 	p, err := vm.Start(d.cmd("exec "+command, out))
 	if err != nil {
 		return nil, nil, err
@@ -224,22 +224,4 @@ func (d *demo) bothEnds() error {
 func (d *demo) detach() error {
 	d.say("Done")
 	return d.run(d.client, "krpingctl stop vol0", "rmmod rdma_krping")
-}
-
-// watched is output that is looked at while it grows.
-type watched struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (w *watched) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.Write(p)
-}
-
-func (w *watched) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.String()
 }

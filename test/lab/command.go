@@ -3,7 +3,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"krping/test/internal/output"
 )
 
 // Cmd is a command to run in a guest.
@@ -122,26 +123,9 @@ func (vm *VM) Run(ctx context.Context, cmd Cmd) error {
 
 // Output runs a shell command and returns what it printed on both streams.
 func (vm *VM) Output(ctx context.Context, script string) (string, error) {
-	var out syncBuffer
+	var out output.Buffer
 	err := vm.Run(ctx, Cmd{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
 	return out.String(), err
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func lockThread() { runtime.LockOSThread() }

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"krping/agent/verify"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/output"
 )
 
 // result of a run of krpingctl.
@@ -270,12 +270,12 @@ func TestStat(t *testing.T) {
 func TestTrace(t *testing.T) {
 	dev, _ := attach(t, 9905)
 	trace := exec.Command(guest.Binary(t, "krpingctl"), "trace", dev, "--json", "--for", "12s")
-	var stdout, stderr bytes.Buffer
-	trace.Stdout, trace.Stderr = &stdout, &lockedWriter{w: &stderr}
+	var stdout, stderr output.Buffer
+	trace.Stdout, trace.Stderr = &stdout, &stderr
 	if err := trace.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, 10*time.Second, "it traces", func() bool { return strings.Contains(trace.Stderr.(*lockedWriter).String(), "tracing") })
+	guest.Eventually(t, 10*time.Second, "it traces", func() bool { return strings.Contains(stderr.String(), "tracing") })
 	must(t, "write", dev, "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB", "--direct", "--name", "write_data")
 	must(t, "write", dev, "--size", "4MiB", "--bs", "2MiB", "--offset", "8MiB", "--direct", "--name", "big_writes")
 	if err := trace.Wait(); err != nil {
@@ -322,22 +322,4 @@ func TestTraceSummaryOfAnyDevice(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.stdout, "WRITE") || !strings.Contains(r.stdout, " 16 ") || !strings.Contains(r.stdout, "|#") {
 		t.Errorf("exit code %d, output:\n%s%s", r.code, r.stdout, r.stderr)
 	}
-}
-
-// lockedWriter is read while a process writes to it.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  *bytes.Buffer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
-
-func (l *lockedWriter) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.String()
 }

@@ -23,6 +23,18 @@ func fio(dev string, seconds string) *exec.Cmd {
 		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")
 }
 
+// writeInBackground begins a write that may take long; its result is delivered once.
+func writeInBackground(t *testing.T, dev *os.File) <-chan error {
+	t.Helper()
+	wrote := make(chan error, 1)
+	data := aligned(t, 65536)
+	go func() {
+		_, err := dev.WriteAt(data, 0)
+		wrote <- err
+	}()
+	return wrote
+}
+
 // kill -9 of the bridge under verified I/O, several times: requests wait, the client
 // reconnects, everything is sent again, nothing is lost.
 func TestBridgeKilledUnderLoad(t *testing.T) {
@@ -86,12 +98,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 	bridge := guest.StartBridge(t, 9812, storePath(t), "16MiB")
 	dev := openDirect(t, guest.Attach(t, 9812, ""))
 	bridge.Kill()
-	wrote := make(chan error, 1)
-	data := aligned(t, 4096)
-	go func() {
-		_, err := dev.WriteAt(data, 0)
-		wrote <- err
-	}()
+	wrote := writeInBackground(t, dev)
 	guest.Eventually(t, 10*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
@@ -137,12 +144,7 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	wrote := make(chan error, 1)
-	data := aligned(t, 65536)
-	go func() {
-		_, err := dev.WriteAt(data, 0)
-		wrote <- err
-	}()
+	wrote := writeInBackground(t, dev)
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
 	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
@@ -163,12 +165,7 @@ func TestBridgeStoppedAndContinued(t *testing.T) {
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	wrote := make(chan error, 1)
-	data := aligned(t, 65536)
-	go func() {
-		_, err := dev.WriteAt(data, 0)
-		wrote <- err
-	}()
+	wrote := writeInBackground(t, dev)
 	select {
 	case err := <-wrote:
 		t.Errorf("the write ended while its target is stopped: %v", err)

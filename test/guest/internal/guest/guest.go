@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"krping/test/internal/output"
 )
 
 // Addr returns the guest's own IPv4 address, which its RDMA device serves.
@@ -190,7 +192,7 @@ func StartBridge(t testing.TB, port int, store, size string, args ...string) *Br
 	t.Helper()
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
 	argv := append([]string{Binary(t, "krping-bridge"), "--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)
-	var out syncBuffer
+	var out output.Buffer
 	b.Cmd = exec.Command(argv[0], argv[1:]...)
 	b.Cmd.Stdout, b.Cmd.Stderr = &out, testWriter{t}
 	if err := b.Cmd.Start(); err != nil {
@@ -226,21 +228,4 @@ func Attach(t testing.TB, port int, options string) string {
 		}
 	})
 	return "/dev/" + Session(t, "vol0")["dev"]
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
