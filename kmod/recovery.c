@@ -67,9 +67,11 @@ static int reject_error(struct krping_queue *q)
 	if (be32_to_cpu(reject.magic) != KRPING_MAGIC)
 		return -ECONNREFUSED;
 	reason = be16_to_cpu(reject.reason);
-	krping_err_ratelimited(q->session->subject, "the target refuses: %s (reason %u, value %u)",
-			       reason && reason < ARRAY_SIZE(reasons) ? reasons[reason] : "unknown",
-			       reason, be32_to_cpu(reject.value));
+	if (!q->conn.quiet)
+		krping_err_ratelimited(q->session->subject,
+				       "the target refuses: %s (reason %u, value %u)",
+				       reason && reason < ARRAY_SIZE(reasons) ? reasons[reason] :
+				       "unknown", reason, be32_to_cpu(reject.value));
 	switch (reason) {
 	case KRPING_REJ_VOLUME:
 		return -ENOENT;
