@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/verify"
+	"krping/proc"
+)
+
+func TestExitCodes(t *testing.T) {
+	failed := func(errno unix.Errno) error { return fmt.Errorf("x: %w", &proc.CommandError{Errno: errno}) }
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0}, {fmt.Errorf("x"), 1}, {usagef("x"), 2}, {&verify.Mismatch{}, 3}, {failed(unix.EBADMSG), 3},
+		{fmt.Errorf("x: %w", proc.ErrNotLoaded), 4}, {failed(unix.EADDRNOTAVAIL), 4}, {failed(unix.ECONNREFUSED), 5},
+		{failed(unix.ETIMEDOUT), 5}, {failed(unix.EPROTO), 5}, {failed(unix.EINTR), 130}, {context.Canceled, 130},
+		{interruptedError{failed(unix.ECONNRESET)}, 130}, {failed(unix.EBUSY), 1},
+	} {
+		if got := exitCode(tc.err); got != tc.want {
+			t.Errorf("%v: %d, want %d", tc.err, got, tc.want)
+		}
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	for args, want := range map[string]string{
+		"client --addr 192.168.77.1 --count 100 --validate":           "client,addr=192.168.77.1,port=9999,count=100,validate",
+		"client --addr fd77::1 --block vol0 --queues 2 --timeout 30s": "client,addr6=fd77::1,port=9999,timeout=30,block=vol0,queues=2",
+		"server --addr6 fe80::1%eth0 --port 1 --size 70000 --verbose": "server,addr6=fe80::1%eth0,port=1,size=70000,verbose",
+		"client --addr 1.2.3.4 --count 0":                             "client,addr=1.2.3.4,port=9999,count=0",
+	} {
+		var out bytes.Buffer
+		if err := run(t.Context(), append(strings.Fields(args), "--dry-run"), &out); err != nil || out.String() != want+"\n" {
+			t.Errorf("%s: %q, %v, want %q", args, out.String(), err, want)
+		}
+	}
+}
+
+func TestWriteAndVerifyAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "data")
+	data := []string{file, "--size", "64KiB", "--offset", "4KiB", "--bs", "8KiB", "--seed", "3"}
+	var out bytes.Buffer
+	if err := run(t.Context(), append([]string{"write"}, data...), &out); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), append([]string{"verify", "--pattern", "random"}, data...), &out); err != nil {
+		t.Error(err)
+	}
+	if err := run(t.Context(), append([]string{"verify", "--pattern", "zero"}, data...), &out); exitCode(err) != exitMismatch {
+		t.Errorf("another pattern: %v, want a mismatch", err)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]sizeFlag{"512": 512, "64KiB": 65536, "1MB": 1000000, "2GiB": 2 << 30} {
+		var s sizeFlag
+		if err := s.Set(text); err != nil || s != want {
+			t.Errorf("%s: %d, %v, want %d", text, s, err, want)
+		}
+	}
+	for _, text := range []string{"", "x", "-1", "9EiBs", "99999999999999999999"} {
+		var s sizeFlag
+		if err := s.Set(text); err == nil {
+			t.Errorf("%q: accepted as %d", text, s)
+		}
+	}
+}
