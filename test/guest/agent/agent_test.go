@@ -56,6 +56,7 @@ func must(t *testing.T, args ...string) string {
 }
 
 func TestPing(t *testing.T) {
+	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", addr, "--port", "9900", "--validate")
 	var out bytes.Buffer
@@ -74,6 +75,7 @@ func TestPing(t *testing.T) {
 }
 
 func TestInterruptedClient(t *testing.T) {
+	guest.NoThreads(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", guest.Addr(t), "--port", "9901")
 	if err := server.Start(); err != nil {
 		t.Fatal(err)

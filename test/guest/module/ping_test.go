@@ -23,14 +23,25 @@ import (
 
 const limit = time.Minute
 
+// listeners counts the servers that wait for their client.
+func listeners(t *testing.T) int {
+	n := 0
+	for _, line := range guest.Threads(t) {
+		if strings.HasSuffix(line, " listen") {
+			n++
+		}
+	}
+	return n
+}
+
 // startServer runs a server command in the background; the result is delivered once.
 func startServer(t *testing.T, command string) <-chan error {
 	t.Helper()
-	before := len(guest.Threads(t))
+	before := listeners(t)
 	done := make(chan error, 1)
 	go func() { done <- guest.Command(command, limit) }()
 	guest.Eventually(t, 5*time.Second, "the server listens", func() bool {
-		return len(guest.Threads(t)) > before || len(done) > 0
+		return listeners(t) > before || len(done) > 0
 	})
 	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
 	return done
@@ -79,6 +90,7 @@ func TestSizesBothWays(t *testing.T) {
 
 // The server's nine columns: what a client of 7 pings of 100 bytes costs it.
 func TestStatistics(t *testing.T) {
+	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	done := startServer(t, "server,addr="+addr+",port=9996")
 	if threads := guest.Threads(t); len(threads) != 1 || threads[0] != "1 listen" {
@@ -103,9 +115,7 @@ func TestStatistics(t *testing.T) {
 		t.Errorf("endless client that got a signal: %v, want EINTR", err)
 	}
 	<-done
-	if threads := guest.Threads(t); len(threads) != 0 {
-		t.Errorf("threads left: %q", threads)
-	}
+	guest.NoThreads(t)
 }
 
 func TestManyThreads(t *testing.T) {
@@ -187,6 +197,7 @@ func TestServerRefusesOversizedPing(t *testing.T) {
 
 // kill -9 of the writer, in each of its waits, leaves nothing behind.
 func TestKilledWriter(t *testing.T) {
+	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	resources := guest.Run(t, "rdma", "resource", "show", "rxe0")
 	write := func(command string) *exec.Cmd {
@@ -221,9 +232,7 @@ func TestKilledWriter(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		killAndReap(t, client)
 	})
-	if len(guest.Threads(t)) != 0 {
-		t.Errorf("threads left: %q", guest.Threads(t))
-	}
+	guest.NoThreads(t)
 	guest.Eventually(t, 10*time.Second, "no RDMA resource is left", func() bool {
 		return guest.Run(t, "rdma", "resource", "show", "rxe0") == resources
 	})
@@ -231,6 +240,7 @@ func TestKilledWriter(t *testing.T) {
 
 // A server that goes silent ends the client's step with ETIMEDOUT.
 func TestSilentServer(t *testing.T) {
+	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	rping := guest.Start(t, "rping", "-s", "-a", addr, "-p", "9992")
 	time.Sleep(500 * time.Millisecond)
@@ -267,6 +277,7 @@ func killAndReap(t *testing.T, cmd *exec.Cmd) {
 }
 
 func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
+	guest.NoThreads(t)
 	done := startServer(t, "server,addr="+guest.Addr(t)+",port=9991")
 	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
 		t.Fatalf("rmmod succeeded while a server runs: %s", out)
@@ -275,6 +286,7 @@ func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
 		t.Errorf("client: %v", err)
 	}
 	<-done
+	guest.NoThreads(t)
 	guest.Run(t, "rmmod", "rdma_krping")
 	guest.Run(t, "insmod", guest.Module(t))
 }

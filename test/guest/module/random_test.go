@@ -84,7 +84,5 @@ func TestRandomCommands(t *testing.T) {
 	if results[unix.EINVAL] < 5000 || results[unix.ECONNREFUSED] == 0 || results[unix.EINTR] == 0 {
 		t.Error("the strings do not reach all stages: parser, connection, wait")
 	}
-	if threads := guest.Threads(t); len(threads) != 0 {
-		t.Errorf("threads left: %q", threads)
-	}
+	guest.NoThreads(t)
 }

@@ -147,6 +147,12 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 // Threads returns the lines of /proc/krping: the running ping/pong threads.
 func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 
+// NoThreads waits until what earlier commands began has ended.
+func NoThreads(t testing.TB) {
+	t.Helper()
+	Eventually(t, 10*time.Second, "no thread is left", func() bool { return len(Threads(t)) == 0 })
+}
+
 // Session returns the key=value pairs of the named block session, or nil.
 func Session(t testing.TB, name string) map[string]string {
 	t.Helper()
