@@ -128,10 +128,9 @@ struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *
  * @vaddr:	@size bytes, contiguous in virtual memory
  * @sgt:	its pages
  * @nents:	mapped entries of @sgt
- * @mr:		covers the whole of @sgt while @registered
- * @reg_wr:	the REG_MR of the last krping_region_prepare()
- * @inv_wr:	LOCAL_INV of the key before, chained in front if there was one
- * @cqe:	of both work requests, which are unsignalled: it sees errors only
+ * @mr:		covers the whole of @sgt once @reg_wr has completed
+ * @reg_wr:	the REG_MR of krping_region_prepare()
+ * @cqe:	its completion
  */
 struct krping_region {
 	void *vaddr;
@@ -140,16 +139,13 @@ struct krping_region {
 	int nents;
 	struct ib_mr *mr;
 	struct ib_reg_wr reg_wr;
-	struct ib_send_wr inv_wr;
 	struct ib_cqe cqe;
-	bool registered;
 };
 
 int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
-			void (*failed)(struct ib_cq *cq, struct ib_wc *wc));
+			void (*done)(struct ib_cq *cq, struct ib_wc *wc));
 void krping_region_free(struct krping_conn *conn, struct krping_region *region);
-struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access,
-					 struct ib_send_wr *next);
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access);
 void krping_region_for_device(struct krping_conn *conn, struct krping_region *region);
 void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region);
 

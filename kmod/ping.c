@@ -22,8 +22,8 @@
  */
 #define NR_RECV		2
 
-/* READ or WRITE, LOCAL_INV, REG_MR, SEND: the longest chain that is posted at once. */
-#define MAX_CHAIN	4
+/* WRITE, SEND: the longest chain that is posted at once. */
+#define MAX_CHAIN	2
 
 /**
  * struct krping_ping - a running ping/pong thread
@@ -130,6 +130,8 @@ static void reg_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(cq->cq_context, wc, "memory registration");
+	else
+		wr_completed(ping_of(cq));
 }
 
 static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -264,24 +266,31 @@ static int send_go_ahead(struct krping_ping *p, struct ib_rdma_wr *write)
 	return post_wr(p, &write->wr, 2);
 }
 
-/* Client: give @region a new key and tell it to the server. */
-static int advertise(struct krping_ping *p, struct krping_region *region, int access)
+static int register_region(struct krping_ping *p, struct krping_region *region, int access)
 {
-	struct ib_send_wr send, *first;
-	struct krping_ping_msg msg;
-	struct ib_sge sge;
+	struct ib_send_wr *reg = krping_region_prepare(region, access);
+	int ret;
 
-	first = krping_region_prepare(region, access, &send);
-	if (!first)
+	if (!reg)
 		return -EIO;
-	msg = (struct krping_ping_msg){
+	ret = post_wr(p, reg, 1);
+	return ret ?: wait_step(p, false);
+}
+
+/* Client: tell the server of @region. */
+static int advertise(struct krping_ping *p, struct krping_region *region)
+{
+	struct krping_ping_msg msg = {
 		.addr = cpu_to_be64(region->mr->iova),
 		.rkey = cpu_to_be32(region->mr->rkey),
 		.length = cpu_to_be32(region->size),
 	};
+	struct ib_send_wr send;
+	struct ib_sge sge;
+
 	prepare_send(p, &msg, &send, &sge);
 	krping_region_for_device(&p->conn, region);
-	return post_wr(p, first, 1);
+	return post_wr(p, &send, 1);
 }
 
 static int mismatch(struct krping_ping *p, u32 ping, s64 offset)
@@ -317,11 +326,11 @@ static int client_ping(struct krping_ping *p, u32 ping)
 
 	krping_region_for_cpu(&p->conn, &p->source);
 	krping_pattern_fill(p->source.vaddr, p->source.size, ping);
-	ret = advertise(p, &p->source, IB_ACCESS_REMOTE_READ);
+	ret = advertise(p, &p->source);
 	if (!ret)
 		ret = take_message(p, &go_ahead);
 	if (!ret)
-		ret = advertise(p, &p->sink, IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE);
+		ret = advertise(p, &p->sink);
 	if (!ret)
 		ret = take_message(p, &go_ahead);
 	if (ret)
@@ -338,8 +347,11 @@ static int client_ping(struct krping_ping *p, u32 ping)
 static int client_loop(struct krping_ping *p)
 {
 	u32 ping = 0;
-	int ret = 0;
+	int ret;
 
+	ret = register_region(p, &p->source, IB_ACCESS_REMOTE_READ);
+	if (!ret)
+		ret = register_region(p, &p->sink, IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE);
 	while (!ret && (!p->opt->count || ping < p->opt->count)) {
 		ret = signal_pending(current) ? -EINTR : client_ping(p, ping);
 		if (!ret)
@@ -394,7 +406,6 @@ static int read_sink_access(struct krping_ping *p)
 
 static int server_read(struct krping_ping *p, const struct krping_ping_msg *source, u32 ping)
 {
-	struct ib_send_wr *first;
 	struct ib_rdma_wr read;
 	struct ib_sge sge;
 	s64 offset;
@@ -404,12 +415,9 @@ static int server_read(struct krping_ping *p, const struct krping_ping_msg *sour
 	if (ret)
 		return ret;
 	p->rdma_len = be32_to_cpu(source->length);
-	first = krping_region_prepare(&p->source, read_sink_access(p), &read.wr);
-	if (!first)
-		return -EIO;
 	prepare_rdma(p, source, &read, &sge, IB_WR_RDMA_READ);
 	krping_region_for_device(&p->conn, &p->source);
-	ret = post_wr(p, first, 1);
+	ret = post_wr(p, &read.wr, 1);
 	if (!ret)
 		ret = wait_step(p, false);
 	if (ret)
@@ -457,7 +465,8 @@ static int server_loop(struct krping_ping *p)
 	u32 ping = 0;
 	int ret;
 
-	for (;;) {
+	ret = register_region(p, &p->source, read_sink_access(p));
+	while (!ret) {
 		ret = signal_pending(current) ? -EINTR : take_message(p, &source);
 		if (ret == -ECONNRESET) {	/* between two pings: the client is done */
 			ret = 0;
@@ -465,9 +474,8 @@ static int server_loop(struct krping_ping *p)
 		}
 		if (!ret)
 			ret = server_pong(p, &source, ping);
-		if (ret)
-			break;
-		ping++;
+		if (!ret)
+			ping++;
 		cond_resched();
 	}
 	krping_info(p->subject, "%u pings answered%s", ping,

@@ -225,12 +225,12 @@ static int region_pages(struct krping_region *region, u32 nr_pages)
  * @conn:	with a PD
  * @region:	zeroed
  * @size:	bytes
- * @failed:	completion of the registering work requests, which is only called on an error
+ * @done:	completion of the registering work request
  *
  * Return: 0 or a negative errno with nothing left allocated.
  */
 int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
-			void (*failed)(struct ib_cq *cq, struct ib_wc *wc))
+			void (*done)(struct ib_cq *cq, struct ib_wc *wc))
 {
 	struct ib_device *dev = conn->id->device;
 	u32 nr_pages = DIV_ROUND_UP(size, PAGE_SIZE);
@@ -241,7 +241,7 @@ int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, 
 	if (ret)
 		return ret;
 	region->size = size;
-	region->cqe.done = failed;
+	region->cqe.done = done;
 	region->vaddr = vzalloc(size);
 	if (!region->vaddr)
 		return -ENOMEM;
@@ -285,28 +285,17 @@ void krping_region_free(struct krping_conn *conn, struct krping_region *region)
 }
 
 /**
- * krping_region_prepare - chain the work requests that give the region a new key
- * @region:	not in use by the peer
+ * krping_region_prepare - the work request that registers the region, signalled
+ * @region:	not registered yet
  * @access:	IB_ACCESS_*
- * @next:	posted right after, may use the new key
  *
- * Return: the first work request of the chain LOCAL_INV (if registered), REG_MR,
- * @next; or NULL if the device cannot map the pages.
+ * Once for a connection: rxe executes a LOCAL_INV or REG_MR that is done but not yet
+ * completed a second time when it retransmits, and fails the queue pair.
+ *
+ * Return: the work request, or NULL if the device cannot map the pages.
  */
-struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access,
-					 struct ib_send_wr *next)
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access)
 {
-	struct ib_send_wr *first = &region->reg_wr.wr;
-
-	if (region->registered) {
-		region->inv_wr = (struct ib_send_wr){
-			.wr_cqe = &region->cqe,
-			.opcode = IB_WR_LOCAL_INV,
-			.ex.invalidate_rkey = region->mr->rkey,
-			.next = first,
-		};
-		first = &region->inv_wr;
-	}
 	ib_update_fast_reg_key(region->mr, ib_inc_rkey(region->mr->rkey));
 	if (ib_map_mr_sg(region->mr, region->sgt.sgl, region->nents, NULL, PAGE_SIZE) !=
 	    region->nents)
@@ -315,14 +304,13 @@ struct ib_send_wr *krping_region_prepare(struct krping_region *region, int acces
 		.wr = {
 			.wr_cqe = &region->cqe,
 			.opcode = IB_WR_REG_MR,
-			.next = next,
+			.send_flags = IB_SEND_SIGNALED,
 		},
 		.mr = region->mr,
 		.key = region->mr->rkey,
 		.access = access,
 	};
-	region->registered = true;
-	return first;
+	return &region->reg_wr.wr;
 }
 
 void krping_region_for_device(struct krping_conn *conn, struct krping_region *region)

@@ -88,11 +88,13 @@ func TestFioVerify(t *testing.T) {
 				t.Errorf("the device has sha256 %s, the store %s", device, stored)
 			}
 			s := guest.Session(t, "vol0")
-			for _, key := range []string{"errors", "crc_errors", "retries", "reconnects", "inflight"} {
+			for _, key := range []string{"errors", "crc_errors", "inflight"} {
 				if s[key] != "0" {
 					t.Errorf("%s=%s", key, s[key])
 				}
 			}
+			// Not zero in rare runs: kmod/PROTOCOL.md section 7 on Soft-RoCE's REG_MR.
+			t.Logf("reconnects=%s retries=%s", s["reconnects"], s["retries"])
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -67,8 +68,8 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 	if s["errors"] != "0" || s["crc_errors"] != "0" {
 		t.Errorf("errors=%s crc_errors=%s", s["errors"], s["crc_errors"])
 	}
-	if s["reconnects"] != "5" {
-		t.Errorf("reconnects=%s, want %d", s["reconnects"], kills)
+	if n, err := strconv.Atoi(s["reconnects"]); err != nil || n < kills {
+		t.Errorf("reconnects=%s, want %d or more", s["reconnects"], kills)
 	}
 	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
 		t.Errorf("the device has sha256 %s, the store %s", device, stored)
