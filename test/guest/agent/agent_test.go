@@ -64,7 +64,7 @@ func TestPing(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, 5*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
+	guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 	time.Sleep(100 * time.Millisecond)
 	if got := must(t, "client", "--addr", addr, "--port", "9900", "--count", "100", "--size", "5000", "--validate"); got != "100 pings of 5000 bytes, all data valid\n" {
 		t.Errorf("client printed %q", got)
@@ -80,7 +80,7 @@ func TestInterruptedClient(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+	guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
 	if err := server.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestTrace(t *testing.T) {
 	if err := trace.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, 10*time.Second, "it traces", func() bool { return strings.Contains(stderr.String(), "tracing") })
+	guest.Eventually(t, 20*time.Second, "it traces", func() bool { return strings.Contains(stderr.String(), "tracing") })
 	must(t, "write", dev, "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB", "--direct", "--name", "write_data")
 	must(t, "write", dev, "--size", "4MiB", "--bs", "2MiB", "--offset", "8MiB", "--direct", "--name", "big_writes")
 	if err := trace.Wait(); err != nil {

@@ -54,7 +54,7 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 	for i := range kills {
 		time.Sleep(time.Duration(1000+300*i) * time.Millisecond)
 		bridge.Kill()
-		guest.Eventually(t, 10*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+		guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
 		time.Sleep(200 * time.Millisecond)
 		restarted := time.Now()
 		bridge = guest.StartBridge(t, 9810, store, "32MiB")
@@ -100,7 +100,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 	dev := openDirect(t, guest.Attach(t, 9812, ""))
 	bridge.Kill()
 	wrote := writeInBackground(t, dev)
-	guest.Eventually(t, 10*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+	guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
 	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {

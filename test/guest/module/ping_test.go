@@ -40,7 +40,7 @@ func startServer(t *testing.T, command string) <-chan error {
 	before := listeners(t)
 	done := make(chan error, 1)
 	go func() { done <- guest.Command(command, limit) }()
-	guest.Eventually(t, 5*time.Second, "the server listens", func() bool {
+	guest.Eventually(t, 20*time.Second, "the server listens", func() bool {
 		return listeners(t) > before || len(done) > 0
 	})
 	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
@@ -104,7 +104,7 @@ func TestStatistics(t *testing.T) {
 	client := make(chan error, 1)
 	go func() { client <- guest.Command("client,addr="+addr+",port=9996,size=100,count=0", 2*time.Second) }()
 	var server string
-	guest.Eventually(t, 5*time.Second, "both threads count", func() bool {
+	guest.Eventually(t, 20*time.Second, "both threads count", func() bool {
 		for _, line := range guest.Threads(t) {
 			fields := strings.Fields(line)
 			if len(fields) == 9 && fields[8] != "0" && fields[6] != "0" {
@@ -210,18 +210,18 @@ func TestKilledWriter(t *testing.T) {
 	}
 	t.Run("server that waits", func(t *testing.T) {
 		server := write("server,addr=" + addr + ",port=9994")
-		guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
 		killAndReap(t, server)
 	})
 	t.Run("both while they run", func(t *testing.T) {
 		server := write("server,addr=" + addr + ",port=9994,validate")
-		guest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
 		time.Sleep(100 * time.Millisecond)
 		client := write("client,addr=" + addr + ",port=9994,validate,size=50000")
-		guest.Eventually(t, 5*time.Second, "they run", func() bool { return len(guest.Threads(t)) == 2 })
+		guest.Eventually(t, 20*time.Second, "they run", func() bool { return len(guest.Threads(t)) == 2 })
 		time.Sleep(500 * time.Millisecond)
 		killAndReap(t, client)
-		guest.Eventually(t, 5*time.Second, "the server ends with its client", func() bool {
+		guest.Eventually(t, 20*time.Second, "the server ends with its client", func() bool {
 			return len(guest.Threads(t)) == 0
 		})
 		_ = server
@@ -229,7 +229,7 @@ func TestKilledWriter(t *testing.T) {
 	t.Run("client of a stopped server", func(t *testing.T) {
 		rping := startRping(t, "9993")
 		client := write("client,addr=" + addr + ",port=9993")
-		guest.Eventually(t, 5*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
 		if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +237,7 @@ func TestKilledWriter(t *testing.T) {
 		killAndReap(t, client)
 	})
 	guest.NoThreads(t)
-	guest.Eventually(t, 10*time.Second, "no RDMA resource is left", func() bool {
+	guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
 		return guest.Run(t, "rdma", "resource", "show", "rxe0") == resources
 	})
 }
@@ -249,7 +249,7 @@ func TestSilentServer(t *testing.T) {
 	rping := startRping(t, "9992")
 	done := make(chan error, 1)
 	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", limit) }()
-	guest.Eventually(t, 5*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
 	if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

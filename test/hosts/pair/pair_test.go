@@ -115,7 +115,7 @@ func TestTwoHosts(t *testing.T) {
 
 	t.Run("our server serves rping", func(t *testing.T) {
 		ours := h.spawn(server, "krpingctl server --addr "+server.Addr()+" --port 9902 --validate")
-		h.eventually(10*time.Second, "it listens", func() bool {
+		h.eventually(30*time.Second, "it listens", func() bool {
 			return strings.Contains(h.sh(server, "cat /proc/krping"), "listen")
 		})
 		time.Sleep(200 * time.Millisecond)

@@ -150,7 +150,7 @@ func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 // NoThreads waits until what earlier commands began has ended.
 func NoThreads(t testing.TB) {
 	t.Helper()
-	Eventually(t, 10*time.Second, "no thread is left", func() bool { return len(Threads(t)) == 0 })
+	Eventually(t, 20*time.Second, "no thread is left", func() bool { return len(Threads(t)) == 0 })
 }
 
 // Session returns the key=value pairs of the named block session, or nil.
