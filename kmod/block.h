@@ -20,6 +20,7 @@
 #include <linux/workqueue.h>
 
 #include "conn.h"
+#include "region.h"
 #include "stats.h"
 
 enum krping_session_state {

@@ -34,11 +34,11 @@ void krping_conn_init(struct krping_conn *conn, const char *subject,
 /* Before the next attempt to connect; the caller has closed the last one. */
 void krping_conn_reset(struct krping_conn *conn)
 {
-	spin_lock(&conn->lock);
+	spin_lock_bh(&conn->lock);
 	conn->state = KRPING_CONN_IDLE;
 	conn->error = 0;
 	conn->private_len = 0;
-	spin_unlock(&conn->lock);
+	spin_unlock_bh(&conn->lock);
 }
 
 /* The first cause wins: what follows a loss (flushes, a disconnect) is not news. */
@@ -46,13 +46,13 @@ void krping_conn_fail(struct krping_conn *conn, int error)
 {
 	bool first;
 
-	spin_lock(&conn->lock);
+	spin_lock_bh(&conn->lock);
 	first = conn->state != KRPING_CONN_CLOSED;
 	if (first) {
 		conn->error = error;
 		WRITE_ONCE(conn->state, KRPING_CONN_CLOSED);
 	}
-	spin_unlock(&conn->lock);
+	spin_unlock_bh(&conn->lock);
 	if (!first)
 		return;
 	wake_up_all(&conn->wait);
@@ -62,10 +62,10 @@ void krping_conn_fail(struct krping_conn *conn, int error)
 
 static void conn_advance(struct krping_conn *conn, enum krping_conn_state state)
 {
-	spin_lock(&conn->lock);
+	spin_lock_bh(&conn->lock);
 	if (conn->state < state)
 		WRITE_ONCE(conn->state, state);
-	spin_unlock(&conn->lock);
+	spin_unlock_bh(&conn->lock);
 	wake_up_all(&conn->wait);
 }
 
@@ -74,9 +74,9 @@ int krping_conn_error(struct krping_conn *conn)
 {
 	int error;
 
-	spin_lock(&conn->lock);
+	spin_lock_bh(&conn->lock);
 	error = conn->state == KRPING_CONN_CLOSED ? conn->error : 0;
-	spin_unlock(&conn->lock);
+	spin_unlock_bh(&conn->lock);
 	return error;
 }
 
@@ -226,7 +226,7 @@ static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 {
 	bool taken;
 
-	spin_lock(&conn->lock);
+	spin_lock_bh(&conn->lock);
 	taken = conn->state != KRPING_CONN_IDLE;
 	if (!taken) {
 		conn->id = id;
@@ -236,7 +236,7 @@ static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 			     event->param.conn.private_data_len);
 		WRITE_ONCE(conn->state, KRPING_CONN_REQUESTED);
 	}
-	spin_unlock(&conn->lock);
+	spin_unlock_bh(&conn->lock);
 	if (taken)
 		return -EBUSY;	/* rdma_cm destroys the new id: the client is rejected */
 	wake_up_all(&conn->wait);
@@ -264,12 +264,13 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
  * @conn:	idle
  * @net:	name space of the connection: the caller's
  * @peer:	address and port
+ * @tos:	type of service, negative for the device's default
  * @timeout:	jiffies
  *
  * Return: 0, or a negative errno after which @conn->id is NULL.
  */
 int krping_conn_open(struct krping_conn *conn, struct net *net,
-		     const struct sockaddr_storage *peer, unsigned long timeout)
+		     const struct sockaddr_storage *peer, int tos, unsigned long timeout)
 {
 	struct rdma_cm_id *id;
 	int ret;
@@ -278,6 +279,8 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	conn->id = id;
+	if (tos >= 0)
+		rdma_set_service_type(id, tos);
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, jiffies_to_msecs(timeout));
 	if (ret) {
 		setup_failed(conn, "no RDMA device of this host reaches the address: %d", ret);
@@ -304,6 +307,8 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
+#define LISTEN_BACKLOG	16
+
 /**
  * krping_conn_listen - wait for the request of one client
  * @conn:	idle; @conn->id is set with KRPING_CONN_REQUESTED
@@ -328,7 +333,7 @@ struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
 		goto destroy_id;
 	}
-	ret = rdma_listen(id, 1);
+	ret = rdma_listen(id, LISTEN_BACKLOG);
 	if (!ret)
 		return id;
 	setup_failed(conn, "cannot listen: %d", ret);
@@ -349,6 +354,18 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 	if (ret)
 		return ret;
 	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+}
+
+/**
+ * krping_conn_listen_next - the next request goes to another connection
+ * @listener:	of krping_conn_listen()
+ * @conn:	idle
+ */
+void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *conn)
+{
+	rdma_lock_handler(listener);
+	listener->context = conn;
+	rdma_unlock_handler(listener);
 }
 
 /**

@@ -5,7 +5,17 @@
 
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/mmzone.h>
 #include <linux/version.h>
+
+/* Orders of contiguous memory, from 0, that the page allocator has. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+#define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS
+#elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+#define KRPING_NR_PAGE_ORDERS (MAX_ORDER + 1)
+#else
+#define KRPING_NR_PAGE_ORDERS MAX_ORDER
+#endif
 
 /* Limits of a disk, in bytes where they are sizes. */
 struct krping_disk_limits {

@@ -7,7 +7,6 @@
 #ifndef KRPING_CONN_H
 #define KRPING_CONN_H
 
-#include <linux/scatterlist.h>
 #include <linux/socket.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
@@ -30,8 +29,8 @@ struct krping_conn;
 
 /**
  * struct krping_conn_ops - what the owner of a connection wants to hear
- * @closed:	the connection went to KRPING_CONN_CLOSED; optional. Called once, in
- *		process context, from a CM handler, a completion or a poster; may not sleep.
+ * @closed:	the connection went to KRPING_CONN_CLOSED; optional. Called once, from a CM
+ *		handler, a completion (in the CQ's context) or a poster; may not sleep.
  */
 struct krping_conn_ops {
 	void (*closed)(struct krping_conn *conn, int error);
@@ -45,7 +44,7 @@ struct krping_conn_ops {
  * @subject:	tag of log messages; the owner's, constant
  * @ops:	constant
  * @wait:	woken at each change of @state
- * @lock:	protects @state and @error; innermost, taken in process context only
+ * @lock:	protects @state and @error; innermost, taken with bottom halves off
  * @state:	enum krping_conn_state; only grows until krping_conn_reset()
  * @error:	negative errno; meaningful in KRPING_CONN_CLOSED
  * @private:	private data of the peer's request, reply or reject; written by the CM
@@ -54,7 +53,7 @@ struct krping_conn_ops {
  * @quiet:	do not log why set-up fails: the owner has, and tries again
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
- * @cq:		polled in a work queue, so completions run in process context
+ * @cq:		polled as krping_queue_attr said
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_free()
  *
  * @id to @qp belong to the one thread that opens and closes the connection;
@@ -76,6 +75,22 @@ struct krping_conn {
 	struct ib_qp *qp;
 };
 
+/**
+ * struct krping_queue_attr - what krping_conn_alloc() makes
+ * @send_wr:	send queue depth
+ * @recv_wr:	receive queue depth
+ * @vector:	spreads connections over completion vectors
+ * @poll:	where completions run
+ * @pd_flags:	IB_PD_*
+ */
+struct krping_queue_attr {
+	u32 send_wr;
+	u32 recv_wr;
+	u32 vector;
+	enum ib_poll_context poll;
+	unsigned int pd_flags;
+};
+
 /* cm.c */
 void krping_conn_init(struct krping_conn *conn, const char *subject,
 		      const struct krping_conn_ops *ops);
@@ -85,68 +100,24 @@ int krping_conn_error(struct krping_conn *conn);
 int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
 		     unsigned long timeout);
 int krping_conn_open(struct krping_conn *conn, struct net *net,
-		     const struct sockaddr_storage *peer, unsigned long timeout);
+		     const struct sockaddr_storage *peer, int tos, unsigned long timeout);
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout);
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 				      const struct sockaddr_storage *addr);
+void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *conn);
 int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout);
 int krping_sockaddr(const struct krping_options *opt, struct net *net,
 		    struct sockaddr_storage *addr);
 
 /* queue.c */
-int krping_conn_alloc(struct krping_conn *conn, u32 send_wr, u32 recv_wr, u32 vector);
+int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);
+int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want);
 void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);
 void krping_conn_close(struct krping_conn *conn);
 int krping_wc_error(const struct ib_wc *wc);
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what);
-
-/**
- * struct krping_buf - a message buffer, mapped for one connection
- * @cqe:	completion of the work request that uses it
- * @data:	@size bytes
- * @dma:	its DMA address
- */
-struct krping_buf {
-	struct ib_cqe cqe;
-	void *data;
-	u64 dma;
-	u32 size;
-	enum dma_data_direction dir;
-};
-
-int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
-		     enum dma_data_direction dir);
-void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf);
-int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);
-struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len);
-
-/**
- * struct krping_region - page-backed memory with a memory region to register it
- * @vaddr:	@size bytes, contiguous in virtual memory
- * @sgt:	its pages
- * @nents:	mapped entries of @sgt
- * @mr:		covers the whole of @sgt once @reg_wr has completed
- * @reg_wr:	the REG_MR of krping_region_prepare()
- * @cqe:	its completion
- */
-struct krping_region {
-	void *vaddr;
-	u32 size;
-	struct sg_table sgt;
-	int nents;
-	struct ib_mr *mr;
-	struct ib_reg_wr reg_wr;
-	struct ib_cqe cqe;
-};
-
-int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
-			void (*done)(struct ib_cq *cq, struct ib_wc *wc));
-void krping_region_free(struct krping_conn *conn, struct krping_region *region);
-struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access);
-void krping_region_for_device(struct krping_conn *conn, struct krping_region *region);
-void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region);
 
 #endif /* KRPING_CONN_H */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /proc/krping and /proc/krping_sessions: text in, text out (PROTOCOL.md sections 3 and 4). */
+/* /proc/krping, _results and _sessions: text in, text out (PROTOCOL.md sections 3 and 4). */
 #include <linux/module.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
@@ -10,10 +10,22 @@
 #include "control.h"
 #include "log.h"
 #include "options.h"
-#include "ping.h"
+#include "result.h"
+#include "thread.h"
 
 #define COMMANDS_NAME	"krping"
+#define RESULTS_NAME	"krping_results"
 #define SESSIONS_NAME	"krping_sessions"
+
+/**
+ * struct command_file - an open /proc/krping
+ * @lock:	protects @result
+ * @result:	of the last ping/pong command written to it, a reference; NULL if there was none
+ */
+struct command_file {
+	struct mutex lock;	/* what it protects: above */
+	struct krping_result *result;
+};
 
 static void refuse(const char *why)
 {
@@ -23,12 +35,47 @@ static void refuse(const char *why)
 	krping_err_ratelimited(subject, "%s", why);
 }
 
-static int run(char *text, size_t len)
+static struct command_file *command_file(struct file *file)
+{
+	struct seq_file *seq = file->private_data;
+
+	return seq->private;
+}
+
+/* The file shows @result, of which it takes a reference, from now on. */
+static void show_result(struct command_file *cf, struct krping_result *result)
+{
+	struct krping_result *last;
+
+	if (result)
+		krping_result_get(result);
+	mutex_lock(&cf->lock);
+	last = cf->result;
+	cf->result = result;
+	mutex_unlock(&cf->lock);
+	krping_result_put(last);
+}
+
+static int run_thread(struct command_file *cf, const struct krping_options *opt)
+{
+	struct krping_result *result = krping_result_new(opt);
+	int ret;
+
+	if (!result)
+		return -ENOMEM;
+	show_result(cf, result);
+	ret = krping_thread_run(opt, result);
+	krping_result_put(result);
+	return ret;
+}
+
+static int run(struct command_file *cf, char *text, size_t len)
 {
 	char why[KRPING_REASON_MAX];
 	struct krping_options opt;
 	int ret;
 
+	show_result(cf, NULL);
 	if (memchr(text, '\0', len)) {
 		refuse("a command has no NUL byte");
 		return -EINVAL;
@@ -41,7 +88,7 @@ static int run(char *text, size_t len)
 	switch (opt.role) {
 	case KRPING_PING_CLIENT:
 	case KRPING_PING_SERVER:
-		return krping_ping_run(&opt);
+		return run_thread(cf, &opt);
 	case KRPING_BLOCK_CLIENT:
 		return krping_session_start(&opt);
 	case KRPING_BLOCK_STOP:
@@ -66,22 +113,53 @@ static ssize_t commands_write(struct file *file, const char __user *buf, size_t 
 	if (IS_ERR(text)) {
 		ret = PTR_ERR(text);
 	} else {
-		ret = run(text, len);
+		ret = run(command_file(file), text, len);
 		kfree(text);
 	}
 	module_put(THIS_MODULE);
 	return ret ?: len;
 }
 
+/* The running threads, or what the last command written to this file has measured. */
 static int commands_show(struct seq_file *seq, void *unused)
 {
-	krping_pings_show(seq);
+	struct command_file *cf = seq->private;
+	struct krping_result *result;
+
+	mutex_lock(&cf->lock);
+	result = cf->result;
+	if (result)
+		krping_result_get(result);
+	mutex_unlock(&cf->lock);
+	if (result)
+		krping_result_show(seq, result);
+	else
+		krping_threads_show(seq);
+	krping_result_put(result);
 	return 0;
 }
 
 static int commands_open(struct inode *inode, struct file *file)
 {
-	return single_open(file, commands_show, NULL);
+	struct command_file *cf = kzalloc(sizeof(*cf), GFP_KERNEL);
+	int ret;
+
+	if (!cf)
+		return -ENOMEM;
+	mutex_init(&cf->lock);
+	ret = single_open(file, commands_show, cf);
+	if (ret)
+		kfree(cf);
+	return ret;
+}
+
+static int commands_release(struct inode *inode, struct file *file)
+{
+	struct command_file *cf = command_file(file);
+
+	krping_result_put(cf->result);
+	kfree(cf);
+	return single_release(inode, file);
 }
 
 static const struct proc_ops commands_ops = {
@@ -89,8 +167,14 @@ static const struct proc_ops commands_ops = {
 	.proc_read = seq_read,
 	.proc_write = commands_write,
 	.proc_lseek = seq_lseek,
-	.proc_release = single_release,
+	.proc_release = commands_release,
 };
+
+static int results_show(struct seq_file *seq, void *unused)
+{
+	krping_results_show(seq);
+	return 0;
+}
 
 static int sessions_show(struct seq_file *seq, void *unused)
 {
@@ -102,15 +186,23 @@ int krping_control_init(void)
 {
 	if (!proc_create_single(SESSIONS_NAME, 0444, NULL, sessions_show))
 		return -ENOMEM;
-	if (!proc_create(COMMANDS_NAME, 0600, NULL, &commands_ops)) {
-		remove_proc_entry(SESSIONS_NAME, NULL);
-		return -ENOMEM;
-	}
+	if (!proc_create_single(RESULTS_NAME, 0444, NULL, results_show))
+		goto no_results;
+	if (!proc_create(COMMANDS_NAME, 0600, NULL, &commands_ops))
+		goto no_commands;
 	return 0;
+
+no_commands:
+	remove_proc_entry(RESULTS_NAME, NULL);
+no_results:
+	remove_proc_entry(SESSIONS_NAME, NULL);
+	return -ENOMEM;
 }
 
+/* Afterwards no file of ours is open. */
 void krping_control_exit(void)
 {
 	remove_proc_entry(COMMANDS_NAME, NULL);
+	remove_proc_entry(RESULTS_NAME, NULL);
 	remove_proc_entry(SESSIONS_NAME, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include "block.h"
 #include "control.h"
+#include "result.h"
 
 static int __init krping_init(void)
 {
@@ -28,6 +29,7 @@ recovery_exit:
 static void __exit krping_exit(void)
 {
 	krping_control_exit();
+	krping_results_exit();
 	krping_recovery_exit();
 }
 

@@ -18,15 +18,21 @@
 #define PING		(PING_CLIENT | PING_SERVER)
 #define CONNECTED	(PING | BLOCK_CLIENT)
 
-enum value_kind { FLAG, NUMBER, ADDR4, ADDR6, NAME };
+#define TEST(kind)	BIT(KRPING_TEST_##kind)
+#define PERF_TESTS	(TEST(WLAT) | TEST(RLAT) | TEST(BW))
+#define ALL_TESTS	(TEST(PING) | PERF_TESTS | TEST(FR))
+
+enum value_kind { FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE };
 
 /* Order of the table below. */
 enum option_id {
 	OPT_CLIENT, OPT_SERVER, OPT_STOP, OPT_ADDR, OPT_ADDR6, OPT_PORT, OPT_COUNT, OPT_SIZE,
-	OPT_VERBOSE, OPT_VALIDATE, OPT_TIMEOUT, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FORCE,
+	OPT_TIMEOUT, OPT_TOS, OPT_VERBOSE, OPT_VALIDATE, OPT_MEM_MODE, OPT_SERVER_INV,
+	OPT_READ_INV, OPT_LOCAL_DMA_LKEY, OPT_WLAT, OPT_RLAT, OPT_BW, OPT_FR, OPT_POLL,
+	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FORCE,
 };
 
-/* One option: its value, where it goes, and the roles that take it. */
+/* One option: its value, where it goes, and the roles and tests that take it. */
 struct option_def {
 	const char *name;
 	enum value_kind kind;
@@ -34,27 +40,60 @@ struct option_def {
 	u32 min;
 	u32 max;
 	unsigned int roles;
+	unsigned int tests;	/* of a ping/pong command */
 };
 
 #define NO_FIELD	((size_t)-1)
 #define FIELD(f)	offsetof(struct krping_options, f)
+#define FLAG_OPTION(text, field, allowed_roles, allowed_tests) \
+	{ .name = text, .kind = FLAG, .offset = field, .roles = allowed_roles, \
+	  .tests = allowed_tests }
+#define NUMBER_OPTION(text, field, low, high, allowed_roles, allowed_tests) \
+	{ .name = text, .kind = NUMBER, .offset = field, .min = low, .max = high, \
+	  .roles = allowed_roles, .tests = allowed_tests }
+#define OTHER_OPTION(text, value_kind, field, allowed_roles, allowed_tests) \
+	{ .name = text, .kind = value_kind, .offset = field, .roles = allowed_roles, \
+	  .tests = allowed_tests }
 
 static const struct option_def option_defs[] = {
-	[OPT_CLIENT]	= { "client", FLAG, NO_FIELD, 0, 0, PING_CLIENT | BLOCK_CLIENT },
-	[OPT_SERVER]	= { "server", FLAG, NO_FIELD, 0, 0, PING_SERVER },
-	[OPT_STOP]	= { "stop", FLAG, NO_FIELD, 0, 0, BLOCK_STOP },
-	[OPT_ADDR]	= { "addr", ADDR4, NO_FIELD, 0, 0, CONNECTED },
-	[OPT_ADDR6]	= { "addr6", ADDR6, NO_FIELD, 0, 0, CONNECTED },
-	[OPT_PORT]	= { "port", NUMBER, FIELD(port), 1, 65535, CONNECTED },
-	[OPT_COUNT]	= { "count", NUMBER, FIELD(count), 0, U32_MAX, PING_CLIENT },
-	[OPT_SIZE]	= { "size", NUMBER, FIELD(size), 1, 1u << 30, PING },
-	[OPT_VERBOSE]	= { "verbose", FLAG, FIELD(verbose), 0, 0, PING },
-	[OPT_VALIDATE]	= { "validate", FLAG, FIELD(validate), 0, 0, PING },
-	[OPT_TIMEOUT]	= { "timeout", NUMBER, FIELD(timeout), 1, 86400, CONNECTED },
-	[OPT_BLOCK]	= { "block", NAME, FIELD(block), 0, 0, BLOCK_CLIENT | BLOCK_STOP },
-	[OPT_QUEUES]	= { "queues", NUMBER, FIELD(queues), 1, 64, BLOCK_CLIENT },
-	[OPT_DEPTH]	= { "depth", NUMBER, FIELD(depth), 1, 1024, BLOCK_CLIENT },
-	[OPT_FORCE]	= { "force", FLAG, FIELD(force), 0, 0, BLOCK_STOP },
+	[OPT_CLIENT]	= FLAG_OPTION("client", NO_FIELD, PING_CLIENT | BLOCK_CLIENT, ALL_TESTS),
+	[OPT_SERVER]	= FLAG_OPTION("server", NO_FIELD, PING_SERVER, ALL_TESTS),
+	[OPT_STOP]	= FLAG_OPTION("stop", NO_FIELD, BLOCK_STOP, 0),
+	[OPT_ADDR]	= OTHER_OPTION("addr", ADDR4, NO_FIELD, CONNECTED, ALL_TESTS),
+	[OPT_ADDR6]	= OTHER_OPTION("addr6", ADDR6, NO_FIELD, CONNECTED, ALL_TESTS),
+	[OPT_PORT]	= NUMBER_OPTION("port", FIELD(port), 1, 65535, CONNECTED, ALL_TESTS),
+	[OPT_COUNT]	= NUMBER_OPTION("count", FIELD(count), 0, U32_MAX, PING, ALL_TESTS),
+	[OPT_SIZE]	= NUMBER_OPTION("size", FIELD(size), 1, 1u << 30, PING, ALL_TESTS),
+	[OPT_TIMEOUT]	= NUMBER_OPTION("timeout", FIELD(timeout), 1, 86400, CONNECTED, ALL_TESTS),
+	[OPT_TOS]	= NUMBER_OPTION("tos", FIELD(tos), 0, 255, PING, ALL_TESTS),
+	[OPT_VERBOSE]	= FLAG_OPTION("verbose", FIELD(verbose), PING, TEST(PING)),
+	[OPT_VALIDATE]	= FLAG_OPTION("validate", FIELD(validate), PING, TEST(PING)),
+	[OPT_MEM_MODE]	= OTHER_OPTION("mem_mode", MEM_MODE, FIELD(mem_reg), PING,
+				       TEST(PING) | PERF_TESTS),
+	[OPT_SERVER_INV] = FLAG_OPTION("server_inv", FIELD(server_inv), PING, TEST(PING)),
+	[OPT_READ_INV]	= FLAG_OPTION("read_inv", FIELD(read_inv), PING, TEST(PING)),
+	[OPT_LOCAL_DMA_LKEY] = FLAG_OPTION("local_dma_lkey", FIELD(local_dma_lkey), PING,
+					   TEST(PING) | TEST(WLAT) | TEST(BW)),
+	[OPT_WLAT]	= FLAG_OPTION("wlat", NO_FIELD, PING, TEST(WLAT)),
+	[OPT_RLAT]	= FLAG_OPTION("rlat", NO_FIELD, PING, TEST(RLAT)),
+	[OPT_BW]	= FLAG_OPTION("bw", NO_FIELD, PING, TEST(BW)),
+	[OPT_FR]	= FLAG_OPTION("fr", NO_FIELD, PING, TEST(FR)),
+	[OPT_POLL]	= FLAG_OPTION("poll", FIELD(poll), PING, PERF_TESTS),
+	[OPT_DUPLEX]	= FLAG_OPTION("duplex", FIELD(duplex), PING, TEST(BW)),
+	[OPT_TXDEPTH]	= NUMBER_OPTION("txdepth", FIELD(txdepth), 1, 16384, PING, TEST(BW)),
+	[OPT_QPS]	= NUMBER_OPTION("qps", FIELD(qps), 1, 1024, PING, TEST(BW)),
+	[OPT_BLOCK]	= OTHER_OPTION("block", NAME, FIELD(block), BLOCK_CLIENT | BLOCK_STOP, 0),
+	[OPT_QUEUES]	= NUMBER_OPTION("queues", FIELD(queues), 1, 64, BLOCK_CLIENT, 0),
+	[OPT_DEPTH]	= NUMBER_OPTION("depth", FIELD(depth), 1, 1024, BLOCK_CLIENT, 0),
+	[OPT_FORCE]	= FLAG_OPTION("force", FIELD(force), BLOCK_STOP, 0),
+};
+
+static const char *const test_names[] = {
+	[KRPING_TEST_PING]	= "ping/pong",
+	[KRPING_TEST_WLAT]	= "wlat",
+	[KRPING_TEST_RLAT]	= "rlat",
+	[KRPING_TEST_BW]	= "bw",
+	[KRPING_TEST_FR]	= "fr",
 };
 
 static const char *const role_names[] = {
@@ -153,6 +192,16 @@ static int parse_addr6(char *value, struct krping_options *opt, struct reason *w
 	return 0;
 }
 
+static int parse_mem_mode(const char *value, bool *reg, struct reason *why)
+{
+	if (!strcmp(value, "reg") || !strcmp(value, "dma")) {
+		*reg = value[0] == 'r';
+		return 0;
+	}
+	snprintf(why->buf, why->len, "mem_mode=%s: must be dma or reg", quote(why, value));
+	return -EINVAL;
+}
+
 /* The table writes names with '_'; users of tools write '-' as well. */
 static bool same_name(const char *name, const char *given)
 {
@@ -169,7 +218,7 @@ static int find_option(const char *name)
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++)
 		if (same_name(option_defs[id].name, name))
 			return id;
-	return -ENOENT;
+	return same_name("tx_depth", name) ? OPT_TXDEPTH : -ENOENT;
 }
 
 static int parse_value(const struct option_def *def, char *value, struct krping_options *opt,
@@ -195,6 +244,8 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 		return parse_number(def, value, field, why);
 	case NAME:
 		return parse_name(value, field, why);
+	case MEM_MODE:
+		return parse_mem_mode(value, field, why);
 	case ADDR4:
 		return parse_addr4(value, opt, why);
 	default:
@@ -247,16 +298,51 @@ static int decide_role(struct krping_options *opt, unsigned int given, struct re
 	return -EINVAL;
 }
 
+static int decide_test(struct krping_options *opt, unsigned int given, struct reason *why)
+{
+	switch (given & (BIT(OPT_WLAT) | BIT(OPT_RLAT) | BIT(OPT_BW) | BIT(OPT_FR))) {
+	case 0:
+		opt->test = KRPING_TEST_PING;
+		return 0;
+	case BIT(OPT_WLAT):
+		opt->test = KRPING_TEST_WLAT;
+		return 0;
+	case BIT(OPT_RLAT):
+		opt->test = KRPING_TEST_RLAT;
+		return 0;
+	case BIT(OPT_BW):
+		opt->test = KRPING_TEST_BW;
+		return 0;
+	case BIT(OPT_FR):
+		opt->test = KRPING_TEST_FR;
+		return 0;
+	}
+	snprintf(why->buf, why->len, "at most one of wlat, rlat, bw and fr can be given");
+	return -EINVAL;
+}
+
 static int check_role(const struct krping_options *opt, unsigned int given, struct reason *why)
 {
-	unsigned int role = BIT(opt->role);
+	unsigned int role = BIT(opt->role), test = BIT(opt->test);
 	int id;
 
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++) {
-		if (!(given & BIT(id)) || option_defs[id].roles & role)
+		if (!(given & BIT(id)))
 			continue;
-		snprintf(why->buf, why->len, "%s does not go with %s", option_defs[id].name,
-			 role_names[opt->role]);
+		if (!(option_defs[id].roles & role)) {
+			snprintf(why->buf, why->len, "%s does not go with %s",
+				 option_defs[id].name, role_names[opt->role]);
+			return -EINVAL;
+		}
+		if (role & PING && !(option_defs[id].tests & test)) {
+			snprintf(why->buf, why->len, "%s does not go with %s",
+				 option_defs[id].name, test_names[opt->test]);
+			return -EINVAL;
+		}
+	}
+	if ((opt->server_inv || opt->read_inv) && !opt->mem_reg) {
+		snprintf(why->buf, why->len, "%s needs mem_mode=reg",
+			 opt->server_inv ? "server_inv" : "read_inv");
 		return -EINVAL;
 	}
 	if (role & CONNECTED && !(given & BIT(OPT_ADDR)) == !(given & BIT(OPT_ADDR6))) {
@@ -278,6 +364,11 @@ static void set_defaults(struct krping_options *opt, unsigned int given)
 		opt->size = opt->role == KRPING_PING_SERVER ? 65536 : 64;
 	if (!(given & BIT(OPT_TIMEOUT)))
 		opt->timeout = opt->role == KRPING_BLOCK_CLIENT ? 600 : 10;
+	opt->has_tos = given & BIT(OPT_TOS);
+	if (!(given & BIT(OPT_TXDEPTH)))
+		opt->txdepth = 64;
+	if (!(given & BIT(OPT_QPS)))
+		opt->qps = 1;
 	if (!(given & BIT(OPT_QUEUES)))
 		opt->queues = 1;
 	if (!(given & BIT(OPT_DEPTH)))
@@ -305,6 +396,8 @@ int krping_options_parse(char *text, struct krping_options *opt, char *why_buf, 
 		text = next;
 	}
 	ret = decide_role(opt, given, &why);
+	if (!ret)
+		ret = decide_test(opt, given, &why);
 	if (!ret)
 		ret = check_role(opt, given, &why);
 	if (!ret)

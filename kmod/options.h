@@ -31,19 +31,33 @@ enum krping_role {
 /**
  * struct krping_options - a valid command
  * @role:	what to do
+ * @test:	of a ping/pong command
  * @family:	AF_INET or AF_INET6; not set for KRPING_BLOCK_STOP
  * @addr:	the address in network order: 4 or 16 bytes
  * @ifname:	scope of an IPv6 address, "" for none
  * @port:	host order
- * @count:	pings, 0 for endless
- * @size:	bytes of one ping; for a server the most that it takes
+ * @count:	pings, or operations of a test on each connection; 0 for endless
+ * @size:	bytes of one operation; for a server the most that it takes
  * @timeout:	seconds
+ * @tos:	type of service of the connection's packets, if @has_tos
+ * @txdepth:	RDMA WRITEs in flight on each connection of a bandwidth test
+ * @qps:	connections of a bandwidth test
  * @queues:	queue pairs of a block session
  * @depth:	requests in flight on each
+ * @verbose:	log data
+ * @validate:	compare data
+ * @mem_reg:	memory is registered anew for each use (mem_mode=reg)
+ * @server_inv:	the server's SENDs invalidate the client's key
+ * @read_inv:	the server's RDMA READs invalidate its own key
+ * @local_dma_lkey: the source of RDMA WRITEs is not registered
+ * @poll:	spin for completions, do not sleep
+ * @duplex:	the server of a bandwidth test writes as well
+ * @force:	stop a device that is in use
  * @block:	name of the volume, NUL padded to the end
  */
 struct krping_options {
 	enum krping_role role;
+	enum krping_test_kind test;
 	u16 family;
 	u8 addr[16];
 	char ifname[KRPING_IFNAME_LEN];
@@ -51,10 +65,20 @@ struct krping_options {
 	u32 count;
 	u32 size;
 	u32 timeout;
+	u32 tos;
+	u32 txdepth;
+	u32 qps;
 	u32 queues;
 	u32 depth;
 	bool verbose;
 	bool validate;
+	bool mem_reg;
+	bool server_inv;
+	bool read_inv;
+	bool local_dma_lkey;
+	bool poll;
+	bool duplex;
+	bool has_tos;
 	bool force;
 	char block[KRPING_VOLUME_LEN];
 };

@@ -191,6 +191,12 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.retry_count = 7,
 		.rnr_retry_count = 7,
 	};
+	struct krping_queue_attr attr = {
+		.send_wr = 2 * s->opt.depth,	/* a message and a REG_MR for each command */
+		.recv_wr = s->opt.depth + 1,
+		.vector = q->index,
+		.poll = IB_POLL_WORKQUEUE,
+	};
 	struct krping_grant grant;
 	struct krping_hello hello;
 	int ret;
@@ -200,11 +206,10 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;
-	ret = krping_conn_open(&q->conn, s->net, &s->peer, timeout);
+	ret = krping_conn_open(&q->conn, s->net, &s->peer, -1, timeout);
 	if (ret)
 		return ret;
-	/* A message and a REG_MR for each command. */
-	ret = krping_conn_alloc(&q->conn, 2 * s->opt.depth, s->opt.depth + 1, q->index);
+	ret = krping_conn_alloc(&q->conn, &attr);
 	if (ret)
 		goto close;
 	make_hello(q, &hello);

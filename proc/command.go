@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,21 +24,47 @@ const (
 	Stop   Role = "stop"
 )
 
+// A Test is what a ping/pong command runs.
+type Test string
+
+// Tests. The zero value of a Command is Ping.
+const (
+	Ping         Test = "ping"
+	WriteLatency Test = "wlat"
+	ReadLatency  Test = "rlat"
+	Bandwidth    Test = "bw"
+	FastRegister Test = "fr"
+)
+
 // Command is a command of /proc/krping. A zero field is not written: the module's
-// default holds.
+// default holds. Options says what each option means.
 type Command struct {
-	Role     Role
-	Addr     netip.Addr // with a zone if it is link-local
-	Port     uint16
-	Count    *uint32 // pings; 0: until it is interrupted
-	Size     uint32  // bytes of a ping
-	Timeout  time.Duration
-	Verbose  bool
-	Validate bool
-	Block    string // name of a volume
-	Queues   uint32
-	Depth    uint32
-	Force    bool
+	Role    Role
+	Addr    netip.Addr // with a zone if it is link-local
+	Port    uint16
+	Timeout time.Duration // whole seconds
+
+	// ping/pong
+	Test         Test
+	Count        *uint32 // 0: until it is interrupted
+	Size         uint32  // bytes
+	TOS          *uint8
+	Verbose      bool
+	Validate     bool
+	MemMode      string // dma or reg
+	ServerInv    bool
+	ReadInv      bool
+	LocalDMALkey bool
+	Poll         bool
+	Duplex       bool
+	TxDepth      uint32
+	QPs          uint32
+
+	// block sessions
+	Block  string // name of a volume
+	Queues uint32
+	Depth  uint32
+	Force  bool
 }
 
 // maxCommand is the module's limit in bytes, with the end.
@@ -45,39 +72,53 @@ const maxCommand = 512
 
 var volumeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,27}$`)
 
+func (c Command) context() Context {
+	switch {
+	case c.Role == Stop:
+		return BlockStop
+	case c.Role == Server:
+		return PingServer
+	case c.Block != "":
+		return BlockClient
+	}
+	return PingClient
+}
+
+func (c Command) test() Test {
+	if c.Test == "" {
+		return Ping
+	}
+	return c.Test
+}
+
 // Check returns what the module would refuse, and what would be right.
 func (c Command) Check() error {
-	block, ping := c.Block != "", c.Block == "" && c.Role != Stop
 	switch {
 	case c.Role != Client && c.Role != Server && c.Role != Stop:
 		return fmt.Errorf("role %q: must be client, server or stop", c.Role)
-	case c.Role == Stop && !block:
+	case !slices.Contains([]Test{Ping, WriteLatency, ReadLatency, Bandwidth, FastRegister}, c.test()):
+		return fmt.Errorf("test %q: must be ping, wlat, rlat, bw or fr", c.Test)
+	case c.Role == Stop && c.Block == "":
 		return errors.New("stop needs the name of a volume")
 	case c.Role != Stop && !c.Addr.IsValid():
 		return errors.New("an address is needed")
-	case c.Role == Stop && c.Addr.IsValid():
-		return errors.New("stop takes no address")
-	case block && !volumeName.MatchString(c.Block):
+	case c.Role == Server && c.Block != "":
+		return errors.New("block does not go with a server: a volume is served by krping-bridge")
+	case c.Block != "" && !volumeName.MatchString(c.Block):
 		return fmt.Errorf("volume name %q: must be 1 to 27 letters, digits, '.', '_' or '-'", c.Block)
-	case c.Role == Server && block:
-		return errors.New("block does not go with server: a volume is served by krping-bridge")
-	case !ping && (c.Count != nil || c.Size != 0 || c.Verbose || c.Validate):
-		return errors.New("count, size, verbose and validate are for pings, not for a volume")
-	case c.Role == Server && c.Count != nil:
-		return errors.New("count is the client's to say")
-	case !(block && c.Role == Client) && (c.Queues != 0 || c.Depth != 0):
-		return errors.New("queues and depth go with a client that has a volume")
-	case c.Role != Stop && c.Force:
-		return errors.New("force goes with stop")
-	case c.Size > 1<<30:
-		return fmt.Errorf("size %d: must be 1 to %d bytes", c.Size, 1<<30)
-	case c.Queues > 64:
-		return fmt.Errorf("queues %d: must be 1 to 64", c.Queues)
-	case c.Depth > 1024:
-		return fmt.Errorf("depth %d: must be 1 to 1024", c.Depth)
+	case c.MemMode != "" && c.MemMode != "dma" && c.MemMode != "reg":
+		return fmt.Errorf("mem_mode %q: must be dma or reg", c.MemMode)
+	case (c.ServerInv || c.ReadInv) && c.MemMode != "reg":
+		return errors.New("server_inv and read_inv need mem_mode=reg")
 	}
 	if seconds := c.Timeout.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
 		return fmt.Errorf("timeout %v: must be whole seconds, 1 to 86400", c.Timeout)
+	}
+	settings := c.settings()
+	for _, s := range settings {
+		if err := option(s.name).check(s.value, c.context(), c.test()); err != nil {
+			return err
+		}
 	}
 	if n := len(c.text()); n >= maxCommand {
 		return fmt.Errorf("command of %d bytes: must be less than %d", n, maxCommand)
@@ -94,28 +135,62 @@ func (c Command) String() string {
 	return c.text()
 }
 
-func (c Command) text() string {
-	options := []string{string(c.Role)}
-	add := func(given bool, option string) {
+// A setting is an option that a command gives.
+type setting struct{ name, value string }
+
+func (c Command) settings() []setting {
+	settings := []setting{{name: string(c.Role)}}
+	flag := func(name string, given bool) {
 		if given {
-			options = append(options, option)
+			settings = append(settings, setting{name: name})
 		}
 	}
-	number := func(name string, n uint32) { add(n != 0, name+"="+strconv.FormatUint(uint64(n), 10)) }
+	value := func(name, value string, given bool) {
+		if given {
+			settings = append(settings, setting{name, value})
+		}
+	}
+	number := func(name string, n uint32) { value(name, strconv.FormatUint(uint64(n), 10), n != 0) }
 	addr := c.Addr.Unmap()
-	add(addr.Is4(), "addr="+addr.String())
-	add(addr.Is6(), "addr6="+addr.String())
+	value("addr", addr.String(), addr.Is4())
+	value("addr6", addr.String(), addr.Is6())
 	number("port", uint32(c.Port))
+	if c.Test != "" {
+		flag(string(c.Test), c.Test != Ping)
+	}
 	if c.Count != nil {
-		options = append(options, "count="+strconv.FormatUint(uint64(*c.Count), 10))
+		value("count", strconv.FormatUint(uint64(*c.Count), 10), true)
 	}
 	number("size", c.Size)
 	number("timeout", uint32(c.Timeout/time.Second))
-	add(c.Verbose, "verbose")
-	add(c.Validate, "validate")
-	add(c.Block != "", "block="+c.Block)
+	if c.TOS != nil {
+		value("tos", strconv.Itoa(int(*c.TOS)), true)
+	}
+	flag("verbose", c.Verbose)
+	flag("validate", c.Validate)
+	value("mem_mode", c.MemMode, c.MemMode != "")
+	flag("server_inv", c.ServerInv)
+	flag("read_inv", c.ReadInv)
+	flag("local_dma_lkey", c.LocalDMALkey)
+	flag("poll", c.Poll)
+	flag("duplex", c.Duplex)
+	number("txdepth", c.TxDepth)
+	number("qps", c.QPs)
+	value("block", c.Block, c.Block != "")
 	number("queues", c.Queues)
 	number("depth", c.Depth)
-	add(c.Force, "force")
+	flag("force", c.Force)
+	return settings
+}
+
+func (c Command) text() string {
+	var options []string
+	for _, s := range c.settings() {
+		if s.value == "" {
+			options = append(options, s.name)
+		} else {
+			options = append(options, s.name+"="+s.value)
+		}
+	}
 	return strings.Join(options, ",")
 }

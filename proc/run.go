@@ -32,80 +32,155 @@ func (e *CommandError) Error() string {
 // Unwrap returns the errno, so that errors.Is works with it.
 func (e *CommandError) Unwrap() error { return e.Errno }
 
-// Run writes the command to /proc/krping and returns when it has ended, with what the
-// kernel log said about it; the error of a failed one is a *CommandError. When ctx ends,
-// the command is interrupted as Ctrl-C would.
+// Outcome is what became of a command.
+type Outcome struct {
+	Messages []Message // what the kernel log said about it, oldest first
+	Result   Result    // what a ping/pong command measured, to its end or to its failure
+}
+
+// Running is a command that was written to /proc/krping.
+type Running struct {
+	command Command
+	fd      int
+	log     *Kmsg // nil without the right to read it: a failure then has no reason, but still an errno
+	thread  int
+	stop    context.CancelFunc
+	done    chan struct{} // closed when what follows is set
+	errno   unix.Errno
+	err     error
+}
+
+// Run writes the command to /proc/krping and returns when it has ended; the error of a
+// failed one is a *CommandError. When ctx ends, the command is interrupted as Ctrl-C would.
+func (f FS) Run(ctx context.Context, c Command) (Outcome, error) {
+	r, err := f.Start(ctx, c)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return r.Wait()
+}
+
+// Start writes the command to /proc/krping, as Run does, and does not wait for its end. The
+// caller has to call Wait.
 //
 // The write blocks a thread of its own on which all signals are blocked but one, so that
 // a signal that is meant for another thread (SIGCHLD, the runtime's own) does not
 // interrupt the command; to interrupt it, that one is sent to the thread.
-func (f FS) Run(ctx context.Context, c Command) ([]Message, error) {
+func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	log, logErr := f.OpenKmsg(true) // without it a failure has no reason, but still an errno
-	if logErr == nil {
-		defer log.Close()
+	fd, err := unix.Open(f.path("krping"), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, ErrNotLoaded
 	}
-	thread, errno, err := f.write(ctx, c.text())
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: f.path("krping"), Err: err}
 	}
-	var messages []Message
-	if logErr == nil {
-		messages = ownMessages(log, c, thread)
-	}
-	if errno == 0 {
-		return messages, nil
-	}
-	failure := &CommandError{Command: c.text(), Errno: errno}
-	for _, m := range messages {
-		failure.Reasons = append(failure.Reasons, m.Text)
-	}
-	return messages, failure
+	r := &Running{command: c, fd: fd, done: make(chan struct{})}
+	r.log, _ = f.OpenKmsg(true)
+	ctx, r.stop = context.WithCancel(ctx)
+	tid := make(chan int, 1)
+	go r.write(tid)
+	r.thread = <-tid
+	go r.interruptAt(ctx)
+	return r, nil
 }
 
-// write returns the id of the thread that wrote, which tags the module's messages.
-func (f FS) write(ctx context.Context, text string) (thread int, errno unix.Errno, err error) {
-	fd, err := unix.Open(f.path("krping"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return 0, 0, ErrNotLoaded
-	}
+func (r *Running) write(tid chan<- int) {
+	defer close(r.done)
+	runtime.LockOSThread() // for good: the thread ends with its mask
+	err := blockOtherSignals()
+	tid <- unix.Gettid()
 	if err != nil {
-		return 0, 0, &os.PathError{Op: "open", Path: f.path("krping"), Err: err}
+		r.err = fmt.Errorf("block signals: %w", err)
+		return
 	}
-	defer unix.Close(fd)
+	_, err = unix.Write(r.fd, []byte(r.command.text()))
+	r.errno, _ = err.(unix.Errno)
+}
 
-	type result struct {
-		errno unix.Errno
-		err   error
-	}
-	done := make(chan result, 1)
-	tid := make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its mask
-		tid <- unix.Gettid()
-		if err := blockOtherSignals(); err != nil {
-			done <- result{err: fmt.Errorf("block signals: %w", err)}
-			return
-		}
-		_, err := unix.Write(fd, []byte(text))
-		errno, _ := err.(unix.Errno)
-		done <- result{errno: errno}
-	}()
-	thread = <-tid
+func (r *Running) interruptAt(ctx context.Context) {
 	select {
-	case r := <-done:
-		return thread, r.errno, r.err
+	case <-r.done:
+		return
 	case <-ctx.Done():
 	}
 	for { // again, should the signal come just before the write
-		_ = unix.Tgkill(os.Getpid(), thread, interrupt)
+		_ = unix.Tgkill(os.Getpid(), r.thread, interrupt)
 		select {
-		case r := <-done:
-			return thread, r.errno, r.err
+		case <-r.done:
+			return
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+}
+
+// Stop interrupts the command.
+func (r *Running) Stop() { r.stop() }
+
+// Done is closed when the command has ended.
+func (r *Running) Done() <-chan struct{} { return r.done }
+
+// Result returns what a ping/pong command has measured so far.
+func (r *Running) Result() (Result, error) {
+	text, err := preadAll(r.fd)
+	if err != nil {
+		return Result{}, fmt.Errorf("read the result: %w", err)
+	}
+	results, err := ParseResults(text)
+	if err != nil || len(results) != 1 {
+		return Result{}, errors.Join(errNoResult, err)
+	}
+	return results[0], nil
+}
+
+// Wait waits for the end of the command.
+func (r *Running) Wait() (Outcome, error) {
+	<-r.done
+	r.stop()
+	defer unix.Close(r.fd)
+	var o Outcome
+	if r.log != nil {
+		o.Messages = ownMessages(r.log, r.command, r.thread)
+		defer r.log.Close()
+	}
+	if r.err != nil {
+		return o, r.err
+	}
+	if r.command.context()&ping != 0 {
+		result, err := r.Result()
+		if err != nil && r.errno == 0 {
+			return o, err
+		}
+		o.Result = result
+	}
+	if r.errno == 0 {
+		return o, nil
+	}
+	failure := &CommandError{Command: r.command.text(), Errno: r.errno}
+	for _, m := range o.Messages {
+		failure.Reasons = append(failure.Reasons, m.Text)
+	}
+	return o, failure
+}
+
+// preadAll reads from the beginning: a proc file's text is made anew there.
+func preadAll(fd int) (string, error) {
+	var text []byte
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := unix.Pread(fd, buf, int64(len(text)))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if n == 0 {
+			return string(text), nil
+		}
+		text = append(text, buf[:n]...)
 	}
 }
 

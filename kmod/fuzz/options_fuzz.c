@@ -19,6 +19,13 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->timeout >= 1 && opt->timeout <= 86400);
 	REQUIRE(opt->queues >= 1 && opt->queues <= 64);
 	REQUIRE(opt->depth >= 1 && opt->depth <= 1024);
+	REQUIRE(opt->txdepth >= 1 && opt->txdepth <= 16384);
+	REQUIRE(opt->qps >= 1 && opt->qps <= 1024);
+	REQUIRE(opt->tos <= 255 && (opt->has_tos || !opt->tos));
+	REQUIRE(opt->test <= KRPING_TEST_FR);
+	REQUIRE(opt->test == KRPING_TEST_PING || !opt->server_inv);
+	REQUIRE(opt->test == KRPING_TEST_BW || !opt->duplex);
+	REQUIRE(opt->mem_reg || (!opt->server_inv && !opt->read_inv));
 	REQUIRE(strnlen(opt->ifname, sizeof(opt->ifname)) < sizeof(opt->ifname));
 	REQUIRE(len < sizeof(opt->block));
 	if (opt->role == KRPING_BLOCK_CLIENT || opt->role == KRPING_BLOCK_STOP)

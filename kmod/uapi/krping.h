@@ -38,6 +38,49 @@ struct krping_ping_msg {
 
 static_assert(sizeof(struct krping_ping_msg) == 16, "krping_ping_msg");
 
+#define KRPING_TEST_MAGIC	0x4b525054	/* "KRPT" */
+#define KRPING_TEST_VERSION	1
+
+/* krping_test_hello.test */
+enum krping_test_kind {
+	KRPING_TEST_PING	= 0,
+	KRPING_TEST_WLAT	= 1,	/* both sides RDMA WRITE in turn */
+	KRPING_TEST_RLAT	= 2,	/* one RDMA READ after another */
+	KRPING_TEST_BW		= 3,	/* as many RDMA WRITEs as the send queue holds */
+	KRPING_TEST_FR		= 4,	/* REG_MR and LOCAL_INV, one pair after another */
+};
+
+/* krping_test_hello.flags */
+#define KRPING_TEST_SERVER_INV	0x01	/* the server's SENDs shall invalidate the keys */
+#define KRPING_TEST_DUPLEX	0x02	/* bw: the server shall write as well */
+
+/**
+ * struct krping_test_hello - what a client is going to run; private data of its request
+ * @magic:	KRPING_TEST_MAGIC
+ * @version:	KRPING_TEST_VERSION
+ * @test:	enum krping_test_kind
+ * @flags:	KRPING_TEST_*
+ * @reserved:	zero
+ * @size:	bytes of one operation
+ * @qps:	connections of this client
+ * @reserved2:	zero
+ *
+ * Optional: krping and rping send none, and ignore ours. A server that knows it rejects a
+ * client that it cannot serve, with struct krping_reject. InfiniBand pads it with zeros.
+ */
+struct krping_test_hello {
+	__be32 magic;
+	__u8 version;
+	__u8 test;
+	__u8 flags;
+	__u8 reserved;
+	__be32 size;
+	__be16 qps;
+	__be16 reserved2;
+};
+
+static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
+
 /* ---- block protocol: connection set-up (rdma_cm private data) ---- */
 
 #define KRPING_MAGIC		0x4b525042	/* "KRPB" */
@@ -116,10 +159,16 @@ enum krping_reject_reason {
 	KRPING_REJ_QUEUES	= 5,	/* value: the most queues of one session */
 	KRPING_REJ_BUSY		= 6,	/* value: the most connections */
 	KRPING_REJ_RESOURCES	= 7,	/* the target is out of memory or queue pairs */
+	/* of a ping/pong server */
+	KRPING_REJ_TEST		= 8,	/* value: the test that it runs */
+	KRPING_REJ_SIZE		= 9,	/* value: the largest size that it takes */
+	KRPING_REJ_QPS		= 10,	/* value: the connections that it takes */
+	KRPING_REJ_SERVER_INV	= 11,	/* value: 1 if it invalidates keys, else 0 */
+	KRPING_REJ_TOS		= 12,	/* value: the type of service that it demands */
 };
 
 /**
- * struct krping_reject - why the target refuses; private data of the reject
+ * struct krping_reject - why the target, or a ping/pong server, refuses; private data of the reject
  * @magic:	KRPING_MAGIC
  * @version:	KRPING_VERSION
  * @reserved:	zero

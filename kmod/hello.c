@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "hello.h"
+#include "log.h"
+
+void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt)
+{
+	*hello = (struct krping_test_hello){
+		.magic = cpu_to_be32(KRPING_TEST_MAGIC),
+		.version = KRPING_TEST_VERSION,
+		.test = opt->test,
+		.flags = (opt->server_inv ? KRPING_TEST_SERVER_INV : 0) |
+			 (opt->duplex ? KRPING_TEST_DUPLEX : 0),
+		.size = cpu_to_be32(opt->size),
+		.qps = cpu_to_be16(opt->qps),
+	};
+}
+
+/* What of the hello does not suit: a reason, and what would be right. */
+static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
+					  const struct krping_options *opt, u32 *value)
+{
+	bool server_inv = hello->flags & KRPING_TEST_SERVER_INV;
+
+	if (hello->version != KRPING_TEST_VERSION) {
+		*value = KRPING_TEST_VERSION;
+		return KRPING_REJ_VERSION;
+	}
+	if (hello->test != opt->test) {
+		*value = opt->test;
+		return KRPING_REJ_TEST;
+	}
+	if (be32_to_cpu(hello->size) > opt->size) {
+		*value = opt->size;
+		return KRPING_REJ_SIZE;
+	}
+	if (be16_to_cpu(hello->qps) != opt->qps) {
+		*value = opt->qps;
+		return KRPING_REJ_QPS;
+	}
+	if (server_inv != opt->server_inv) {
+		*value = opt->server_inv;
+		return KRPING_REJ_SERVER_INV;
+	}
+	return 0;
+}
+
+static const char *reason_text(u32 reason)
+{
+	switch (reason) {
+	case KRPING_REJ_VERSION:
+		return "the versions of the protocol differ; the server's is";
+	case KRPING_REJ_TEST:
+		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr):";
+	case KRPING_REJ_SIZE:
+		return "the server's size, the most that it takes, is";
+	case KRPING_REJ_QPS:
+		return "qps must be the same on both sides; the server's is";
+	case KRPING_REJ_SERVER_INV:
+		return "server_inv must be given on both sides or on none; on the server it is";
+	case KRPING_REJ_TOS:
+		return "the server demands tos";
+	case KRPING_REJ_BUSY:
+		return "the server has as many connections as it takes:";
+	default:
+		return "reason";
+	}
+}
+
+/**
+ * krping_hello_check - can the server of a command serve this client?
+ * @conn:	with the client's request
+ * @opt:	the server's command
+ * @reject:	filled in if it can't
+ *
+ * A client that says nothing of its test is served. A server's tos is what it demands: the
+ * client's rules the packets of both.
+ */
+bool krping_hello_check(struct krping_conn *conn, const struct krping_options *opt,
+			struct krping_reject *reject)
+{
+	u32 reason = 0, value = 0, tos = conn->id->route.path_rec->traffic_class;
+	struct krping_test_hello hello = {};
+
+	if (conn->private_len >= sizeof(hello))
+		memcpy(&hello, conn->private, sizeof(hello));
+	if (be32_to_cpu(hello.magic) == KRPING_TEST_MAGIC)
+		reason = unsuited(&hello, opt, &value);
+	if (!reason && opt->has_tos && tos != opt->tos) {
+		reason = KRPING_REJ_TOS;
+		value = opt->tos;
+	}
+	if (!reason)
+		return true;
+	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
+			       value);
+	*reject = (struct krping_reject){
+		.magic = cpu_to_be32(KRPING_MAGIC),
+		.version = KRPING_VERSION,
+		.reason = cpu_to_be16(reason),
+		.value = cpu_to_be32(value),
+	};
+	return false;
+}
+
+/* Log why a server of ours refused. */
+void krping_hello_rejected(struct krping_conn *conn)
+{
+	struct krping_reject reject;
+
+	if (conn->private_len < sizeof(reject))
+		return;
+	memcpy(&reject, conn->private, sizeof(reject));
+	if (be32_to_cpu(reject.magic) == KRPING_MAGIC)
+		krping_err_ratelimited(conn->subject, "%s %u",
+				       reason_text(be16_to_cpu(reject.reason)),
+				       be32_to_cpu(reject.value));
+}

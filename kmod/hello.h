@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What a ping/pong client says of its test before it connects (PROTOCOL.md section 1). */
+#ifndef KRPING_HELLO_H
+#define KRPING_HELLO_H
+
+#include "conn.h"
+#include "options.h"
+
+void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt);
+bool krping_hello_check(struct krping_conn *conn, const struct krping_options *opt,
+			struct krping_reject *reject);
+void krping_hello_rejected(struct krping_conn *conn);
+
+#endif /* KRPING_HELLO_H */

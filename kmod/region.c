@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+
+#include "compat.h"
+#include "log.h"
+#include "region.h"
+
+int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+		     enum dma_data_direction dir)
+{
+	struct ib_device *dev = conn->id->device;
+
+	buf->data = kzalloc(size, GFP_KERNEL);
+	if (!buf->data)
+		return -ENOMEM;
+	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
+	if (ib_dma_mapping_error(dev, buf->dma)) {
+		kfree(buf->data);
+		buf->data = NULL;
+		return -ENOMEM;
+	}
+	buf->size = size;
+	buf->dir = dir;
+	return 0;
+}
+
+void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
+{
+	if (!buf->data)
+		return;
+	ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
+	kfree(buf->data);
+	buf->data = NULL;
+}
+
+struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len)
+{
+	return (struct ib_sge){
+		.addr = buf->dma,
+		.length = len,
+		.lkey = conn->pd->local_dma_lkey,
+	};
+}
+
+int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
+{
+	struct ib_sge sge = krping_buf_sge(conn, buf, buf->size);
+	struct ib_recv_wr wr = {
+		.wr_cqe = &buf->cqe,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+
+	ib_dma_sync_single_for_device(conn->id->device, buf->dma, buf->size, buf->dir);
+	return ib_post_recv(conn->qp, &wr, NULL);
+}
+
+static void free_pages_of(struct krping_region *region)
+{
+	if (region->contiguous)
+		free_pages_exact(region->vaddr, region->size);
+	else
+		vfree(region->vaddr);
+	region->vaddr = NULL;
+}
+
+static int alloc_pages_of(struct krping_conn *conn, struct krping_region *region)
+{
+	if (!region->contiguous) {
+		region->vaddr = vzalloc(region->size);
+		return region->vaddr ? 0 : -ENOMEM;
+	}
+	if (get_order(region->size) >= KRPING_NR_PAGE_ORDERS) {
+		krping_err_ratelimited(conn->subject,
+				       "without a memory region the size is at most %lu: that much contiguous memory the kernel gives",
+				       PAGE_SIZE << (KRPING_NR_PAGE_ORDERS - 1));
+		return -EINVAL;
+	}
+	region->vaddr = alloc_pages_exact(region->size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+	if (region->vaddr)
+		return 0;
+	krping_err_ratelimited(conn->subject, "no %u bytes of contiguous memory", region->size);
+	return -ENOMEM;
+}
+
+static struct page *page_at(const struct krping_region *region, u32 index)
+{
+	void *vaddr = region->vaddr + (size_t)index * PAGE_SIZE;
+
+	return region->contiguous ? virt_to_page(vaddr) : vmalloc_to_page(vaddr);
+}
+
+static int list_pages(struct krping_region *region, u32 nr_pages)
+{
+	struct page **pages;
+	u32 i;
+	int ret;
+
+	pages = kvmalloc_array(nr_pages, sizeof(*pages), GFP_KERNEL);
+	if (!pages)
+		return -ENOMEM;
+	for (i = 0; i < nr_pages; i++)
+		pages[i] = page_at(region, i);
+	ret = sg_alloc_table_from_pages(&region->sgt, pages, nr_pages, 0, region->size,
+					GFP_KERNEL);
+	kvfree(pages);
+	return ret;
+}
+
+static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages,
+		      unsigned int flags)
+{
+	struct ib_device *dev = conn->id->device;
+	struct ib_port_attr port;
+	int ret;
+
+	ret = ib_query_port(dev, conn->id->port_num, &port);
+	if (!ret)
+		ret = krping_conn_check_limit(conn, "bytes in a message", size, port.max_msg_sz);
+	if (!ret && flags & KRPING_REGION_MR)
+		ret = krping_conn_check_limit(conn, "pages of 4096 bytes in a memory region",
+					      nr_pages, dev->attrs.max_fast_reg_page_list_len);
+	return ret;
+}
+
+/**
+ * krping_region_alloc - memory, mapped for the device of a connection
+ * @conn:	with a PD
+ * @region:	zeroed
+ * @size:	bytes
+ * @flags:	KRPING_REGION_*, at least one
+ * @done:	KRPING_REGION_MR: completion of the registering work request
+ *
+ * Return: 0 or a negative errno with nothing left allocated.
+ */
+int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
+			unsigned int flags, void (*done)(struct ib_cq *cq, struct ib_wc *wc))
+{
+	struct ib_device *dev = conn->id->device;
+	u32 nr_pages = DIV_ROUND_UP(size, PAGE_SIZE);
+	int ret;
+
+	ret = check_size(conn, size, nr_pages, flags);
+	if (ret)
+		return ret;
+	region->contiguous = flags & KRPING_REGION_CONTIGUOUS;
+	region->size = size;
+	region->cqe.done = done;
+	ret = alloc_pages_of(conn, region);
+	if (ret)
+		return ret;
+	ret = list_pages(region, nr_pages);
+	if (ret)
+		goto free_vaddr;
+	region->nents = ib_dma_map_sg(dev, region->sgt.sgl, region->sgt.orig_nents,
+				      DMA_BIDIRECTIONAL);
+	if (!region->nents) {
+		ret = -ENOMEM;
+		goto free_sgt;
+	}
+	if (region->contiguous && region->nents != 1) {
+		krping_err_ratelimited(conn->subject,
+				       "%s maps %u contiguous bytes in %d pieces: give a smaller size",
+				       dev->name, size, region->nents);
+		ret = -EINVAL;
+		goto unmap;
+	}
+	if (!(flags & KRPING_REGION_MR))
+		return 0;
+	region->mr = ib_alloc_mr(conn->pd, IB_MR_TYPE_MEM_REG, nr_pages);
+	if (!IS_ERR(region->mr))
+		return 0;
+	ret = PTR_ERR(region->mr);
+	region->mr = NULL;
+unmap:
+	ib_dma_unmap_sg(dev, region->sgt.sgl, region->sgt.orig_nents, DMA_BIDIRECTIONAL);
+free_sgt:
+	sg_free_table(&region->sgt);
+free_vaddr:
+	free_pages_of(region);
+	return ret;
+}
+
+/* Twin of krping_region_alloc(); the queue pair is drained. */
+void krping_region_free(struct krping_conn *conn, struct krping_region *region)
+{
+	if (!region->vaddr)
+		return;
+	if (region->mr)
+		ib_dereg_mr(region->mr);
+	ib_dma_unmap_sg(conn->id->device, region->sgt.sgl, region->sgt.orig_nents,
+			DMA_BIDIRECTIONAL);
+	sg_free_table(&region->sgt);
+	free_pages_of(region);
+}
+
+/**
+ * krping_region_prepare - the work requests that give the region a new key
+ * @region:	with KRPING_REGION_MR
+ * @access:	IB_ACCESS_*
+ *
+ * One or two: the old key, if it is valid, is invalidated first. The last one, the
+ * REG_MR, is signalled. To be posted when no other work request of the queue pair is in
+ * flight, and waited for: rxe executes a LOCAL_INV or REG_MR that is done but not yet
+ * completed a second time when it retransmits, and fails the queue pair.
+ *
+ * Return: the first work request, or NULL if the device cannot map the pages.
+ */
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access)
+{
+	bool invalidate = region->valid;
+
+	region->inv_wr = (struct ib_send_wr){
+		.next = &region->reg_wr.wr,
+		.opcode = IB_WR_LOCAL_INV,
+		.ex.invalidate_rkey = region->mr->rkey,
+		.wr_cqe = &region->cqe,
+	};
+	ib_update_fast_reg_key(region->mr, ib_inc_rkey(region->mr->rkey));
+	if (ib_map_mr_sg(region->mr, region->sgt.sgl, region->nents, NULL, PAGE_SIZE) !=
+	    region->nents)
+		return NULL;
+	region->reg_wr = (struct ib_reg_wr){
+		.wr = {
+			.wr_cqe = &region->cqe,
+			.opcode = IB_WR_REG_MR,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.mr = region->mr,
+		.key = region->mr->rkey,
+		.access = access,
+	};
+	region->valid = true;
+	return invalidate ? &region->inv_wr : &region->reg_wr.wr;
+}
+
+/**
+ * krping_region_sge - the first bytes, for a work request of this side
+ * @conn:	of the region
+ * @region:	registered if it has a memory region
+ * @len:	bytes
+ * @local_key:	KRPING_REGION_CONTIGUOUS: by the PD's key, registered or not
+ */
+struct ib_sge krping_region_sge(const struct krping_conn *conn,
+				const struct krping_region *region, u32 len, bool local_key)
+{
+	bool by_mr = region->mr && !local_key;
+
+	return (struct ib_sge){
+		.addr = by_mr ? region->mr->iova : sg_dma_address(region->sgt.sgl),
+		.length = len,
+		.lkey = by_mr ? region->mr->lkey : conn->pd->local_dma_lkey,
+	};
+}
+
+/* Where the peer finds it. */
+u64 krping_region_addr(const struct krping_region *region)
+{
+	return region->mr ? region->mr->iova : sg_dma_address(region->sgt.sgl);
+}
+
+/* The key that a peer is told. */
+u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region)
+{
+	return region->mr ? region->mr->rkey : conn->pd->unsafe_global_rkey;
+}
+
+void krping_region_for_device(struct krping_conn *conn, struct krping_region *region)
+{
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sg(region->sgt.sgl, sg, region->nents, i)
+		ib_dma_sync_single_for_device(conn->id->device, sg_dma_address(sg),
+					      sg_dma_len(sg), DMA_BIDIRECTIONAL);
+}
+
+void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region)
+{
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sg(region->sgt.sgl, sg, region->nents, i)
+		ib_dma_sync_single_for_cpu(conn->id->device, sg_dma_address(sg), sg_dma_len(sg),
+					   DMA_BIDIRECTIONAL);
+}

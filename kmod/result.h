@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What a ping/pong command measured (PROTOCOL.md section 3.1): totals, and a histogram
+ * of the time of each operation, taken where it ran.
+ */
+#ifndef KRPING_RESULT_H
+#define KRPING_RESULT_H
+
+#include <linux/kref.h>
+#include <linux/ktime.h>
+#include <linux/seq_file.h>
+#include <rdma/ib_verbs.h>
+
+#include "options.h"
+
+/*
+ * Log-linear buckets: 64 of 1 ns, then 32 for each doubling, so that a bucket is at most
+ * 1/32 of its value wide; what takes 2^36 ns (68 s) or longer is in the last one.
+ */
+#define KRPING_HIST_SUB_BITS	5
+#define KRPING_HIST_VALUE_BITS	36
+#define KRPING_HIST_BUCKETS \
+	((KRPING_HIST_VALUE_BITS - KRPING_HIST_SUB_BITS + 1) << KRPING_HIST_SUB_BITS)
+
+enum krping_result_state {
+	KRPING_RESULT_CONNECTING,	/* or listening */
+	KRPING_RESULT_RUNNING,
+	KRPING_RESULT_DONE,
+};
+
+/**
+ * struct krping_result - what a command measured
+ * @ref:	held by its thread, by the open file that it was written to, and by the
+ *		list of the last results
+ * @id:		counts commands, from 1
+ * @pid:	thread that wrote the command
+ * @opt:	the command
+ * @peer:	address of the command
+ * @ibdev:	RDMA device; constant once @state is not KRPING_RESULT_CONNECTING
+ * @state:	released when what it tells of is written
+ * @error:	errno of the command, 0 while it runs
+ * @size:	bytes of one operation: a server's is its client's
+ * @ops:	operations completed
+ * @start:	when the first operation began
+ * @ns:		from @start to the end of the last operation that completed
+ * @min:	shortest operation in ns; meaningful if @timed is not 0
+ * @max:	longest
+ * @sum:	of all that were timed
+ * @timed:	operations in @hist
+ * @hist:	operations by their time
+ *
+ * Written by the command's thread alone. A reader may see an operation in one number
+ * and not yet in another.
+ */
+struct krping_result {
+	struct kref ref;
+	u64 id;
+	pid_t pid;
+	struct krping_options opt;
+	char peer[64];
+	char ibdev[IB_DEVICE_NAME_MAX];
+	enum krping_result_state state;
+	int error;
+	u32 size;
+	u64 ops;
+	ktime_t start;
+	u64 ns;
+	u64 min;
+	u64 max;
+	u64 sum;
+	u64 timed;
+	u64 hist[KRPING_HIST_BUCKETS];
+};
+
+struct krping_result *krping_result_new(const struct krping_options *opt);
+void krping_result_get(struct krping_result *result);
+void krping_result_put(struct krping_result *result);
+void krping_result_running(struct krping_result *result, const char *ibdev);
+void krping_result_count(struct krping_result *result, u64 ops, ktime_t now);
+void krping_result_time(struct krping_result *result, ktime_t from, ktime_t now);
+void krping_result_done(struct krping_result *result, int error);
+void krping_result_show(struct seq_file *seq, struct krping_result *result);
+void krping_results_show(struct seq_file *seq);
+void krping_results_exit(void);
+
+#endif /* KRPING_RESULT_H */

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// module builds the module's own parser for user space.
+func module(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "options")
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../kmod", "-o", program, "../kmod/fuzz/options_dump.c").CombinedOutput(); err != nil {
+		t.Fatalf("build the module's parser: %v\n%s", err, out)
+	}
+	return program
+}
+
+func TestOptionsAreTheModules(t *testing.T) {
+	out, err := exec.Command(module(t)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5}
+	var want strings.Builder
+	for _, o := range Options {
+		tests := o.Tests
+		if o.Contexts == BlockStop || o.Contexts&ping == 0 {
+			tests = 0
+		}
+		fmt.Fprintf(&want, "%s kind=%d min=%d max=%d roles=%d tests=%d\n", o.Name, kinds[o.Value], o.Min, o.Max, o.moduleRoles(), tests)
+	}
+	if string(out) != want.String() {
+		t.Errorf("the module's options:\n%s\nours:\n%s", out, want.String())
+	}
+}
+
+// moduleRoles is the bit set of enum krping_role.
+func (o Option) moduleRoles() uint { return uint(o.Contexts) }
+
+func TestReferenceIsTheOptions(t *testing.T) {
+	data, err := os.ReadFile("../kmod/PROTOCOL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), OptionTable()) {
+		t.Errorf("kmod/PROTOCOL.md does not contain this table:\n%s", OptionTable())
+	}
+}
+
+// Every combination of options that change which others are allowed: what Check says is
+// what the module says.
+func TestCheckAgreesWithTheModule(t *testing.T) {
+	var commands []Command
+	for _, role := range []Role{Client, Server, Stop} {
+		for _, block := range []string{"", "v"} {
+			for _, test := range []Test{"", WriteLatency, ReadLatency, Bandwidth, FastRegister} {
+				for bits := range 1 << 13 {
+					bit := func(n int) bool { return bits>>n&1 == 1 }
+					c := Command{
+						Role: role, Block: block, Test: test, Verbose: bit(0), Validate: bit(0), ServerInv: bit(2), ReadInv: bit(3),
+						LocalDMALkey: bit(4), Poll: bit(5), Duplex: bit(6), Force: bit(7),
+					}
+					if bit(1) {
+						c.MemMode = "reg"
+					}
+					if !bit(8) {
+						c.Addr = netip.MustParseAddr("192.168.77.1")
+					}
+					if bit(9) {
+						c.TxDepth, c.QPs = 16384, 1024
+					}
+					if bit(10) {
+						c.Queues, c.Depth = 64, 1024
+					}
+					if bit(11) {
+						tos, count := uint8(255), uint32(0)
+						c.TOS, c.Count, c.Size = &tos, &count, 1<<30
+					}
+					if bit(12) {
+						c.Timeout, c.Port = 86400*time.Second, 65535
+					}
+					commands = append(commands, c)
+				}
+			}
+		}
+	}
+	for _, c := range []Command{
+		{TxDepth: 16385, Test: Bandwidth}, {QPs: 1025, Test: Bandwidth}, {Size: 1<<30 + 1}, {Block: "v", Queues: 65}, {Block: "v", Depth: 1025},
+		{MemMode: "x"}, {Timeout: 86401 * time.Second}, {Block: strings.Repeat("a", 28)}, {Block: "a/b"},
+	} {
+		c.Role, c.Addr = Client, netip.MustParseAddr("fe80::1%eth0")
+		commands = append(commands, c)
+	}
+	var input strings.Builder
+	for _, c := range commands {
+		fmt.Fprintln(&input, c.text())
+	}
+	cmd := exec.Command(module(t))
+	cmd.Stdin = strings.NewReader(input.String())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewScanner(strings.NewReader(string(out)))
+	legal := 0
+	for _, c := range commands {
+		if !answers.Scan() {
+			t.Fatal("the module's parser gave too few answers")
+		}
+		err := c.Check()
+		if (answers.Text() == "ok") != (err == nil) {
+			t.Fatalf("%s: the module says %q, Check %v", c.text(), answers.Text(), err)
+		}
+		if err == nil {
+			legal++
+		}
+	}
+	if legal < 100 || legal > len(commands)-100 {
+		t.Errorf("%d of %d commands are legal: this does not test both", legal, len(commands))
+	}
+}
