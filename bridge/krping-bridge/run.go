@@ -15,6 +15,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/target"
@@ -25,6 +26,8 @@ import (
 // options of the command line.
 type options struct {
 	listen    string
+	ping      string
+	pingSize  string
 	name      string
 	store     string
 	size      string
@@ -39,13 +42,16 @@ type options struct {
 func run(ctx context.Context, args []string) error {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "krping-bridge --listen ADDR:PORT --store file:PATH --size SIZE",
-		Short: "Serve volumes to krping block clients over RDMA",
-		Long: `Serve volumes to krping block clients over RDMA.
+		Use:   "krping-bridge [--listen ADDR:PORT --store file:PATH --size SIZE] [--ping ADDR:PORT]",
+		Short: "Serve volumes to krping block clients over RDMA, and answer ping/pong clients",
+		Long: `Serve volumes to krping block clients over RDMA, and answer ping/pong clients.
 
 A write is stable on the store when it is answered, unless --writeback is given.
+With --ping, krpingctl client (pings, --rlat, --bw), krping and rping get answers on a host
+without the kernel module, any number of them at once.
 Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 		Example: `  krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img --size 1GiB
+  krping-bridge --ping 192.168.77.1:9900
   krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,readonly`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
@@ -54,6 +60,8 @@ Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "`address` of an RDMA device, and port (default port 9999)")
+	f.StringVar(&o.ping, "ping", "", "`address` and port (default port 9999) to answer ping/pong clients on")
+	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
 	f.StringVar(&o.store, "store", "", "where the volume rests: file:`PATH` or mem:")
 	f.StringVar(&o.size, "size", "", "`size` of the volume; a file that exists has its own")
 	f.StringVar(&o.name, "name", "vol0", "`name` of the volume")
@@ -79,26 +87,41 @@ func logger(o options) zerolog.Logger {
 		Level(level).With().Timestamp().Logger()
 }
 
-func listenAddr(s string) (netip.AddrPort, error) {
-	if s == "" {
-		return netip.AddrPort{}, errors.New("--listen ADDR:PORT is needed: the address of an RDMA device of this host")
-	}
+func listenAddr(flag, s string) (netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
 		return netip.AddrPortFrom(addr, 9999), nil
 	}
 	addr, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return addr, fmt.Errorf("--listen %s: must be an IP address and a port, like 192.168.77.1:9999 or [fd77::1]:9999", s)
+		return addr, fmt.Errorf("%s %s: must be an IP address and a port, like 192.168.77.1:9999 or [fd77::1]:9999", flag, s)
 	}
 	return addr, nil
 }
 
+// serve runs the services that the options name until ctx ends or one of them fails.
 func serve(ctx context.Context, o options) error {
-	addr, err := listenAddr(o.listen)
+	if o.listen == "" && o.ping == "" {
+		return errors.New("--listen ADDR:PORT for volumes, --ping ADDR:PORT, or both are needed: the address of an RDMA device of this host")
+	}
+	if o.listen == "" && (o.store != "" || len(o.volumes) > 0) {
+		return errors.New("--listen ADDR:PORT is needed to serve a volume: the address of an RDMA device of this host")
+	}
+	log := logger(o)
+	services, ctx := errgroup.WithContext(ctx)
+	if o.ping != "" {
+		services.Go(func() error { return servePings(ctx, log, o) })
+	}
+	if o.listen != "" {
+		services.Go(func() error { return serveVolumes(ctx, log, o) })
+	}
+	return services.Wait()
+}
+
+func serveVolumes(ctx context.Context, log zerolog.Logger, o options) error {
+	addr, err := listenAddr("--listen", o.listen)
 	if err != nil {
 		return err
 	}
-	log := logger(o)
 	volumes, err := openVolumes(o)
 	if err != nil {
 		return err
@@ -120,7 +143,7 @@ func serve(ctx context.Context, o options) error {
 	}
 	stop := onSignal(unix.SIGUSR1, logCounters)
 	defer stop()
-	err = accept(ctx, log, t, l)
+	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, t, r) }, t.Close)
 	logCounters()
 	return err
 }
@@ -152,14 +175,19 @@ func announce(addr netip.AddrPort, device string, volumes []*target.Volume) {
 	for i, v := range volumes {
 		names[i] = fmt.Sprintf("%s %s", v.Name, humanize.IBytes(uint64(v.Store.Size())))
 	}
-	if device == "" {
-		device = "all RDMA devices"
-	}
-	fmt.Printf("listening on %s (%s), volumes: %s\n", addr, device, strings.Join(names, ", "))
+	fmt.Printf("listening on %s (%s), volumes: %s\n", addr, deviceName(device), strings.Join(names, ", "))
 }
 
-// accept serves clients until ctx ends, then closes all of them and the stores.
-func accept(ctx context.Context, log zerolog.Logger, t *target.Target, l *verbs.Listener) error {
+func deviceName(name string) string {
+	if name == "" {
+		return "all RDMA devices"
+	}
+	return name
+}
+
+// accept hands requests to serve, each in a goroutine, until ctx ends or the device goes
+// away; then it calls end, which closes what the service has, and waits for all clients.
+func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), end func() error) error {
 	var clients sync.WaitGroup
 	stop := context.AfterFunc(ctx, l.StopAccepting)
 	defer stop()
@@ -169,12 +197,12 @@ func accept(ctx context.Context, log zerolog.Logger, t *target.Target, l *verbs.
 		if request, err = l.Accept(); err != nil {
 			break
 		}
-		clients.Go(func() { connect(ctx, log, t, request) })
+		clients.Go(func() { serve(request) })
 	}
 	if errors.Is(err, verbs.ErrClosed) { // as asked
 		err = nil
 	}
-	err = errors.Join(err, t.Close())
+	err = errors.Join(err, end())
 	clients.Wait()
 	l.Close()
 	return err

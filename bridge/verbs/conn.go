@@ -45,6 +45,7 @@ type Conn struct {
 	lengths    []int    // by slot of recv; written before the slot is sent to received
 	freeSends  chan int
 	data       bufferPool
+	lent       []*memory // to the peer, until Release
 
 	closed  chan struct{}
 	once    sync.Once
@@ -93,10 +94,10 @@ func (c *Conn) alloc() error {
 	if c.file, c.raw, err = pollable(c.queue.channel.fd, "completion channel"); err != nil {
 		return err
 	}
-	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage); err != nil {
+	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage, localAccess); err != nil {
 		return err
 	}
-	if c.send, err = register(c.queue.pd, sendBuffers*c.config.MaxMessage); err != nil {
+	if c.send, err = register(c.queue.pd, sendBuffers*c.config.MaxMessage, localAccess); err != nil {
 		return err
 	}
 	for slot := range sendBuffers {
@@ -118,6 +119,9 @@ func (c *Conn) freeMemory() {
 	c.recv.free()
 	c.send.free()
 	c.data.free()
+	for _, m := range c.lent {
+		m.free()
+	}
 }
 
 func (c *Conn) onEvent(e event) {
@@ -238,6 +242,17 @@ func (c *Conn) Buffer(n int) ([]byte, error) {
 
 // Free gives a buffer back.
 func (c *Conn) Free(p []byte) { c.data.put(p) }
+
+// Lend returns memory of n bytes that the peer may read and write until Release. One caller
+// at a time.
+func (c *Conn) Lend(n int) (target.Remote, error) {
+	m, err := register(c.queue.pd, n, peerAccess)
+	if err != nil {
+		return target.Remote{}, err
+	}
+	c.lent = append(c.lent, m)
+	return target.Remote{Addr: uint64(m.addr(0)), Rkey: uint32(m.mr.rkey)}, nil
+}
 
 // completions polls until the connection is closed and nothing is posted any more.
 func (c *Conn) completions() {

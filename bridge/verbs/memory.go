@@ -15,18 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is registered for local use, outside the Go heap.
+// memory is registered, outside the Go heap.
 type memory struct {
 	data []byte
 	mr   *C.struct_ibv_mr
 }
 
-func register(pd *C.struct_ibv_pd, size int) (*memory, error) {
+const (
+	localAccess = C.IBV_ACCESS_LOCAL_WRITE
+	peerAccess  = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_READ | C.IBV_ACCESS_REMOTE_WRITE
+)
+
+func register(pd *C.struct_ibv_pd, size int, access C.int) (*memory, error) {
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
-	mr, err := C.ibv_reg_mr(pd, unsafe.Pointer(&data[0]), C.size_t(size), C.IBV_ACCESS_LOCAL_WRITE)
+	mr, err := C.ibv_reg_mr(pd, unsafe.Pointer(&data[0]), C.size_t(size), access)
 	if mr == nil {
 		_ = unix.Munmap(data)
 		return nil, fmt.Errorf("register %d bytes (is `ulimit -l` large enough?): %w", size, err)
@@ -97,7 +102,7 @@ func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 func (p *bufferPool) make(slot int) (*buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, err := register(p.pd, p.size)
+	m, err := register(p.pd, p.size, localAccess)
 	if err != nil {
 		p.spare <- slot
 		return nil, err

@@ -63,6 +63,11 @@ const (
 	RejectQueues
 	RejectBusy
 	RejectResources
+	RejectTest // from here on of a ping/pong server
+	RejectTestSize
+	RejectQPs
+	RejectServerInv
+	RejectTOS
 )
 
 // Reject is the private data of a target's reject. It is also the error that

@@ -45,10 +45,13 @@ func TestBytesAreThoseOfC(t *testing.T) {
 	write := Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, data}
 	read := Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
 	digest := Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
+	test := TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506}
+	ping := PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
 	rsp := Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
 	for name, got := range map[string][]byte{
 		"hello": hello.Append(nil), "welcome": welcome.Append(nil), "reject": reject.Append(nil),
 		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": rsp.Append(nil, nil),
+		"test": test.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Reason: RejectTOS, Value: 40}).Append(nil),
 	} {
 		if !bytes.Equal(got, c[name]) {
 			t.Errorf("%s:\n%x, C has\n%x", name, got, c[name])
@@ -56,6 +59,12 @@ func TestBytesAreThoseOfC(t *testing.T) {
 	}
 	if got, err := DecodeHello(append(c["hello"], make([]byte, 40)...)); err != nil || got != hello {
 		t.Errorf("padded hello: %+v, %v", got, err)
+	}
+	if got, found, err := DecodeTestHello(append(c["test"], make([]byte, 40)...)); err != nil || !found || got != test {
+		t.Errorf("padded test hello: %+v, %v, %v", got, found, err)
+	}
+	if got, err := DecodePingMessage(c["ping"]); err != nil || got != ping {
+		t.Errorf("ping: %+v, %v", got, err)
 	}
 	if got, err := DecodeWelcome(c["welcome"]); err != nil || got != welcome {
 		t.Errorf("welcome: %+v, %v", got, err)

@@ -45,6 +45,17 @@ int main(void)
 		.tag = htobe16(0xabcd), .status = KRPING_ST_OK, .flags = KRPING_RSP_INLINE, .length = htobe32(4), .crc32c = htobe32(0x01020304),
 	};
 
+	struct krping_test_hello test = {
+		.magic = htobe32(KRPING_TEST_MAGIC), .version = KRPING_TEST_VERSION, .test = KRPING_TEST_BW,
+		.flags = KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX, .size = htobe32(0x01020304), .qps = htobe16(0x0506),
+	};
+	struct krping_ping_msg ping = {
+		.addr = htobe64(0x2122232425262728), .rkey = htobe32(0x31323334), .length = htobe32(65536),
+	};
+	struct krping_reject tos = {
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_TOS), .value = htobe32(40),
+	};
+
 	memset(hello.session, 0x5a, sizeof(hello.session));
 	emit("hello", &hello, sizeof(hello));
 	emit("welcome", &welcome, sizeof(welcome));
@@ -53,5 +64,8 @@ int main(void)
 	emit("read", &read, sizeof(read));
 	emit("digest", &digest, sizeof(digest));
 	emit("rsp", &rsp, sizeof(rsp));
+	emit("test", &test, sizeof(test));
+	emit("ping", &ping, sizeof(ping));
+	emit("tos", &tos, sizeof(tos));
 	return 0;
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/rs/zerolog"
+
+	"krping/bridge/pingpong"
+	"krping/bridge/verbs"
+	"krping/bridge/wire"
+)
+
+const pingTimeout = 10 * time.Second // the module's default
+
+// servePings answers ping/pong clients until ctx ends.
+func servePings(ctx context.Context, log zerolog.Logger, o options) error {
+	addr, err := listenAddr("--ping", o.ping)
+	if err != nil {
+		return err
+	}
+	size, err := humanize.ParseBytes(o.pingSize)
+	if err != nil || size < 1 || size > math.MaxInt32 {
+		return fmt.Errorf("--ping-max-size %s: must be a size of 1 byte to 2 GiB, like 2MiB", o.pingSize)
+	}
+	l, err := verbs.Listen(addr)
+	if err != nil {
+		return explainListen(err)
+	}
+	fmt.Printf("answering pings on %s (%s)\n", addr, deviceName(l.Device()))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout}
+	return accept(ctx, l, func(r *verbs.Request) { answer(ctx, log, server, r) }, func() error { cancel(); return nil })
+}
+
+// answer serves one ping/pong client to its end.
+func answer(ctx context.Context, log zerolog.Logger, server pingpong.Server, request *verbs.Request) {
+	log = log.With().Str("peer", request.Peer()).Logger()
+	hello, err := server.Admit(request.Private)
+	var reject *wire.Reject
+	if errors.As(err, &reject) {
+		log.Warn().Msg(reject.Error())
+		request.Reject(reject.Append(nil))
+		return
+	}
+	conn, err := request.Accept(nil, verbs.Config{
+		Receives:   2,
+		MaxMessage: 2 * wire.PingMessageSize, // a longer one is told from a right one
+		Buffers:    1,
+		MaxData:    int(hello.Size),
+	})
+	if err != nil {
+		log.Error().Err(err).Msg("connection not accepted")
+		return
+	}
+	stop := context.AfterFunc(ctx, conn.Close)
+	pings, err := server.Serve(conn, hello)
+	stop()
+	conn.Release()
+	event := log.Debug()
+	if err != nil && ctx.Err() == nil {
+		event = log.Warn().Err(err)
+	}
+	event.Uint64("pings", pings).Msg("ping client has ended")
+}

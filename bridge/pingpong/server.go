@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pingpong answers the kernel module's ping/pong clients, krping's and rping's
+// from user space (kmod/PROTOCOL.md section 1): pings, and the tests in which a server
+// only lends its memory (rlat, bw).
+package pingpong
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"krping/bridge/target"
+	"krping/bridge/wire"
+)
+
+// Conn is one connection.
+type Conn interface {
+	target.Transport
+	// Lend returns n bytes that the peer may read and write until the connection is released.
+	Lend(n int) (target.Remote, error)
+	// Done is closed when the connection is.
+	Done() <-chan struct{}
+}
+
+// Server answers clients.
+type Server struct {
+	MaxSize uint32        // bytes of one operation
+	Timeout time.Duration // of each step of a client
+}
+
+// Limits of what a client may want of a connection before it has said a size.
+const defaultSize = 64 << 10
+
+// Admit checks what a client says before it connects: the private data of its request. The
+// error is a *wire.Reject. A client that says nothing pings.
+func (s Server) Admit(private []byte) (wire.TestHello, error) {
+	h, found, err := wire.DecodeTestHello(private)
+	if err != nil {
+		return h, err
+	}
+	if !found {
+		return wire.TestHello{Test: wire.TestPing, Size: min(defaultSize, s.MaxSize), QPs: 1}, nil
+	}
+	switch {
+	case h.Test == wire.TestWriteLatency || h.Test > wire.TestFastRegister || h.Duplex:
+		return h, &wire.Reject{Reason: wire.RejectTest, Value: uint32(wire.TestPing), Detail: fmt.Sprintf("test %d, duplex %v: only a server in the kernel can", h.Test, h.Duplex)}
+	case h.Size == 0 || h.Size > s.MaxSize:
+		return h, &wire.Reject{Reason: wire.RejectTestSize, Value: s.MaxSize, Detail: fmt.Sprintf("size %d, at most %d", h.Size, s.MaxSize)}
+	}
+	return h, nil
+}
+
+// ErrTimeout is how a connection ends on which the client stalls.
+var ErrTimeout = errors.New("the client does not answer in time")
+
+// Serve answers an admitted client until it disconnects, and returns how many pings it
+// answered. The connection is closed then; an error says what the client did wrong.
+func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
+	defer conn.Close()
+	switch h.Test {
+	case wire.TestPing:
+		return s.pings(conn, h)
+	case wire.TestFastRegister:
+		<-conn.Done()
+		return 0, nil
+	default:
+		return 0, s.lend(conn, h)
+	}
+}
+
+// lend tells the client of memory that it may use, and waits for its end.
+func (s Server) lend(conn Conn, h wire.TestHello) error {
+	m, err := s.recv(conn)
+	if err != nil {
+		return err
+	}
+	if m.Rkey == 0 || m.Length == 0 || m.Length > h.Size {
+		return fmt.Errorf("client told of %d bytes with key %#x: must be 1 to %d, with a key", m.Length, m.Rkey, h.Size)
+	}
+	own, err := conn.Lend(int(h.Size))
+	if err != nil {
+		return err
+	}
+	if err := conn.Send(wire.PingMessage{Addr: own.Addr, Rkey: own.Rkey, Length: h.Size}.Append(nil), 0); err != nil {
+		return err
+	}
+	<-conn.Done()
+	return nil
+}
+
+func (s Server) pings(conn Conn, h wire.TestHello) (uint64, error) {
+	for n := uint64(0); ; n++ {
+		source, err := s.recv(conn)
+		if errors.Is(err, errEnd) {
+			return n, nil
+		}
+		if err == nil {
+			err = s.pong(conn, h, source)
+		}
+		if err != nil {
+			return n, fmt.Errorf("ping %d: %w", n, err)
+		}
+	}
+}
+
+func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error {
+	if source.Rkey == 0 || source.Length == 0 || source.Length > h.Size {
+		return fmt.Errorf("client told of %d bytes with key %#x: must be 1 to %d, with a key", source.Length, source.Rkey, h.Size)
+	}
+	data, err := conn.Buffer(int(source.Length))
+	if err != nil {
+		return err
+	}
+	defer conn.Free(data)
+	if err := conn.Read(data, target.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
+		return fmt.Errorf("RDMA READ: %w", err)
+	}
+	if err := goAhead(conn, h, source); err != nil {
+		return err
+	}
+	sink, err := s.recv(conn)
+	if err != nil {
+		return err
+	}
+	if sink.Rkey == 0 || sink.Length < source.Length {
+		return fmt.Errorf("client told of a sink of %d bytes with key %#x: must be at least %d, with a key", sink.Length, sink.Rkey, source.Length)
+	}
+	if err := conn.Write(data, target.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
+		return fmt.Errorf("RDMA WRITE: %w", err)
+	}
+	return goAhead(conn, h, sink)
+}
+
+func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
+	var invalidate uint32
+	if h.ServerInv {
+		invalidate = m.Rkey
+	}
+	return conn.Send(wire.PingMessage{}.Append(nil), invalidate)
+}
+
+// errEnd is the disconnect of a client that has not begun another ping.
+var errEnd = errors.New("the client has disconnected")
+
+// recv returns the client's next message. A watchdog closes the connection of a client that
+// stalls, so that no call on it waits longer.
+func (s Server) recv(conn Conn) (wire.PingMessage, error) {
+	late := make(chan struct{})
+	watchdog := time.AfterFunc(s.Timeout, func() {
+		close(late)
+		conn.Close()
+	})
+	message, err := conn.Recv()
+	if !watchdog.Stop() {
+		<-late
+		return wire.PingMessage{}, ErrTimeout
+	}
+	if err != nil {
+		return wire.PingMessage{}, fmt.Errorf("%w: %w", errEnd, err)
+	}
+	m, err := wire.DecodePingMessage(message.Data)
+	if release := message.Release(); err == nil && release != nil {
+		// What has arrived before a disconnect counts; the next step sees it.
+		select {
+		case <-conn.Done():
+		default:
+			err = release
+		}
+	}
+	return m, err
+}
