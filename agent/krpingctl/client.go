@@ -6,109 +6,242 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"krping/agent/crowd"
+	"krping/agent/measure"
 	"krping/proc"
 )
 
-// connectFlags are the module's options as flags.
-type connectFlags struct {
-	addr    string
-	count   uint32
-	timeout time.Duration
-	dryRun  bool
-	command proc.Command
+// commandFlags are the module's options as flags, and how results are shown.
+type commandFlags struct {
+	addr         string
+	count        uint32
+	tos          uint8
+	size         sizeFlag
+	wlat, rlat   bool
+	bw, fr       bool
+	timeout      time.Duration
+	duration     time.Duration
+	threads      int
+	onePort      bool
+	asJSON, csv  bool
+	dryRun       bool
+	countGiven   bool
+	tosGiven     bool
+	blockCommand proc.Command // the rest, as the module names it
 }
 
-func (f *connectFlags) register(cmd *cobra.Command) {
-	flags := cmd.Flags()
+func (f *commandFlags) register(cmd *cobra.Command) {
+	flags, c := cmd.Flags(), &f.blockCommand
 	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server on an RDMA device (fe80::1%eth0 if it is link-local)")
 	flags.StringVar(&f.addr, "addr6", "", "the same, as the module spells it for IPv6")
-	flags.Uint16Var(&f.command.Port, "port", 9999, "port")
-	flags.Uint32Var(&f.command.Size, "size", 0, "bytes of a ping; of a server: the most that it takes (default 64, server 65536)")
+	flags.Uint16Var(&c.Port, "port", 9999, "port; with --threads the first of them")
+	flags.Var(&f.size, "size", "bytes of an operation; of a server: the most that it takes (default 64, server 64KiB)")
+	flags.Uint32Var(&f.count, "count", 0, "pings, or operations on each connection; 0: until interrupted")
 	flags.DurationVar(&f.timeout, "timeout", 0, "of set-up and of each step; with --block, how long I/O waits for the target (default 10s, 10m)")
-	flags.BoolVar(&f.command.Verbose, "verbose", false, "log the first bytes of pings in the kernel log")
-	flags.BoolVar(&f.command.Validate, "validate", false, "compare the data")
+	flags.Uint8Var(&f.tos, "tos", 0, "type of service of the packets; of a server: the one that it demands")
+	flags.BoolVar(&c.Verbose, "verbose", false, "log the first bytes of pings in the kernel log")
+	flags.BoolVar(&c.Validate, "validate", false, "compare the data")
+	flags.StringVar(&c.MemMode, "mem-mode", "", "dma: memory has one key for the connection, or reg: a new one for each use")
+	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; on both sides")
+	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's reads invalidate its own key (iWARP)")
+	flags.BoolVar(&c.LocalDMALkey, "local-dma-lkey", false, "write from memory that is not registered")
+	flags.BoolVar(&f.wlat, "wlat", false, "test: latency of RDMA WRITEs, both sides in turn")
+	flags.BoolVar(&f.rlat, "rlat", false, "test: latency of RDMA READs by the client")
+	flags.BoolVar(&f.bw, "bw", false, "test: bandwidth of RDMA WRITEs by the client")
+	flags.BoolVar(&f.fr, "fr", false, "test: time of a memory registration and its invalidation")
+	flags.BoolVar(&c.Poll, "poll", false, "spin for completions instead of sleeping")
+	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server writes as well")
+	flags.Uint32Var(&c.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64)")
+	flags.Uint32Var(&c.QPs, "qps", 0, "bw: connections, driven by one thread; the same on both sides (default 1)")
+	flags.IntVar(&f.threads, "threads", 1, "kernel threads, each with a connection of its own, on successive ports")
+	flags.BoolVar(&f.asJSON, "json", false, "print results as one JSON object")
+	flags.BoolVar(&f.csv, "csv", false, "print results as CSV")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print what would be written to /proc/krping, and do nothing")
+	// Both spellings, as the module takes them.
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		name = strings.ReplaceAll(name, "_", "-")
+		if name == "tx-depth" {
+			name = "txdepth"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 func clientCommand(p *program) *cobra.Command {
-	var f connectFlags
+	var f commandFlags
 	cmd := &cobra.Command{
 		Use:   "client --addr ADDR [--block NAME]",
-		Short: "Ping a server, or make a block device of a target's volume",
-		Long: `Ping a server (krping, rping or another host's krpingctl server), or with --block
-connect to a volume of krping-bridge and print the path of its device.`,
+		Short: "Ping a server, measure the way to it, or make a block device of a target's volume",
+		Long: `Ping a server (krpingctl server, krping-bridge --ping, krping or rping), measure with
+--wlat, --rlat, --bw or --fr, or with --block connect to a volume of krping-bridge and print the
+path of its device. What the options mean: krpingctl help options.`,
 		Example: `  krpingctl client --addr 192.168.77.1 --count 100 --validate
+  krpingctl client --addr 192.168.77.1 --rlat --size 4096 --count 10000
+  krpingctl client --addr 192.168.77.1 --bw --size 64KiB --duration 5s --json
   krpingctl client --addr 192.168.77.1 --block vol0`,
 		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("count") {
-				f.command.Count = &f.count
-			}
-			return p.connect(cmd.Context(), proc.Client, &f)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Client, &f) },
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.Uint32Var(&f.count, "count", 0, "pings; 0: until interrupted")
-	flags.StringVar(&f.command.Block, "block", "", "`name` of a volume: make a block device of it")
-	flags.Uint32Var(&f.command.Queues, "queues", 0, "queue pairs of the block device (default 1)")
-	flags.Uint32Var(&f.command.Depth, "depth", 0, "requests in flight on each (default 128)")
+	flags.DurationVar(&f.duration, "duration", 0, "measure for this long, then end")
+	flags.BoolVar(&f.onePort, "one-port", false, "all --threads to the same port (krping-bridge --ping)")
+	flags.StringVar(&f.blockCommand.Block, "block", "", "`name` of a volume: make a block device of it")
+	flags.Uint32Var(&f.blockCommand.Queues, "queues", 0, "queue pairs of the block device (default 1)")
+	flags.Uint32Var(&f.blockCommand.Depth, "depth", 0, "requests in flight on each (default 128)")
 	return cmd
 }
 
 func serverCommand(p *program) *cobra.Command {
-	var f connectFlags
+	var f commandFlags
 	cmd := &cobra.Command{
-		Use:     "server --addr ADDR",
-		Short:   "Answer the pings of one client",
-		Example: "  krpingctl server --addr 192.168.77.1 --validate",
+		Use:   "server --addr ADDR",
+		Short: "Answer the pings or the tests of one client",
+		Long: `Answer the pings of one client, or its test: give the same of --wlat, --rlat, --bw and --fr
+on both sides. krping-bridge --ping answers any number of clients.
+What the options mean: krpingctl help options.`,
+		Example: "  krpingctl server --addr 192.168.77.1 --validate\n  krpingctl server --addr 192.168.77.1 --rlat",
 		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.connect(cmd.Context(), proc.Server, &f)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Server, &f) },
 	}
 	f.register(cmd)
 	return cmd
 }
 
-func (p *program) connect(ctx context.Context, role proc.Role, f *connectFlags) error {
-	c := f.command
+// command checks the flags and returns the module's command.
+func (f *commandFlags) command(role proc.Role) (proc.Command, error) {
+	c := f.blockCommand
 	c.Role, c.Timeout = role, f.timeout
 	if f.addr == "" {
-		return usagef("--addr is needed: the address of the server's RDMA device")
+		return c, usagef("--addr is needed: the address of the server's RDMA device")
 	}
 	addr, err := netip.ParseAddr(f.addr)
 	if err != nil {
-		return usagef("--addr %s: not an IP address", f.addr)
+		return c, usagef("--addr %s: not an IP address", f.addr)
 	}
 	c.Addr = addr
+	if f.size < 0 || f.size > 1<<30 {
+		return c, usagef("--size %d: must be 1 to %d bytes", f.size, 1<<30)
+	}
+	c.Size = uint32(f.size)
+	if f.countGiven {
+		c.Count = &f.count
+	}
+	if f.tosGiven {
+		c.TOS = &f.tos
+	}
+	tests := 0
+	for test, given := range map[proc.Test]bool{proc.WriteLatency: f.wlat, proc.ReadLatency: f.rlat, proc.Bandwidth: f.bw, proc.FastRegister: f.fr} {
+		if given {
+			c.Test = test
+			tests++
+		}
+	}
+	block := c.Block != ""
+	switch {
+	case tests > 1:
+		return c, usagef("at most one of --wlat, --rlat, --bw and --fr can be given")
+	case f.asJSON && f.csv:
+		return c, usagef("--json and --csv exclude each other")
+	case f.threads < 1 || f.threads > 4096:
+		return c, usagef("--threads %d: must be 1 to 4096", f.threads)
+	case block && (f.threads > 1 || f.duration != 0 || f.asJSON || f.csv):
+		return c, usagef("--threads, --duration, --json and --csv are for pings and tests, not for a volume")
+	case f.duration < 0 || f.duration != 0 && f.countGiven:
+		return c, usagef("--duration excludes --count, and is at least 1ns")
+	}
 	if err := c.Check(); err != nil {
-		return usageError{err}
+		return c, usageError{err}
 	}
-	if f.dryRun {
-		_, err := fmt.Fprintln(p.out, c)
-		return err
-	}
-	log.Debug().Stringer("command", c).Msg("writing to /proc/krping")
-	messages, err := p.proc.Run(ctx, c)
+	return c, nil
+}
+
+func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) error {
+	f.countGiven, f.tosGiven = cmd.Flags().Changed("count"), cmd.Flags().Changed("tos")
+	c, err := f.command(role)
 	if err != nil {
 		return err
 	}
-	if c.Block != "" {
-		s, err := p.proc.Session(c.Block)
-		if err != nil {
-			return err
+	commands, err := crowd.Spread(c, f.threads, !f.onePort)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.dryRun {
+		for _, c := range commands {
+			if _, err := fmt.Fprintln(p.out, c); err != nil {
+				return err
+			}
 		}
-		_, err = fmt.Fprintln(p.out, s.Device())
+		return nil
+	}
+	log.Debug().Stringer("command", c).Int("threads", f.threads).Msg("writing to /proc/krping")
+	if c.Block != "" {
+		return p.attach(cmd.Context(), c)
+	}
+	return p.measure(cmd.Context(), commands, f)
+}
+
+// attach makes the block device and prints its path.
+func (p *program) attach(ctx context.Context, c proc.Command) error {
+	if _, err := p.proc.Run(ctx, c); err != nil {
 		return err
 	}
-	if len(messages) > 0 { // the last one sums up
-		_, err = fmt.Fprintln(p.out, messages[len(messages)-1].Text)
+	s, err := p.proc.Session(c.Block)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(p.out, s.Device())
+	return err
+}
+
+// measure runs ping/pong commands and prints what they measured, also when they were
+// interrupted.
+func (p *program) measure(ctx context.Context, commands []proc.Command, f *commandFlags) error {
+	bar := newProgress(fmt.Sprintf("%s, %d threads", commands[0].Role, len(commands)), 1000)
+	outcomes, err := crowd.Run(ctx, p.proc, commands, crowd.Options{
+		Duration: f.duration,
+		Progress: bar.fraction(),
+	})
+	bar.end()
+	var results []proc.Result
+	for _, o := range outcomes {
+		if o.Result.Ops > 0 {
+			results = append(results, o.Result)
+		}
+	}
+	if len(results) == 0 {
+		return err
+	}
+	if shown := p.show(results, commands[0].Validate && err == nil, f); err == nil {
+		err = shown
+	}
+	return err
+}
+
+func (p *program) show(results []proc.Result, valid bool, f *commandFlags) error {
+	format := "table"
+	switch {
+	case f.asJSON:
+		format = "json"
+	case f.csv:
+		format = "csv"
+	}
+	report, err := measure.Of(results...)
+	if err != nil {
+		return err
+	}
+	if err := measure.Write(p.out, format, report); err != nil {
+		return err
+	}
+	if valid && format == "table" {
+		_, err = fmt.Fprintln(p.out, "all data valid")
 	}
 	return err
 }

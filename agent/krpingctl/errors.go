@@ -57,7 +57,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(interruptedError)), isAny(err, context.Canceled, unix.EINTR):
 		return exitInterrupted
-	case errors.As(err, new(usageError)), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, new(usageError)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP), strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage
 	case errors.As(err, &mismatch), isAny(err, unix.EBADMSG):
 		return exitMismatch

@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/verify"
@@ -26,6 +28,7 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("x: %w", proc.ErrNotLoaded), 4}, {failed(unix.EADDRNOTAVAIL), 4}, {failed(unix.ECONNREFUSED), 5},
 		{failed(unix.ETIMEDOUT), 5}, {failed(unix.EPROTO), 5}, {failed(unix.EINTR), 130}, {context.Canceled, 130},
 		{interruptedError{failed(unix.ECONNRESET)}, 130}, {failed(unix.EBUSY), 1},
+		{failed(unix.EINVAL), 2}, {failed(unix.EOPNOTSUPP), 2}, {failed(unix.ENODEV), 1}, {failed(unix.EADDRINUSE), 1},
 	} {
 		if got := exitCode(tc.err); got != tc.want {
 			t.Errorf("%v: %d, want %d", tc.err, got, tc.want)
@@ -38,11 +41,36 @@ func TestDryRun(t *testing.T) {
 		"client --addr 192.168.77.1 --count 100 --validate":           "client,addr=192.168.77.1,port=9999,count=100,validate",
 		"client --addr fd77::1 --block vol0 --queues 2 --timeout 30s": "client,addr6=fd77::1,port=9999,timeout=30,block=vol0,queues=2",
 		"server --addr6 fe80::1%eth0 --port 1 --size 70000 --verbose": "server,addr6=fe80::1%eth0,port=1,size=70000,verbose",
+		"client --addr 1.2.3.4 --rlat --poll --size 4KiB --tos 40":    "client,addr=1.2.3.4,port=9999,rlat,size=4096,tos=40,poll",
+		"server --addr ::1 --bw --tx_depth 8 --qps 3 --mem_mode reg":  "server,addr6=::1,port=9999,bw,mem_mode=reg,txdepth=8,qps=3",
+		"client --addr 1.2.3.4 --threads 2 --port 7":                  "client,addr=1.2.3.4,port=7\nclient,addr=1.2.3.4,port=8",
 		"client --addr 1.2.3.4 --count 0":                             "client,addr=1.2.3.4,port=9999,count=0",
 	} {
 		var out bytes.Buffer
 		if err := run(t.Context(), append(strings.Fields(args), "--dry-run"), &out); err != nil || out.String() != want+"\n" {
 			t.Errorf("%s: %q, %v, want %q", args, out.String(), err, want)
+		}
+	}
+}
+
+func TestEveryOptionIsAFlag(t *testing.T) {
+	p := &program{}
+	flags := map[proc.Context]*pflag.FlagSet{
+		proc.PingClient: clientCommand(p).Flags(), proc.PingServer: serverCommand(p).Flags(),
+		proc.BlockClient: clientCommand(p).Flags(), proc.BlockStop: stopCommand(p).Flags(),
+	}
+	reference := optionsReference()
+	for _, o := range proc.Options {
+		if !strings.Contains(reference, "\n"+o.Name) || !strings.Contains(reference, strings.ReplaceAll(o.Text, "`", "")) {
+			t.Errorf("the reference has no %s", o.Name)
+		}
+		for c, set := range flags {
+			if o.Contexts&c == 0 || slices.Contains([]string{"client", "server", "stop"}, o.Name) || c == proc.BlockStop && o.Name == "block" {
+				continue // subcommands, and the argument of stop
+			}
+			if set.Lookup(o.Name) == nil {
+				t.Errorf("%s: no flag for %s", o.Name, c)
+			}
 		}
 	}
 }

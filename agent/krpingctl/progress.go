@@ -42,6 +42,14 @@ func (p *progress) end() {
 	}
 }
 
+// fraction returns a function that sets the bar to a part of the whole, 0 to 1, or nil.
+func (p *progress) fraction() func(float64) {
+	if p == nil {
+		return nil
+	}
+	return func(done float64) { p.set(int64(done * float64(p.total))) }
+}
+
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil

@@ -23,10 +23,10 @@ type program struct {
 const exitHelp = `Exit codes:
   0    done
   1    failed
-  2    the command line is wrong
+  2    the command line is wrong, or asks for more than the device can
   3    data differs
-  4    the module is not loaded, or there is no RDMA device
-  5    the peer refused, is unreachable, or was lost
+  4    the module is not loaded, or no RDMA device has or reaches the address
+  5    the peer refused, is unreachable, was lost, or broke the protocol
   130  interrupted`
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetOut(out)
 	root.AddCommand(
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
-		writeCommand(p), verifyCommand(p), traceCommand(p), linkCommand(p),
+		writeCommand(p), verifyCommand(p), traceCommand(p), linkCommand(p), sweepCommand(p), optionsTopic(),
 	)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crowd runs many ping/pong commands at once, each in a kernel thread of its own, to
+// their end or for a time.
+package crowd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"krping/agent/measure"
+	"krping/proc"
+)
+
+// Options of Run.
+type Options struct {
+	// Duration, if it is not 0, is for how long is measured once all commands run; then they
+	// are interrupted.
+	Duration time.Duration
+	// Progress, if it is not nil, is told now and then how much of the whole is done, 0 to 1.
+	Progress func(done float64)
+}
+
+const tick = 100 * time.Millisecond
+
+// Run runs the commands and returns what they measured, in their order. When one fails the
+// others are interrupted; the error is the first failure's, and the results are what was measured
+// until then.
+func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([]proc.Outcome, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c := crowd{cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
+	for i, command := range commands {
+		r, err := fs.Start(ctx, command)
+		if err != nil {
+			cancel(err)
+			break
+		}
+		c.running = append(c.running, r)
+		c.waits.Go(func() { c.wait(i, r) })
+	}
+	done := make(chan struct{})
+	go func() {
+		c.waits.Wait()
+		close(done)
+	}()
+	var measured []proc.Result
+	if o.Duration > 0 {
+		measured = c.measure(ctx, done, o)
+	} else {
+		c.watch(done, o)
+	}
+	<-done
+	for i, r := range measured {
+		c.outcomes[i].Result = r
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errEnough) {
+		return c.outcomes[:len(c.running)], cause
+	}
+	return c.outcomes, nil
+}
+
+// errEnough is why commands are interrupted that ran for their time.
+var errEnough = errors.New("the time is over")
+
+type crowd struct {
+	cancel   context.CancelCauseFunc
+	running  []*proc.Running
+	waits    sync.WaitGroup
+	outcomes []proc.Outcome // each written by its goroutine
+}
+
+func (c *crowd) wait(i int, r *proc.Running) {
+	var err error
+	if c.outcomes[i], err = r.Wait(); err != nil {
+		c.cancel(err) // the first cause stays: interrupted ones follow it
+	}
+}
+
+// watch reports progress by operations.
+func (c *crowd) watch(done <-chan struct{}, o Options) {
+	for o.Progress != nil {
+		select {
+		case <-done:
+			return
+		case <-time.After(tick):
+		}
+		var ops, wanted float64
+		for _, r := range c.running {
+			if result, err := r.Result(); err == nil {
+				ops += float64(result.Ops)
+				wanted += float64(result.Count) * float64(max(result.QPs, 1))
+			}
+		}
+		if wanted > 0 {
+			o.Progress(min(ops/wanted, 1))
+		}
+	}
+}
+
+// measure waits until all run, and returns what they measure in the time from then.
+func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []proc.Result {
+	var before []proc.Result
+	for before == nil {
+		select {
+		case <-done:
+			return nil
+		case <-time.After(tick):
+		}
+		before = c.snapshot()
+	}
+	end := time.Now().Add(o.Duration)
+	for time.Now().Before(end) {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-time.After(min(tick, time.Until(end))):
+		}
+		if o.Progress != nil {
+			o.Progress(1 - max(time.Until(end).Seconds(), 0)/o.Duration.Seconds())
+		}
+	}
+	after := c.snapshot()
+	c.cancel(errEnough)
+	for i := range after {
+		after[i] = measure.Between(before[i], after[i])
+	}
+	return after
+}
+
+// snapshot returns what all have measured so far, or nil if not all run.
+func (c *crowd) snapshot() []proc.Result {
+	results := make([]proc.Result, len(c.running))
+	for i, r := range c.running {
+		result, err := r.Result()
+		if err != nil || result.State != "running" || result.Ops == 0 {
+			return nil
+		}
+		results[i] = result
+	}
+	return results
+}
+
+// Spread returns n commands like c; with more than one, on successive ports if ports says so.
+func Spread(c proc.Command, n int, ports bool) ([]proc.Command, error) {
+	if c.Port == 0 {
+		c.Port = 9999
+	}
+	if ports && int(c.Port)+n-1 > 65535 {
+		return nil, fmt.Errorf("%d threads from port %d on: the last port is 65535", n, c.Port)
+	}
+	commands := make([]proc.Command, n)
+	for i := range commands {
+		commands[i] = c
+		if ports {
+			commands[i].Port += uint16(i)
+		}
+	}
+	return commands, nil
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"krping/agent/measure"
+	"krping/agent/sweep"
+	"krping/proc"
+)
+
+func sweepCommand(p *program) *cobra.Command {
+	var (
+		addr, test, out string
+		sizes           []string
+		plan            = sweep.Plan{Command: proc.Command{Role: proc.Client}}
+	)
+	cmd := &cobra.Command{
+		Use:   "sweep --addr ADDR",
+		Short: "Measure over sizes, threads and connections, and draw the result",
+		Long: `Measure every size with every number of threads with every number of connections of a thread,
+against krping-bridge --ping on the peer. Writes sweep.csv, sweep.svg and sweep.html, a page that opens
+without a network.`,
+		Example: `  krpingctl sweep --addr 192.168.77.1 --threads 1,2,4,8 --connections 1,16
+  krpingctl sweep --addr 192.168.77.1 --test rlat --sizes 64,4096,64KiB`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if plan.Command.Addr, err = netip.ParseAddr(addr); err != nil {
+				return usagef("--addr %q: must be the IP address of the peer", addr)
+			}
+			for _, text := range sizes {
+				var size sizeFlag
+				if err := size.Set(text); err != nil || size < 1 || size > 1<<30 {
+					return usagef("--sizes %s: must be sizes of 1 byte to 1 GiB, like 64,4096,64KiB", text)
+				}
+				plan.Sizes = append(plan.Sizes, uint32(size))
+			}
+			if test != string(proc.Bandwidth) && test != string(proc.ReadLatency) && test != string(proc.Ping) {
+				return usagef("--test %s: must be bw, rlat or ping", test)
+			}
+			plan.Command.Test = proc.Test(test)
+			return p.sweep(cmd, plan, out)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&addr, "addr", "", "IPv4 or IPv6 `address` of the peer's RDMA device")
+	f.Uint16Var(&plan.Command.Port, "port", 9999, "port of krping-bridge --ping")
+	f.StringVar(&test, "test", "bw", "bw, rlat or ping")
+	f.StringSliceVar(&sizes, "sizes", []string{"4KiB"}, "bytes of an operation")
+	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "kernel threads")
+	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "connections of each thread (bw)")
+	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "of each point")
+	f.Uint32Var(&plan.Command.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64)")
+	f.BoolVar(&plan.Command.Poll, "poll", false, "spin for completions instead of sleeping")
+	f.StringVar(&out, "out", ".", "`directory` for the files")
+	return cmd
+}
+
+func (p *program) sweep(cmd *cobra.Command, plan sweep.Plan, dir string) error {
+	if plan.Command.Test != proc.Bandwidth {
+		plan.Command.TxDepth = 0
+	}
+	points, err := plan.Points()
+	if err != nil {
+		return usageError{err}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	bar := newProgress(fmt.Sprintf("%d points", len(points)), 1000)
+	reports, err := plan.Run(cmd.Context(), p.proc, func(_ sweep.Point, done float64) {
+		if set := bar.fraction(); set != nil {
+			set(done)
+		}
+	})
+	bar.end()
+	if len(reports) == 0 {
+		return err
+	}
+	// What was measured is kept, also when a later point failed.
+	if saved := p.saveSweep(dir, plan, reports); err == nil {
+		err = saved
+	}
+	return err
+}
+
+func (p *program) saveSweep(dir string, plan sweep.Plan, reports []measure.Report) error {
+	if err := measure.Write(p.out, "table", reports...); err != nil {
+		return err
+	}
+	title := fmt.Sprintf("krping %s, %s on %s", plan.Command.Test, plan.Command.Addr, reports[0].Device)
+	for name, write := range map[string]func(io.Writer) error{
+		"sweep.csv":  func(w io.Writer) error { return measure.Write(w, "csv", reports...) },
+		"sweep.svg":  func(w io.Writer) error { return sweep.WriteSVG(w, reports) },
+		"sweep.html": func(w io.Writer) error { return sweep.WriteHTML(w, title, reports) },
+	} {
+		if err := writeFile(filepath.Join(dir, name), write); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(p.out, "%s has sweep.csv, sweep.svg and sweep.html\n", dir)
+	return err
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := write(file); err != nil {
+		_ = file.Close()
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return file.Close()
+}

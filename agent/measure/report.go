@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package measure makes reports of what ping/pong commands measured: latency percentiles,
+// bandwidth and rates, of one command or of many at once.
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"krping/proc"
+)
+
+// Version is that of the JSON of a Report (report.schema.json). A field that is added does
+// not change it; one that is removed, or means something else, does.
+const Version = 1
+
+// Report is what one command measured, or several of the same kind that ran at once.
+type Report struct {
+	Version     int    `json:"version"`
+	Role        string `json:"role"`
+	Test        string `json:"test"`
+	Peer        string `json:"peer"`
+	Device      string `json:"device"`
+	Size        uint32 `json:"size"` // bytes of an operation
+	Threads     int    `json:"threads"`
+	Connections int    `json:"connections"` // of all threads
+	TxDepth     uint32 `json:"txdepth,omitempty"`
+	Poll        bool   `json:"poll"`
+	Duplex      bool   `json:"duplex"`
+	Operations  uint64 `json:"operations"`
+	ElapsedNs   int64  `json:"elapsed_ns"` // of the longest
+	// Gbit/s of data in one direction, and operations a second: sums of the threads' own.
+	GbitPerSecond float64 `json:"gbit_per_second"`
+	OpsPerSecond  float64 `json:"ops_per_second"`
+	// Latency is nil if no operation was timed alone.
+	Latency *Latency `json:"latency,omitempty"`
+}
+
+// Latency of single operations, in nanoseconds. Percentiles are upper bounds, at most 1/32
+// too high.
+type Latency struct {
+	Count  uint64  `json:"count"`
+	Min    int64   `json:"min_ns"`
+	Avg    float64 `json:"avg_ns"`
+	P50    int64   `json:"p50_ns"`
+	P90    int64   `json:"p90_ns"`
+	P99    int64   `json:"p99_ns"`
+	P999   int64   `json:"p99_9_ns"`
+	Max    int64   `json:"max_ns"`
+	HalfNs float64 `json:"half_rtt_ns"` // Avg / 2: one way of what goes there and back
+}
+
+// maxLatency is what the module's last bucket begins with, about.
+const maxLatency = int64(time.Duration(1<<36) * time.Nanosecond)
+
+// Of returns the report of results of the same test.
+func Of(results ...proc.Result) (Report, error) {
+	if len(results) == 0 {
+		return Report{}, errors.New("no results")
+	}
+	first := results[0]
+	r := Report{
+		Version: Version, Role: string(first.Role), Test: string(first.Test), Peer: first.Peer, Device: first.Device,
+		Size: first.Size, Threads: len(results), Poll: first.Poll, Duplex: first.Duplex,
+	}
+	if first.Test == proc.Bandwidth {
+		r.TxDepth = first.TxDepth
+	}
+	for _, one := range results {
+		if one.Test != first.Test || one.Size != first.Size {
+			return Report{}, fmt.Errorf("results of %s with %d bytes and of %s with %d: must be of one kind", first.Test, first.Size, one.Test, one.Size)
+		}
+		r.Connections += int(one.QPs)
+		r.Operations += one.Ops
+		r.ElapsedNs = max(r.ElapsedNs, one.Elapsed.Nanoseconds())
+		if one.Elapsed > 0 {
+			rate := float64(one.Ops) / one.Elapsed.Seconds()
+			r.OpsPerSecond += rate
+			r.GbitPerSecond += rate * float64(one.Size) * 8 / 1e9
+		}
+	}
+	r.Latency = latencyOf(results)
+	return r, nil
+}
+
+func latencyOf(results []proc.Result) *Latency {
+	all := hdrhistogram.New(1, maxLatency, 3)
+	l := Latency{Min: -1}
+	var sum time.Duration
+	for _, one := range results {
+		if one.Timed == 0 {
+			continue
+		}
+		l.Count += one.Timed
+		sum += one.Sum
+		l.Max = max(l.Max, one.Max.Nanoseconds())
+		if l.Min < 0 || one.Min.Nanoseconds() < l.Min {
+			l.Min = one.Min.Nanoseconds()
+		}
+		for _, b := range one.Histogram {
+			_ = all.RecordValues(min(b.Upper.Nanoseconds(), maxLatency), int64(b.Count)) // in range
+		}
+	}
+	if l.Count == 0 {
+		return nil
+	}
+	l.Avg = float64(sum.Nanoseconds()) / float64(l.Count)
+	l.HalfNs = l.Avg / 2
+	at := func(percentile float64) int64 { return min(all.ValueAtPercentile(percentile), l.Max) }
+	l.P50, l.P90, l.P99, l.P999 = at(50), at(90), at(99), at(99.9)
+	return &l
+}
+
+// Between returns what was measured after one reading of a command's result until another.
+// The shortest and the longest time are then as exact as the histogram.
+func Between(before, after proc.Result) proc.Result {
+	d := after
+	d.Ops -= before.Ops
+	d.Elapsed -= before.Elapsed
+	d.Timed -= before.Timed
+	d.Sum -= before.Sum
+	earlier := map[time.Duration]uint64{}
+	for _, b := range before.Histogram {
+		earlier[b.Upper] = b.Count
+	}
+	d.Histogram, d.Min, d.Max = nil, 0, 0
+	for _, b := range after.Histogram {
+		if b.Count -= earlier[b.Upper]; b.Count == 0 {
+			continue
+		}
+		if d.Histogram == nil {
+			d.Min = max(b.Upper, after.Min)
+		}
+		d.Max = min(b.Upper, after.Max)
+		d.Histogram = append(d.Histogram, b)
+	}
+	return d
+}

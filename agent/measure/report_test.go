@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"krping/proc"
+)
+
+func result(test proc.Test, ops uint64, elapsed time.Duration, buckets ...proc.Bucket) proc.Result {
+	r := proc.Result{ID: 1, Role: proc.Client, Test: test, Peer: "192.168.77.1:9999", Device: "rxe0", Size: 4096, QPs: 1, TxDepth: 64, Ops: ops, Elapsed: elapsed}
+	for i, b := range buckets {
+		if i == 0 {
+			r.Min = b.Upper
+		}
+		r.Max = b.Upper
+		r.Timed += b.Count
+		r.Sum += time.Duration(b.Count) * b.Upper
+		r.Histogram = append(r.Histogram, b)
+	}
+	return r
+}
+
+func TestReportOfManyThreads(t *testing.T) {
+	slow := result(proc.ReadLatency, 10, time.Second, proc.Bucket{Upper: 2 * time.Microsecond, Count: 9}, proc.Bucket{Upper: time.Millisecond, Count: 1})
+	fast := result(proc.ReadLatency, 990, 500*time.Millisecond, proc.Bucket{Upper: time.Microsecond, Count: 990})
+	r, err := Of(slow, fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.Latency
+	if l == nil || l.Count != 1000 || l.Min != 1000 || l.Max != 1e6 || l.P50 != 1000 || l.P99 != 1000 {
+		t.Errorf("latency %+v", l)
+	}
+	if l.P999 < 2000 || l.P999 > 2010 {
+		t.Errorf("p99.9 %d, want that of the 999th of 1000: 2000", l.P999)
+	}
+	if want := (990*1e3 + 9*2e3 + 1e6) / 1000; math.Abs(l.Avg-want) > 1e-6 || l.HalfNs != l.Avg/2 {
+		t.Errorf("average %v and half %v, want %v", l.Avg, l.HalfNs, want)
+	}
+	if want := 10.0 + 1980; math.Abs(r.OpsPerSecond-want) > 1e-6 || math.Abs(r.GbitPerSecond-want*4096*8/1e9) > 1e-9 {
+		t.Errorf("%v operations/s, %v Gbit/s, want %v", r.OpsPerSecond, r.GbitPerSecond, want)
+	}
+	if r.Threads != 2 || r.Connections != 2 || r.ElapsedNs != 1e9 || r.Operations != 1000 {
+		t.Errorf("report %+v", r)
+	}
+}
+
+func TestReportRefuses(t *testing.T) {
+	if _, err := Of(); err == nil {
+		t.Error("no results: accepted")
+	}
+	if _, err := Of(result(proc.ReadLatency, 1, 1), result(proc.Bandwidth, 1, 1)); err == nil {
+		t.Error("results of two tests: accepted")
+	}
+	if err := Write(&bytes.Buffer{}, "xml"); err == nil {
+		t.Error("format xml: accepted")
+	}
+}
+
+func TestJSONFollowsTheSchema(t *testing.T) {
+	schema, err := jsonschema.NewCompiler().Compile("report.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []proc.Result{
+		result(proc.Bandwidth, 5, time.Second),
+		result(proc.Ping, 0, 0),
+		result(proc.WriteLatency, 1, time.Second, proc.Bucket{Upper: 100 * time.Second, Count: 1}),
+	} {
+		report, err := Of(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := Write(&out, "json", report); err != nil {
+			t.Fatal(err)
+		}
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(out.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); err != nil {
+			t.Errorf("%s: %v", out.String(), err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(out.Bytes(), &fields); err != nil {
+			t.Fatal(err)
+		}
+		fields["version"] = float64(Version + 1)
+		if err := schema.Validate(fields); err == nil {
+			t.Error("another version follows the schema")
+		}
+	}
+}
+
+func TestCSVAndTable(t *testing.T) {
+	bw, _ := Of(result(proc.Bandwidth, 5, time.Second))
+	lat, _ := Of(result(proc.ReadLatency, 1, time.Second, proc.Bucket{Upper: 1500, Count: 1}))
+	var out bytes.Buffer
+	if err := Write(&out, "csv", bw, lat); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(&out).ReadAll()
+	if err != nil || len(rows) != 3 || rows[0][0] != "test" || rows[1][0] != "bw" || rows[2][10] != "1500" || rows[1][10] != "" {
+		t.Errorf("csv %q, %v", rows, err)
+	}
+	out.Reset()
+	if err := Write(&out, "table", bw, lat); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Gbit/s", "RTT/2", "p99.9", "1.5"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("table has no %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestBetween(t *testing.T) {
+	before := result(proc.ReadLatency, 3, time.Second, proc.Bucket{Upper: 10, Count: 2}, proc.Bucket{Upper: 50, Count: 1})
+	after := result(proc.ReadLatency, 9, 3*time.Second, proc.Bucket{Upper: 10, Count: 2}, proc.Bucket{Upper: 20, Count: 4}, proc.Bucket{Upper: 50, Count: 3})
+	d := Between(before, after)
+	if d.Ops != 6 || d.Elapsed != 2*time.Second || d.Timed != 6 || d.Sum != 180 || d.Min != 20 || d.Max != 50 || len(d.Histogram) != 2 || d.Histogram[1].Count != 2 {
+		t.Errorf("%+v", d)
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Formats that Write knows.
+var Formats = []string{"table", "json", "csv"}
+
+// columns of the CSV, in order; names are those of the JSON.
+var columns = []struct {
+	name  string
+	value func(Report) string
+}{
+	{"test", func(r Report) string { return r.Test }},
+	{"role", func(r Report) string { return r.Role }},
+	{"device", func(r Report) string { return r.Device }},
+	{"size", func(r Report) string { return strconv.FormatUint(uint64(r.Size), 10) }},
+	{"threads", func(r Report) string { return strconv.Itoa(r.Threads) }},
+	{"connections", func(r Report) string { return strconv.Itoa(r.Connections) }},
+	{"operations", func(r Report) string { return strconv.FormatUint(r.Operations, 10) }},
+	{"elapsed_ns", func(r Report) string { return strconv.FormatInt(r.ElapsedNs, 10) }},
+	{"gbit_per_second", func(r Report) string { return strconv.FormatFloat(r.GbitPerSecond, 'f', 6, 64) }},
+	{"ops_per_second", func(r Report) string { return strconv.FormatFloat(r.OpsPerSecond, 'f', 3, 64) }},
+	{"min_ns", latency(func(l Latency) string { return strconv.FormatInt(l.Min, 10) })},
+	{"avg_ns", latency(func(l Latency) string { return strconv.FormatFloat(l.Avg, 'f', 1, 64) })},
+	{"p50_ns", latency(func(l Latency) string { return strconv.FormatInt(l.P50, 10) })},
+	{"p90_ns", latency(func(l Latency) string { return strconv.FormatInt(l.P90, 10) })},
+	{"p99_ns", latency(func(l Latency) string { return strconv.FormatInt(l.P99, 10) })},
+	{"p99_9_ns", latency(func(l Latency) string { return strconv.FormatInt(l.P999, 10) })},
+	{"max_ns", latency(func(l Latency) string { return strconv.FormatInt(l.Max, 10) })},
+	{"half_rtt_ns", latency(func(l Latency) string { return strconv.FormatFloat(l.HalfNs, 'f', 1, 64) })},
+}
+
+func latency(value func(Latency) string) func(Report) string {
+	return func(r Report) string {
+		if r.Latency == nil {
+			return ""
+		}
+		return value(*r.Latency)
+	}
+}
+
+// Write writes the reports: a table for people, one JSON object a line, or CSV with a head.
+func Write(out io.Writer, format string, reports ...Report) error {
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(out)
+		for _, r := range reports {
+			if err := encoder.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "csv":
+		return writeCSV(out, reports)
+	case "table":
+		return writeTable(out, reports)
+	}
+	return fmt.Errorf("format %q: must be one of %s", format, strings.Join(Formats, ", "))
+}
+
+func writeCSV(out io.Writer, reports []Report) error {
+	w := csv.NewWriter(out)
+	var head []string
+	for _, c := range columns {
+		head = append(head, c.name)
+	}
+	_ = w.Write(head) // the error is kept for w.Error
+	for _, r := range reports {
+		var row []string
+		for _, c := range columns {
+			row = append(row, c.value(r))
+		}
+		_ = w.Write(row)
+	}
+	w.Flush()
+	return w.Error()
+}
+
+func writeTable(out io.Writer, reports []Report) error {
+	timed := slices.ContainsFunc(reports, func(r Report) bool { return r.Latency != nil })
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "test\tbytes\tthreads\tconns\tops\tseconds\tGbit/s\tops/s\t")
+	if timed {
+		fmt.Fprint(w, "min µs\tavg\tp50\tp99\tp99.9\tmax\tRTT/2\t")
+	}
+	fmt.Fprintln(w)
+	for _, r := range reports {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\t%.4g\t%.0f\t", r.Test, r.Size, r.Threads, r.Connections, r.Operations,
+			float64(r.ElapsedNs)/1e9, r.GbitPerSecond, r.OpsPerSecond)
+		if l := r.Latency; l != nil {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t", micros(float64(l.Min)), micros(l.Avg), micros(float64(l.P50)), micros(float64(l.P99)),
+				micros(float64(l.P999)), micros(float64(l.Max)), micros(l.HalfNs))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func micros(ns float64) string { return strconv.FormatFloat(ns/1e3, 'f', 1, 64) }
