@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <rdma/ib_cm.h>
+
 #include "hello.h"
 #include "log.h"
 
-void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt)
+/* @group is the same for all connections of a client. */
+void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
+		       u16 group)
 {
 	*hello = (struct krping_test_hello){
 		.magic = cpu_to_be32(KRPING_TEST_MAGIC),
@@ -12,6 +16,7 @@ void krping_hello_fill(struct krping_test_hello *hello, const struct krping_opti
 			 (opt->duplex ? KRPING_TEST_DUPLEX : 0),
 		.size = cpu_to_be32(opt->size),
 		.qps = cpu_to_be16(opt->qps),
+		.group = cpu_to_be16(group),
 	};
 }
 
@@ -20,11 +25,14 @@ static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
 					  const struct krping_options *opt, u32 *value)
 {
 	bool server_inv = hello->flags & KRPING_TEST_SERVER_INV;
+	bool duplex = hello->flags & KRPING_TEST_DUPLEX;
 
 	if (hello->version != KRPING_TEST_VERSION) {
 		*value = KRPING_TEST_VERSION;
 		return KRPING_REJ_VERSION;
 	}
+	if (hello->reserved || hello->flags & ~KRPING_TEST_FLAGS)
+		return KRPING_REJ_INVALID;
 	if (hello->test != opt->test) {
 		*value = opt->test;
 		return KRPING_REJ_TEST;
@@ -40,6 +48,10 @@ static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
 	if (server_inv != opt->server_inv) {
 		*value = opt->server_inv;
 		return KRPING_REJ_SERVER_INV;
+	}
+	if (duplex != opt->duplex) {
+		*value = opt->duplex;
+		return KRPING_REJ_DUPLEX;
 	}
 	return 0;
 }
@@ -57,49 +69,80 @@ static const char *reason_text(u32 reason)
 		return "qps must be the same on both sides; the server's is";
 	case KRPING_REJ_SERVER_INV:
 		return "server_inv must be given on both sides or on none; on the server it is";
+	case KRPING_REJ_DUPLEX:
+		return "duplex must be given on both sides or on none; on the server it is";
+	case KRPING_REJ_INVALID:
+		return "the hello has fields that the server does not know:";
 	case KRPING_REJ_TOS:
 		return "the server demands tos";
 	case KRPING_REJ_BUSY:
-		return "the server has as many connections as it takes:";
+		return "the server is busy with another client:";
 	default:
 		return "reason";
 	}
 }
 
-/**
- * krping_hello_check - can the server of a command serve this client?
- * @conn:	with the client's request
- * @opt:	the server's command
- * @reject:	filled in if it can't
- *
- * A client that says nothing of its test is served. A server's tos is what it demands: the
- * client's rules the packets of both.
- */
-bool krping_hello_check(struct krping_conn *conn, const struct krping_options *opt,
-			struct krping_reject *reject)
+/* Return: what the client says, all zero if it says nothing. */
+static struct krping_test_hello hello_of(const struct krping_conn *conn)
 {
-	u32 reason = 0, value = 0, tos = conn->id->route.path_rec->traffic_class;
 	struct krping_test_hello hello = {};
 
 	if (conn->private_len >= sizeof(hello))
 		memcpy(&hello, conn->private, sizeof(hello));
-	if (be32_to_cpu(hello.magic) == KRPING_TEST_MAGIC)
-		reason = unsuited(&hello, opt, &value);
-	if (!reason && opt->has_tos && tos != opt->tos) {
-		reason = KRPING_REJ_TOS;
-		value = opt->tos;
-	}
-	if (!reason)
-		return true;
-	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
-			       value);
-	*reject = (struct krping_reject){
+	if (be32_to_cpu(hello.magic) != KRPING_TEST_MAGIC)
+		hello = (struct krping_test_hello){};
+	return hello;
+}
+
+/* Return: the group of a client's connections, 0 if it says nothing. */
+u16 krping_hello_group(const struct krping_conn *conn)
+{
+	return be16_to_cpu(hello_of(conn).group);
+}
+
+/* Refuse the client that asks for the connection. */
+void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
+{
+	struct krping_reject reject = {
 		.magic = cpu_to_be32(KRPING_MAGIC),
 		.version = KRPING_VERSION,
 		.reason = cpu_to_be16(reason),
 		.value = cpu_to_be32(value),
 	};
-	return false;
+
+	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
+			       value);
+	rdma_lock_handler(conn->id);
+	rdma_reject(conn->id, &reject, sizeof(reject), IB_CM_REJ_CONSUMER_DEFINED);
+	rdma_unlock_handler(conn->id);
+}
+
+/**
+ * krping_hello_check - refuse a client that the server of a command cannot serve
+ * @conn:	with the client's request
+ * @opt:	the server's command
+ *
+ * A client that says nothing of its test is served. A server's tos is what it demands: the
+ * client's rules the packets of both. iWARP has no path record that tells.
+ *
+ * Return: 0, or -EPROTO when the client was rejected.
+ */
+int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt)
+{
+	const struct sa_path_rec *path = conn->id->route.path_rec;
+	struct krping_test_hello hello = hello_of(conn);
+	u32 reason = 0, value = 0;
+
+	if (hello.magic)
+		reason = unsuited(&hello, opt, &value);
+	if (!reason && opt->has_tos && path && path->traffic_class != opt->tos) {
+		reason = KRPING_REJ_TOS;
+		value = opt->tos;
+	}
+	if (!reason)
+		return 0;
+	krping_hello_reject(conn, reason, value);
+	return -EPROTO;
 }
 
 /* Log why a server of ours refused. */

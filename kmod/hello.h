@@ -6,9 +6,11 @@
 #include "conn.h"
 #include "options.h"
 
-void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt);
-bool krping_hello_check(struct krping_conn *conn, const struct krping_options *opt,
-			struct krping_reject *reject);
+void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
+		       u16 group);
+u16 krping_hello_group(const struct krping_conn *conn);
+void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value);
+int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt);
 void krping_hello_rejected(struct krping_conn *conn);
 
 #endif /* KRPING_HELLO_H */

@@ -9,7 +9,7 @@
 #include "log.h"
 #include "thread.h"
 
-/* REG_MR, LOCAL_INV; or the two WRITEs or READs that are in flight at most, and a SEND. */
+/* LOCAL_INV, REG_MR, LOCAL_INV; or the two WRITEs in flight at most, and a SEND or READ. */
 #define MIN_SEND_WR	3
 
 static u32 perf_send_wr(const struct krping_options *opt)
@@ -49,7 +49,7 @@ static void write_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_thread_progress(thread);
 }
 
-/* ---- the exchange that begins wlat, rlat and bw: each side tells of its sink ---- */
+/* ---- the exchange that begins every test: each side tells of its sink ---- */
 
 static int perf_prepare(struct krping_lane *lane)
 {
@@ -59,10 +59,10 @@ static int perf_prepare(struct krping_lane *lane)
 
 	lane->read_cqe.done = krping_lane_read_done;
 	lane->write_cqe.done = write_done;
+	source = opt->local_dma_lkey && !krping_lane_is_iwarp(lane) ? KRPING_REGION_CONTIGUOUS :
+								      krping_read_memory(lane);
 	if (opt->test == KRPING_TEST_FR)
-		return krping_region_alloc(&lane->conn, &lane->source, opt->size,
-					   KRPING_REGION_MR, krping_lane_reg_done);
-	source = opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : krping_read_memory(lane);
+		source |= KRPING_REGION_MR;
 	ret = krping_region_alloc(&lane->conn, &lane->source, opt->size, source,
 				  krping_lane_reg_done);
 	if (ret)
@@ -125,9 +125,11 @@ static int exchange_sinks(struct krping_lane *lane, struct krping_ping_msg *peer
 static struct ib_rdma_wr whole_wr(struct krping_lane *lane, const struct krping_ping_msg *peer,
 				  enum ib_wr_opcode opcode, struct ib_sge *sge)
 {
-	*sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len, false);
-	return krping_rdma_wr(peer, opcode == IB_WR_RDMA_READ ? &lane->read_cqe :
-			      &lane->write_cqe, opcode, sge);
+	bool write = opcode == IB_WR_RDMA_WRITE;
+
+	*sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len,
+				 write && lane->thread->opt->local_dma_lkey);
+	return krping_rdma_wr(peer, write ? &lane->write_cqe : &lane->read_cqe, opcode, sge);
 }
 
 /* ---- the side that only lends its memory ---- */
@@ -137,21 +139,31 @@ static bool disturbed(struct krping_lane *lane)
 	return krping_conn_error(&lane->conn) || krping_lane_has_message(lane);
 }
 
-/*
- * Until the client disconnects. A client that is gone without a word is noticed by a READ of
- * one byte of its sink, which its device answers without it.
- */
+/* A peer that is gone without a word: its device does not answer a READ of one byte. */
+static int probe(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct ib_rdma_wr read;
+	struct ib_sge sge;
+
+	read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
+	sge.length = 1;
+	return krping_lane_post(lane, &read.wr, 1) ?: krping_lane_wait(lane, false);
+}
+
+static unsigned long probe_interval(const struct krping_lane *lane)
+{
+	return max(krping_step_timeout(lane->thread) / 2, (unsigned long)HZ);
+}
+
+/* Until the client disconnects, or is found to be gone. */
 static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
 {
-	unsigned long interval = max(krping_step_timeout(lane->thread) / 2, (unsigned long)HZ);
-	struct ib_rdma_wr probe;
-	struct ib_sge sge;
 	long left;
 	int ret;
 
 	for (;;) {
-		left = wait_event_interruptible_timeout(lane->thread->wait,
-							disturbed(lane), interval);
+		left = wait_event_interruptible_timeout(lane->thread->wait, disturbed(lane),
+							probe_interval(lane));
 		if (left < 0)
 			return -EINTR;
 		if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
@@ -161,13 +173,7 @@ static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
 					       "the client sent a message in the test: is the same test given on both sides?");
 			return -EPROTO;
 		}
-		if (left)
-			return krping_conn_error(&lane->conn);
-		probe = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
-		sge.length = 1;
-		ret = krping_lane_post(lane, &probe.wr, 1);
-		if (!ret)
-			ret = krping_lane_wait(lane, false);
+		ret = left ? krping_conn_error(&lane->conn) : probe(lane, peer);
 		if (ret)
 			return ret;
 	}
@@ -260,11 +266,11 @@ static int wlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 	ktime_t start;
 	int ret;
 
-	for (i = 1; !count || i <= count; i++) {
+	for (i = 0; !count || i < count; i++) {
 		start = ktime_get();
-		ret = write_number(lane, peer, i);
+		ret = write_number(lane, peer, i + 1);
 		if (!ret)
-			ret = await_write(lane, i);
+			ret = await_write(lane, i + 1);
 		if (ret)
 			return ret;
 		krping_result_time(thread->result, start, ktime_get());
@@ -278,10 +284,10 @@ static int wlat_server(struct krping_lane *lane, const struct krping_ping_msg *p
 	u32 count = thread->opt->count, i;
 	int ret;
 
-	for (i = 1; !count || i <= count; i++) {
-		ret = await_write(lane, i);
+	for (i = 0; !count || i < count; i++) {
+		ret = await_write(lane, i + 1);
 		if (!ret)
-			ret = write_number(lane, peer, i);
+			ret = write_number(lane, peer, i + 1);
 		if (ret)
 			return ret;
 		krping_result_count(thread->result, 1, ktime_get());
@@ -298,32 +304,32 @@ static u64 writes_left(const struct krping_lane *lane)
 	return count ? count - lane->writes_posted : U64_MAX;
 }
 
-/* Post batches while the queue has room. Return: WRs posted, or a negative errno. */
+/*
+ * One batch, if the queue has room for it: completions may keep pace with the posts, and
+ * other connections, signals and the scheduler want their turn.
+ *
+ * Return: work requests posted, or a negative errno.
+ */
 static int post_writes(struct krping_lane *lane, const struct krping_ping_msg *peer)
 {
-	const struct krping_options *opt = lane->thread->opt;
-	u32 batch = batch_of(opt), posted = 0, n, i;
+	u32 txdepth = lane->thread->opt->txdepth, batch = batch_of(lane->thread->opt), n, i;
 	struct ib_rdma_wr write;
 	struct ib_sge sge;
 	int ret;
 
-	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
 	/* pairs with write_done() */
-	while (lane->writes_posted + batch - smp_load_acquire(&lane->writes_done) <=
-	       opt->txdepth) {
-		n = min_t(u64, batch, writes_left(lane));
-		if (!n)
-			break;
-		for (i = 1; i <= n; i++) {
-			write.wr.send_flags = i == n ? IB_SEND_SIGNALED : 0;
-			ret = krping_lane_post(lane, &write.wr, 0);
-			if (ret)
-				return ret;
-			lane->writes_posted++;
-		}
-		posted += n;
+	if (lane->writes_posted + batch - smp_load_acquire(&lane->writes_done) > txdepth)
+		return 0;
+	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
+	n = min_t(u64, batch, writes_left(lane));
+	for (i = 1; i <= n; i++) {
+		write.wr.send_flags = i == n ? IB_SEND_SIGNALED : 0;
+		ret = krping_lane_post(lane, &write.wr, 0);
+		if (ret)
+			return ret;
+		lane->writes_posted++;
 	}
-	return posted;
+	return n;
 }
 
 static bool lane_finished(struct krping_lane *lane)
@@ -337,7 +343,6 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 {
 	unsigned long deadline = jiffies + krping_step_timeout(thread);
 	long left;
-	u32 i;
 
 	if (!thread->opt->poll) {
 		left = wait_event_interruptible_timeout(thread->wait,
@@ -347,8 +352,8 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 			return left < 0 ? -EINTR : 0;
 	} else {
 		while (time_before(jiffies, deadline)) {
-			for (i = 0; i < thread->nr_lanes; i++)
-				ib_process_cq_direct(thread->lanes[i].conn.cq, -1);
+			if (thread->lanes[0].conn.cq->poll_ctx == IB_POLL_DIRECT)
+				ib_process_cq_direct(thread->lanes[0].conn.cq, -1);
 			if (atomic_read(&thread->progress) != seen)
 				return 0;
 			if (signal_pending(current))
@@ -377,16 +382,19 @@ static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *
 	u64 counted = 0, done;
 	u32 i, finished;
 	int ret, seen;
+	bool posted;
 
 	for (;;) {
 		seen = atomic_read(&thread->progress);
 		finished = 0;
+		posted = false;
 		for (i = 0; i < thread->nr_lanes; i++) {
 			ret = krping_conn_error(&thread->lanes[i].conn);
 			if (!ret)
 				ret = post_writes(&thread->lanes[i], &peers[i]);
 			if (ret < 0)
 				return ret;
+			posted |= ret > 0;
 			finished += lane_finished(&thread->lanes[i]);
 		}
 		done = total_done(thread);
@@ -397,7 +405,7 @@ static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *
 			return 0;
 		if (signal_pending(current))
 			return -EINTR;
-		ret = wait_for_progress(thread, seen);
+		ret = posted ? 0 : wait_for_progress(thread, seen);
 		if (ret)
 			return ret;
 		cond_resched();
@@ -409,12 +417,12 @@ static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *
 static int register_and_invalidate(struct krping_lane *lane)
 {
 	struct krping_region *region = &lane->source;
-	struct ib_send_wr *reg;
+	struct ib_send_wr *first;
 	struct ib_send_wr inv;
+	int ret;
 
-	region->valid = false;	/* the last one was invalidated */
-	reg = krping_region_prepare(region, IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE);
-	if (!reg)
+	first = krping_region_prepare(region, krping_read_access(lane));
+	if (!first)
 		return -EIO;
 	inv = (struct ib_send_wr){
 		.wr_cqe = &region->cqe,
@@ -422,12 +430,16 @@ static int register_and_invalidate(struct krping_lane *lane)
 		.send_flags = IB_SEND_SIGNALED,
 		.ex.invalidate_rkey = region->mr->rkey,
 	};
-	reg->next = &inv;
-	return krping_lane_post(lane, reg, 2) ?: krping_lane_wait(lane, false);
+	region->reg_wr.wr.next = &inv;
+	ret = krping_lane_post(lane, first, 2) ?: krping_lane_wait(lane, false);
+	region->valid = ret;
+	return ret;
 }
 
-static int fr_run(struct krping_lane *lane)
+/* The peer is not part of it, but is looked for now and then. */
+static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
 {
+	unsigned long next_probe = jiffies + probe_interval(lane);
 	struct krping_thread *thread = lane->thread;
 	u32 count = thread->opt->count, i;
 	ktime_t start;
@@ -441,29 +453,36 @@ static int fr_run(struct krping_lane *lane)
 		if (ret)
 			return ret;
 		krping_result_time(thread->result, start, ktime_get());
+		if (time_after(jiffies, next_probe)) {
+			ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+			if (!ret)
+				ret = probe(lane, peer);
+			if (ret)
+				return ret;
+			next_probe = jiffies + probe_interval(lane);
+		}
 		cond_resched();
 	}
 	return 0;
 }
 
-/* A server that is done first leaves the end to the client. */
-static int await_disconnect(struct krping_thread *thread)
+static int run_fr(struct krping_thread *thread)
 {
 	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_msg peer;
+	int ret;
 
-	if (wait_event_interruptible(thread->wait, krping_conn_error(&lane->conn)))
-		return -EINTR;
-	return krping_conn_error(&lane->conn);
+	ret = exchange_sinks(lane, &peer);
+	if (!ret)
+		ret = fr_run(lane, &peer);
+	if (ret || krping_is_client(thread))
+		return ret;
+	/* A server that is done first leaves the end to the client. */
+	ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+	return ret ?: lend(lane, &peer);
 }
 
 /* ---- all ---- */
-
-static int run_fr(struct krping_thread *thread)
-{
-	int ret = fr_run(&thread->lanes[0]);
-
-	return ret || krping_is_client(thread) ? ret : await_disconnect(thread);
-}
 
 static int run_latency(struct krping_thread *thread)
 {

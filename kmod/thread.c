@@ -3,10 +3,10 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/nsproxy.h>
+#include <linux/random.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
-
-#include <rdma/ib_cm.h>
+#include <net/ipv6.h>
 
 #include "hello.h"
 #include "log.h"
@@ -106,9 +106,16 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_thread_progress(lane->thread);
 }
 
+/* A test is over all of its connections or none: whoever waits for another one is woken. */
 static void lane_closed(struct krping_conn *conn, int error)
 {
-	krping_thread_progress(container_of(conn, struct krping_lane, conn)->thread);
+	struct krping_thread *thread = container_of(conn, struct krping_lane, conn)->thread;
+	u32 i;
+
+	if (!atomic_xchg(&thread->failed, 1))
+		for (i = 0; i < thread->nr_lanes; i++)
+			krping_conn_fail(&thread->lanes[i].conn, error);
+	krping_thread_progress(thread);
 }
 
 static const struct krping_conn_ops lane_conn_ops = {
@@ -234,6 +241,8 @@ int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signal
 	local_bh_enable();
 	if (!ret)
 		return 0;
+	if (ret == -ENOTCONN)	/* siw, before its event comes */
+		return krping_conn_error(&lane->conn) ?: -ECONNRESET;
 	krping_err_ratelimited(lane->thread->subject, "cannot post a work request: %d", ret);
 	return krping_conn_error(&lane->conn) ?: ret;
 }
@@ -331,7 +340,7 @@ static bool global_key(const struct krping_options *opt)
 	return unsafe_global_rkey && !opt->mem_reg;
 }
 
-static bool is_iwarp(const struct krping_lane *lane)
+bool krping_lane_is_iwarp(const struct krping_lane *lane)
 {
 	return rdma_protocol_iwarp(lane->conn.id->device, lane->conn.id->port_num);
 }
@@ -351,14 +360,14 @@ unsigned int krping_read_memory(const struct krping_lane *lane)
 	const struct krping_options *opt = lane->thread->opt;
 
 	if (global_key(opt))
-		return KRPING_REGION_CONTIGUOUS | (is_iwarp(lane) ? KRPING_REGION_MR : 0);
+		return KRPING_REGION_CONTIGUOUS | (krping_lane_is_iwarp(lane) ? KRPING_REGION_MR : 0);
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
 
 /* Return: IB_ACCESS_* of such memory. */
 int krping_read_access(const struct krping_lane *lane)
 {
-	return is_iwarp(lane) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
+	return krping_lane_is_iwarp(lane) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
 				IB_ACCESS_LOCAL_WRITE;
 }
 
@@ -390,12 +399,13 @@ static int lane_prepare(struct krping_lane *lane, u32 index)
 		.send_wr = thread->test->send_wr(thread->opt),
 		.recv_wr = KRPING_NR_RECV,
 		.vector = index,
-		.poll = thread->opt->poll ? IB_POLL_DIRECT : IB_POLL_SOFTIRQ,
+		.poll = thread->opt->poll && thread->nr_lanes == 1 ? IB_POLL_DIRECT :
+								     IB_POLL_SOFTIRQ,
 		.pd_flags = global_key(thread->opt) ? IB_PD_UNSAFE_GLOBAL_RKEY : 0,
 	};
 	int ret;
 
-	if (thread->opt->read_inv && !is_iwarp(lane)) {
+	if (thread->opt->read_inv && !krping_lane_is_iwarp(lane)) {
 		krping_err(thread->subject,
 			   "read_inv: %s is no iWARP device: others have no RDMA READ that invalidates",
 			   lane->conn.id->device->name);
@@ -451,7 +461,7 @@ static int client_connect(struct krping_lane *lane, u32 index, struct net *net,
 		ret = lane_prepare(lane, index);
 	if (ret)
 		return ret;
-	krping_hello_fill(&hello, opt);
+	krping_hello_fill(&hello, opt, lane->thread->group);
 	param.private_data = &hello;
 	param.private_data_len = sizeof(hello);
 	ret = krping_conn_connect(&lane->conn, &param, timeout);
@@ -460,18 +470,47 @@ static int client_connect(struct krping_lane *lane, u32 index, struct net *net,
 	return ret;
 }
 
-/* A client that this server can't serve is told why. */
-static int check_request(struct krping_lane *lane)
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	if (a->ss_family != b->ss_family)
+		return false;
+	if (a->ss_family == AF_INET)
+		return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+		       ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+	return ipv6_addr_equal(&((const struct sockaddr_in6 *)a)->sin6_addr,
+			       &((const struct sockaddr_in6 *)b)->sin6_addr);
+}
+
+/* Of the client that lane 0 is connected to? */
+static bool same_client(struct krping_lane *lane)
+{
+	struct krping_conn *conn = &lane->conn, *first = &lane->thread->lanes[0].conn;
+
+	return krping_hello_group(conn) == lane->thread->group &&
+	       same_host(&conn->id->route.addr.dst_addr, &first->id->route.addr.dst_addr);
+}
+
+/* Wait for a request; one of another client than lane 0's is refused, and the wait goes on. */
+static int await_request(struct krping_lane *lane, u32 index)
 {
 	struct krping_conn *conn = &lane->conn;
-	struct krping_reject reject;
+	int ret;
 
-	if (krping_hello_check(conn, lane->thread->opt, &reject))
-		return 0;
-	rdma_lock_handler(conn->id);
-	rdma_reject(conn->id, &reject, sizeof(reject), IB_CM_REJ_CONSUMER_DEFINED);
-	rdma_unlock_handler(conn->id);
-	return -EPROTO;
+	for (;;) {
+		ret = krping_conn_wait(conn, KRPING_CONN_REQUESTED, index ?
+				       krping_step_timeout(lane->thread) : MAX_SCHEDULE_TIMEOUT);
+		if (ret)
+			return ret;
+		if (!index)
+			lane->thread->group = krping_hello_group(conn);
+		if (!index || same_client(lane))
+			return krping_hello_check(conn, lane->thread->opt);
+		krping_hello_reject(conn, KRPING_REJ_BUSY, lane->thread->nr_lanes);
+		krping_conn_close(conn);
+		krping_conn_reset(conn);
+		if (atomic_read(&lane->thread->failed))
+			return krping_conn_error(&lane->thread->lanes[0].conn);
+	}
 }
 
 static int server_accept(struct krping_lane *lane, u32 index, struct rdma_cm_id *listener)
@@ -480,10 +519,7 @@ static int server_accept(struct krping_lane *lane, u32 index, struct rdma_cm_id 
 	struct rdma_conn_param param = conn_param;
 	int ret;
 
-	ret = krping_conn_wait(&lane->conn, KRPING_CONN_REQUESTED, index ?
-			       krping_step_timeout(thread) : MAX_SCHEDULE_TIMEOUT);
-	if (!ret)
-		ret = check_request(lane);
+	ret = await_request(lane, index);
 	if (!ret)
 		ret = lane_prepare(lane, index);
 	if (ret)
@@ -585,6 +621,7 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	thread->opt = opt;
 	thread->test = opt->test == KRPING_TEST_PING ? &krping_ping_test : &krping_perf_test;
 	thread->result = result;
+	thread->group = get_random_u32();
 	init_waitqueue_head(&thread->wait);
 	snprintf(thread->subject, sizeof(thread->subject), "%s:%d@%pISpc",
 		 opt->role == KRPING_PING_CLIENT ? "client" : "server", task_pid_nr(current),

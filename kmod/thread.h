@@ -89,6 +89,8 @@ struct krping_test {
  * @stats:	nine columns
  * @result:	the thread's reference
  * @wait:	woken by completions and by the loss of a connection
+ * @failed:	a connection was lost: all are given up
+ * @group:	client: tells its connections from those of others
  * @progress:	grows with each completion and loss, so that a wait can be for any lane
  * @nr_lanes:	connections
  * @lanes:	@nr_lanes of them
@@ -102,6 +104,8 @@ struct krping_thread {
 	struct krping_stats __percpu *stats;
 	struct krping_result *result;
 	wait_queue_head_t wait;
+	atomic_t failed;
+	u16 group;
 	atomic_t progress;
 	u32 nr_lanes;
 	struct krping_lane *lanes;
@@ -129,6 +133,7 @@ static inline unsigned long krping_step_timeout(const struct krping_thread *thre
 	return thread->opt->timeout * HZ;
 }
 
+bool krping_lane_is_iwarp(const struct krping_lane *lane);
 void krping_thread_progress(struct krping_thread *thread);
 void krping_lane_completed(struct krping_lane *lane);
 void krping_lane_reg_done(struct ib_cq *cq, struct ib_wc *wc);

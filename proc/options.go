@@ -125,7 +125,7 @@ var Options = []Option{
 	{Name: "bw", Contexts: ping, Tests: testBw, Text: "test: bandwidth of RDMA WRITEs by the client"},
 	{Name: "fr", Contexts: ping, Tests: testFr, Text: "test: time of a REG_MR and its LOCAL_INV, on each side for itself"},
 	{Name: "poll", Contexts: ping, Tests: perfTests, Text: "spin for completions instead of sleeping"},
-	{Name: "duplex", Contexts: ping, Tests: testBw, Text: "server: write as well; client: ask for it"},
+	{Name: "duplex", Contexts: ping, Tests: testBw, Text: "the server writes as well; the same on both sides"},
 	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw, Default: "64", Text: "RDMA WRITEs in flight on each connection"},
 	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw, Default: "1", Text: "connections, driven by one thread; the same on both sides"},
 	{Name: "block", Value: "name", Contexts: BlockClient | BlockStop, Text: "volume: 1 to 27 of `[A-Za-z0-9._-]`"},

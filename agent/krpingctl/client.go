@@ -237,13 +237,23 @@ func (p *program) show(results []proc.Result, valid bool, f *commandFlags) error
 	if err != nil {
 		return err
 	}
-	if err := measure.Write(p.out, format, report); err != nil {
-		return err
+	if format == "table" && results[0].Test == proc.Ping {
+		if _, err := fmt.Fprintln(p.out, pingSummary(report, valid)); err != nil {
+			return err
+		}
 	}
-	if valid && format == "table" {
-		_, err = fmt.Fprintln(p.out, "all data valid")
+	return measure.Write(p.out, format, report)
+}
+
+func pingSummary(r measure.Report, valid bool) string {
+	text := fmt.Sprintf("%d pings of %d bytes", r.Operations, r.Size)
+	if r.Role == string(proc.Server) {
+		text = fmt.Sprintf("%d pings answered", r.Operations)
 	}
-	return err
+	if valid {
+		text += ", all data valid"
+	}
+	return text
 }
 
 func stopCommand(p *program) *cobra.Command {

@@ -43,8 +43,10 @@ func (s Server) Admit(private []byte) (wire.TestHello, error) {
 		return wire.TestHello{Test: wire.TestPing, Size: min(defaultSize, s.MaxSize), QPs: 1}, nil
 	}
 	switch {
-	case h.Test == wire.TestWriteLatency || h.Test > wire.TestFastRegister || h.Duplex:
-		return h, &wire.Reject{Reason: wire.RejectTest, Value: uint32(wire.TestPing), Detail: fmt.Sprintf("test %d, duplex %v: only a server in the kernel can", h.Test, h.Duplex)}
+	case h.Test == wire.TestWriteLatency || h.Test > wire.TestFastRegister:
+		return h, &wire.Reject{Reason: wire.RejectTest, Value: uint32(wire.TestPing), Detail: fmt.Sprintf("test %d: only a server in the kernel can", h.Test)}
+	case h.Duplex:
+		return h, &wire.Reject{Reason: wire.RejectDuplex, Detail: "duplex: only a server in the kernel can"}
 	case h.Size == 0 || h.Size > s.MaxSize:
 		return h, &wire.Reject{Reason: wire.RejectTestSize, Value: s.MaxSize, Detail: fmt.Sprintf("size %d, at most %d", h.Size, s.MaxSize)}
 	}
@@ -61,9 +63,6 @@ func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
 	switch h.Test {
 	case wire.TestPing:
 		return s.pings(conn, h)
-	case wire.TestFastRegister:
-		<-conn.Done()
-		return 0, nil
 	default:
 		return 0, s.lend(conn, h)
 	}

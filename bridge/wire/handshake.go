@@ -68,6 +68,7 @@ const (
 	RejectQPs
 	RejectServerInv
 	RejectTOS
+	RejectDuplex
 )
 
 // Reject is the private data of a target's reject. It is also the error that

@@ -34,6 +34,7 @@ type TestHello struct {
 	Duplex    bool   // bandwidth: the server shall write as well
 	Size      uint32 // bytes of an operation
 	QPs       uint16 // connections of this client
+	Group     uint16 // the same on all connections of this client
 }
 
 const (
@@ -54,7 +55,7 @@ func (h TestHello) Append(b []byte) []byte {
 	b = append(b, testVersion, byte(h.Test), flags, 0)
 	b = binary.BigEndian.AppendUint32(b, h.Size)
 	b = binary.BigEndian.AppendUint16(b, h.QPs)
-	return append(b, 0, 0)
+	return binary.BigEndian.AppendUint16(b, h.Group)
 }
 
 // DecodeTestHello reads the private data of a ping/pong client, which a transport may have
@@ -67,9 +68,13 @@ func DecodeTestHello(b []byte) (h TestHello, found bool, err error) {
 	if b[4] != testVersion {
 		return h, true, reject(RejectVersion, testVersion, "version %d, not %d", b[4], testVersion)
 	}
+	if b[6]&^(testServerInv|testDuplex) != 0 || b[7] != 0 {
+		return h, true, reject(RejectInvalid, 0, "flags %#x, reserved field %d", b[6], b[7])
+	}
 	return TestHello{
 		Test: TestKind(b[5]), ServerInv: b[6]&testServerInv != 0, Duplex: b[6]&testDuplex != 0,
 		Size: binary.BigEndian.Uint32(b[8:]), QPs: binary.BigEndian.Uint16(b[12:]),
+		Group: binary.BigEndian.Uint16(b[14:]),
 	}, true, nil
 }
 

@@ -45,7 +45,7 @@ func TestBytesAreThoseOfC(t *testing.T) {
 	write := Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, data}
 	read := Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
 	digest := Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
-	test := TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506}
+	test := TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506, Group: 0x0708}
 	ping := PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
 	rsp := Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
 	for name, got := range map[string][]byte{

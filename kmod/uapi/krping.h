@@ -54,6 +54,8 @@ enum krping_test_kind {
 #define KRPING_TEST_SERVER_INV	0x01	/* the server's SENDs shall invalidate the keys */
 #define KRPING_TEST_DUPLEX	0x02	/* bw: the server shall write as well */
 
+#define KRPING_TEST_FLAGS	(KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX)
+
 /**
  * struct krping_test_hello - what a client is going to run; private data of its request
  * @magic:	KRPING_TEST_MAGIC
@@ -63,7 +65,7 @@ enum krping_test_kind {
  * @reserved:	zero
  * @size:	bytes of one operation
  * @qps:	connections of this client
- * @reserved2:	zero
+ * @group:	a number that all connections of one client have
  *
  * Optional: krping and rping send none, and ignore ours. A server that knows it rejects a
  * client that it cannot serve, with struct krping_reject. InfiniBand pads it with zeros.
@@ -76,7 +78,7 @@ struct krping_test_hello {
 	__u8 reserved;
 	__be32 size;
 	__be16 qps;
-	__be16 reserved2;
+	__be16 group;
 };
 
 static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
@@ -165,6 +167,7 @@ enum krping_reject_reason {
 	KRPING_REJ_QPS		= 10,	/* value: the connections that it takes */
 	KRPING_REJ_SERVER_INV	= 11,	/* value: 1 if it invalidates keys, else 0 */
 	KRPING_REJ_TOS		= 12,	/* value: the type of service that it demands */
+	KRPING_REJ_DUPLEX	= 13,	/* value: 1 if it writes as well, else 0 */
 };
 
 /**

@@ -47,7 +47,7 @@ int main(void)
 
 	struct krping_test_hello test = {
 		.magic = htobe32(KRPING_TEST_MAGIC), .version = KRPING_TEST_VERSION, .test = KRPING_TEST_BW,
-		.flags = KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX, .size = htobe32(0x01020304), .qps = htobe16(0x0506),
+		.flags = KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX, .size = htobe32(0x01020304), .qps = htobe16(0x0506), .group = htobe16(0x0708),
 	};
 	struct krping_ping_msg ping = {
 		.addr = htobe64(0x2122232425262728), .rkey = htobe32(0x31323334), .length = htobe32(65536),
