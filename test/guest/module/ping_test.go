@@ -21,44 +21,10 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-const limit = time.Minute
-
-// listeners counts the servers that wait for their client.
-func listeners(t *testing.T) int {
-	n := 0
-	for _, line := range guest.Threads(t) {
-		if strings.HasSuffix(line, " listen") {
-			n++
-		}
-	}
-	return n
-}
-
-// startServer runs a server command in the background; the result is delivered once.
-func startServer(t *testing.T, command string) <-chan error {
-	t.Helper()
-	before := listeners(t)
-	done := make(chan error, 1)
-	go func() { done <- guest.Command(command, limit) }()
-	guest.Eventually(t, 20*time.Second, "the server listens", func() bool {
-		return listeners(t) > before || len(done) > 0
-	})
-	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
-	return done
-}
-
-// startRping starts a server of rping and waits until it listens.
-func startRping(t *testing.T, port string, more ...string) *exec.Cmd {
-	t.Helper()
-	rping := guest.Start(t, append([]string{"rping", "-s", "-a", guest.Addr(t), "-p", port}, more...)...)
-	guest.Eventually(t, 20*time.Second, "rping listens", func() bool {
-		return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), ":"+port+" ")
-	})
-	return rping
-}
+const limit = guest.Limit
 
 func TestRpingServesOurClient(t *testing.T) {
-	startRping(t, "9999", "-C", "1000", "-S", "4096")
+	guest.StartRping(t, guest.Addr(t), "9999", "-C", "1000", "-S", "4096")
 	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", limit); err != nil {
 		t.Errorf("client: %v", err)
 	}
@@ -67,7 +33,7 @@ func TestRpingServesOurClient(t *testing.T) {
 func TestOurServerServesRping(t *testing.T) {
 	for _, size := range []string{"32", "64", "4096", "65535"} { // rping refuses 16
 		t.Run(size, func(t *testing.T) {
-			done := startServer(t, "server,addr="+guest.Addr(t)+",port=9998,validate")
+			done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9998,validate")
 			guest.Run(t, "rping", "-c", "-a", guest.Addr(t), "-p", "9998", "-C", "1000", "-S", size)
 			if err := <-done; err != nil {
 				t.Fatalf("server: %v", err)
@@ -80,7 +46,7 @@ func TestSizesBothWays(t *testing.T) {
 	for _, size := range []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, 1<<20 + 1, 2 << 20} {
 		for _, addr := range []string{"addr=" + guest.Addr(t), "addr6=fd77::1"} {
 			t.Run(fmt.Sprintf("%d/%s", size, addr), func(t *testing.T) {
-				done := startServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))
+				done := guest.StartServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))
 				err := guest.Command(fmt.Sprintf("client,%s,port=9997,count=5,validate,size=%d", addr, size), limit)
 				if err != nil {
 					t.Errorf("client: %v", err)
@@ -97,7 +63,7 @@ func TestSizesBothWays(t *testing.T) {
 func TestStatistics(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
-	done := startServer(t, "server,addr="+addr+",port=9996")
+	done := guest.StartServer(t, "server,addr="+addr+",port=9996")
 	if threads := guest.Threads(t); len(threads) != 1 || threads[0] != "1 listen" {
 		t.Errorf("threads before the client: %q, want [\"1 listen\"]", threads)
 	}
@@ -128,7 +94,7 @@ func TestManyThreads(t *testing.T) {
 	var wg sync.WaitGroup
 	var servers [pairs]<-chan error
 	for i := range servers {
-		servers[i] = startServer(t, fmt.Sprintf("server,addr=%s,port=%d,validate", guest.Addr(t), 11000+i))
+		servers[i] = guest.StartServer(t, fmt.Sprintf("server,addr=%s,port=%d,validate", guest.Addr(t), 11000+i))
 	}
 	for i, done := range servers {
 		port := 11000 + i
@@ -146,7 +112,7 @@ func TestManyThreads(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	addr := guest.Addr(t)
-	busy := startServer(t, "server,addr="+addr+",port=9990")
+	busy := guest.StartServer(t, "server,addr="+addr+",port=9990")
 	for _, tc := range []struct {
 		command string
 		want    error
@@ -162,7 +128,6 @@ func TestErrors(t *testing.T) {
 		{"client,server,addr=" + addr, unix.EINVAL},
 		{"client,addr=" + addr + ",addr6=::1", unix.EINVAL},
 		{"client,addr=300.1.1.1", unix.EINVAL},
-		{"server,addr=" + addr + ",count=5", unix.EINVAL},
 		{"client,addr=" + addr + "\x00", unix.EINVAL},
 		{strings.Repeat("a", 600), unix.EINVAL},
 		{"stop,block=nosuch", unix.ENOENT},
@@ -190,7 +155,7 @@ func TestErrors(t *testing.T) {
 
 // A server refuses what a client advertises beyond its size, and says so.
 func TestServerRefusesOversizedPing(t *testing.T) {
-	done := startServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
+	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
 	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", limit)
 	if !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("client: %v, want ECONNRESET", err)
@@ -227,7 +192,7 @@ func TestKilledWriter(t *testing.T) {
 		_ = server
 	})
 	t.Run("client of a stopped server", func(t *testing.T) {
-		rping := startRping(t, "9993")
+		rping := guest.StartRping(t, guest.Addr(t), "9993")
 		client := write("client,addr=" + addr + ",port=9993")
 		guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
 		if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
@@ -246,7 +211,7 @@ func TestKilledWriter(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
-	rping := startRping(t, "9992")
+	rping := guest.StartRping(t, guest.Addr(t), "9992")
 	done := make(chan error, 1)
 	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", limit) }()
 	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
@@ -281,7 +246,7 @@ func killAndReap(t *testing.T, cmd *exec.Cmd) {
 
 func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
 	guest.NoThreads(t)
-	done := startServer(t, "server,addr="+guest.Addr(t)+",port=9991")
+	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9991")
 	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
 		t.Fatalf("rmmod succeeded while a server runs: %s", out)
 	}

@@ -147,6 +147,43 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 // Threads returns the lines of /proc/krping: the running ping/pong threads.
 func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 
+// Limit is how long a command of a test may take.
+const Limit = time.Minute
+
+func listeners(t testing.TB) int {
+	n := 0
+	for _, line := range Threads(t) {
+		if strings.HasSuffix(line, " listen") {
+			n++
+		}
+	}
+	return n
+}
+
+// StartServer runs a ping/pong server command in the background and waits until it listens;
+// its result is delivered once. One at a time.
+func StartServer(t testing.TB, command string) <-chan error {
+	t.Helper()
+	before := listeners(t)
+	done := make(chan error, 1)
+	go func() { done <- Command(command, Limit) }()
+	Eventually(t, 20*time.Second, "the server listens", func() bool {
+		return listeners(t) > before || len(done) > 0
+	})
+	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
+	return done
+}
+
+// StartRping starts a server of rping and waits until it listens.
+func StartRping(t testing.TB, addr, port string, more ...string) *exec.Cmd {
+	t.Helper()
+	rping := Start(t, append([]string{"rping", "-s", "-a", addr, "-p", port}, more...)...)
+	Eventually(t, 20*time.Second, "rping listens", func() bool {
+		return strings.Contains(Run(t, "rdma", "resource", "show", "cm_id"), ":"+port+" ")
+	})
+	return rping
+}
+
 // NoThreads waits until what earlier commands began has ended.
 func NoThreads(t testing.TB) {
 	t.Helper()
