@@ -359,8 +359,8 @@ unsigned int krping_read_memory(const struct krping_lane *lane)
 {
 	const struct krping_options *opt = lane->thread->opt;
 
-	if (global_key(opt))
-		return KRPING_REGION_CONTIGUOUS | (krping_lane_is_iwarp(lane) ? KRPING_REGION_MR : 0);
+	if (global_key(opt) && !krping_lane_is_iwarp(lane))
+		return KRPING_REGION_CONTIGUOUS;
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
 
