@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm demo lab clean
+.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm bench-verbs demo lab clean
 
 all: build
 build: programs modules
@@ -63,6 +63,10 @@ test-unit: | deps
 
 test-vm: build
 	build/lab suites --kernel $(KERNEL) $(SUITES)
+
+# perftest beside krping's own tests, in the same VMs: a table of ratios.
+bench-verbs: build
+	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
 demo: build
 	go run ./test/demo --kernel $(KERNEL)

@@ -272,3 +272,22 @@ func Attach(t testing.TB, port int, options string) string {
 	})
 	return "/dev/" + Session(t, "vol0")["dev"]
 }
+
+// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, waits
+// until it listens, and returns its process.
+func StartPingBridge(t testing.TB, port int, args ...string) *exec.Cmd {
+	t.Helper()
+	var out output.Buffer
+	argv := append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)
+	cmd := exec.Command(Binary(t, "krping-bridge"), argv...)
+	cmd.Stdout, cmd.Stderr = &out, testWriter{t}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start krping-bridge %v: %v", argv, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	Eventually(t, 20*time.Second, "krping-bridge answers pings", func() bool { return strings.Contains(out.String(), "answering pings") })
+	return cmd
+}
