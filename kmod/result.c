@@ -163,6 +163,7 @@ void krping_result_show(struct seq_file *seq, struct krping_result *result)
 		   READ_ONCE(result->ops), READ_ONCE(result->ns), READ_ONCE(result->timed),
 		   READ_ONCE(result->min), READ_ONCE(result->max), READ_ONCE(result->sum));
 	show_histogram(seq, result);
+	seq_printf(seq, " start_ns=%lld", ktime_to_ns(READ_ONCE(result->start)));
 	seq_putc(seq, '\n');
 }
 

@@ -39,6 +39,7 @@ type Result struct {
 	Duplex  bool
 
 	Ops       uint64        // completed
+	Start     time.Duration // when the first operation began, on CLOCK_MONOTONIC
 	Elapsed   time.Duration // from the first operation to the last that completed
 	Timed     uint64        // operations whose time was taken
 	Min       time.Duration
@@ -127,6 +128,8 @@ func (r *Result) set(key, value string) (err error) {
 		r.Ops = number(64)
 	case "ns":
 		r.Elapsed = time.Duration(number(63))
+	case "start_ns":
+		r.Start = time.Duration(number(63))
 	case "timed":
 		r.Timed = number(64)
 	case "min_ns":

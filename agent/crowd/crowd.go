@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,13 +35,15 @@ func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := crowd{cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
+	background := len(commands) > runtime.NumCPU() // all alike
 	for i, command := range commands {
-		r, err := fs.Start(ctx, command)
+		c.awaitRoom(ctx)
+		r, err := fs.Start(ctx, command, background)
 		if err != nil {
 			cancel(err)
 			break
 		}
-		c.running = append(c.running, r)
+		c.running, c.connecting = append(c.running, r), append(c.connecting, r)
 		c.waits.Go(func() { c.wait(i, r) })
 	}
 	done := make(chan struct{})
@@ -67,10 +71,34 @@ func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([
 var errEnough = errors.New("the time is over")
 
 type crowd struct {
-	cancel   context.CancelCauseFunc
-	running  []*proc.Running
-	waits    sync.WaitGroup
-	outcomes []proc.Outcome // each written by its goroutine
+	cancel  context.CancelCauseFunc
+	running []*proc.Running
+	// connecting are those that did not run yet when last looked at.
+	connecting []*proc.Running
+	waits      sync.WaitGroup
+	outcomes   []proc.Outcome // each written by its goroutine
+}
+
+// connecting is how many commands connect at once: the connection manager's messages are
+// datagrams, of which a burst loses some, and each loss costs seconds.
+const connecting = 32
+
+// awaitRoom waits while too many clients connect. Servers wait for theirs, and do not count.
+func (c *crowd) awaitRoom(ctx context.Context) {
+	for {
+		c.connecting = slices.DeleteFunc(c.connecting, func(r *proc.Running) bool {
+			result, err := r.Result()
+			return err != nil || result.Role == proc.Server || result.State == "running" && result.Ops > 0 || result.State == "done"
+		})
+		if len(c.connecting) < connecting {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tick / 10):
+		}
+	}
 }
 
 func (c *crowd) wait(i int, r *proc.Running) {

@@ -211,12 +211,14 @@ func (p *program) measure(ctx context.Context, commands []proc.Command, f *comma
 	})
 	bar.end()
 	var results []proc.Result
+	var ops uint64
 	for _, o := range outcomes {
-		if o.Result.Ops > 0 {
+		if o.Result.ID != 0 {
 			results = append(results, o.Result)
+			ops += o.Result.Ops
 		}
 	}
-	if len(results) == 0 {
+	if ops == 0 {
 		return err
 	}
 	if shown := p.show(results, commands[0].Validate && err == nil, f); err == nil {

@@ -59,7 +59,7 @@ without a network.`,
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "kernel threads")
 	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "connections of each thread (bw)")
 	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "of each point")
-	f.Uint32Var(&plan.Command.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64)")
+	f.Uint32Var(&plan.Command.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64, or less: 1024 in all)")
 	f.BoolVar(&plan.Command.Poll, "poll", false, "spin for completions instead of sleeping")
 	f.StringVar(&out, "out", ".", "`directory` for the files")
 	return cmd

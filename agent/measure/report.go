@@ -7,6 +7,7 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -32,8 +33,8 @@ type Report struct {
 	Poll        bool   `json:"poll"`
 	Duplex      bool   `json:"duplex"`
 	Operations  uint64 `json:"operations"`
-	ElapsedNs   int64  `json:"elapsed_ns"` // of the longest
-	// Gbit/s of data in one direction, and operations a second: sums of the threads' own.
+	ElapsedNs   int64  `json:"elapsed_ns"` // from the first operation of any thread to the last
+	// Gbit/s of data in one direction, and operations a second.
 	GbitPerSecond float64 `json:"gbit_per_second"`
 	OpsPerSecond  float64 `json:"ops_per_second"`
 	// Latency is nil if no operation was timed alone.
@@ -70,18 +71,21 @@ func Of(results ...proc.Result) (Report, error) {
 	if first.Test == proc.Bandwidth {
 		r.TxDepth = first.TxDepth
 	}
+	start, end := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, one := range results {
 		if one.Test != first.Test || one.Size != first.Size {
 			return Report{}, fmt.Errorf("results of %s with %d bytes and of %s with %d: must be of one kind", first.Test, first.Size, one.Test, one.Size)
 		}
 		r.Connections += int(one.QPs)
 		r.Operations += one.Ops
-		r.ElapsedNs = max(r.ElapsedNs, one.Elapsed.Nanoseconds())
-		if one.Elapsed > 0 {
-			rate := float64(one.Ops) / one.Elapsed.Seconds()
-			r.OpsPerSecond += rate
-			r.GbitPerSecond += rate * float64(one.Size) * 8 / 1e9
+		if one.Ops > 0 {
+			start, end = min(start, one.Start), max(end, one.Start+one.Elapsed)
 		}
+	}
+	if end > start {
+		r.ElapsedNs = (end - start).Nanoseconds()
+		r.OpsPerSecond = float64(r.Operations) / (end - start).Seconds()
+		r.GbitPerSecond = r.OpsPerSecond * float64(r.Size) * 8 / 1e9
 	}
 	r.Latency = latencyOf(results)
 	return r, nil
@@ -120,6 +124,7 @@ func latencyOf(results []proc.Result) *Latency {
 func Between(before, after proc.Result) proc.Result {
 	d := after
 	d.Ops -= before.Ops
+	d.Start += before.Elapsed
 	d.Elapsed -= before.Elapsed
 	d.Timed -= before.Timed
 	d.Sum -= before.Sum

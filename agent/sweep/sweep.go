@@ -27,6 +27,10 @@ type Plan struct {
 	Duration    time.Duration // of each point
 }
 
+// inFlight is how many RDMA WRITEs all connections of a point have in flight, unless the plan says
+// how many each has: a thousand full queues measure what the NIC's buffers hold.
+const inFlight = 1024
+
 // Point is one measurement of a plan.
 type Point struct {
 	Size        uint32
@@ -72,6 +76,9 @@ func (p Plan) command(point Point) proc.Command {
 	c.Size = point.Size
 	if c.Test == proc.Bandwidth {
 		c.QPs = uint32(point.Connections)
+		if c.TxDepth == 0 {
+			c.TxDepth = uint32(max(min(64, inFlight/(point.Threads*point.Connections)), 1))
+		}
 	}
 	return c
 }
