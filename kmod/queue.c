@@ -129,6 +129,7 @@ int krping_wc_error(const struct ib_wc *wc)
 	case IB_WC_REM_INV_REQ_ERR:
 	case IB_WC_REM_OP_ERR:
 	case IB_WC_LOC_LEN_ERR:
+	case IB_WC_LOC_QP_OP_ERR:	/* rxe, of a message longer than its receive */
 	case IB_WC_LOC_ACCESS_ERR:
 	case IB_WC_BAD_RESP_ERR:
 		return -EPROTO;

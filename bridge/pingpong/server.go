@@ -84,8 +84,52 @@ func (s Server) lend(conn Conn, h wire.TestHello) error {
 	if err := conn.Send(wire.PingMessage{Addr: own.Addr, Rkey: own.Rkey, Length: h.Size}.Append(nil), 0); err != nil {
 		return err
 	}
-	<-conn.Done()
-	return nil
+	return s.awaitEnd(conn, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
+}
+
+// awaitEnd waits for the client's disconnect. One that is gone without a word does not answer
+// an RDMA READ of a byte of its memory.
+func (s Server) awaitEnd(conn Conn, client target.Remote) error {
+	probe, err := conn.Buffer(1)
+	if err != nil {
+		return err
+	}
+	defer conn.Free(probe)
+	for {
+		select {
+		case <-conn.Done():
+			return nil
+		case <-time.After(s.Timeout / 2):
+		}
+		err := s.step(conn, func() error { return conn.Read(probe, client) })
+		select {
+		case <-conn.Done(): // in the meantime
+			if errors.Is(err, ErrTimeout) {
+				return err
+			}
+			return nil
+		default:
+		}
+		if err != nil {
+			return fmt.Errorf("look for the client: %w", err)
+		}
+	}
+}
+
+// step does something that a client can hold up. A watchdog closes the connection of one that
+// does, so that no call on it waits longer.
+func (s Server) step(conn Conn, do func() error) error {
+	late := make(chan struct{})
+	watchdog := time.AfterFunc(s.Timeout, func() {
+		close(late)
+		conn.Close()
+	})
+	err := do()
+	if !watchdog.Stop() {
+		<-late
+		return ErrTimeout
+	}
+	return err
 }
 
 func (s Server) pings(conn Conn, h wire.TestHello) (uint64, error) {
@@ -112,10 +156,13 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 		return err
 	}
 	defer conn.Free(data)
-	if err := conn.Read(data, target.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
-		return fmt.Errorf("RDMA READ: %w", err)
-	}
-	if err := goAhead(conn, h, source); err != nil {
+	err = s.step(conn, func() error {
+		if err := conn.Read(data, target.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
+			return fmt.Errorf("RDMA READ: %w", err)
+		}
+		return goAhead(conn, h, source)
+	})
+	if err != nil {
 		return err
 	}
 	sink, err := s.recv(conn)
@@ -125,10 +172,12 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 	if sink.Rkey == 0 || sink.Length < source.Length {
 		return fmt.Errorf("client told of a sink of %d bytes with key %#x: must be at least %d, with a key", sink.Length, sink.Rkey, source.Length)
 	}
-	if err := conn.Write(data, target.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
-		return fmt.Errorf("RDMA WRITE: %w", err)
-	}
-	return goAhead(conn, h, sink)
+	return s.step(conn, func() error {
+		if err := conn.Write(data, target.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
+			return fmt.Errorf("RDMA WRITE: %w", err)
+		}
+		return goAhead(conn, h, sink)
+	})
 }
 
 func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
@@ -142,23 +191,20 @@ func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
 // errEnd is the disconnect of a client that has not begun another ping.
 var errEnd = errors.New("the client has disconnected")
 
-// recv returns the client's next message. A watchdog closes the connection of a client that
-// stalls, so that no call on it waits longer.
-func (s Server) recv(conn Conn) (wire.PingMessage, error) {
-	late := make(chan struct{})
-	watchdog := time.AfterFunc(s.Timeout, func() {
-		close(late)
-		conn.Close()
+// recv returns the client's next message.
+func (s Server) recv(conn Conn) (m wire.PingMessage, err error) {
+	var message target.Message
+	err = s.step(conn, func() (err error) {
+		message, err = conn.Recv()
+		return err
 	})
-	message, err := conn.Recv()
-	if !watchdog.Stop() {
-		<-late
-		return wire.PingMessage{}, ErrTimeout
+	if errors.Is(err, ErrTimeout) {
+		return m, err
 	}
 	if err != nil {
-		return wire.PingMessage{}, fmt.Errorf("%w: %w", errEnd, err)
+		return m, fmt.Errorf("%w: %w", errEnd, err)
 	}
-	m, err := wire.DecodePingMessage(message.Data)
+	m, err = wire.DecodePingMessage(message.Data)
 	if release := message.Release(); err == nil && release != nil {
 		// What has arrived before a disconnect counts; the next step sees it.
 		select {

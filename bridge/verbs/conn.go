@@ -203,6 +203,20 @@ func (c *Conn) Send(msg []byte, invalidate uint32) error {
 	return c.post(wr)
 }
 
+// Flush waits until the peer's device has acknowledged every message of Send. One caller at a
+// time.
+func (c *Conn) Flush() error {
+	for range sendBuffers {
+		select {
+		case slot := <-c.freeSends:
+			defer func() { c.freeSends <- slot }()
+		case <-c.closed:
+			return c.err()
+		}
+	}
+	return nil
+}
+
 // Read moves len(p) bytes from the peer's memory; p is of Buffer.
 func (c *Conn) Read(p []byte, from target.Remote) error { return c.rdma(C.IBV_WR_RDMA_READ, p, from) }
 
@@ -300,10 +314,13 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 	c.mu.Lock()
 	c.posted--
 	c.mu.Unlock()
-	if !ok && wc.status != C.IBV_WC_WR_FLUSH_ERR {
-		go c.fail(fmt.Errorf("work request failed: %s", C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(wc.status)))))
-	} else if !ok {
-		go c.fail(ErrClosed)
+	if !ok {
+		reason := ErrClosed
+		if wc.status != C.IBV_WC_WR_FLUSH_ERR {
+			reason = fmt.Errorf("work request failed: %s", C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(wc.status))))
+		}
+		c.because(reason) // before anyone learns of this completion
+		go c.fail(reason)
 	}
 	switch wc.wr_id >> 32 {
 	case kindRecv:
@@ -324,6 +341,15 @@ func (c *Conn) err() error {
 	return c.reason
 }
 
+// because sets why the connection fails; the first reason stays.
+func (c *Conn) because(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason == nil {
+		c.reason = reason
+	}
+}
+
 // Close moves the queue pair to the error state and waits until nothing is posted: the
 // peer is out of reach and every call returns. It may be called often; the owner calls
 // Release as well.
@@ -334,9 +360,7 @@ const drainTime = 5 * time.Second
 // fail is Close with the reason that other calls get; the first one wins.
 func (c *Conn) fail(reason error) {
 	c.once.Do(func() {
-		c.mu.Lock()
-		c.reason = reason
-		c.mu.Unlock()
+		c.because(reason)
 		C.rdma_disconnect(c.id)
 		C.shim_error_state(c.queue.qp)
 		close(c.closed)

@@ -48,12 +48,13 @@ func Listen(addr netip.AddrPort) (*Listener, error) {
 		ch.close()
 		return nil, fmt.Errorf("make a CM id: %w", err)
 	}
+	ch.handle(l.id, l.onEvent) // before the first request can come
 	if err := l.listen(addr); err != nil {
+		ch.handle(l.id, nil)
 		C.rdma_destroy_id(l.id)
 		ch.close()
 		return nil, err
 	}
-	ch.handle(l.id, l.onEvent)
 	return l, nil
 }
 
