@@ -53,7 +53,7 @@ type Running struct {
 // Run writes the command to /proc/krping and returns when it has ended; the error of a
 // failed one is a *CommandError. When ctx ends, the command is interrupted as Ctrl-C would.
 func (f FS) Run(ctx context.Context, c Command) (Outcome, error) {
-	r, err := f.Start(ctx, c, false)
+	r, err := f.Start(ctx, c)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -61,13 +61,12 @@ func (f FS) Run(ctx context.Context, c Command) (Outcome, error) {
 }
 
 // Start writes the command to /proc/krping, as Run does, and does not wait for its end. The
-// caller has to call Wait. A thread in the background (SCHED_IDLE) gives way to all others: so
-// many busy ones leave room for those that connect, watch and stop them.
+// caller has to call Wait.
 //
 // The write blocks a thread of its own on which all signals are blocked but one, so that
 // a signal that is meant for another thread (SIGCHLD, the runtime's own) does not
 // interrupt the command; to interrupt it, that one is sent to the thread.
-func (f FS) Start(ctx context.Context, c Command, background bool) (*Running, error) {
+func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -82,22 +81,19 @@ func (f FS) Start(ctx context.Context, c Command, background bool) (*Running, er
 	r.log, _ = f.OpenKmsg(true)
 	ctx, r.stop = context.WithCancel(ctx)
 	tid := make(chan int, 1)
-	go r.write(tid, background)
+	go r.write(tid)
 	r.thread = <-tid
 	go r.interruptAt(ctx)
 	return r, nil
 }
 
-func (r *Running) write(tid chan<- int, background bool) {
+func (r *Running) write(tid chan<- int) {
 	defer close(r.done)
 	runtime.LockOSThread() // for good: the thread ends with its mask
 	err := blockOtherSignals()
-	if err == nil && background {
-		err = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
-	}
 	tid <- unix.Gettid()
 	if err != nil {
-		r.err = fmt.Errorf("prepare the command's thread: %w", err)
+		r.err = fmt.Errorf("block signals: %w", err)
 		return
 	}
 	_, err = unix.Write(r.fd, []byte(r.command.text()))
@@ -119,6 +115,9 @@ func (r *Running) interruptAt(ctx context.Context) {
 		}
 	}
 }
+
+// Thread returns the id of the thread that runs the command.
+func (r *Running) Thread() int { return r.thread }
 
 // Stop interrupts the command.
 func (r *Running) Stop() { r.stop() }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"krping/agent/measure"
 	"krping/proc"
 )
@@ -34,11 +36,10 @@ const tick = 100 * time.Millisecond
 func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([]proc.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c := crowd{cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
-	background := len(commands) > runtime.NumCPU() // all alike
+	c := crowd{start: time.Now(), cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
 	for i, command := range commands {
 		c.awaitRoom(ctx)
-		r, err := fs.Start(ctx, command, background)
+		r, err := fs.Start(ctx, command)
 		if err != nil {
 			cancel(err)
 			break
@@ -71,6 +72,7 @@ func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([
 var errEnough = errors.New("the time is over")
 
 type crowd struct {
+	start   time.Time
 	cancel  context.CancelCauseFunc
 	running []*proc.Running
 	// connecting are those that did not run yet when last looked at.
@@ -85,20 +87,28 @@ const connecting = 32
 
 // awaitRoom waits while too many clients connect. Servers wait for theirs, and do not count.
 func (c *crowd) awaitRoom(ctx context.Context) {
-	for {
-		c.connecting = slices.DeleteFunc(c.connecting, func(r *proc.Running) bool {
-			result, err := r.Result()
-			return err != nil || result.Role == proc.Server || result.State == "running" && result.Ops > 0 || result.State == "done"
-		})
-		if len(c.connecting) < connecting {
-			return
-		}
+	for c.settle(); len(c.connecting) >= connecting; c.settle() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(tick / 10):
 		}
 	}
+}
+
+// settle takes those that run out of connecting. Of many, a thread that runs gives way to all
+// others from then on, so that many busy ones leave room for those that connect, watch and stop
+// them; not before, as connecting holds locks of the kernel.
+func (c *crowd) settle() {
+	c.connecting = slices.DeleteFunc(c.connecting, func(r *proc.Running) bool {
+		result, err := r.Result()
+		runs := err == nil && result.State == "running" && result.Ops > 0
+		if runs && len(c.outcomes) > runtime.NumCPU() {
+			// Without the right to, or of a thread that has ended: it was worth a try.
+			_ = unix.SchedSetAttr(r.Thread(), &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
+		}
+		return runs || err != nil || result.Role == proc.Server || result.State == "done"
+	})
 }
 
 func (c *crowd) wait(i int, r *proc.Running) {
@@ -131,13 +141,14 @@ func (c *crowd) watch(done <-chan struct{}, o Options) {
 
 // measure waits until all run, and returns what they measure in the time from then.
 func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []proc.Result {
-	var before []proc.Result
+	var before []measure.Reading
 	for before == nil {
 		select {
 		case <-done:
 			return nil
 		case <-time.After(tick):
 		}
+		c.settle()
 		before = c.snapshot()
 	}
 	end := time.Now().Add(o.Duration)
@@ -155,23 +166,24 @@ func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []
 	}
 	after := c.snapshot()
 	c.cancel(errEnough)
+	var results []proc.Result
 	for i := range after {
-		after[i] = measure.Between(before[i], after[i])
+		results = append(results, measure.Between(before[i], after[i]))
 	}
-	return after
+	return results
 }
 
 // snapshot returns what all have measured so far, or nil if not all run.
-func (c *crowd) snapshot() []proc.Result {
-	results := make([]proc.Result, len(c.running))
+func (c *crowd) snapshot() []measure.Reading {
+	readings := make([]measure.Reading, len(c.running))
 	for i, r := range c.running {
 		result, err := r.Result()
 		if err != nil || result.State != "running" || result.Ops == 0 {
 			return nil
 		}
-		results[i] = result
+		readings[i] = measure.Reading{Result: result, At: time.Since(c.start)}
 	}
-	return results
+	return readings
 }
 
 // Spread returns n commands like c; with more than one, on successive ports if ports says so.

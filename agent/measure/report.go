@@ -119,13 +119,18 @@ func latencyOf(results []proc.Result) *Latency {
 	return &l
 }
 
-// Between returns what was measured after one reading of a command's result until another.
-// The shortest and the longest time are then as exact as the histogram.
-func Between(before, after proc.Result) proc.Result {
-	d := after
+// Reading is a result that was read while its command ran.
+type Reading struct {
+	proc.Result
+	At time.Duration // when, on any clock that all readings share
+}
+
+// Between returns what was measured between two readings of a command's result. The shortest
+// and the longest time are then as exact as the histogram.
+func Between(before, after Reading) proc.Result {
+	d := after.Result
 	d.Ops -= before.Ops
-	d.Start += before.Elapsed
-	d.Elapsed -= before.Elapsed
+	d.Start, d.Elapsed = before.At, after.At-before.At
 	d.Timed -= before.Timed
 	d.Sum -= before.Sum
 	earlier := map[time.Duration]uint64{}

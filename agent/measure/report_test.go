@@ -129,8 +129,8 @@ func TestCSVAndTable(t *testing.T) {
 func TestBetween(t *testing.T) {
 	before := result(proc.ReadLatency, 3, time.Second, proc.Bucket{Upper: 10, Count: 2}, proc.Bucket{Upper: 50, Count: 1})
 	after := result(proc.ReadLatency, 9, 3*time.Second, proc.Bucket{Upper: 10, Count: 2}, proc.Bucket{Upper: 20, Count: 4}, proc.Bucket{Upper: 50, Count: 3})
-	d := Between(before, after)
-	if d.Ops != 6 || d.Start != time.Second || d.Elapsed != 2*time.Second || d.Timed != 6 || d.Sum != 180 || d.Min != 20 || d.Max != 50 || len(d.Histogram) != 2 || d.Histogram[1].Count != 2 {
+	d := Between(Reading{before, time.Minute}, Reading{after, time.Minute + 2*time.Second})
+	if d.Ops != 6 || d.Start != time.Minute || d.Elapsed != 2*time.Second || d.Timed != 6 || d.Sum != 180 || d.Min != 20 || d.Max != 50 || len(d.Histogram) != 2 || d.Histogram[1].Count != 2 {
 		t.Errorf("%+v", d)
 	}
 }
