@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package options
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/proc"
+	"krping/test/guest/internal/guest"
+)
+
+// 500 clients and their servers at once: an emulated VM connects no 1000 in the time of a
+// test. They leave nothing behind.
+func TestThousandThreads(t *testing.T) {
+	crowd(t, 100) // what the kernel makes once and keeps, it has then
+	before := kernelMemory(t)
+	crowd(t, 500)
+	grown := 0
+	guest.Eventually(t, time.Minute, "the kernel has its memory back, but for 1 MiB", func() bool {
+		grown = kernelMemory(t) - before
+		return grown <= 1024
+	})
+	t.Logf("of %d kB, %d more than before", before, grown)
+}
+
+const (
+	patience = 3 * time.Minute // the machine may be loaded
+	batch    = 50              // connections that are set up at once
+)
+
+// crowd runs that many endless pings at once and stops them.
+func crowd(t *testing.T, pairs int) {
+	t.Helper()
+	guest.NoThreads(t)
+	fs := procFS(t)
+	start := time.Now()
+	took := func(what string) {
+		t.Logf("%d pairs: %s after %v", pairs, what, time.Since(start).Round(100*time.Millisecond))
+	}
+	begin := func(role proc.Role, i int) *proc.Running {
+		r, err := fs.Start(t.Context(), proc.Command{
+			Role: role, Addr: netip.MustParseAddr(guest.Addr(t)), Port: uint16(20000 + i), Size: 64, Timeout: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	var servers, clients []*proc.Running
+	for i := range pairs {
+		servers = append(servers, begin(proc.Server, i))
+	}
+	guest.Eventually(t, patience, "the servers listen", func() bool {
+		allRun(t, servers)
+		return strings.Count(guest.Run(t, "rdma", "resource", "show", "cm_id"), " state LISTEN ") == pairs
+	})
+	took("all listen")
+	for i := range pairs {
+		clients = append(clients, begin(proc.Client, i))
+		if len(clients)%batch == 0 {
+			giveWay(t, clients[i+1-batch:i+1])
+			giveWay(t, servers[i+1-batch:i+1])
+		}
+	}
+	took("all ping")
+	threads, err := fs.Threads() // it insists on the nine columns
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if thread.Device != "rxe0" || thread.RecvMsgs == 0 {
+			t.Errorf("a thread does not ping: %+v", thread)
+		}
+	}
+	if len(threads) != 2*pairs {
+		t.Errorf("%d threads are listed, want %d", len(threads), 2*pairs)
+	}
+
+	for i := range pairs {
+		clients[i].Stop()
+		servers[i].Stop()
+	}
+	for _, r := range append(clients, servers...) {
+		// The signal, or the end of the peer, between two pings or in one: what comes first.
+		if _, err := r.Wait(); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%v, want none, EINTR or ECONNRESET", err)
+		}
+	}
+	took("all have ended")
+	guest.NoThreads(t)
+	for line := range strings.Lines(guest.Run(t, "rdma", "resource", "show", "qp")) {
+		if !strings.Contains(line, " type GSI ") && !strings.Contains(line, " type SMI ") {
+			t.Errorf("a queue pair is left: %s", line)
+		}
+	}
+}
+
+// allRun fails if a command has ended that nobody has stopped.
+func allRun(t *testing.T, running []*proc.Running) {
+	t.Helper()
+	for _, r := range running {
+		select {
+		case <-r.Done():
+			_, err := r.Wait()
+			t.Fatalf("ended without being stopped: %v", err)
+		default:
+		}
+	}
+}
+
+// giveWay waits until the commands have pinged, and lowers the priority of their threads:
+// endless pings leave the set-up of more connections little time. Not before, as a set-up
+// holds locks of the kernel.
+func giveWay(t *testing.T, running []*proc.Running) {
+	t.Helper()
+	for _, r := range running {
+		guest.Eventually(t, patience, "the command runs", func() bool {
+			allRun(t, running)
+			result, err := r.Result()
+			return err == nil && result.Ops > 0 && unix.Setpriority(unix.PRIO_PROCESS, result.PID, 19) == nil
+		})
+	}
+}
+
+// kernelMemory returns the kB that drivers hold: kmalloc, vmalloc and per-CPU memory. Not
+// what a kernel keeps of its own after a crowd: stacks of its workers, a pool of vmap areas.
+func kernelMemory(t *testing.T) int {
+	t.Helper()
+	shrink, err := filepath.Glob("/sys/kernel/slab/*/shrink")
+	if err != nil || len(shrink) == 0 {
+		t.Fatalf("no slab caches to shrink: %v", err)
+	}
+	for _, path := range shrink { // so that the counts are exact
+		_ = os.WriteFile(path, []byte("1"), 0)
+	}
+	info := meminfo(t)
+	return kmallocKB(t) + info["VmallocUsed"] - info["KernelStack"] + info["Percpu"]
+}
+
+// kmallocKB sums lines of /proc/slabinfo: name, objects, all objects, size.
+func kmallocKB(t *testing.T) int {
+	t.Helper()
+	sum := 0
+	for _, fields := range table(t, "/proc/slabinfo") {
+		if strings.HasPrefix(fields[0], "kmalloc-") {
+			sum += number(t, fields[1]) * number(t, fields[3])
+		}
+	}
+	if sum == 0 {
+		t.Fatal("/proc/slabinfo has no kmalloc caches")
+	}
+	return sum / 1024
+}
+
+func meminfo(t *testing.T) map[string]int {
+	t.Helper()
+	values := map[string]int{}
+	for _, fields := range table(t, "/proc/meminfo") {
+		values[strings.TrimSuffix(fields[0], ":")] = number(t, fields[1])
+	}
+	return values
+}
+
+func table(t *testing.T, path string) [][]string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows [][]string
+	for line := range strings.Lines(string(data)) {
+		rows = append(rows, strings.Fields(line))
+	}
+	return rows
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

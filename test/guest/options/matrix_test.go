@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package options
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/proc"
+	"krping/test/guest/internal/guest"
+)
+
+// A choice is a value of an option, as text and in a Command; no text leaves the default.
+type choice struct {
+	text string
+	set  func(*proc.Command)
+}
+
+func flag(name string, set func(*proc.Command)) []choice { return []choice{{}, {name, set}} }
+
+var dimensions = [][]choice{
+	{
+		{},
+		{"wlat", func(c *proc.Command) { c.Test = proc.WriteLatency }},
+		{"rlat", func(c *proc.Command) { c.Test = proc.ReadLatency }},
+		{"bw", func(c *proc.Command) { c.Test = proc.Bandwidth }},
+		{"fr", func(c *proc.Command) { c.Test = proc.FastRegister }},
+	},
+	flag("tos=40", func(c *proc.Command) { c.TOS = new(uint8(40)) }),
+	flag("validate", func(c *proc.Command) { c.Validate = true }),
+	flag("mem_mode=reg", func(c *proc.Command) { c.MemMode = "reg" }),
+	flag("server_inv", func(c *proc.Command) { c.ServerInv = true }),
+	flag("local_dma_lkey", func(c *proc.Command) { c.LocalDMALkey = true }),
+	flag("poll", func(c *proc.Command) { c.Poll = true }),
+	flag("duplex", func(c *proc.Command) { c.Duplex = true }),
+	{
+		{},
+		{"txdepth=1", func(c *proc.Command) { c.TxDepth = 1 }},
+		{"txdepth=7", func(c *proc.Command) { c.TxDepth = 7 }},
+	},
+	flag("qps=3", func(c *proc.Command) { c.QPs = 3 }),
+}
+
+// combination is one choice of each dimension.
+type combination struct {
+	text    string
+	command proc.Command
+}
+
+func (c combination) legalFor(role proc.Role) bool {
+	c.command.Role = role
+	c.command.Addr = netip.IPv6Loopback()
+	return c.command.Check() == nil
+}
+
+func combinations() []combination {
+	all := []combination{{text: "port=9989,count=3,size=1000"}}
+	for _, choices := range dimensions {
+		var longer []combination
+		for _, c := range all {
+			for _, choice := range choices {
+				next := c
+				if choice.text != "" {
+					next.text += "," + choice.text
+					choice.set(&next.command)
+				}
+				longer = append(longer, next)
+			}
+		}
+		all = longer
+	}
+	return all
+}
+
+func TestMatrix(t *testing.T) {
+	for family, addr := range addresses(t) {
+		t.Run(family, func(t *testing.T) {
+			ran := 0
+			for _, c := range combinations() {
+				if c.legalFor(proc.Client) && c.legalFor(proc.Server) {
+					pair(t, addr+","+c.text)
+					ran++
+				}
+			}
+			t.Logf("%d combinations", ran)
+		})
+	}
+}
+
+func TestMatrixOfIllegal(t *testing.T) {
+	refused := 0
+	for _, c := range combinations() {
+		for _, role := range []proc.Role{proc.Client, proc.Server} {
+			if c.legalFor(role) {
+				continue
+			}
+			command := string(role) + ",addr=" + guest.Addr(t) + "," + c.text
+			// Short: a server that should not have begun would wait.
+			if err := guest.Command(command, 100*time.Millisecond); !errors.Is(err, unix.EINVAL) {
+				t.Errorf("%s: %v, want EINVAL", command, err)
+			}
+			refused++
+		}
+	}
+	t.Logf("%d combinations", refused)
+}
+
+// Text of a ping is logged at a limited rate: it slows no run of the matrix, once is enough.
+func TestVerbose(t *testing.T) {
+	log, err := procFS(t).OpenKmsg(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	pair(t, "addr="+guest.Addr(t)+",port=9989,count=3,size=64,verbose,validate")
+	shown := map[string]int{}
+	for {
+		m, err := log.Next(t.Context())
+		if err != nil {
+			break
+		}
+		if len(m.Text) > 60 { // "ping 2: |rdma-ping-2: CDE...|"
+			shown[m.Subject]++
+		}
+	}
+	if shown["client"] != 3 || shown["server"] != 3 {
+		t.Errorf("pings in the log: %v, want 3 of each side", shown)
+	}
+}
+
+// Only iWARP has an RDMA READ that invalidates; a server finds out what its device is
+// when a client has come.
+func TestReadInvNeedsIWARP(t *testing.T) {
+	options := "addr=" + guest.Addr(t) + ",port=9989,count=3,mem_mode=reg"
+	done := guest.StartServer(t, "server,"+options+",read_inv")
+	if err := guest.Command("client,"+options, guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("client: %v, want ECONNREFUSED", err)
+	}
+	if err := <-done; !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("server: %v, want EOPNOTSUPP", err)
+	}
+	if err := guest.Command("client,"+options+",read_inv", guest.Limit); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("client with read_inv: %v, want EOPNOTSUPP", err)
+	}
+}
