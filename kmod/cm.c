@@ -140,6 +140,13 @@ static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_even
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
 
+/* This side could not make the connection: a cause of the peer has an event of its own. */
+static void on_connect_error(struct krping_conn *conn, const struct rdma_cm_event *event)
+{
+	setup_failed(conn, "the connection cannot be made: %d", event->status);
+	krping_conn_fail(conn, cm_errno(event->status, -ECONNRESET));
+}
+
 static void on_unreachable(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
 	setup_failed(conn, "the peer does not answer: %d", event->status);
@@ -199,6 +206,8 @@ static int conn_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		on_resolve_error(conn, event);
 		break;
 	case RDMA_CM_EVENT_CONNECT_ERROR:
+		on_connect_error(conn, event);
+		break;
 	case RDMA_CM_EVENT_UNREACHABLE:
 		on_unreachable(conn, event);
 		break;

@@ -187,8 +187,9 @@ func preadAll(fd int) (string, error) {
 	}
 }
 
-// interrupt is handled by the Go runtime in every thread and harmless there.
-const interrupt = unix.SIGURG
+// interrupt is a real-time signal: the Go runtime handles it in every thread, does nothing, and
+// does not send it for its own purposes, as it does SIGURG.
+const interrupt = unix.Signal(40)
 
 func blockOtherSignals() error {
 	var others unix.Sigset_t

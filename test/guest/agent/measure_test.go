@@ -8,7 +8,9 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/measure"
+	"krping/proc"
 	"krping/test/guest/internal/guest"
 )
 
@@ -125,6 +128,35 @@ func TestInterruptedMeasurementIsShown(t *testing.T) {
 	}
 	if rows, err := csv.NewReader(&out).ReadAll(); err != nil || len(rows) != 2 || rows[1][0] != "ping" {
 		t.Errorf("results %q, %v", rows, err)
+	}
+}
+
+// The Go runtime sends SIGURG to its threads as it likes: it does not end a command.
+func TestRuntimeSignalsEndNoCommand(t *testing.T) {
+	guest.StartPingBridge(t, 9933)
+	fs, err := proc.NewFS("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fs.Start(t.Context(), proc.Command{Role: proc.Client, Addr: netip.MustParseAddr(guest.Addr(t)), Port: 9933})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := func() uint64 {
+		result, _ := r.Result()
+		return result.Ops
+	}
+	guest.Eventually(t, 20*time.Second, "it pings", func() bool { return ops() > 0 })
+	for range 20 {
+		if err := unix.Tgkill(os.Getpid(), r.Thread(), unix.SIGURG); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := ops()
+	guest.Eventually(t, 20*time.Second, "it goes on", func() bool { return ops() > before+10 })
+	r.Stop()
+	if _, err := r.Wait(); !errors.Is(err, unix.EINTR) {
+		t.Errorf("stopped: %v, want EINTR", err)
 	}
 }
 
