@@ -100,11 +100,11 @@ func listenAddr(flag, s string) (netip.AddrPort, error) {
 
 // serve runs the services that the options name until ctx ends or one of them fails.
 func serve(ctx context.Context, o options) error {
-	if o.listen == "" && o.ping == "" {
-		return errors.New("--listen ADDR:PORT for volumes, --ping ADDR:PORT, or both are needed: the address of an RDMA device of this host")
-	}
 	if o.listen == "" && (o.store != "" || len(o.volumes) > 0) {
 		return errors.New("--listen ADDR:PORT is needed to serve a volume: the address of an RDMA device of this host")
+	}
+	if o.listen == "" && o.ping == "" {
+		return errors.New("--listen ADDR:PORT for volumes, --ping ADDR:PORT, or both are needed: the address of an RDMA device of this host")
 	}
 	log := logger(o)
 	services, ctx := errgroup.WithContext(ctx)

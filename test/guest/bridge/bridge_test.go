@@ -228,6 +228,10 @@ func TestBadCommandLines(t *testing.T) {
 		want string
 	}{
 		{[]string{"--store", "mem:", "--size", "1MiB"}, "--listen ADDR:PORT is needed"},
+		{nil, "--ping ADDR:PORT"},
+		{[]string{"--ping", "nowhere"}, "192.168.77.1:9999"},
+		{[]string{"--ping", b.Addr}, "port is in use"},
+		{[]string{"--ping", "192.168.77.1:9990", "--ping-max-size", "0"}, "2MiB"},
 		{[]string{"--listen", b.Addr, "--store", "mem:", "--size", "1MiB"}, "port is in use"},
 		{[]string{"--listen", "1.2.3.4:9", "--store", "mem:", "--size", "1MiB"}, "krpingctl link add"},
 		{[]string{"--listen", "nowhere", "--store", "mem:", "--size", "1MiB"}, "192.168.77.1:9999"},
