@@ -124,12 +124,12 @@ static int check_message(struct krping_conn *conn, u32 size)
 static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages, unsigned int flags)
 {
 	u32 max_pages = conn->id->device->attrs.max_fast_reg_page_list_len;
-	int ret = check_message(conn, size);
+	int ret = 0;
 
-	if (!ret && flags & KRPING_REGION_MR)
+	if (flags & KRPING_REGION_MR)
 		ret = krping_conn_check_limit(conn, "pages of 4096 bytes in a memory region",
 					      nr_pages, max_pages);
-	return ret;
+	return ret ?: check_message(conn, size);
 }
 
 /**
