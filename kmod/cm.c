@@ -300,8 +300,8 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	if (!ret)
 		return 0;
 destroy_id:
+	rdma_destroy_id(id);	/* until it returns a handler may run, which uses @conn->id */
 	conn->id = NULL;
-	rdma_destroy_id(id);
 	return ret;
 }
 

@@ -153,6 +153,24 @@ func TestErrors(t *testing.T) {
 	<-busy
 }
 
+// A signal at any moment of the set-up: the connection manager's handlers may be running. An
+// oops fails the suite.
+func TestInterruptedSetUp(t *testing.T) {
+	ended := map[error]int{}
+	for i := range 400 {
+		err := guest.Command("client,addr="+guest.Addr(t)+",port=9989,count=1", time.Duration(i)*50*time.Microsecond)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("interrupted after %d x 50 µs: %v, want EINTR or ECONNREFUSED", i, err)
+		}
+		ended[err]++
+	}
+	t.Logf("%v", ended)
+	if len(ended) != 2 {
+		t.Errorf("%v: want some interrupted, some refused", ended)
+	}
+	guest.NoThreads(t)
+}
+
 // A server refuses what a client advertises beyond its size, and says so.
 func TestServerRefusesOversizedPing(t *testing.T) {
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
