@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,8 +42,10 @@ type Outcome struct {
 // Running is a command that was written to /proc/krping.
 type Running struct {
 	command Command
-	fd      int
-	log     *Kmsg // nil without the right to read it: a failure then has no reason, but still an errno
+	mu      sync.Mutex // protects fd and last
+	fd      int        // -1 when Wait has closed it
+	last    Result     // what fd said then
+	log     *Kmsg      // nil without the right to read it: a failure then has no reason, but still an errno
 	thread  int
 	stop    context.CancelFunc
 	done    chan struct{} // closed when what follows is set
@@ -125,8 +128,20 @@ func (r *Running) Stop() { r.stop() }
 // Done is closed when the command has ended.
 func (r *Running) Done() <-chan struct{} { return r.done }
 
-// Result returns what a ping/pong command has measured so far.
+// Result returns what a ping/pong command has measured so far, or in all when it has ended.
 func (r *Running) Result() (Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fd >= 0 {
+		return r.read()
+	}
+	if r.last.ID == 0 {
+		return Result{}, errNoResult
+	}
+	return r.last, nil
+}
+
+func (r *Running) read() (Result, error) {
 	text, err := preadAll(r.fd)
 	if err != nil {
 		return Result{}, fmt.Errorf("read the result: %w", err)
@@ -138,12 +153,25 @@ func (r *Running) Result() (Result, error) {
 	return results[0], nil
 }
 
-// Wait waits for the end of the command.
+// close reads the result for the last time: others may still ask for it.
+func (r *Running) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var err error
+	if r.command.context()&ping != 0 {
+		r.last, err = r.read()
+	}
+	_ = unix.Close(r.fd)
+	r.fd = -1
+	return err
+}
+
+// Wait waits for the end of the command. It is called once.
 func (r *Running) Wait() (Outcome, error) {
 	<-r.done
 	r.stop()
-	defer unix.Close(r.fd)
-	var o Outcome
+	resultErr := r.close()
+	o := Outcome{Result: r.last}
 	if r.log != nil {
 		o.Messages = ownMessages(r.log, r.command, r.thread)
 		defer r.log.Close()
@@ -151,15 +179,8 @@ func (r *Running) Wait() (Outcome, error) {
 	if r.err != nil {
 		return o, r.err
 	}
-	if r.command.context()&ping != 0 {
-		result, err := r.Result()
-		if err != nil && r.errno == 0 {
-			return o, err
-		}
-		o.Result = result
-	}
 	if r.errno == 0 {
-		return o, nil
+		return o, resultErr
 	}
 	failure := &CommandError{Command: r.command.text(), Errno: r.errno}
 	for _, m := range o.Messages {

@@ -158,6 +158,9 @@ func TestRuntimeSignalsEndNoCommand(t *testing.T) {
 	if _, err := r.Wait(); !errors.Is(err, unix.EINTR) {
 		t.Errorf("stopped: %v, want EINTR", err)
 	}
+	if result, err := r.Result(); err != nil || result.State != "done" || result.Ops <= before {
+		t.Errorf("the result after the end: %+v, %v", result, err)
+	}
 }
 
 func TestSweep(t *testing.T) {
