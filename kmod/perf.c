@@ -20,7 +20,7 @@ static u32 perf_send_wr(const struct krping_options *opt)
 /* WRITEs of which one is signalled: few completions, yet the queue does not run dry. */
 static u32 batch_of(const struct krping_options *opt)
 {
-	return clamp_t(u32, opt->txdepth / 4, 1, 64);
+	return opt->test == KRPING_TEST_BW ? clamp_t(u32, opt->txdepth / 4, 1, 64) : 1;
 }
 
 /* ---- completions ---- */
@@ -37,9 +37,7 @@ static void write_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	done = lane->writes_done + batch_of(thread->opt);
-	if (thread->opt->test == KRPING_TEST_WLAT)
-		done = lane->writes_done + 1;
-	else if (thread->opt->count)	/* the last one ends a shorter batch */
+	if (thread->opt->count)	/* the last one ends a shorter batch */
 		done = min_t(u64, done, thread->opt->count);
 	n = done - lane->writes_done;
 	krping_count(thread->stats, KRPING_WRITE_BYTES, n * lane->rdma_len);
@@ -166,8 +164,7 @@ static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
 							probe_interval(lane));
 		if (left < 0)
 			return -EINTR;
-		if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
-			ib_process_cq_direct(lane->conn.cq, -1);
+		krping_lane_poll(lane);
 		if (krping_lane_has_message(lane)) {
 			krping_err_ratelimited(lane->thread->subject,
 					       "the client sent a message in the test: is the same test given on both sides?");
@@ -225,8 +222,7 @@ static int await_write(struct krping_lane *lane, u8 number)
 					       lane->thread->opt->timeout);
 			return -ETIMEDOUT;
 		}
-		if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
-			ib_process_cq_direct(lane->conn.cq, -1);
+		krping_lane_poll(lane);
 		krping_region_for_cpu(&lane->conn, &lane->sink);
 		cond_resched();
 		cpu_relax();
@@ -248,8 +244,7 @@ static int write_number(struct krping_lane *lane, const struct krping_ping_msg *
 			return ret;
 		if (signal_pending(current))
 			return -EINTR;
-		if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
-			ib_process_cq_direct(lane->conn.cq, -1);
+		krping_lane_poll(lane);
 		cond_resched();
 	}
 	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
@@ -332,12 +327,6 @@ static int post_writes(struct krping_lane *lane, const struct krping_ping_msg *p
 	return n;
 }
 
-static bool lane_finished(struct krping_lane *lane)
-{
-	return lane->thread->opt->count &&
-	       READ_ONCE(lane->writes_done) == lane->thread->opt->count;
-}
-
 /* Return: 0 when something has happened since @seen. */
 static int wait_for_progress(struct krping_thread *thread, int seen)
 {
@@ -352,8 +341,7 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 			return left < 0 ? -EINTR : 0;
 	} else {
 		while (time_before(jiffies, deadline)) {
-			if (thread->lanes[0].conn.cq->poll_ctx == IB_POLL_DIRECT)
-				ib_process_cq_direct(thread->lanes[0].conn.cq, -1);
+			krping_lane_poll(&thread->lanes[0]);
 			if (atomic_read(&thread->progress) != seen)
 				return 0;
 			if (signal_pending(current))
@@ -367,41 +355,31 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 	return -ETIMEDOUT;
 }
 
-static u64 total_done(const struct krping_thread *thread)
-{
-	u64 sum = 0;
-	u32 i;
-
-	for (i = 0; i < thread->nr_lanes; i++)
-		sum += READ_ONCE(thread->lanes[i].writes_done);
-	return sum;
-}
-
 static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *peers)
 {
-	u64 counted = 0, done;
-	u32 i, finished;
+	u64 wanted = (u64)thread->opt->count * thread->nr_lanes, counted = 0, done;
 	int ret, seen;
 	bool posted;
+	u32 i;
 
 	for (;;) {
 		seen = atomic_read(&thread->progress);
-		finished = 0;
+		ret = krping_conn_error(&thread->lanes[0].conn);	/* all are lost together */
+		if (ret)
+			return ret;
 		posted = false;
+		done = 0;
 		for (i = 0; i < thread->nr_lanes; i++) {
-			ret = krping_conn_error(&thread->lanes[i].conn);
-			if (!ret)
-				ret = post_writes(&thread->lanes[i], &peers[i]);
+			ret = post_writes(&thread->lanes[i], &peers[i]);
 			if (ret < 0)
 				return ret;
 			posted |= ret > 0;
-			finished += lane_finished(&thread->lanes[i]);
+			done += READ_ONCE(thread->lanes[i].writes_done);
 		}
-		done = total_done(thread);
 		if (done != counted)
 			krping_result_count(thread->result, done - counted, ktime_get());
 		counted = done;
-		if (finished == thread->nr_lanes)
+		if (wanted && done == wanted)
 			return 0;
 		if (signal_pending(current))
 			return -EINTR;

@@ -156,7 +156,7 @@ static long spin_for_step(struct krping_lane *lane, bool for_message)
 	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
 
 	do {
-		ib_process_cq_direct(lane->conn.cq, -1);
+		krping_lane_poll(lane);
 		if (step_ended(lane, for_message))
 			return 1;
 		if (signal_pending(current))

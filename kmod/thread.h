@@ -134,6 +134,13 @@ static inline unsigned long krping_step_timeout(const struct krping_thread *thre
 }
 
 bool krping_lane_is_iwarp(const struct krping_lane *lane);
+/* Run the completions of a CQ that nobody else polls; of another there is nothing to do. */
+static inline void krping_lane_poll(struct krping_lane *lane)
+{
+	if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
+		ib_process_cq_direct(lane->conn.cq, -1);
+}
+
 void krping_thread_progress(struct krping_thread *thread);
 void krping_lane_completed(struct krping_lane *lane);
 void krping_lane_reg_done(struct ib_cq *cq, struct ib_wc *wc);

@@ -20,25 +20,23 @@ import (
 
 // commandFlags are the module's options as flags, and how results are shown.
 type commandFlags struct {
-	addr         string
-	count        uint32
-	tos          uint8
-	size         sizeFlag
-	wlat, rlat   bool
-	bw, fr       bool
-	timeout      time.Duration
-	duration     time.Duration
-	threads      int
-	onePort      bool
-	asJSON, csv  bool
-	dryRun       bool
-	countGiven   bool
-	tosGiven     bool
-	blockCommand proc.Command // the rest, as the module names it
+	addr        string
+	count       uint32
+	tos         uint8
+	size        sizeFlag
+	wlat, rlat  bool
+	bw, fr      bool
+	timeout     time.Duration
+	duration    time.Duration
+	threads     int
+	onePort     bool
+	asJSON, csv bool
+	dryRun      bool
+	rest        proc.Command // as the module names it
 }
 
 func (f *commandFlags) register(cmd *cobra.Command) {
-	flags, c := cmd.Flags(), &f.blockCommand
+	flags, c := cmd.Flags(), &f.rest
 	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server on an RDMA device (fe80::1%eth0 if it is link-local)")
 	flags.StringVar(&f.addr, "addr6", "", "the same, as the module spells it for IPv6")
 	flags.Uint16Var(&c.Port, "port", 9999, "port; with --threads the first of them")
@@ -93,9 +91,9 @@ path of its device. What the options mean: krpingctl help options.`,
 	flags := cmd.Flags()
 	flags.DurationVar(&f.duration, "duration", 0, "measure for this long, then end")
 	flags.BoolVar(&f.onePort, "one-port", false, "all --threads to the same port (krping-bridge --ping)")
-	flags.StringVar(&f.blockCommand.Block, "block", "", "`name` of a volume: make a block device of it")
-	flags.Uint32Var(&f.blockCommand.Queues, "queues", 0, "queue pairs of the block device (default 1)")
-	flags.Uint32Var(&f.blockCommand.Depth, "depth", 0, "requests in flight on each (default 128)")
+	flags.StringVar(&f.rest.Block, "block", "", "`name` of a volume: make a block device of it")
+	flags.Uint32Var(&f.rest.Queues, "queues", 0, "queue pairs of the block device (default 1)")
+	flags.Uint32Var(&f.rest.Depth, "depth", 0, "requests in flight on each (default 128)")
 	return cmd
 }
 
@@ -116,8 +114,8 @@ What the options mean: krpingctl help options.`,
 }
 
 // command checks the flags and returns the module's command.
-func (f *commandFlags) command(role proc.Role) (proc.Command, error) {
-	c := f.blockCommand
+func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
+	c := f.rest
 	c.Role, c.Timeout = role, f.timeout
 	if f.addr == "" {
 		return c, usagef("--addr is needed: the address of the server's RDMA device")
@@ -131,10 +129,10 @@ func (f *commandFlags) command(role proc.Role) (proc.Command, error) {
 		return c, usagef("--size %d: must be 1 to %d bytes", f.size, 1<<30)
 	}
 	c.Size = uint32(f.size)
-	if f.countGiven {
+	if flags.Changed("count") {
 		c.Count = &f.count
 	}
-	if f.tosGiven {
+	if flags.Changed("tos") {
 		c.TOS = &f.tos
 	}
 	tests := 0
@@ -154,7 +152,7 @@ func (f *commandFlags) command(role proc.Role) (proc.Command, error) {
 		return c, usagef("--threads %d: must be 1 to 4096", f.threads)
 	case block && (f.threads > 1 || f.duration != 0 || f.asJSON || f.csv):
 		return c, usagef("--threads, --duration, --json and --csv are for pings and tests, not for a volume")
-	case f.duration < 0 || f.duration != 0 && f.countGiven:
+	case f.duration < 0 || f.duration != 0 && c.Count != nil:
 		return c, usagef("--duration excludes --count, and is at least 1ns")
 	}
 	if err := c.Check(); err != nil {
@@ -164,8 +162,7 @@ func (f *commandFlags) command(role proc.Role) (proc.Command, error) {
 }
 
 func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) error {
-	f.countGiven, f.tosGiven = cmd.Flags().Changed("count"), cmd.Flags().Changed("tos")
-	c, err := f.command(role)
+	c, err := f.command(role, cmd.Flags())
 	if err != nil {
 		return err
 	}

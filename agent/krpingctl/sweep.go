@@ -77,11 +77,7 @@ func (p *program) sweep(cmd *cobra.Command, plan sweep.Plan, dir string) error {
 		return err
 	}
 	bar := newProgress(fmt.Sprintf("%d points", len(points)), 1000)
-	reports, err := plan.Run(cmd.Context(), p.proc, func(_ sweep.Point, done float64) {
-		if set := bar.fraction(); set != nil {
-			set(done)
-		}
-	})
+	reports, err := plan.Run(cmd.Context(), p.proc, bar.fraction())
 	bar.end()
 	if len(reports) == 0 {
 		return err

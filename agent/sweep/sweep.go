@@ -83,18 +83,20 @@ func (p Plan) command(point Point) proc.Command {
 	return c
 }
 
-// Run measures the points one after another; progress is told of each that begins and how
+// Run measures the points one after another; progress, if it is not nil, is told how
 // much of the sweep is done, 0 to 1. The reports are those of the points that were measured, also
 // with an error.
-func (p Plan) Run(ctx context.Context, fs proc.FS, progress func(at Point, done float64)) ([]measure.Report, error) {
+func (p Plan) Run(ctx context.Context, fs proc.FS, progress func(done float64)) ([]measure.Report, error) {
 	points, err := p.Points()
 	if err != nil {
 		return nil, err
 	}
 	var reports []measure.Report
 	for i, point := range points {
-		part := func(done float64) { progress(point, (float64(i)+done)/float64(len(points))) }
-		part(0)
+		var part func(float64)
+		if progress != nil {
+			part = func(done float64) { progress((float64(i) + done) / float64(len(points))) }
+		}
 		commands, err := crowd.Spread(p.command(point), point.Threads, false)
 		if err != nil {
 			return reports, err

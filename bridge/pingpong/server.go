@@ -2,7 +2,7 @@
 
 // Package pingpong answers the kernel module's ping/pong clients, krping's and rping's
 // from user space (kmod/PROTOCOL.md section 1): pings, and the tests in which a server
-// only lends its memory (rlat, bw).
+// only lends its memory (rlat, bw, fr).
 package pingpong
 
 import (
@@ -29,7 +29,7 @@ type Server struct {
 	Timeout time.Duration // of each step of a client
 }
 
-// Limits of what a client may want of a connection before it has said a size.
+// defaultSize is the most bytes of a ping of a client that has not said a size.
 const defaultSize = 64 << 10
 
 // Admit checks what a client says before it connects: the private data of its request. The
@@ -60,12 +60,10 @@ var ErrTimeout = errors.New("the client does not answer in time")
 // answered. The connection is closed then; an error says what the client did wrong.
 func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
 	defer conn.Close()
-	switch h.Test {
-	case wire.TestPing:
+	if h.Test == wire.TestPing {
 		return s.pings(conn, h)
-	default:
-		return 0, s.lend(conn, h)
 	}
+	return 0, s.lend(conn, h)
 }
 
 // lend tells the client of memory that it may use, and waits for its end.

@@ -28,11 +28,11 @@ type Verbs struct {
 
 // A measurement is one program's number for one size, in one round.
 type measurement struct {
-	name    string
-	server  string // command on the serving VM
-	client  string // command on the measuring VM
-	listens string // on the serving VM succeeds when the server listens
-	parse   func(out string) (float64, error)
+	name   string
+	server string // command on the serving VM
+	client string // command on the measuring VM
+	port   string // where the server listens
+	parse  func(out string) (float64, error)
 }
 
 // Comparison is a row of the table. Of all rounds the medians: Ratio is not Ours / Peer, but
@@ -108,7 +108,7 @@ func (v *Verbs) measure(ctx context.Context, m measurement) (float64, error) {
 		return 0, err
 	}
 	for deadline := time.Now().Add(listenTime); ; time.Sleep(100 * time.Millisecond) {
-		if _, err := v.Lab.VM(0).Output(ctx, m.listens); err == nil {
+		if _, err := v.Lab.VM(0).Output(ctx, "rdma resource show cm_id | grep -q ':"+m.port+" '"); err == nil {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -126,21 +126,19 @@ func (v *Verbs) measure(ctx context.Context, m measurement) (float64, error) {
 	return m.parse(out)
 }
 
-// Operations of one measurement: a few seconds of an emulated VM.
-func operations(size int) (bandwidth, latency int) {
-	return max(2000, min(20000, 128<<20/size)), 2000
-}
+// reads and writes are operations of one measurement: a few seconds of an emulated VM.
+const reads = 2000
+
+func writes(size int) int { return max(2000, min(20000, 128<<20/size)) }
 
 const perftestPort, ourPort = "18515", "9970"
 
 func (v *Verbs) writeBandwidth(size int) [2]measurement {
-	n, _ := operations(size)
-	return v.pair(size, n, "ib_write_bw --report_gbits --tx-depth=128", "bw --txdepth 128", perftestColumn("BW average"), ourColumn("gbit_per_second", 1))
+	return v.pair(size, writes(size), "ib_write_bw --report_gbits --tx-depth=128", "bw --txdepth 128", perftestColumn("BW average"), ourColumn("gbit_per_second", 1))
 }
 
 func (v *Verbs) readLatency(size int) [2]measurement {
-	_, n := operations(size)
-	return v.pair(size, n, "ib_read_lat", "rlat", perftestColumn("t_typical"), ourColumn("p50_ns", 1e-3))
+	return v.pair(size, reads, "ib_read_lat", "rlat", perftestColumn("t_typical"), ourColumn("p50_ns", 1e-3))
 }
 
 // Both connect through rdma_cm and spin for completions, as perftest does by itself.
@@ -150,18 +148,17 @@ func (v *Verbs) pair(size, n int, perftest, test string, theirs, ours func(strin
 	return [2]measurement{
 		{
 			name: fmt.Sprintf("%s, %d bytes", strings.Fields(perftest)[0], size), server: command, client: command + " " + addr,
-			listens: "rdma resource show cm_id | grep -q ':" + perftestPort + " '", parse: theirs,
+			port: perftestPort, parse: theirs,
 		},
 		{
-			name:    fmt.Sprintf("krping %s, %d bytes", test, size),
-			server:  fmt.Sprintf("krpingctl server --addr %s --port %s --%s --size %d", addr, ourPort, test, size),
-			client:  fmt.Sprintf("krpingctl client --addr %s --port %s --%s --size %d --count %d --csv%s", addr, ourPort, test, size, n, pollFlag),
-			listens: "rdma resource show cm_id | grep -q ':" + ourPort + " '", parse: ours,
+			name:   fmt.Sprintf("krping %s, %d bytes", test, size),
+			server: fmt.Sprintf("krpingctl server --addr %s --port %s --%s --size %d", addr, ourPort, test, size),
+			client: fmt.Sprintf("krpingctl client --addr %s --port %s --%s --size %d --count %d --csv --poll", addr, ourPort, test, size, n),
+			port:   ourPort,
+			parse:  ours,
 		},
 	}
 }
-
-const pollFlag = " --poll"
 
 // perftestColumn reads a column of perftest's table, by how its head begins.
 func perftestColumn(head string) func(string) (float64, error) {

@@ -234,18 +234,7 @@ type Bridge struct {
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
-	argv := append([]string{Binary(t, "krping-bridge"), "--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)
-	var out output.Buffer
-	b.Cmd = exec.Command(argv[0], argv[1:]...)
-	b.Cmd.Stdout, b.Cmd.Stderr = &out, testWriter{t}
-	if err := b.Cmd.Start(); err != nil {
-		t.Fatalf("start %v: %v", argv, err)
-	}
-	t.Cleanup(func() {
-		_ = b.Cmd.Process.Kill()
-		_ = b.Cmd.Wait()
-	})
-	Eventually(t, 20*time.Second, "krping-bridge listens", func() bool { return strings.Contains(out.String(), "listening on") })
+	b.Cmd = startBridge(t, "listening on", append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
 	return b
 }
 
@@ -277,17 +266,23 @@ func Attach(t testing.TB, port int, options string) string {
 // until it listens, and returns its process.
 func StartPingBridge(t testing.TB, port int, args ...string) *exec.Cmd {
 	t.Helper()
+	return startBridge(t, "answering pings", append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)...)
+}
+
+// startBridge starts krping-bridge, waits until it says that it is ready, and kills it at the
+// end of the test.
+func startBridge(t testing.TB, ready string, args ...string) *exec.Cmd {
+	t.Helper()
 	var out output.Buffer
-	argv := append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)
-	cmd := exec.Command(Binary(t, "krping-bridge"), argv...)
+	cmd := exec.Command(Binary(t, "krping-bridge"), args...)
 	cmd.Stdout, cmd.Stderr = &out, testWriter{t}
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start krping-bridge %v: %v", argv, err)
+		t.Fatalf("start krping-bridge %v: %v", args, err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	Eventually(t, 20*time.Second, "krping-bridge answers pings", func() bool { return strings.Contains(out.String(), "answering pings") })
+	Eventually(t, 20*time.Second, "krping-bridge is "+ready, func() bool { return strings.Contains(out.String(), ready) })
 	return cmd
 }
