@@ -60,7 +60,7 @@ func accelerator(kvm bool) []string {
 }
 
 func qemuArgs(l *Lab, config Config, index int, out, socket string) []string {
-	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 lab.index=%d", index+1)
+	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 tsc=reliable clocksource=tsc lab.index=%d", index+1)
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
 	}
