@@ -182,22 +182,21 @@ static int rlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 {
 	struct krping_thread *thread = lane->thread;
 	u32 count = thread->opt->count, i;
+	ktime_t start = ktime_get();
 	struct ib_rdma_wr read;
 	struct ib_sge sge;
-	ktime_t start;
 	int ret;
 
 	for (i = 0; !count || i < count; i++) {
 		if (signal_pending(current))
 			return -EINTR;
 		read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
-		start = ktime_get();
 		ret = krping_lane_post(lane, &read.wr, 1);
 		if (!ret)
 			ret = krping_lane_wait(lane, false);
 		if (ret)
 			return ret;
-		krping_result_time(thread->result, start, ktime_get());
+		start = krping_result_time(thread->result, start);
 		cond_resched();
 	}
 	return 0;
@@ -258,17 +257,16 @@ static int wlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 {
 	struct krping_thread *thread = lane->thread;
 	u32 count = thread->opt->count, i;
-	ktime_t start;
+	ktime_t start = ktime_get();
 	int ret;
 
 	for (i = 0; !count || i < count; i++) {
-		start = ktime_get();
 		ret = write_number(lane, peer, i + 1);
 		if (!ret)
 			ret = await_write(lane, i + 1);
 		if (ret)
 			return ret;
-		krping_result_time(thread->result, start, ktime_get());
+		start = krping_result_time(thread->result, start);
 	}
 	return 0;
 }
@@ -420,17 +418,16 @@ static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
 	unsigned long next_probe = jiffies + probe_interval(lane);
 	struct krping_thread *thread = lane->thread;
 	u32 count = thread->opt->count, i;
-	ktime_t start;
+	ktime_t start = ktime_get();
 	int ret;
 
 	for (i = 0; !count || i < count; i++) {
 		if (signal_pending(current))
 			return -EINTR;
-		start = ktime_get();
 		ret = register_and_invalidate(lane);
 		if (ret)
 			return ret;
-		krping_result_time(thread->result, start, ktime_get());
+		start = krping_result_time(thread->result, start);
 		if (time_after(jiffies, next_probe)) {
 			ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
 			if (!ret)
@@ -438,6 +435,7 @@ static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
 			if (ret)
 				return ret;
 			next_probe = jiffies + probe_interval(lane);
+			start = ktime_get();
 		}
 		cond_resched();
 	}

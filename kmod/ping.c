@@ -134,7 +134,7 @@ static int client_ping(struct krping_lane *lane, u32 ping)
 		ret = offer(lane, &lane->sink, SINK_ACCESS);
 	if (ret)
 		return ret;
-	krping_result_time(thread->result, start, ktime_get());
+	krping_result_time(thread->result, start);
 
 	krping_region_for_cpu(&lane->conn, &lane->sink);
 	show_data(thread, ping, lane->sink.vaddr, lane->sink.size);
@@ -273,7 +273,7 @@ static int server_loop(struct krping_lane *lane)
 		if (!ret) {
 			ping++;
 			WRITE_ONCE(thread->result->size, lane->rdma_len);
-			krping_result_time(thread->result, start, ktime_get());
+			krping_result_time(thread->result, start);
 		}
 		cond_resched();
 	}

@@ -14,10 +14,10 @@
 #include "options.h"
 
 /*
- * Log-linear buckets: 64 of 1 ns, then 32 for each doubling, so that a bucket is at most
- * 1/32 of its value wide; what takes 2^36 ns (68 s) or longer is in the last one.
+ * Log-linear buckets: 128 of 1 ns, then 64 for each doubling, so that a bucket is at most
+ * 1/64 of its value wide; what takes 2^36 ns (68 s) or longer is in the last one.
  */
-#define KRPING_HIST_SUB_BITS	5
+#define KRPING_HIST_SUB_BITS	6
 #define KRPING_HIST_VALUE_BITS	36
 #define KRPING_HIST_BUCKETS \
 	((KRPING_HIST_VALUE_BITS - KRPING_HIST_SUB_BITS + 1) << KRPING_HIST_SUB_BITS)
@@ -77,7 +77,7 @@ void krping_result_get(struct krping_result *result);
 void krping_result_put(struct krping_result *result);
 void krping_result_running(struct krping_result *result, const char *ibdev);
 void krping_result_count(struct krping_result *result, u64 ops, ktime_t now);
-void krping_result_time(struct krping_result *result, ktime_t from, ktime_t now);
+ktime_t krping_result_time(struct krping_result *result, ktime_t from);
 void krping_result_done(struct krping_result *result, int error);
 void krping_result_show(struct seq_file *seq, struct krping_result *result);
 void krping_results_show(struct seq_file *seq);

@@ -13,7 +13,7 @@ import (
 )
 
 // Bucket counts operations that took at most Upper, and longer than the bucket before.
-// It is at most 1/32 of its value wide.
+// It is at most 1/64 of its value wide.
 type Bucket struct {
 	Upper time.Duration
 	Count uint64

@@ -41,7 +41,7 @@ type Report struct {
 	Latency *Latency `json:"latency,omitempty"`
 }
 
-// Latency of single operations, in nanoseconds. Percentiles are upper bounds, at most 1/32
+// Latency of single operations, in nanoseconds. Percentiles are upper bounds, at most 1/64
 // too high.
 type Latency struct {
 	Count  uint64  `json:"count"`
