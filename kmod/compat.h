@@ -34,6 +34,50 @@ struct krping_disk_limits {
 #endif
 
 /*
+ * A block device by its path, for @holder alone. *@handle is for krping_bdev_close(). Return: 0
+ * or a negative errno.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+static inline int krping_bdev_open(const char *path, bool write, void *holder,
+				   struct block_device **bdev, void **handle)
+{
+	blk_mode_t mode = BLK_OPEN_READ | (write ? BLK_OPEN_WRITE : 0);
+	struct file *file = bdev_file_open_by_path(path, mode, holder, NULL);
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	*bdev = file_bdev(file);
+	*handle = file;
+	return 0;
+}
+
+static inline void krping_bdev_close(void *handle, void *holder, bool write)
+{
+	bdev_fput(handle);
+}
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
+static inline int krping_bdev_open(const char *path, bool write, void *holder,
+				   struct block_device **bdev, void **handle)
+{
+	fmode_t mode = FMODE_READ | FMODE_EXCL | (write ? FMODE_WRITE : 0);
+	struct block_device *dev = blkdev_get_by_path(path, mode, holder);
+
+	if (IS_ERR(dev))
+		return PTR_ERR(dev);
+	*bdev = dev;
+	*handle = dev;
+	return 0;
+}
+
+static inline void krping_bdev_close(void *handle, void *holder, bool write)
+{
+	blkdev_put(handle, FMODE_READ | FMODE_EXCL | (write ? FMODE_WRITE : 0));
+}
+#else
+#error "opening a block device of Linux 6.5 to 6.8 is not supported"
+#endif
+
+/*
  * Data in flight must not change under its checksum: stable writes. A segment starts and
  * ends on a page boundary but for the first and the last: one memory region holds it.
  */

@@ -93,6 +93,8 @@ static int run(struct command_file *cf, char *text, size_t len)
 		return krping_session_start(&opt);
 	case KRPING_BLOCK_STOP:
 		return krping_session_stop(opt.block, opt.force);
+	case KRPING_BLOCK_SERVER:
+		return -EOPNOTSUPP;
 	}
 	return -EINVAL;
 }

@@ -15,22 +15,30 @@
 #define PING_SERVER	BIT(KRPING_PING_SERVER)
 #define BLOCK_CLIENT	BIT(KRPING_BLOCK_CLIENT)
 #define BLOCK_STOP	BIT(KRPING_BLOCK_STOP)
+#define BLOCK_SERVER	BIT(KRPING_BLOCK_SERVER)
 #define PING		(PING_CLIENT | PING_SERVER)
-#define CONNECTED	(PING | BLOCK_CLIENT)
+#define BLOCK		(BLOCK_CLIENT | BLOCK_SERVER | BLOCK_STOP)
+#define CONNECTED	(PING | BLOCK_CLIENT | BLOCK_SERVER)
 
 #define TEST(kind)	BIT(KRPING_TEST_##kind)
 #define PERF_TESTS	(TEST(WLAT) | TEST(RLAT) | TEST(BW))
 #define ALL_TESTS	(TEST(PING) | PERF_TESTS | TEST(FR))
 
-enum value_kind { FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE };
+enum value_kind {
+	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS,
+};
 
 /* Order of the table below. */
 enum option_id {
 	OPT_CLIENT, OPT_SERVER, OPT_STOP, OPT_ADDR, OPT_ADDR6, OPT_PORT, OPT_COUNT, OPT_SIZE,
 	OPT_TIMEOUT, OPT_TOS, OPT_VERBOSE, OPT_VALIDATE, OPT_MEM_MODE, OPT_SERVER_INV,
 	OPT_READ_INV, OPT_LOCAL_DMA_LKEY, OPT_WLAT, OPT_RLAT, OPT_BW, OPT_FR, OPT_POLL,
-	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FORCE,
+	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FAST_FAIL,
+	OPT_HEARTBEAT, OPT_MODE, OPT_BACKING, OPT_COMM, OPT_PID, OPT_OP, OPT_SECTORS,
+	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_TARGET, OPT_FORCE,
 };
+
+#define GIVEN(id)	BIT_ULL(id)
 
 /* One option: its value, where it goes, and the roles and tests that take it. */
 struct option_def {
@@ -57,14 +65,16 @@ struct option_def {
 
 static const struct option_def option_defs[] = {
 	[OPT_CLIENT]	= FLAG_OPTION("client", NO_FIELD, PING_CLIENT | BLOCK_CLIENT, ALL_TESTS),
-	[OPT_SERVER]	= FLAG_OPTION("server", NO_FIELD, PING_SERVER, ALL_TESTS),
+	[OPT_SERVER]	= FLAG_OPTION("server", NO_FIELD, PING_SERVER | BLOCK_SERVER,
+				      ALL_TESTS),
 	[OPT_STOP]	= FLAG_OPTION("stop", NO_FIELD, BLOCK_STOP, 0),
 	[OPT_ADDR]	= OTHER_OPTION("addr", ADDR4, NO_FIELD, CONNECTED, ALL_TESTS),
 	[OPT_ADDR6]	= OTHER_OPTION("addr6", ADDR6, NO_FIELD, CONNECTED, ALL_TESTS),
 	[OPT_PORT]	= NUMBER_OPTION("port", FIELD(port), 1, 65535, CONNECTED, ALL_TESTS),
 	[OPT_COUNT]	= NUMBER_OPTION("count", FIELD(count), 0, U32_MAX, PING, ALL_TESTS),
 	[OPT_SIZE]	= NUMBER_OPTION("size", FIELD(size), 1, 1u << 30, PING, ALL_TESTS),
-	[OPT_TIMEOUT]	= NUMBER_OPTION("timeout", FIELD(timeout), 1, 86400, CONNECTED, ALL_TESTS),
+	[OPT_TIMEOUT]	= NUMBER_OPTION("timeout", FIELD(timeout), 1, 86400, PING | BLOCK_CLIENT,
+					ALL_TESTS),
 	[OPT_TOS]	= NUMBER_OPTION("tos", FIELD(tos), 0, 255, PING, ALL_TESTS),
 	[OPT_VERBOSE]	= FLAG_OPTION("verbose", FIELD(verbose), PING, TEST(PING)),
 	[OPT_VALIDATE]	= FLAG_OPTION("validate", FIELD(validate), PING, TEST(PING)),
@@ -82,9 +92,21 @@ static const struct option_def option_defs[] = {
 	[OPT_DUPLEX]	= FLAG_OPTION("duplex", FIELD(duplex), PING, TEST(BW)),
 	[OPT_TXDEPTH]	= NUMBER_OPTION("txdepth", FIELD(txdepth), 1, 16384, PING, TEST(BW)),
 	[OPT_QPS]	= NUMBER_OPTION("qps", FIELD(qps), 1, 1024, PING, TEST(BW)),
-	[OPT_BLOCK]	= OTHER_OPTION("block", NAME, FIELD(block), BLOCK_CLIENT | BLOCK_STOP, 0),
+	[OPT_BLOCK]	= OTHER_OPTION("block", NAME, FIELD(block), BLOCK, 0),
 	[OPT_QUEUES]	= NUMBER_OPTION("queues", FIELD(queues), 1, 64, BLOCK_CLIENT, 0),
 	[OPT_DEPTH]	= NUMBER_OPTION("depth", FIELD(depth), 1, 1024, BLOCK_CLIENT, 0),
+	[OPT_FAST_FAIL]	= NUMBER_OPTION("fast_fail", FIELD(fast_fail), 1, 86400, BLOCK_CLIENT, 0),
+	[OPT_HEARTBEAT]	= NUMBER_OPTION("heartbeat", FIELD(heartbeat), 0, 3600, BLOCK_CLIENT, 0),
+	[OPT_MODE]	= OTHER_OPTION("mode", MODE, FIELD(mode), BLOCK_CLIENT, 0),
+	[OPT_BACKING]	= OTHER_OPTION("backing", BACKING, NO_FIELD, BLOCK_CLIENT | BLOCK_SERVER, 0),
+	[OPT_COMM]	= OTHER_OPTION("comm", COMM, FIELD(comm), BLOCK_CLIENT, 0),
+	[OPT_PID]	= NUMBER_OPTION("pid", FIELD(pid), 1, 4194304, BLOCK_CLIENT, 0),
+	[OPT_OP]	= OTHER_OPTION("op", OPS, FIELD(ops), BLOCK_CLIENT, 0),
+	[OPT_SECTORS]	= OTHER_OPTION("sectors", SECTORS, NO_FIELD, BLOCK_CLIENT, 0),
+	[OPT_WRITEBACK]	= FLAG_OPTION("writeback", FIELD(writeback), BLOCK_SERVER, 0),
+	[OPT_READ_ONLY]	= FLAG_OPTION("read_only", FIELD(read_only), BLOCK_SERVER, 0),
+	[OPT_BLOCK_SIZE] = NUMBER_OPTION("block_size", FIELD(block_size), 512, 4096, BLOCK_SERVER, 0),
+	[OPT_TARGET]	= FLAG_OPTION("target", FIELD(target), BLOCK_STOP, 0),
 	[OPT_FORCE]	= FLAG_OPTION("force", FIELD(force), BLOCK_STOP, 0),
 };
 
@@ -101,6 +123,7 @@ static const char *const role_names[] = {
 	[KRPING_PING_SERVER]	= "a server",
 	[KRPING_BLOCK_CLIENT]	= "a block client",
 	[KRPING_BLOCK_STOP]	= "stop",
+	[KRPING_BLOCK_SERVER]	= "a block server",
 };
 
 /* Where a reason goes; text of the user is made printable and short first. */
@@ -202,6 +225,139 @@ static int parse_mem_mode(const char *value, bool *reg, struct reason *why)
 	return -EINVAL;
 }
 
+static int parse_mode(const char *value, enum krping_mode *mode, struct reason *why)
+{
+	static const char *const names[] = {
+		[KRPING_MODE_REMOTE]	= "remote",
+		[KRPING_MODE_TAP]	= "tap",
+		[KRPING_MODE_MIRROR]	= "mirror",
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		if (!strcmp(value, names[i])) {
+			*mode = i;
+			return 0;
+		}
+	}
+	snprintf(why->buf, why->len, "mode=%s: must be remote, tap or mirror", quote(why, value));
+	return -EINVAL;
+}
+
+static bool printable(const char *text)
+{
+	for (; *text; text++)
+		if (*text <= ' ' || *text > '~')
+			return false;
+	return true;
+}
+
+/* 1 to 16 digits, then *end. Return: false if there are none or more. */
+static bool parse_u64(const char *text, u64 *out, const char **end)
+{
+	const char *c;
+	u64 n = 0;
+
+	for (c = text; *c >= '0' && *c <= '9' && c < text + 16; c++)
+		n = n * 10 + (*c - '0');
+	*out = n;
+	*end = c;
+	return c != text && !(*c >= '0' && *c <= '9');
+}
+
+#define RAM_MIN		BIT_ULL(20)
+#define RAM_MAX		BIT_ULL(40)
+
+static bool parse_ram(const char *text, u64 *ram)
+{
+	static const char units[] = "KMGT";
+	const char *end, *unit;
+	u64 n;
+
+	if (!parse_u64(text, &n, &end))
+		return false;
+	if (*end) {
+		unit = strchr(units, *end++);
+		if (!unit || *end || n > RAM_MAX)
+			return false;
+		n <<= 10 * (unit - units + 1);
+	}
+	*ram = n;
+	return n >= RAM_MIN && n <= RAM_MAX && !(n % 4096);
+}
+
+static int parse_backing(const char *value, struct krping_options *opt, struct reason *why)
+{
+	if (!strncmp(value, "ram:", 4)) {
+		if (parse_ram(value + 4, &opt->ram))
+			return 0;
+	} else if (!strncmp(value, "/dev/", 5) && value[5] && printable(value) &&
+		   strlen(value) < sizeof(opt->backing)) {
+		memcpy(opt->backing, value, strlen(value));
+		return 0;
+	}
+	snprintf(why->buf, why->len,
+		 "backing=%s: must be /dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K",
+		 quote(why, value));
+	return -EINVAL;
+}
+
+static int parse_comm(const char *value, char *comm, struct reason *why)
+{
+	if (!*value || !printable(value) || strlen(value) >= KRPING_COMM_LEN) {
+		snprintf(why->buf, why->len, "comm=%s: must be 1 to %d printable characters",
+			 quote(why, value), KRPING_COMM_LEN - 1);
+		return -EINVAL;
+	}
+	memcpy(comm, value, strlen(value));
+	return 0;
+}
+
+/* Names joined by '+'. */
+static int parse_ops(const char *value, u32 *ops, struct reason *why)
+{
+	static const struct {
+		const char *name;
+		u32 bit;
+	} names[] = {
+		{ "read", KRPING_TAP_READ }, { "write", KRPING_TAP_WRITE },
+		{ "flush", KRPING_TAP_FLUSH }, { "discard", KRPING_TAP_DISCARD },
+	};
+	const char *c = value;
+	size_t i, len;
+
+	for (;;) {
+		for (i = 0; i < ARRAY_SIZE(names); i++) {
+			len = strlen(names[i].name);
+			if (!strncmp(c, names[i].name, len) && (!c[len] || c[len] == '+'))
+				break;
+		}
+		if (i == ARRAY_SIZE(names) || *ops & names[i].bit) {
+			snprintf(why->buf, why->len,
+				 "op=%s: must be of read, write, flush and discard, joined by '+'",
+				 quote(why, value));
+			return -EINVAL;
+		}
+		*ops |= names[i].bit;
+		c += len;
+		if (!*c++)
+			return 0;
+	}
+}
+
+static int parse_sectors(const char *value, struct krping_options *opt, struct reason *why)
+{
+	const char *end;
+
+	if (parse_u64(value, &opt->first_sector, &end) && *end == '-' &&
+	    parse_u64(end + 1, &opt->last_sector, &end) && !*end &&
+	    opt->first_sector <= opt->last_sector)
+		return 0;
+	snprintf(why->buf, why->len, "sectors=%s: must be FIRST-LAST, in units of 512 bytes",
+		 quote(why, value));
+	return -EINVAL;
+}
+
 /* The table writes names with '_'; users of tools write '-' as well. */
 static bool same_name(const char *name, const char *given)
 {
@@ -246,6 +402,16 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 		return parse_name(value, field, why);
 	case MEM_MODE:
 		return parse_mem_mode(value, field, why);
+	case MODE:
+		return parse_mode(value, field, why);
+	case BACKING:
+		return parse_backing(value, opt, why);
+	case COMM:
+		return parse_comm(value, field, why);
+	case OPS:
+		return parse_ops(value, field, why);
+	case SECTORS:
+		return parse_sectors(value, opt, why);
 	case ADDR4:
 		return parse_addr4(value, opt, why);
 	default:
@@ -254,7 +420,7 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 }
 
 /* One "name" or "name=value"; sets its bit in *given. */
-static int parse_option(char *text, struct krping_options *opt, unsigned int *given,
+static int parse_option(char *text, struct krping_options *opt, u64 *given,
 			struct reason *why)
 {
 	char *value = strchr(text, '=');
@@ -271,26 +437,26 @@ static int parse_option(char *text, struct krping_options *opt, unsigned int *gi
 		snprintf(why->buf, why->len, "unknown option '%s'", quote(why, text));
 		return -EINVAL;
 	}
-	if (*given & BIT(id)) {
+	if (*given & GIVEN(id)) {
 		snprintf(why->buf, why->len, "%s is given twice", option_defs[id].name);
 		return -EINVAL;
 	}
-	*given |= BIT(id);
+	*given |= GIVEN(id);
 	return parse_value(&option_defs[id], value, opt, why);
 }
 
-static int decide_role(struct krping_options *opt, unsigned int given, struct reason *why)
+static int decide_role(struct krping_options *opt, u64 given, struct reason *why)
 {
-	unsigned int command = given & (BIT(OPT_CLIENT) | BIT(OPT_SERVER) | BIT(OPT_STOP));
+	u64 command = given & (GIVEN(OPT_CLIENT) | GIVEN(OPT_SERVER) | GIVEN(OPT_STOP));
 
 	switch (command) {
-	case BIT(OPT_CLIENT):
-		opt->role = given & BIT(OPT_BLOCK) ? KRPING_BLOCK_CLIENT : KRPING_PING_CLIENT;
+	case GIVEN(OPT_CLIENT):
+		opt->role = given & GIVEN(OPT_BLOCK) ? KRPING_BLOCK_CLIENT : KRPING_PING_CLIENT;
 		return 0;
-	case BIT(OPT_SERVER):
-		opt->role = KRPING_PING_SERVER;
+	case GIVEN(OPT_SERVER):
+		opt->role = given & GIVEN(OPT_BLOCK) ? KRPING_BLOCK_SERVER : KRPING_PING_SERVER;
 		return 0;
-	case BIT(OPT_STOP):
+	case GIVEN(OPT_STOP):
 		opt->role = KRPING_BLOCK_STOP;
 		return 0;
 	}
@@ -298,22 +464,22 @@ static int decide_role(struct krping_options *opt, unsigned int given, struct re
 	return -EINVAL;
 }
 
-static int decide_test(struct krping_options *opt, unsigned int given, struct reason *why)
+static int decide_test(struct krping_options *opt, u64 given, struct reason *why)
 {
-	switch (given & (BIT(OPT_WLAT) | BIT(OPT_RLAT) | BIT(OPT_BW) | BIT(OPT_FR))) {
+	switch (given & (GIVEN(OPT_WLAT) | GIVEN(OPT_RLAT) | GIVEN(OPT_BW) | GIVEN(OPT_FR))) {
 	case 0:
 		opt->test = KRPING_TEST_PING;
 		return 0;
-	case BIT(OPT_WLAT):
+	case GIVEN(OPT_WLAT):
 		opt->test = KRPING_TEST_WLAT;
 		return 0;
-	case BIT(OPT_RLAT):
+	case GIVEN(OPT_RLAT):
 		opt->test = KRPING_TEST_RLAT;
 		return 0;
-	case BIT(OPT_BW):
+	case GIVEN(OPT_BW):
 		opt->test = KRPING_TEST_BW;
 		return 0;
-	case BIT(OPT_FR):
+	case GIVEN(OPT_FR):
 		opt->test = KRPING_TEST_FR;
 		return 0;
 	}
@@ -321,13 +487,16 @@ static int decide_test(struct krping_options *opt, unsigned int given, struct re
 	return -EINVAL;
 }
 
-static int check_role(const struct krping_options *opt, unsigned int given, struct reason *why)
+#define TAP_OPTIONS	(GIVEN(OPT_COMM) | GIVEN(OPT_PID) | GIVEN(OPT_OP) | GIVEN(OPT_SECTORS))
+
+static int check_role(const struct krping_options *opt, u64 given, struct reason *why)
 {
 	unsigned int role = BIT(opt->role), test = BIT(opt->test);
+	bool stacked;
 	int id;
 
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++) {
-		if (!(given & BIT(id)))
+		if (!(given & GIVEN(id)))
 			continue;
 		if (!(option_defs[id].roles & role)) {
 			snprintf(why->buf, why->len, "%s does not go with %s",
@@ -345,41 +514,68 @@ static int check_role(const struct krping_options *opt, unsigned int given, stru
 			 opt->server_inv ? "server_inv" : "read_inv");
 		return -EINVAL;
 	}
-	if (role & CONNECTED && !(given & BIT(OPT_ADDR)) == !(given & BIT(OPT_ADDR6))) {
+	if (role & CONNECTED && !(given & GIVEN(OPT_ADDR)) == !(given & GIVEN(OPT_ADDR6))) {
 		snprintf(why->buf, why->len, "exactly one of addr and addr6 is needed");
 		return -EINVAL;
 	}
-	if (role & BLOCK_STOP && !(given & BIT(OPT_BLOCK))) {
+	if (role & BLOCK_CLIENT && given & TAP_OPTIONS && opt->mode != KRPING_MODE_TAP) {
+		snprintf(why->buf, why->len, "comm, pid, op and sectors need mode=tap");
+		return -EINVAL;
+	}
+	stacked = opt->mode != KRPING_MODE_REMOTE;
+	if (role & BLOCK_CLIENT && stacked != !!(given & GIVEN(OPT_BACKING))) {
+		snprintf(why->buf, why->len,
+			 "backing goes with mode=tap and mode=mirror: these need it, others have none");
+		return -EINVAL;
+	}
+	if (role & BLOCK_SERVER && !(given & GIVEN(OPT_BACKING))) {
+		snprintf(why->buf, why->len, "a block server needs backing=/dev/NAME or ram:SIZE");
+		return -EINVAL;
+	}
+	if (given & GIVEN(OPT_BLOCK_SIZE) && opt->block_size != 512 && opt->block_size != 4096) {
+		snprintf(why->buf, why->len, "block_size=%u: must be 512 or 4096", opt->block_size);
+		return -EINVAL;
+	}
+	if (opt->target && opt->force) {
+		snprintf(why->buf, why->len,
+			 "force does not go with target: its clients wait for its return");
+		return -EINVAL;
+	}
+	if (role & BLOCK_STOP && !(given & GIVEN(OPT_BLOCK))) {
 		snprintf(why->buf, why->len, "stop needs block=NAME");
 		return -EINVAL;
 	}
 	return 0;
 }
 
-static void set_defaults(struct krping_options *opt, unsigned int given)
+static void set_defaults(struct krping_options *opt, u64 given)
 {
-	if (!(given & BIT(OPT_PORT)))
+	if (!(given & GIVEN(OPT_PORT)))
 		opt->port = KRPING_PORT;
-	if (!(given & BIT(OPT_SIZE)))
+	if (!(given & GIVEN(OPT_SIZE)))
 		opt->size = opt->role == KRPING_PING_SERVER ? 65536 : 64;
-	if (!(given & BIT(OPT_TIMEOUT)))
+	if (!(given & GIVEN(OPT_TIMEOUT)))
 		opt->timeout = opt->role == KRPING_BLOCK_CLIENT ? 600 : 10;
-	opt->has_tos = given & BIT(OPT_TOS);
-	if (!(given & BIT(OPT_TXDEPTH)))
+	opt->has_tos = given & GIVEN(OPT_TOS);
+	if (!(given & GIVEN(OPT_TXDEPTH)))
 		opt->txdepth = 64;
-	if (!(given & BIT(OPT_QPS)))
+	if (!(given & GIVEN(OPT_QPS)))
 		opt->qps = 1;
-	if (!(given & BIT(OPT_QUEUES)))
-		opt->queues = 1;
-	if (!(given & BIT(OPT_DEPTH)))
+	if (!(given & GIVEN(OPT_DEPTH)))
 		opt->depth = 128;
+	if (!(given & GIVEN(OPT_HEARTBEAT)))
+		opt->heartbeat = 5;
+	if (!(given & GIVEN(OPT_BLOCK_SIZE)))
+		opt->block_size = 512;
+	if (!(given & GIVEN(OPT_SECTORS)))
+		opt->last_sector = U64_MAX;
 }
 
 int krping_options_parse(char *text, struct krping_options *opt, char *why_buf, size_t why_len)
 {
 	struct reason why = { .buf = why_buf, .len = why_len };
 	size_t len = strlen(text);
-	unsigned int given = 0;
+	u64 given = 0;
 	char *next;
 	int ret;
 

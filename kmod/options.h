@@ -26,7 +26,24 @@ enum krping_role {
 	KRPING_PING_SERVER,
 	KRPING_BLOCK_CLIENT,
 	KRPING_BLOCK_STOP,
+	KRPING_BLOCK_SERVER,
 };
+
+/* Where a block client's data lives. */
+enum krping_mode {
+	KRPING_MODE_REMOTE,	/* the target is the disk */
+	KRPING_MODE_TAP,	/* a local disk is; copies go to the target */
+	KRPING_MODE_MIRROR,	/* both are */
+};
+
+/* krping_options.ops: operations that a tap forwards */
+#define KRPING_TAP_READ		0x01
+#define KRPING_TAP_WRITE	0x02
+#define KRPING_TAP_FLUSH	0x04
+#define KRPING_TAP_DISCARD	0x08	/* and WRITE_ZEROES */
+
+#define KRPING_BACKING_LEN	128	/* of a path, with the NUL */
+#define KRPING_COMM_LEN		16	/* of a process name, with the NUL: TASK_COMM_LEN */
 
 /**
  * struct krping_options - a valid command
@@ -42,8 +59,17 @@ enum krping_role {
  * @tos:	type of service of the connection's packets, if @has_tos
  * @txdepth:	RDMA WRITEs in flight on each connection of a bandwidth test
  * @qps:	connections of a bandwidth test
- * @queues:	queue pairs of a block session
+ * @queues:	queue pairs of a block session; 0: one for each CPU
  * @depth:	requests in flight on each
+ * @mode:	of a block client
+ * @ram:	backing=ram:SIZE in bytes, 0 if @backing is a path or there is none
+ * @pid:	tap: of this thread group only, 0 for all
+ * @ops:	tap: KRPING_TAP_*; 0 for all
+ * @first_sector: tap: what touches sectors from here
+ * @last_sector: to here, inclusive
+ * @fast_fail:	seconds after the loss of the target after which I/O fails; 0: after @timeout
+ * @heartbeat:	seconds of silence after which the target counts as lost; 0: never
+ * @block_size:	of a volume that is served, bytes
  * @verbose:	log data
  * @validate:	compare data
  * @mem_reg:	memory is registered anew for each use (mem_mode=reg)
@@ -53,7 +79,12 @@ enum krping_role {
  * @poll:	spin for completions, do not sleep
  * @duplex:	the server of a bandwidth test writes as well
  * @force:	stop a device that is in use
+ * @writeback:	a volume that is served: a write is stable after a flush, not before
+ * @read_only:	a volume that is served cannot be written
+ * @target:	stop a volume that is served, not a client's session
  * @block:	name of the volume, NUL padded to the end
+ * @backing:	path of a block device, "" for none
+ * @comm:	tap: of processes of this name only, "" for all
  */
 struct krping_options {
 	enum krping_role role;
@@ -70,6 +101,15 @@ struct krping_options {
 	u32 qps;
 	u32 queues;
 	u32 depth;
+	enum krping_mode mode;
+	u64 ram;
+	u32 pid;
+	u32 ops;
+	u64 first_sector;
+	u64 last_sector;
+	u32 fast_fail;
+	u32 heartbeat;
+	u32 block_size;
 	bool verbose;
 	bool validate;
 	bool mem_reg;
@@ -80,7 +120,12 @@ struct krping_options {
 	bool duplex;
 	bool has_tos;
 	bool force;
+	bool writeback;
+	bool read_only;
+	bool target;
 	char block[KRPING_VOLUME_LEN];
+	char backing[KRPING_BACKING_LEN];
+	char comm[KRPING_COMM_LEN];
 };
 
 /**

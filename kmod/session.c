@@ -40,7 +40,7 @@ static struct krping_session *session_alloc(const struct krping_options *opt)
 	s->stats = alloc_percpu(struct krping_stats);
 	if (!s->stats)
 		goto free_session;
-	s->nr_queues = opt->queues;
+	s->nr_queues = opt->queues ?: 1;
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;

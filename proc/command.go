@@ -20,7 +20,7 @@ type Role string
 // Roles.
 const (
 	Client Role = "client" // ping/pong, or a block client if Block is set
-	Server Role = "server"
+	Server Role = "server" // ping/pong, or a block server if Block is set
 	Stop   Role = "stop"
 )
 
@@ -61,10 +61,22 @@ type Command struct {
 	QPs          uint32
 
 	// block sessions
-	Block  string // name of a volume
-	Queues uint32
-	Depth  uint32
-	Force  bool
+	Block     string // name of a volume
+	Queues    uint32
+	Depth     uint32
+	FastFail  time.Duration // whole seconds
+	Heartbeat *uint32       // seconds
+	Mode      string        // remote, tap or mirror
+	Backing   string        // /dev/NAME or ram:SIZE
+	Comm      string        // tap: name of the processes to forward
+	PID       uint32        // tap: process to forward
+	Op        string        // tap: operations to forward, joined by '+'
+	Sectors   string        // tap: FIRST-LAST to forward
+	Writeback bool
+	ReadOnly  bool
+	BlockSize uint32 // bytes
+	Target    bool   // Stop: the served volume of that name
+	Force     bool
 }
 
 // maxCommand is the module's limit in bytes, with the end.
@@ -76,6 +88,8 @@ func (c Command) context() Context {
 	switch {
 	case c.Role == Stop:
 		return BlockStop
+	case c.Role == Server && c.Block != "":
+		return BlockServer
 	case c.Role == Server:
 		return PingServer
 	case c.Block != "":
@@ -102,14 +116,15 @@ func (c Command) Check() error {
 		return errors.New("stop needs the name of a volume")
 	case c.Role != Stop && !c.Addr.IsValid():
 		return errors.New("an address is needed")
-	case c.Role == Server && c.Block != "":
-		return errors.New("block does not go with a server: a volume is served by krping-bridge")
 	case c.Block != "" && !volumeName.MatchString(c.Block):
 		return fmt.Errorf("volume name %q: must be 1 to 27 letters, digits, '.', '_' or '-'", c.Block)
 	case c.MemMode != "" && c.MemMode != "dma" && c.MemMode != "reg":
 		return fmt.Errorf("mem_mode %q: must be dma or reg", c.MemMode)
 	case (c.ServerInv || c.ReadInv) && c.MemMode != "reg":
 		return errors.New("server_inv and read_inv need mem_mode=reg")
+	}
+	if err := c.checkBlock(); err != nil {
+		return err
 	}
 	if seconds := c.Timeout.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
 		return fmt.Errorf("timeout %v: must be whole seconds, 1 to 86400", c.Timeout)
@@ -124,6 +139,81 @@ func (c Command) Check() error {
 		return fmt.Errorf("command of %d bytes: must be less than %d", n, maxCommand)
 	}
 	return nil
+}
+
+// checkBlock checks what only block commands have.
+func (c Command) checkBlock() error {
+	tap := c.Comm != "" || c.PID != 0 || c.Op != "" || c.Sectors != ""
+	client, stacked := c.context() == BlockClient, c.Mode == "tap" || c.Mode == "mirror"
+	switch {
+	case c.Mode != "" && c.Mode != "remote" && !stacked:
+		return fmt.Errorf("mode %q: must be remote, tap or mirror", c.Mode)
+	case c.Backing != "" && !validBacking(c.Backing):
+		return fmt.Errorf("backing %q: must be /dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K", c.Backing)
+	case client && tap && c.Mode != "tap":
+		return errors.New("comm, pid, op and sectors need mode tap")
+	case client && stacked != (c.Backing != ""):
+		return errors.New("backing goes with mode tap and mode mirror: these need it, others have none")
+	case c.context() == BlockServer && c.Backing == "":
+		return errors.New("a block server needs a backing: /dev/NAME or ram:SIZE")
+	case c.Comm != "" && !processName.MatchString(c.Comm):
+		return fmt.Errorf("comm %q: must be 1 to 15 printable characters, no ','", c.Comm)
+	case c.Op != "" && !validOps(c.Op):
+		return fmt.Errorf("op %q: must be of read, write, flush and discard, joined by '+'", c.Op)
+	case c.Sectors != "" && !validSectors(c.Sectors):
+		return fmt.Errorf("sectors %q: must be FIRST-LAST, in units of 512 bytes", c.Sectors)
+	case c.BlockSize != 0 && c.BlockSize != 512 && c.BlockSize != 4096:
+		return fmt.Errorf("block_size %d: must be 512 or 4096", c.BlockSize)
+	case c.Target && c.Force:
+		return errors.New("force does not go with target: its clients wait for its return")
+	}
+	if seconds := c.FastFail.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
+		return fmt.Errorf("fast_fail %v: must be whole seconds, 1 to 86400", c.FastFail)
+	}
+	return nil
+}
+
+var (
+	processName = regexp.MustCompile(`^[!-+\--~]{1,15}$`)
+	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
+	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
+	sectorRange = regexp.MustCompile(`^([0-9]{1,16})-([0-9]{1,16})$`)
+)
+
+func validBacking(backing string) bool {
+	if devicePath.MatchString(backing) {
+		return true
+	}
+	m := ramSize.FindStringSubmatch(backing)
+	if m == nil {
+		return false
+	}
+	n, err := strconv.ParseUint(m[1], 10, 64)
+	if err != nil || n > 1<<40 {
+		return false
+	}
+	n <<= 10 * (strings.Index("KMGT", m[2]) + 1) * len(m[2])
+	return n >= 1<<20 && n <= 1<<40 && n%4096 == 0
+}
+
+func validOps(text string) bool {
+	ops := strings.Split(text, "+")
+	for i, op := range ops {
+		if !slices.Contains([]string{"read", "write", "flush", "discard"}, op) || slices.Contains(ops[:i], op) {
+			return false
+		}
+	}
+	return true
+}
+
+func validSectors(text string) bool {
+	m := sectorRange.FindStringSubmatch(text)
+	if m == nil {
+		return false
+	}
+	first, err := strconv.ParseUint(m[1], 10, 64)
+	last, err2 := strconv.ParseUint(m[2], 10, 64)
+	return err == nil && err2 == nil && first <= last
 }
 
 // String returns the command as it is written to /proc/krping, if it is valid, else the
@@ -179,6 +269,20 @@ func (c Command) settings() []setting {
 	value("block", c.Block, c.Block != "")
 	number("queues", c.Queues)
 	number("depth", c.Depth)
+	number("fast_fail", uint32(c.FastFail/time.Second))
+	if c.Heartbeat != nil {
+		value("heartbeat", strconv.FormatUint(uint64(*c.Heartbeat), 10), true)
+	}
+	value("mode", c.Mode, c.Mode != "")
+	value("backing", c.Backing, c.Backing != "")
+	value("comm", c.Comm, c.Comm != "")
+	number("pid", c.PID)
+	value("op", c.Op, c.Op != "")
+	value("sectors", c.Sectors, c.Sectors != "")
+	flag("writeback", c.Writeback)
+	flag("read_only", c.ReadOnly)
+	number("block_size", c.BlockSize)
+	flag("target", c.Target)
 	flag("force", c.Force)
 	return settings
 }

@@ -19,17 +19,19 @@ const (
 	PingServer
 	BlockClient
 	BlockStop
+	BlockServer
 )
 
 const (
 	ping      = PingClient | PingServer
-	connected = ping | BlockClient
+	connected = ping | BlockClient | BlockServer
+	block     = BlockClient | BlockServer | BlockStop
 )
 
 var contextNames = []struct {
 	context Context
 	name    string
-}{{PingClient, "client"}, {PingServer, "server"}, {BlockClient, "block client"}, {BlockStop, "stop"}}
+}{{PingClient, "client"}, {PingServer, "server"}, {BlockClient, "block client"}, {BlockServer, "block server"}, {BlockStop, "stop"}}
 
 func (c Context) String() string {
 	var names []string
@@ -100,8 +102,8 @@ func (o Option) Range() string {
 // Options are all options of /proc/krping, in the order of the reference.
 var Options = []Option{
 	{Name: "client", Contexts: PingClient | BlockClient, Tests: allTests, Text: "ping/pong client, or with `block` a block client"},
-	{Name: "server", Contexts: PingServer, Tests: allTests, Text: "ping/pong server: one client, then it ends"},
-	{Name: "stop", Contexts: BlockStop, Text: "end the block session"},
+	{Name: "server", Contexts: PingServer | BlockServer, Tests: allTests, Text: "ping/pong server: one client, then it ends; or with `block` a block server, which serves a volume until it is stopped"},
+	{Name: "stop", Contexts: BlockStop, Text: "end the block session, or with `target` no longer serve the volume"},
 	{Name: "addr", Value: "IPv4 address", Contexts: connected, Tests: allTests, Text: "the server's; a server's may be 0.0.0.0"},
 	{Name: "addr6", Value: "IPv6 address", Contexts: connected, Tests: allTests, Text: "the same, with `%ifname` if it is link-local"},
 	{Name: "port", Value: "number", Min: 1, Max: 65535, Contexts: connected, Tests: allTests, Default: "9999", Text: "TCP-like port of the RDMA connection manager"},
@@ -109,7 +111,7 @@ var Options = []Option{
 		Text: "pings, or operations of a test on each connection; 0: client until interrupted, server until its client disconnects"},
 	{Name: "size", Value: "number", Min: 1, Max: 1 << 30, Contexts: ping, Tests: allTests, Default: "64 (server: 65536)",
 		Text: "bytes of an operation; server: the largest it takes. The device's own limits are lower, and named when exceeded"},
-	{Name: "timeout", Value: "number", Min: 1, Max: 86400, Contexts: connected, Tests: allTests, Default: "10 (block: 600)",
+	{Name: "timeout", Value: "number", Min: 1, Max: 86400, Contexts: ping | BlockClient, Tests: allTests, Default: "10 (block: 600)",
 		Text: "seconds; ping/pong: of connection set-up and of each step; block: how long I/O waits for the target"},
 	{Name: "tos", Value: "number", Max: 255, Contexts: ping, Tests: allTests,
 		Text: "type of service of the packets of both sides; server: the one that it demands of its client"},
@@ -128,9 +130,25 @@ var Options = []Option{
 	{Name: "duplex", Contexts: ping, Tests: testBw, Text: "the server writes as well; the same on both sides"},
 	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw, Default: "64", Text: "RDMA WRITEs in flight on each connection"},
 	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw, Default: "1", Text: "connections, driven by one thread; the same on both sides"},
-	{Name: "block", Value: "name", Contexts: BlockClient | BlockStop, Text: "volume: 1 to 27 of `[A-Za-z0-9._-]`"},
-	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "1", Text: "queue pairs"},
+	{Name: "block", Value: "name", Contexts: block, Text: "volume: 1 to 27 of `[A-Za-z0-9._-]`"},
+	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "a CPU", Text: "queue pairs"},
 	{Name: "depth", Value: "number", Min: 1, Max: 1024, Contexts: BlockClient, Default: "128", Text: "requests in flight on each"},
+	{Name: "fast_fail", Value: "number", Min: 1, Max: 86400, Contexts: BlockClient, Default: "`timeout`",
+		Text: "seconds after the loss of the target; then I/O fails at once until it is back"},
+	{Name: "heartbeat", Value: "number", Max: 3600, Contexts: BlockClient, Default: "5",
+		Text: "seconds of silence after which the target counts as lost; 0: only unanswered I/O tells (30 s)"},
+	{Name: "mode", Value: "mode", Contexts: BlockClient, Default: "remote",
+		Text: "remote: the target is the disk; tap: the backing is, and copies go to the target; mirror: both are"},
+	{Name: "backing", Value: "/dev/NAME or ram:SIZE", Contexts: BlockClient | BlockServer,
+		Text: "block device or memory; block server: what it serves; client: the local disk of `mode=tap` and `mode=mirror`"},
+	{Name: "comm", Value: "process name", Contexts: BlockClient, Text: "tap: forward I/O of processes of this name only"},
+	{Name: "pid", Value: "number", Min: 1, Max: 4194304, Contexts: BlockClient, Text: "tap: forward I/O of this process only"},
+	{Name: "op", Value: "operations", Contexts: BlockClient, Default: "all", Text: "tap: forward these only: `read`, `write`, `flush`, `discard`, joined by `+`"},
+	{Name: "sectors", Value: "FIRST-LAST", Contexts: BlockClient, Default: "all", Text: "tap: forward what touches these sectors (of 512 bytes) only"},
+	{Name: "writeback", Contexts: BlockServer, Text: "a write is stable after a flush, not before"},
+	{Name: "read_only", Contexts: BlockServer, Text: "the volume cannot be written"},
+	{Name: "block_size", Value: "number", Min: 512, Max: 4096, Contexts: BlockServer, Default: "512", Text: "logical block size in bytes: 512 or 4096"},
+	{Name: "target", Contexts: BlockStop, Text: "the volume that this host serves, not the client's session of that name"},
 	{Name: "force", Contexts: BlockStop, Text: "even if the device is in use; what is not written within 2 s fails"},
 }
 
@@ -142,7 +160,7 @@ func option(name string) Option {
 func (o Option) check(value string, c Context, t Test) error {
 	if o.Contexts&c == 0 {
 		return fmt.Errorf("%s does not go with %s", o.Name, map[Context]string{
-			PingClient: "a ping client", PingServer: "a server", BlockClient: "a block client", BlockStop: "stop",
+			PingClient: "a ping client", PingServer: "a server", BlockClient: "a block client", BlockServer: "a block server", BlockStop: "stop",
 		}[c])
 	}
 	for _, b := range testBits {

@@ -29,11 +29,11 @@ func TestOptionsAreTheModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10}
 	var want strings.Builder
 	for _, o := range Options {
 		tests := o.Tests
-		if o.Contexts == BlockStop || o.Contexts&ping == 0 {
+		if o.Contexts&ping == 0 {
 			tests = 0
 		}
 		fmt.Fprintf(&want, "%s kind=%d min=%d max=%d roles=%d tests=%d\n", o.Name, kinds[o.Value], o.Min, o.Max, o.moduleRoles(), tests)
@@ -99,6 +99,65 @@ func TestCheckAgreesWithTheModule(t *testing.T) {
 	} {
 		c.Role, c.Addr = Client, netip.MustParseAddr("fe80::1%eth0")
 		commands = append(commands, c)
+	}
+	for bits := range 1 << 11 {
+		bit := func(n int) bool { return bits>>n&1 == 1 }
+		for _, role := range []Role{Client, Server, Stop} {
+			for _, mode := range []string{"", "remote", "tap", "mirror"} {
+				c := Command{
+					Role: role, Block: "v", Mode: mode, Writeback: bit(0), ReadOnly: bit(0), Target: bit(1), Force: bit(2),
+					Addr: netip.MustParseAddr("192.168.77.1"),
+				}
+				set := func(n int, field *string, value string) {
+					if bit(n) {
+						*field = value
+					}
+				}
+				set(3, &c.Backing, "ram:64M")
+				set(4, &c.Comm, "write_data")
+				set(5, &c.Op, "read+write+flush+discard")
+				set(6, &c.Sectors, "0-100")
+				set(10, &c.Block, "")
+				if bit(7) {
+					c.PID = 1
+				}
+				if bit(8) {
+					heartbeat := uint32(0)
+					c.Heartbeat, c.FastFail = &heartbeat, time.Second
+				}
+				if bit(9) {
+					c.BlockSize = 4096
+				}
+				commands = append(commands, c)
+			}
+		}
+	}
+	v := Command{Role: Client, Addr: netip.MustParseAddr("192.168.77.1"), Block: "v", Mode: "tap", Backing: "ram:1M"}
+	for _, backing := range []string{
+		"ram:", "ram:1", "ram:1M", "ram:4K", "ram:1048576", "ram:1048577", "ram:1T", "ram:2T", "ram:1P", "ram:1MM", "ram:9999999999999999T", "ram:99999999999999999",
+		"ram:M", "ram:-1M", "ram: 1M", "/dev/", "/dev/vdb", "/dev/a b", "/etc/passwd", "x", "/dev/" + strings.Repeat("a", 122), "/dev/" + strings.Repeat("a", 123),
+	} {
+		c := v
+		c.Backing = backing
+		commands = append(commands, c)
+	}
+	for _, op := range []string{"read", "write+", "+write", "write+write", "discard+flush", "trim", "reads", "read+writes"} {
+		c := v
+		c.Op = op
+		commands = append(commands, c)
+	}
+	for _, sectors := range []string{"0-0", "1-0", "5", "5-", "-5", "1-2-3", "9999999999999999-9999999999999999", "0-99999999999999999", " 1-2"} {
+		c := v
+		c.Sectors = sectors
+		commands = append(commands, c)
+	}
+	for _, comm := range []string{"a", strings.Repeat("a", 15), strings.Repeat("a", 16), "a b", "a\x7f"} {
+		c := v
+		c.Comm = comm
+		commands = append(commands, c)
+	}
+	for _, size := range []uint32{511, 512, 513, 4096, 8192} {
+		commands = append(commands, Command{Role: Server, Addr: v.Addr, Block: "v", Backing: "ram:1M", BlockSize: size})
 	}
 	var input strings.Builder
 	for _, c := range commands {

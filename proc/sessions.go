@@ -57,14 +57,19 @@ func (f FS) Sessions() ([]Session, error) {
 	return ParseSessions(string(data))
 }
 
-// Session returns the session of a name.
-func (f FS) Session(name string) (Session, error) {
+// Session returns the session of a name: the client's, not a volume that is served.
+func (f FS) Session(name string) (Session, error) { return f.session(name, "client") }
+
+// Target returns the volume of a name that this host serves.
+func (f FS) Target(name string) (Session, error) { return f.session(name, "target") }
+
+func (f FS) session(name, role string) (Session, error) {
 	sessions, err := f.Sessions()
 	if err != nil {
 		return Session{}, err
 	}
 	for _, s := range sessions {
-		if s.Name == name {
+		if s.Name == name && s.Role == role {
 			return s, nil
 		}
 	}

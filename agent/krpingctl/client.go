@@ -24,6 +24,7 @@ type commandFlags struct {
 	count       uint32
 	tos         uint8
 	size        sizeFlag
+	heartbeat   uint32
 	wlat, rlat  bool
 	bw, fr      bool
 	timeout     time.Duration
@@ -92,24 +93,41 @@ path of its device. What the options mean: krpingctl help options.`,
 	flags.DurationVar(&f.duration, "duration", 0, "measure for this long, then end")
 	flags.BoolVar(&f.onePort, "one-port", false, "all --threads to the same port (krping-bridge --ping)")
 	flags.StringVar(&f.rest.Block, "block", "", "`name` of a volume: make a block device of it")
-	flags.Uint32Var(&f.rest.Queues, "queues", 0, "queue pairs of the block device (default 1)")
+	flags.Uint32Var(&f.rest.Queues, "queues", 0, "queue pairs of the block device (default: a CPU)")
 	flags.Uint32Var(&f.rest.Depth, "depth", 0, "requests in flight on each (default 128)")
+	flags.DurationVar(&f.rest.FastFail, "fast-fail", 0, "after the loss of the target for so long, I/O fails at once until it is back (default: as --timeout)")
+	flags.Uint32Var(&f.heartbeat, "heartbeat", 5, "`seconds` of silence after which the target counts as lost; 0: only unanswered I/O tells")
+	flags.StringVar(&f.rest.Mode, "mode", "", "remote: the target is the disk; tap: --backing is, copies go to the target; mirror: both are (default remote)")
+	flags.StringVar(&f.rest.Backing, "backing", "", "local `disk` of --mode tap and mirror: /dev/NAME or ram:SIZE")
+	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward I/O of processes of this `name` only")
+	flags.Uint32Var(&f.rest.PID, "pid", 0, "tap: forward I/O of this `process` only")
+	flags.StringVar(&f.rest.Op, "op", "", "tap: forward these `operations` only: read, write, flush, discard, joined by '+'")
+	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward what touches these sectors only: `FIRST-LAST`, of 512 bytes")
 	return cmd
 }
 
 func serverCommand(p *program) *cobra.Command {
 	var f commandFlags
 	cmd := &cobra.Command{
-		Use:   "server --addr ADDR",
-		Short: "Answer the pings or the tests of one client",
-		Long: `Answer the pings of one client, or its test: give the same of --wlat, --rlat, --bw and --fr
+		Use:   "server --addr ADDR [--block NAME --backing DISK]",
+		Short: "Answer the pings or the tests of one client, or serve a volume",
+		Long: `With --block serve a volume from the kernel, until "krpingctl stop --target NAME".
+Otherwise answer the pings of one client, or its test: give the same of --wlat, --rlat, --bw and --fr
 on both sides. krping-bridge --ping answers any number of clients.
 What the options mean: krpingctl help options.`,
-		Example: "  krpingctl server --addr 192.168.77.1 --validate\n  krpingctl server --addr 192.168.77.1 --rlat",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Server, &f) },
+		Example: `  krpingctl server --addr 192.168.77.1 --validate
+  krpingctl server --addr 192.168.77.1 --rlat
+  krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Server, &f) },
 	}
 	f.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to serve")
+	flags.StringVar(&f.rest.Backing, "backing", "", "the `disk` to serve: /dev/NAME or ram:SIZE")
+	flags.BoolVar(&f.rest.Writeback, "writeback", false, "a write is stable after a flush, not before")
+	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "the volume cannot be written")
+	flags.Uint32Var(&f.rest.BlockSize, "block-size", 0, "logical block size in bytes, 512 or 4096 (default 512)")
 	return cmd
 }
 
@@ -134,6 +152,9 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 	}
 	if flags.Changed("tos") {
 		c.TOS = &f.tos
+	}
+	if flags.Changed("heartbeat") {
+		c.Heartbeat = &f.heartbeat
 	}
 	tests := 0
 	for test, given := range map[proc.Test]bool{proc.WriteLatency: f.wlat, proc.ReadLatency: f.rlat, proc.Bandwidth: f.bw, proc.FastRegister: f.fr} {
@@ -179,7 +200,11 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		return nil
 	}
 	log.Debug().Stringer("command", c).Int("threads", f.threads).Msg("writing to /proc/krping")
-	if c.Block != "" {
+	switch {
+	case c.Block != "" && role == proc.Server:
+		_, err := p.proc.Run(cmd.Context(), c)
+		return err
+	case c.Block != "":
 		return p.attach(cmd.Context(), c)
 	}
 	return p.measure(cmd.Context(), commands, f)
@@ -256,14 +281,14 @@ func pingSummary(r measure.Report, valid bool) string {
 }
 
 func stopCommand(p *program) *cobra.Command {
-	var force bool
+	var force, target bool
 	cmd := &cobra.Command{
 		Use:     "stop NAME",
 		Short:   "Remove the device of a volume and close its connections",
-		Example: "  krpingctl stop vol0",
+		Example: "  krpingctl stop vol0\n  krpingctl stop --target vol0",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := proc.Command{Role: proc.Stop, Block: args[0], Force: force}
+			c := proc.Command{Role: proc.Stop, Block: args[0], Target: target, Force: force}
 			if err := c.Check(); err != nil {
 				return usageError{err}
 			}
@@ -271,6 +296,7 @@ func stopCommand(p *program) *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&target, "target", false, "no longer serve the volume; its clients wait for its return")
 	cmd.Flags().BoolVar(&force, "force", false, "even if the device is in use: its I/O fails")
 	return cmd
 }

@@ -56,7 +56,7 @@ func TestDryRun(t *testing.T) {
 func TestEveryOptionIsAFlag(t *testing.T) {
 	p := &program{}
 	flags := map[proc.Context]*pflag.FlagSet{
-		proc.PingClient: clientCommand(p).Flags(), proc.PingServer: serverCommand(p).Flags(),
+		proc.PingClient: clientCommand(p).Flags(), proc.PingServer: serverCommand(p).Flags(), proc.BlockServer: serverCommand(p).Flags(),
 		proc.BlockClient: clientCommand(p).Flags(), proc.BlockStop: stopCommand(p).Flags(),
 	}
 	reference := optionsReference()

@@ -21,7 +21,9 @@ typedef __u32 u32;
 typedef __u64 u64;
 
 #define U32_MAX UINT32_MAX
+#define U64_MAX UINT64_MAX
 #define BIT(n) (1ul << (n))
+#define BIT_ULL(n) (1ull << (n))
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 static inline int shim_pton(int family, const char *src, u8 *dst, const char **end)

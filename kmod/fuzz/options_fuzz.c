@@ -17,7 +17,7 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->port >= 1 && opt->port <= 65535);
 	REQUIRE(opt->size >= 1 && opt->size <= 1u << 30);
 	REQUIRE(opt->timeout >= 1 && opt->timeout <= 86400);
-	REQUIRE(opt->queues >= 1 && opt->queues <= 64);
+	REQUIRE(opt->queues <= 64);
 	REQUIRE(opt->depth >= 1 && opt->depth <= 1024);
 	REQUIRE(opt->txdepth >= 1 && opt->txdepth <= 16384);
 	REQUIRE(opt->qps >= 1 && opt->qps <= 1024);
@@ -28,7 +28,17 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->mem_reg || (!opt->server_inv && !opt->read_inv));
 	REQUIRE(strnlen(opt->ifname, sizeof(opt->ifname)) < sizeof(opt->ifname));
 	REQUIRE(len < sizeof(opt->block));
-	if (opt->role == KRPING_BLOCK_CLIENT || opt->role == KRPING_BLOCK_STOP)
+	REQUIRE(opt->block_size == 512 || opt->block_size == 4096);
+	REQUIRE(opt->fast_fail <= 86400 && opt->heartbeat <= 3600);
+	REQUIRE(!opt->ram || (opt->ram >= 1 << 20 && opt->ram % 4096 == 0));
+	REQUIRE(opt->first_sector <= opt->last_sector);
+	REQUIRE(strnlen(opt->backing, sizeof(opt->backing)) < sizeof(opt->backing));
+	REQUIRE(strnlen(opt->comm, sizeof(opt->comm)) < sizeof(opt->comm));
+	if (opt->role == KRPING_BLOCK_SERVER || opt->mode != KRPING_MODE_REMOTE)
+		REQUIRE(!opt->ram != !opt->backing[0]);
+	else
+		REQUIRE(!opt->ram && !opt->backing[0]);
+	if (opt->role >= KRPING_BLOCK_CLIENT)
 		REQUIRE(len > 0);
 	else
 		REQUIRE(len == 0);

@@ -128,7 +128,7 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @version:	KRPING_VERSION
  * @flags:	KRPING_VOL_*
  * @depth:	commands that may be in flight on this queue: 1 to what was asked for.
- *		Both sides keep this many receives posted.
+ *		Both sides keep one more receive posted, for KEEP_ALIVE.
  * @capacity:	size of the volume in bytes, a multiple of @block_size
  * @epoch:	a number that is new at each start of the target
  * @block_size:	logical block size in bytes: 512 or 4096
@@ -204,11 +204,12 @@ enum krping_op {
 	KRPING_OP_DISCARD	= 4,
 	KRPING_OP_WRITE_ZEROES	= 5,
 	KRPING_OP_DIGEST	= 6,
+	KRPING_OP_KEEP_ALIVE	= 7,
 };
 
 /* krping_cmd.flags */
 #define KRPING_CMD_FUA		0x01	/* WRITE: on stable storage before the response */
-#define KRPING_CMD_INLINE	0x02	/* WRITE: data follows; READ, DIGEST: answer inline */
+#define KRPING_CMD_INLINE	0x02	/* WRITE: data follows; others: answer inline */
 #define KRPING_CMD_SHA256	0x04	/* DIGEST: SHA-256 (32 bytes) instead of CRC32C */
 
 #define KRPING_CMD_FLAGS	(KRPING_CMD_FUA | KRPING_CMD_INLINE | KRPING_CMD_SHA256)
@@ -219,8 +220,8 @@ enum krping_op {
  * @flags:	KRPING_CMD_*
  * @tag:	names the command in its response; unique among those in flight
  *		on its queue; opaque to the target
- * @length:	bytes, a multiple of the block size; 0 for FLUSH only
- * @offset:	byte offset in the volume, a multiple of the block size; 0 for FLUSH
+ * @length:	bytes, a multiple of the block size; 0 for FLUSH and KEEP_ALIVE only
+ * @offset:	byte offset in the volume, a multiple of the block size; else 0
  * @addr:	address of the client's memory, 0 if @rkey is not used
  * @rkey:	its remote key: READ and WRITE without KRPING_CMD_INLINE; else 0
  * @crc32c:	CRC32C (RFC 3720, as iSCSI) of the data of a WRITE; else 0
@@ -260,7 +261,8 @@ enum krping_status {
  * @status:	enum krping_status
  * @flags:	KRPING_RSP_*
  * @length:	bytes transferred: that of the command for a READ or WRITE with
- *		KRPING_ST_OK, 4 or 32 for a DIGEST, else 0
+ *		KRPING_ST_OK, 4 or 32 for a DIGEST, 8 for a KEEP_ALIVE,
+ *		else 0
  * @crc32c:	CRC32C of the data of a READ, else 0
  * @reserved:	zero
  *
@@ -277,6 +279,12 @@ struct krping_rsp {
 };
 
 static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
+
+/* krping_cmd.tag of KEEP_ALIVE, and of nothing else. */
+#define KRPING_TAG_KEEP_ALIVE	0xffff
+
+/* Longest range of one DISCARD or WRITE_ZEROES command, in bytes. */
+#define KRPING_RANGE_MAX	(2048u << 20)
 
 /* Longest range of one DIGEST command, in bytes. */
 #define KRPING_DIGEST_MAX	(16u << 20)

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Where data rests on this host: a block device, or memory. */
+#ifndef KRPING_BACKING_H
+#define KRPING_BACKING_H
+
+#include <linux/bio.h>
+#include <linux/types.h>
+
+#include "options.h"
+
+/**
+ * struct krping_backing - an open backing
+ * @bdev:	the block device, NULL for memory
+ * @handle:	what closes @bdev, opened for this module alone
+ * @writable: how it was opened
+ * @ram:	memory, NULL for a block device
+ * @size:	bytes
+ * @block_size:	logical block size in bytes
+ *
+ * Constant while open. Bios may be submitted from any number of contexts; those that touch
+ * the same bytes at the same time leave either's data, as with any disk.
+ */
+struct krping_backing {
+	struct block_device *bdev;
+	void *handle;
+	bool writable;
+	void *ram;
+	u64 size;
+	u32 block_size;
+};
+
+int krping_backing_open(struct krping_backing *b, const struct krping_options *opt,
+			bool read_only, const char *subject);
+void krping_backing_close(struct krping_backing *b);
+u64 krping_backing_size(const struct krping_backing *b);
+void krping_backing_submit(struct krping_backing *b, struct bio *bio);
+
+#endif /* KRPING_BACKING_H */
