@@ -8,13 +8,11 @@
 #include "compat.h"
 #include "log.h"
 
-static int open_ram(struct krping_backing *b, u64 size, const char *subject)
+static int open_ram(struct krping_backing *b, u64 size)
 {
 	b->ram = vzalloc(size);
-	if (!b->ram) {
-		krping_err(subject, "ram: no %llu bytes of memory", size);
+	if (!b->ram)
 		return -ENOMEM;
-	}
 	b->size = size;
 	b->block_size = SECTOR_SIZE;
 	return 0;
@@ -55,7 +53,7 @@ int krping_backing_open(struct krping_backing *b, const struct krping_options *o
 {
 	memset(b, 0, sizeof(*b));
 	if (opt->ram)
-		return open_ram(b, opt->ram, subject);
+		return open_ram(b, opt->ram);
 	return open_bdev(b, opt->backing, read_only, subject);
 }
 
