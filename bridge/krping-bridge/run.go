@@ -218,7 +218,7 @@ func connect(ctx context.Context, log zerolog.Logger, t *target.Target, request 
 		return
 	}
 	conn, err := request.Accept(session.Welcome.Append(nil), verbs.Config{
-		Receives:   int(session.Welcome.Depth),
+		Receives:   int(session.Welcome.Depth) + 1,
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,
