@@ -5,13 +5,14 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// file is a volume in a regular file.
+// file is a volume in a regular file or on a block device.
 type file struct {
 	*os.File
 	size int64
@@ -42,15 +43,20 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 
 func checkFile(f *os.File, size int64) (Store, error) {
 	info, err := f.Stat()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("look at the store: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("store %s: not a regular file", f.Name())
-	case size > 0 && info.Size() != size:
-		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), info.Size(), size)
 	}
-	return &file{f, info.Size()}, nil
+	if kind := info.Mode().Type(); kind != 0 && kind != fs.ModeDevice {
+		return nil, fmt.Errorf("store %s: not a regular file or block device", f.Name())
+	}
+	has, err := f.Seek(0, io.SeekEnd) // Stat knows no size of a device
+	if err != nil {
+		return nil, fmt.Errorf("look at the store: %w", err)
+	}
+	if size > 0 && has != size {
+		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), has, size)
+	}
+	return &file{f, has}, nil
 }
 
 func (f *file) Flush() error { return unix.Fdatasync(int(f.Fd())) }
