@@ -72,7 +72,7 @@ func TestFileGrows(t *testing.T) {
 }
 
 func TestBadSpecs(t *testing.T) {
-	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir()} {
+	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir(), "file:/dev/zero"} {
 		if s, err := Open(spec, 4096, false); err == nil {
 			t.Errorf("%q: accepted", spec)
 			_ = s.Close()
