@@ -534,17 +534,12 @@ static int status_error(u8 status)
 	}
 }
 
-/* The data of a READ: into its pages if it came inline, and against its CRC. */
-static int finish_read(struct request *rq, const struct response *rsp)
+/* The data of a READ that came inline: against its CRC, and into its pages. */
+static int finish_inline_read(struct request *rq, const struct response *rsp)
 {
-	u32 crc;
+	u32 crc = data_crc(rsp->data, rsp->length);
 
-	if (rsp->data) {
-		crc = data_crc(rsp->data, rsp->length);
-		copy_to_rq(rq, rsp->data);
-	} else {
-		crc = rq_crc(rq);
-	}
+	copy_to_rq(rq, rsp->data);
 	return crc == rsp->crc ? 0 : -EBADMSG;
 }
 
@@ -617,18 +612,12 @@ static void note_mismatch(struct krping_session *s, struct request *rq)
 	}
 }
 
-static void finish(struct krping_queue *q, struct request *rq, const struct response *rsp)
+static void finish(struct krping_queue *q, struct request *rq, int error)
 {
 	struct krping_session *s = q->session;
 	struct krping_request *req = to_req(rq);
-	int error = status_error(rsp->status);
 
-	unmap_large(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
-	if (!error && req_op(rq) == REQ_OP_READ)
-		error = finish_read(rq, rsp);
-	else if (!error && is_digest(rq))
-		finish_digest(rq, rsp);
-	trace_done(q, rq, rq_data_dir(rq) == WRITE ? req->crc : rsp->crc, error);
+	trace_done(q, rq, req->crc, error);
 	if (error == -EBADMSG)
 		note_mismatch(s, rq);
 	if (!error)
@@ -637,6 +626,38 @@ static void finish(struct krping_queue *q, struct request *rq, const struct resp
 		krping_count(s->stats, KRPING_ERRORS, 1);
 	req->error = error;
 	blk_mq_complete_request(rq);
+}
+
+/* A CRC of up to a mebibyte has no place in a softirq. */
+static void finish_large_read(struct work_struct *work)
+{
+	struct krping_request *req = container_of(work, struct krping_request, work);
+	struct request *rq = blk_mq_rq_from_pdu(req);
+
+	finish(rq->mq_hctx->driver_data, rq, rq_crc(rq) == req->crc ? 0 : -EBADMSG);
+}
+
+static void accept_response(struct krping_queue *q, struct request *rq,
+			    const struct response *rsp)
+{
+	struct krping_request *req = to_req(rq);
+	int error = status_error(rsp->status);
+	bool large = req->nents;
+
+	unmap_large(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
+	if (req_op(rq) != REQ_OP_WRITE)
+		req->crc = rsp->crc;
+	if (!error && req_op(rq) == REQ_OP_READ) {
+		if (large) {
+			INIT_WORK(&req->work, finish_large_read);
+			krping_queue_check(&req->work);
+			return;
+		}
+		error = finish_inline_read(rq, rsp);
+	} else if (!error && is_digest(rq)) {
+		finish_digest(rq, rsp);
+	}
+	finish(q, rq, error);
 }
 
 static int read_message(struct krping_queue *q, const void *msg, const struct ib_wc *wc)
@@ -663,7 +684,7 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 		if (!rq)
 			return -EPROTO;
 		invalidated |= to_req(rq)->nents > 0;
-		finish(q, rq, &rsp);
+		accept_response(q, rq, &rsp);
 	}
 	return invalidated ? 0 : krping_violation(q, "it invalidated a key of no request",
 					   wc->ex.invalidate_rkey);

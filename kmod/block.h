@@ -38,10 +38,11 @@ enum krping_session_state {
  * @retried:	its data did not match its CRC once
  * @retry:	for krping_complete_rq(): send it again instead of ending it
  * @error:	for krping_complete_rq(): negative errno or 0
- * @crc:	CRC32C of the data that was sent
+ * @crc:	CRC32C of the data that was sent, or that the target says it has sent
  * @wire_tag:	generation << KRPING_TAG_BITS | tag
  * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
  * @unflushed:	@session->write_seq when a flush was sent
+ * @work:	checks the data of a large READ
  * @digest:	what KRPING_IOC_DIGEST asks for, NULL for others
  *
  * Owned by the block layer until queue_rq, then by whoever takes it out of its slot
@@ -56,6 +57,7 @@ struct krping_request {
 	u16 wire_tag;
 	int nents;
 	u64 unflushed;
+	struct work_struct work;
 	struct krping_digest *digest;
 };
 
@@ -253,6 +255,7 @@ void krping_session_abort(struct krping_session *s, bool force);
 void krping_recover(struct work_struct *work);
 void krping_session_fast_fail(struct krping_session *s);
 void krping_queue_work(struct delayed_work *work, unsigned long delay);
+void krping_queue_check(struct work_struct *work);
 extern const struct krping_conn_ops krping_queue_conn_ops;
 
 /* heartbeat.c */

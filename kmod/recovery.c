@@ -18,12 +18,26 @@
 #define MAX_MESSAGE		65536		/* that we are ready to allocate buffers of */
 #define MAX_DATA		SZ_1M
 
-static struct workqueue_struct *krping_wq;
+static struct workqueue_struct *krping_wq;	/* connects, looks after sessions */
+static struct workqueue_struct *check_wq;	/* checks data */
 
 int krping_recovery_init(void)
 {
 	krping_wq = alloc_workqueue("krping", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	return krping_wq ? 0 : -ENOMEM;
+	if (!krping_wq)
+		return -ENOMEM;
+	check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	if (!check_wq) {
+		destroy_workqueue(krping_wq);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+/* A request's own work: the request is not completed before it runs. */
+void krping_queue_check(struct work_struct *work)
+{
+	queue_work(check_wq, work);
 }
 
 /* On the queue of what a session does beside I/O. */
@@ -34,6 +48,7 @@ void krping_queue_work(struct delayed_work *work, unsigned long delay)
 
 void krping_recovery_exit(void)
 {
+	destroy_workqueue(check_wq);
 	destroy_workqueue(krping_wq);
 }
 
@@ -203,7 +218,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
-		.poll = IB_POLL_WORKQUEUE,
+		.poll = IB_POLL_SOFTIRQ,
 	};
 	struct krping_grant grant;
 	struct krping_hello hello;
