@@ -3,11 +3,11 @@
  * The way of a request: mapped, put into a message as a command, posted; answered,
  * unmapped, checked, completed. And of what it uses: allocated, cancelled, freed.
  */
-#include <linux/crc32c.h>
 #include <linux/highmem.h>
 #include <linux/slab.h>
 
 #include "block.h"
+#include "crc.h"
 #include "log.h"
 #include "trace.h"
 
@@ -65,16 +65,6 @@ static bool is_large(struct krping_session *s, struct request *rq)
 	return moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
 }
 
-static u32 crc_begin(void)
-{
-	return ~0;
-}
-
-static u32 crc_end(u32 crc)
-{
-	return ~crc;
-}
-
 static u32 rq_crc(struct request *rq)
 {
 	struct req_iterator iter;
@@ -88,11 +78,6 @@ static u32 rq_crc(struct request *rq)
 		kunmap_local(data);
 	}
 	return crc_end(crc);
-}
-
-static u32 data_crc(const void *data, u32 len)
-{
-	return crc_end(crc32c(crc_begin(), data, len));
 }
 
 static void copy_from_rq(void *to, struct request *rq)

@@ -8,6 +8,12 @@
 #include <linux/mmzone.h>
 #include <linux/version.h>
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+#include <linux/unaligned.h>
+#else
+#include <asm/unaligned.h>
+#endif
+
 /* Orders of contiguous memory, from 0, that the page allocator has. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
 #define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS

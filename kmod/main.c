@@ -6,6 +6,7 @@
 #include "block.h"
 #include "control.h"
 #include "result.h"
+#include "target.h"
 
 static int __init krping_init(void)
 {
@@ -14,22 +15,28 @@ static int __init krping_init(void)
 	ret = krping_recovery_init();
 	if (ret)
 		return ret;
-	ret = krping_control_init();
+	ret = krping_target_init();
 	if (ret)
 		goto recovery_exit;
+	ret = krping_control_init();
+	if (ret)
+		goto target_exit;
 	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
 	return 0;
 
+target_exit:
+	krping_target_exit();
 recovery_exit:
 	krping_recovery_exit();
 	return ret;
 }
 
-/* Running commands and sessions hold a reference: none exist here. */
+/* Running commands, sessions and volumes hold a reference: none exist here. */
 static void __exit krping_exit(void)
 {
 	krping_control_exit();
 	krping_results_exit();
+	krping_target_exit();
 	krping_recovery_exit();
 }
 
