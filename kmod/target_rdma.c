@@ -178,7 +178,7 @@ static void release(struct krping_tcmd *cmd)
  * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
  * when they are on again, not when ksoftirqd gets its turn.
  */
-static void post(struct krping_tqueue *q, struct ib_send_wr *wr)
+static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
 {
 	int ret;
 
@@ -271,7 +271,7 @@ static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
 		q->unsignalled = 0;
 	}
 	krping_count(q->volume->stats, KRPING_MESSAGES, 1);
-	post(q, first);
+	post_send(q, first);
 }
 
 static void send_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -411,7 +411,7 @@ static bool fetch_large(struct krping_tcmd *cmd)
 	q->rw_room -= cmd->nr_wrs;
 	q->unsignalled = 0;
 	cmd->sends = q->tx_head;
-	post(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe, NULL));
+	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe, NULL));
 	return true;
 }
 
@@ -811,8 +811,12 @@ static int take_completions(struct krping_tqueue *q)
 	struct ib_wc wc[POLL_BATCH];
 	int i, n = ib_poll_cq(q->conn.cq, POLL_BATCH, wc);
 
-	for (i = 0; i < n; i++)
-		wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
+	for (i = 0; i < n; i++) {
+		if (wc[i].wr_cqe)
+			wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
+		else	/* of rdma_rw, in front of the last one: completes only if it fails */
+			krping_conn_wc_failed(&q->conn, &wc[i], "moving data");
+	}
 	return max(n, 0);
 }
 

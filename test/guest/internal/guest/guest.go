@@ -193,13 +193,24 @@ func NoThreads(t testing.TB) {
 // Session returns the key=value pairs of the named block session, or nil.
 func Session(t testing.TB, name string) map[string]string {
 	t.Helper()
+	return session(t, name, "client")
+}
+
+// Volume returns the key=value pairs of the named volume that this kernel serves, or nil.
+func Volume(t testing.TB, name string) map[string]string {
+	t.Helper()
+	return session(t, name, "target")
+}
+
+func session(t testing.TB, name, role string) map[string]string {
+	t.Helper()
 	for _, line := range lines(t, "/proc/krping_sessions") {
 		pairs := map[string]string{}
 		for _, field := range strings.Fields(line) {
 			key, value, _ := strings.Cut(field, "=")
 			pairs[key] = value
 		}
-		if pairs["name"] == name {
+		if pairs["name"] == name && pairs["role"] == role {
 			return pairs
 		}
 	}
