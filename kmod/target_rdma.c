@@ -60,7 +60,8 @@ void krping_tcmd_finished(struct krping_tcmd *cmd)
 }
 
 /* Return: false if it has to wait. */
-static void run(struct krping_tcmd *cmd, struct list_head *list, bool (*step)(struct krping_tcmd *))
+static void run(struct krping_tcmd *cmd, struct list_head *list,
+		bool (*step)(struct krping_tcmd *cmd))
 {
 	if (list_empty(list) && step(cmd))
 		return;
@@ -411,7 +412,8 @@ static bool fetch_large(struct krping_tcmd *cmd)
 	q->rw_room -= cmd->nr_wrs;
 	q->unsignalled = 0;
 	cmd->sends = q->tx_head;
-	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe, NULL));
+	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe,
+				     NULL));
 	return true;
 }
 
@@ -434,7 +436,7 @@ static void refuse_crc(struct krping_tcmd *cmd, u32 crc)
 {
 	krping_count(cmd->q->volume->stats, KRPING_CRC_ERRORS, 1);
 	krping_err_ratelimited(cmd->q->subject,
-			       "write of %u bytes at %llu refused: CRC 0x%08x of its data is not 0x%08x",
+			       "write of %u bytes at %llu refused: CRC 0x%08x, not 0x%08x",
 			       cmd->length, cmd->offset, crc, cmd->crc);
 	answer_status(cmd, KRPING_ST_CRC);
 }
