@@ -31,7 +31,9 @@ static struct workqueue_struct *teardown_wq;
 
 void krping_target_exit(void)
 {
-	struct workqueue_struct *all[] = { setup_wq, teardown_wq, krping_poll_wq, krping_target_wq };
+	struct workqueue_struct *all[] = {
+		setup_wq, teardown_wq, krping_poll_wq, krping_target_wq,
+	};
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(all); i++)

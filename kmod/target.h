@@ -48,7 +48,7 @@
 enum krping_volume_state {
 	KRPING_VOLUME_STARTING,
 	KRPING_VOLUME_LIVE,
-	KRPING_VOLUME_NO_DEVICE,	/* the RDMA device of its address is gone: it looks for it */
+	KRPING_VOLUME_NO_DEVICE,	/* that of its address is gone: it looks for it */
 	KRPING_VOLUME_STOPPING,
 };
 

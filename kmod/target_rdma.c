@@ -60,7 +60,8 @@ void krping_tcmd_finished(struct krping_tcmd *cmd)
 }
 
 /* Return: false if it has to wait. */
-static void run(struct krping_tcmd *cmd, struct list_head *list, bool (*step)(struct krping_tcmd *))
+static void run(struct krping_tcmd *cmd, struct list_head *list,
+		bool (*step)(struct krping_tcmd *cmd))
 {
 	if (list_empty(list) && step(cmd))
 		return;
@@ -178,7 +179,7 @@ static void release(struct krping_tcmd *cmd)
  * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
  * when they are on again, not when ksoftirqd gets its turn.
  */
-static void post(struct krping_tqueue *q, struct ib_send_wr *wr)
+static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
 {
 	int ret;
 
@@ -271,7 +272,7 @@ static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
 		q->unsignalled = 0;
 	}
 	krping_count(q->volume->stats, KRPING_MESSAGES, 1);
-	post(q, first);
+	post_send(q, first);
 }
 
 static void send_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -411,7 +412,8 @@ static bool fetch_large(struct krping_tcmd *cmd)
 	q->rw_room -= cmd->nr_wrs;
 	q->unsignalled = 0;
 	cmd->sends = q->tx_head;
-	post(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe, NULL));
+	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe,
+				     NULL));
 	return true;
 }
 
@@ -434,7 +436,7 @@ static void refuse_crc(struct krping_tcmd *cmd, u32 crc)
 {
 	krping_count(cmd->q->volume->stats, KRPING_CRC_ERRORS, 1);
 	krping_err_ratelimited(cmd->q->subject,
-			       "write of %u bytes at %llu refused: CRC 0x%08x of its data is not 0x%08x",
+			       "write of %u bytes at %llu refused: CRC 0x%08x, not 0x%08x",
 			       cmd->length, cmd->offset, crc, cmd->crc);
 	answer_status(cmd, KRPING_ST_CRC);
 }
@@ -811,8 +813,12 @@ static int take_completions(struct krping_tqueue *q)
 	struct ib_wc wc[POLL_BATCH];
 	int i, n = ib_poll_cq(q->conn.cq, POLL_BATCH, wc);
 
-	for (i = 0; i < n; i++)
-		wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
+	for (i = 0; i < n; i++) {
+		if (wc[i].wr_cqe)
+			wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
+		else	/* of rdma_rw, in front of the last one: completes only if it fails */
+			krping_conn_wc_failed(&q->conn, &wc[i], "moving data");
+	}
 	return max(n, 0);
 }
 

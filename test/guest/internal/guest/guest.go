@@ -198,6 +198,17 @@ func Target(t testing.TB, name string) map[string]string { return session(t, "ta
 
 func session(t testing.TB, role, name string) map[string]string {
 	t.Helper()
+	return session(t, name, "client")
+}
+
+// Volume returns the key=value pairs of the named volume that this kernel serves, or nil.
+func Volume(t testing.TB, name string) map[string]string {
+	t.Helper()
+	return session(t, name, "target")
+}
+
+func session(t testing.TB, name, role string) map[string]string {
+	t.Helper()
 	for _, line := range lines(t, "/proc/krping_sessions") {
 		pairs := map[string]string{}
 		for _, field := range strings.Fields(line) {
