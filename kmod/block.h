@@ -6,6 +6,7 @@
  *	recovery.c	connects the queues, notices their loss, connects them again
  *	blk.c		tag set, disk, what the block layer calls
  *	blk_rdma.c	a request becomes a command in a message, a response ends it
+ *	stack.h		a local backing beside the target, with a disk on top of both
  *
  * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
  */
@@ -19,9 +20,12 @@
 #include <linux/uuid.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "conn.h"
 #include "region.h"
 #include "stats.h"
+
+struct krping_stack;
 
 enum krping_session_state {
 	KRPING_SESSION_CONNECTING,	/* the writer of the command sets it up */
@@ -162,6 +166,7 @@ struct krping_grant {
  * @lost_since:	jiffies, when the session stopped being live
  * @recovery:	the connecting thread of a session that is set up
  * @torn_down:	the queues are closed; the connecting thread's
+ * @held:	requests wait in the block layer; the connecting thread's
  * @attempts:	to reconnect since the loss; the connecting thread's
  * @grant:	written by the connecting thread while no request can run
  * @max_segments: of a request
@@ -171,6 +176,8 @@ struct krping_grant {
  * @flushed_seq: value of @write_seq that the last flush covered
  * @tag_set:	one hardware queue per queue
  * @disk:	NULL until the first connection
+ * @stack:	of mode=tap and mode=mirror: @disk is hidden, and nobody waits for a target that
+ *		is lost: requests fail. NULL for mode=remote. Constant while there is a @disk
  * @stats:	enum krping_block_counter
  */
 struct krping_session {
@@ -191,6 +198,7 @@ struct krping_session {
 	unsigned long lost_since;
 	struct delayed_work recovery;
 	bool torn_down;
+	bool held;
 	unsigned int attempts;
 	struct krping_grant grant;
 	u32 max_segments;
@@ -201,6 +209,7 @@ struct krping_session {
 	atomic64_t flushed_seq;
 	struct blk_mq_tag_set tag_set;
 	struct gendisk *disk;
+	struct krping_stack *stack;
 	struct krping_stats __percpu *stats;
 };
 
@@ -227,6 +236,8 @@ int krping_disk_alloc(struct krping_session *s);
 int krping_disk_add(struct krping_session *s);
 void krping_disk_del(struct krping_session *s);
 void krping_disk_free(struct krping_session *s);
+int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
+		      unsigned long arg);
 
 /* blk_rdma.c */
 int krping_queue_alloc(struct krping_queue *q);

@@ -9,6 +9,7 @@
 
 #include "block.h"
 #include "log.h"
+#include "stack.h"
 #include "trace.h"
 
 #define RECONNECT_TIMEOUT	(3 * HZ)	/* of one attempt for one queue */
@@ -175,9 +176,13 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	if (q->index)
 		return -EAGAIN;		/* it restarted between two queues */
 	if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq)) {
-		krping_err(s->subject,
-			   "the target restarted and has lost writes that were not flushed");
-		return -ESTALE;
+		if (!s->stack) {
+			krping_err(s->subject,
+				   "the target restarted and has lost writes that were not flushed");
+			return -ESTALE;
+		}
+		krping_stack_forgotten(s);
+		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
 	}
 	s->grant.epoch = grant->epoch;
 	return 0;
@@ -304,7 +309,8 @@ void krping_session_lost(struct krping_session *s, int error)
 	}
 	spin_unlock(&s->lock);
 	if (lost)
-		krping_warn_ratelimited(s->subject, "connection lost (%d), requests wait", error);
+		krping_warn_ratelimited(s->subject, "connection lost (%d)%s", error,
+					s->stack ? "" : ", requests wait");
 }
 
 /* Requests may run; a queue that was lost meanwhile is noticed here. */
@@ -350,14 +356,31 @@ void krping_session_abort(struct krping_session *s, bool force)
 	mod_delayed_work(krping_wq, &s->recovery, 0);
 }
 
+/* No queue_rq runs from here on. */
+static void hold_requests(struct krping_session *s)
+{
+	if (s->held)
+		return;
+	s->held = true;
+	blk_mq_quiesce_queue(s->disk->queue);
+}
+
+static void release_requests(struct krping_session *s)
+{
+	if (s->held)
+		blk_mq_unquiesce_queue(s->disk->queue);
+	s->held = false;
+	blk_mq_kick_requeue_list(s->disk->queue);
+}
+
 static void session_fail(struct krping_session *s, const char *why)
 {
 	spin_lock(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_FAILED);
 	spin_unlock(&s->lock);
-	krping_err(s->subject, "%s: I/O fails from now on", why);
-	blk_mq_unquiesce_queue(s->disk->queue);
-	blk_mq_kick_requeue_list(s->disk->queue);
+	krping_err(s->subject, "%s: I/O %s from now on", why,
+		   s->stack ? "is local" : "fails");
+	release_requests(s);
 }
 
 static unsigned long backoff(struct krping_session *s)
@@ -375,9 +398,11 @@ static void resume(struct krping_session *s)
 	krping_count(s->stats, KRPING_RECONNECTS, 1);
 	krping_info(s->subject, "reconnected after %u ms",
 		    jiffies_to_msecs(jiffies - s->lost_since));
+	hold_requests(s);	/* or queue_rq might see the state and not the queues */
 	krping_session_go_live(s);
-	blk_mq_unquiesce_queue(s->disk->queue);
-	blk_mq_kick_requeue_list(s->disk->queue);
+	release_requests(s);
+	if (s->stack)
+		krping_stack_live(s);
 }
 
 static void reconnect(struct krping_session *s)
@@ -388,7 +413,7 @@ static void reconnect(struct krping_session *s)
 		session_fail(s, "the target was lost while the session is started or stopped");
 		return;
 	}
-	if (time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
+	if (!s->stack && time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
 		session_fail(s, "the target has not come back in time");
 		return;
 	}
@@ -416,9 +441,11 @@ void krping_recover(struct work_struct *work)
 		krping_session_lost(s, -ETIMEDOUT);
 	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING) {
 		if (!s->torn_down) {
-			blk_mq_quiesce_queue(s->disk->queue);
+			hold_requests(s);
 			krping_session_disconnect(s);
 			s->torn_down = true;
+			if (s->stack)	/* nobody waits: they fail until it is live */
+				release_requests(s);
 		}
 		reconnect(s);
 	}
