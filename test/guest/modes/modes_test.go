@@ -27,7 +27,7 @@ import (
 
 const (
 	limit = time.Minute
-	size  = 32 << 20 // of volumes and backings
+	size  = 16 << 20 // of volumes and backings
 )
 
 func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "vol0.img") }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -29,13 +30,13 @@ func forwarded(t *testing.T) {
 
 // Verified I/O on the head: what the backing has, the peer has; what was read, too.
 func TestTapCopies(t *testing.T) {
-	for name, backing := range map[string]string{"memory": "ram:32M", "disk": ""} {
+	for name, backing := range map[string]string{"memory": "ram:16M", "disk": ""} {
 		t.Run(name, func(t *testing.T) {
 			if backing == "" {
 				backing = ramDisk(t)
 			}
 			store := storePath(t)
-			guest.StartBridge(t, 9830, store, "32MiB")
+			guest.StartBridge(t, 9830, store, "16MiB")
 			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing)
 			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=12m", "--rate=4m").wait(t)
 			forwarded(t)
@@ -65,12 +66,12 @@ func TestTapFilters(t *testing.T) {
 			second := make(chan struct{})
 			go func() {
 				defer close(second)
-				write(t, dev, "--name", "noise", "--seed", "1", "--offset", "16MiB", "--size", "16MiB", "--bs", "128KiB")
+				write(t, dev, "--name", "noise", "--seed", "1", "--offset", "8MiB", "--size", "8MiB", "--bs", "128KiB")
 			}()
-			write(t, dev, "--name", "write_data", "--seed", "1", "--size", "16MiB", "--bs", "128KiB")
+			write(t, dev, "--name", "write_data", "--seed", "1", "--size", "8MiB", "--bs", "128KiB")
 			<-second
 		}},
-		"pid": {fmt.Sprintf(",pid=%d", os.Getpid()), func(t *testing.T, dev string) {
+		"pid": {fmt.Sprintf(",op=write,pid=%d", os.Getpid()), func(t *testing.T, dev string) {
 			f := openDirect(t, dev)
 			data := aligned(t, 1<<20)
 			for at := int64(0); at < half; at += 1 << 20 {
@@ -80,20 +81,20 @@ func TestTapFilters(t *testing.T) {
 				}
 			}
 			_ = f.Close()
-			write(t, dev, "--offset", "16MiB", "--size", "16MiB")
+			write(t, dev, "--offset", "8MiB", "--size", "8MiB")
 		}},
-		"sectors": {",sectors=0-32767", func(t *testing.T, dev string) {
-			write(t, dev, "--size", "32MiB", "--bs", "128KiB")
+		"sectors": {",op=write,sectors=0-16383", func(t *testing.T, dev string) {
+			write(t, dev, "--size", "16MiB", "--bs", "128KiB")
 		}},
 		"op": {",op=write+flush", func(t *testing.T, dev string) {
-			write(t, dev, "--size", "16MiB")
-			guest.Run(t, "dd", "if="+dev, "of=/dev/null", "bs=1M", "count=16", "iflag=direct", "status=none")
+			write(t, dev, "--size", "8MiB")
+			guest.Run(t, "dd", "if="+dev, "of=/dev/null", "bs=1M", "count=8", "iflag=direct", "status=none")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := storePath(t)
-			guest.StartBridge(t, 9831, store, "32MiB")
-			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:32M"+tc.options)
+			guest.StartBridge(t, 9831, store, "16MiB")
+			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:16M"+tc.options)
 			tc.write(t, dev)
 			forwarded(t)
 			check(t, map[string]int64{"dropped": 0, "forwarded_bytes": half})
@@ -126,8 +127,8 @@ func TestTapFilters(t *testing.T) {
 // NUL bytes, odd segments, every offset.
 func TestTapOddData(t *testing.T) {
 	store := storePath(t)
-	guest.StartBridge(t, 9832, store, "32MiB")
-	dev := openDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:32M"))
+	guest.StartBridge(t, 9832, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	want := make([]byte, 4<<20)
 	for i := range want {
@@ -172,9 +173,9 @@ func TestTapOddData(t *testing.T) {
 // The peer dies under verified I/O and comes back: the application notices nothing.
 func TestTapPeerKilled(t *testing.T) {
 	store := storePath(t)
-	bridge := guest.StartBridge(t, 9833, store, "32MiB")
-	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:32M")
-	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=6", "--verify_backlog=32")
+	bridge := guest.StartBridge(t, 9833, store, "16MiB")
+	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
+	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
 	time.Sleep(1500 * time.Millisecond)
 	before := number(t, "forwarded")
 	if before == 0 {
@@ -183,7 +184,7 @@ func TestTapPeerKilled(t *testing.T) {
 	bridge.Kill()
 	state(t, "reconnecting")
 	time.Sleep(time.Second)
-	guest.StartBridge(t, 9833, store, "32MiB")
+	guest.StartBridge(t, 9833, store, "16MiB")
 	state(t, "live")
 	atReturn := number(t, "forwarded")
 	longest := load.wait(t)
@@ -200,7 +201,7 @@ func TestTapPeerKilled(t *testing.T) {
 	}
 	check(t, map[string]int64{"mismatches": 0, "drops_error": 0})
 	// Whatever was dropped, overwriting it makes both equal.
-	write(t, dev, "--size", "32MiB", "--bs", "512KiB")
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
 	forwarded(t)
 	check(t, map[string]int64{"dirty_bytes": 0})
 	mustEqual(t, dev, store)
@@ -209,14 +210,15 @@ func TestTapPeerKilled(t *testing.T) {
 // A peer that is silent fills the queue; then copies are dropped, and nobody waits.
 func TestTapSilentPeer(t *testing.T) {
 	store := storePath(t)
-	bridge := guest.StartBridge(t, 9834, store, "32MiB")
-	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:32M,op=write")
+	bridge := guest.StartBridge(t, 9834, store, "16MiB")
+	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write")
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4", "--io_size=64m").wait(t)
-	if longest > noStall {
-		t.Errorf("an I/O took %v", longest)
+	for range 3 {
+		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
+			t.Errorf("an I/O took %v", longest)
+		}
 	}
 	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
 		t.Errorf("nothing was dropped: %v", guest.Session(t, "vol0"))
@@ -225,7 +227,7 @@ func TestTapSilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	forwarded(t)
-	write(t, dev, "--size", "32MiB", "--bs", "512KiB")
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
 	forwarded(t)
 	check(t, map[string]int64{"dirty_bytes": 0})
 	mustEqual(t, dev, store)
@@ -234,8 +236,8 @@ func TestTapSilentPeer(t *testing.T) {
 // Reads are compared: what went wrong at the peer is found, and is not the application's affair.
 func TestTapFindsOtherData(t *testing.T) {
 	store := storePath(t)
-	guest.StartBridge(t, 9835, store, "32MiB")
-	dev := openDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:32M"))
+	guest.StartBridge(t, 9835, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"))
 	data, got := aligned(t, 65536), aligned(t, 65536)
 	for i := range data {
 		data[i] = byte(i * 7)
@@ -270,7 +272,7 @@ func TestTapLocalError(t *testing.T) {
 	for _, mode := range []string{"tap", "mirror"} {
 		t.Run(mode, func(t *testing.T) {
 			store := storePath(t)
-			guest.StartBridge(t, 9836, store, "32MiB")
+			guest.StartBridge(t, 9836, store, "16MiB")
 			dev := openDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing=/dev/dm-0"))
 			data := aligned(t, 65536)
 			copy(data, "krping")
@@ -293,14 +295,16 @@ func TestTapLocalError(t *testing.T) {
 }
 
 // A forced stop of a device in use under load, the peer silent or gone: it ends.
-func TestTapForcedStop(t *testing.T) {
+func TestForcedStop(t *testing.T) {
 	for _, mode := range []string{"tap", "mirror"} {
 		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL, "well": 0} {
 			t.Run(mode+"/"+name, func(t *testing.T) {
-				bridge := guest.StartBridge(t, 9837, storePath(t), "32MiB")
-				dev := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:32M")
-				load := startFio(t, dev, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
-				time.Sleep(time.Second)
+				bridge := guest.StartBridge(t, 9837, storePath(t), "16MiB")
+				path := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:16M")
+				dev := openDirect(t, path)
+				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
+				before := number(t, "writes")
+				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
 				if sig != 0 {
 					_ = bridge.Cmd.Process.Signal(sig)
 				}
@@ -312,20 +316,31 @@ func TestTapForcedStop(t *testing.T) {
 				if err := load.cmd.Wait(); err == nil {
 					t.Error("fio succeeded on a device that was removed")
 				}
+				if _, err := dev.ReadAt(aligned(t, 4096), 0); err == nil {
+					t.Error("a read succeeded on a device that was removed")
+				}
+				digest := struct {
+					offset, length uint64
+					rest           [40]byte
+				}{length: 4096}
+				const iocDigest = 3<<30 | 56<<16 | 'K'<<8 | 0x70
+				if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), iocDigest, uintptr(unsafe.Pointer(&digest))); errno == 0 {
+					t.Error("a digest succeeded on a device that was removed")
+				}
 			})
 		}
 	}
 }
 
 func TestRefusals(t *testing.T) {
-	guest.StartBridge(t, 9838, storePath(t), "32MiB")
+	guest.StartBridge(t, 9838, storePath(t), "16MiB")
 	addr := guest.Addr(t)
 	for options, want := range map[string]error{
-		",mode=tap,backing=ram:64M":           unix.EINVAL, // larger than the target
-		",mode=mirror,backing=ram:64M":        unix.EINVAL,
+		",mode=tap,backing=ram:32M":           unix.EINVAL, // larger than the target
+		",mode=mirror,backing=ram:32M":        unix.EINVAL,
 		",mode=tap,backing=/dev/nosuch":       unix.ENOENT,
 		",mode=tap":                           unix.EINVAL,
-		",mode=mirror,backing=ram:32M,comm=x": unix.EINVAL,
+		",mode=mirror,backing=ram:16M,comm=x": unix.EINVAL,
 	} {
 		if err := guest.Command("client,addr="+addr+",port=9838,block=vol0"+options, limit); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", options, err, want)
@@ -334,7 +349,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: a session is left", options)
 		}
 	}
-	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:32M", limit); !errors.Is(err, unix.ECONNREFUSED) {
+	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:16M", limit); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a peer that is not there: %v, want ECONNREFUSED", err)
 	}
 }
