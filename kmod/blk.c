@@ -88,7 +88,7 @@ static int ioctl_digest(struct krping_session *s, void __user *arg)
 	ret = blk_status_to_errno(blk_execute_rq(rq, false));
 	blk_mq_free_request(rq);
 	if (ret)
-		return ret;
+		return ret == -ENOLINK ? -EIO : ret;
 	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;
 }
 

@@ -8,6 +8,7 @@
  * A copy waits for those before it that touch the same sectors, so that the target ends
  * up with what the backing has. Of a read, the target's data is compared with what was read.
  */
+#include <linux/bio.h>
 #include <linux/crc32c.h>
 #include <linux/highmem.h>
 #include <linux/sched.h>
@@ -207,7 +208,7 @@ static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes
 {
 	const blk_opf_t keep = REQ_OP_MASK | REQ_SYNC | REQ_META | REQ_PRIO | REQ_FUA |
 			       REQ_PREFLUSH | REQ_NOUNMAP;
-	const gfp_t gfp = GFP_NOWAIT | __GFP_NOWARN;
+	const gfp_t gfp = GFP_NOWAIT | __GFP_NOWARN | __GFP_NOMEMALLOC;
 	u32 left = bytes;
 	struct bio *bio;
 
