@@ -218,7 +218,7 @@ int krping_session_start(const struct krping_options *opt)
 		goto unlist;
 	ret = krping_session_connect(s, CONNECT_TIMEOUT);
 	if (ret)
-		goto close_stack;
+		goto unlist;
 	ret = session_add_disk(s);
 	if (ret)
 		goto disconnect;
@@ -226,10 +226,9 @@ int krping_session_start(const struct krping_options *opt)
 
 disconnect:
 	krping_session_disconnect(s);
-close_stack:
-	krping_stack_close(s);
 unlist:
 	session_unlist(s);
+	krping_stack_close(s);	/* the listing looks into it */
 put_session:
 	krping_session_put(s);
 	return ret;
@@ -328,7 +327,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	for (i = 0; i < KRPING_BLOCK_COUNTERS; i++)
 		seq_printf(seq, " %s=%llu", names[i], krping_stats_sum(s->stats, i));
 	seq_printf(seq, " timeout=%u", s->opt.timeout);
-	if (s->stack)
+	if (smp_load_acquire(&s->stack))	/* pairs with krping_stack_open() */
 		krping_stack_show(s, seq);
 	seq_putc(seq, '\n');
 }

@@ -270,7 +270,7 @@ int krping_stack_open(struct krping_session *s)
 	ret = st->ops->alloc(st);
 	if (ret)
 		goto free_dirty;
-	s->stack = st;
+	smp_store_release(&s->stack, st);	/* pairs with session_show(): it is listed */
 	return 0;
 
 free_dirty:

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -211,6 +212,11 @@ func TestTapPeerKilled(t *testing.T) {
 func TestTapSilentPeer(t *testing.T) {
 	store := storePath(t)
 	bridge := guest.StartBridge(t, 9834, store, "16MiB")
+	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
+	if err := os.WriteFile(event, []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.WriteFile(event, []byte("0"), 0)
 	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write")
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -222,6 +228,9 @@ func TestTapSilentPeer(t *testing.T) {
 	}
 	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
 		t.Errorf("nothing was dropped: %v", guest.Session(t, "vol0"))
+	}
+	if log, err := os.ReadFile("/sys/kernel/tracing/trace"); err != nil || !strings.Contains(string(log), "bytes=262144 reason=full") {
+		t.Errorf("the trace has no drop (%v)", err)
 	}
 	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
