@@ -335,6 +335,11 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 	struct krping_slot *slot;
 	blk_status_t status;
 
+	if (s->stack) {		/* whoever asked counts and marks it */
+		rq->rq_flags |= RQF_QUIET;
+		if (READ_ONCE(s->state) != KRPING_SESSION_LIVE)
+			return BLK_STS_TRANSPORT;
+	}
 	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED || READ_ONCE(s->failing))
 		return BLK_STS_IOERR;
 	/* Recovery stops the queue, and waits for us, before it frees the slots. */
@@ -706,6 +711,8 @@ static blk_status_t blk_status(int error)
 		return BLK_STS_NOTSUPP;
 	case -ETIMEDOUT:
 		return BLK_STS_TIMEOUT;
+	case -ENOTCONN:
+		return BLK_STS_TRANSPORT;
 	default:
 		return BLK_STS_IOERR;
 	}
@@ -871,6 +878,11 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 	struct krping_request *req = to_req(rq);
 
 	unmap_large(q, slot, rq);
+	if (q->session->stack) {
+		req->error = -ENOTCONN;
+		blk_mq_complete_request(rq);
+		return;
+	}
 	if (is_digest(rq) || time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		req->error = is_digest(rq) ? -EIO : -ETIMEDOUT;

@@ -6,6 +6,7 @@
 #include "block.h"
 #include "control.h"
 #include "result.h"
+#include "stack.h"
 #include "target.h"
 
 static int __init krping_init(void)
@@ -18,12 +19,22 @@ static int __init krping_init(void)
 	ret = krping_target_init();
 	if (ret)
 		goto recovery_exit;
-	ret = krping_control_init();
+	ret = krping_tap_init();
 	if (ret)
 		goto target_exit;
+	ret = krping_mirror_init();
+	if (ret)
+		goto tap_exit;
+	ret = krping_control_init();
+	if (ret)
+		goto mirror_exit;
 	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
 	return 0;
 
+mirror_exit:
+	krping_mirror_exit();
+tap_exit:
+	krping_tap_exit();
 target_exit:
 	krping_target_exit();
 recovery_exit:
@@ -36,6 +47,8 @@ static void __exit krping_exit(void)
 {
 	krping_control_exit();
 	krping_results_exit();
+	krping_mirror_exit();
+	krping_tap_exit();
 	krping_target_exit();
 	krping_recovery_exit();
 }
