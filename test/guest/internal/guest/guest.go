@@ -191,12 +191,7 @@ func NoThreads(t testing.TB) {
 }
 
 // Session returns the key=value pairs of the client's block session of that name, or nil.
-func Session(t testing.TB, name string) map[string]string { return session(t, "client", name) }
-
-// Target returns those of the served volume of that name, or nil.
-func Target(t testing.TB, name string) map[string]string { return session(t, "target", name) }
-
-func session(t testing.TB, role, name string) map[string]string {
+func Session(t testing.TB, name string) map[string]string {
 	t.Helper()
 	return session(t, name, "client")
 }
