@@ -53,7 +53,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
-	l := startLoad(t, dev, "14")
+	l := startLoad(t, dev, "30")
 	for range 20 {
 		time.Sleep(200 * time.Millisecond)
 		stop(t, "vol0")
