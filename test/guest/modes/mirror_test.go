@@ -34,7 +34,7 @@ func TestMirrorCopies(t *testing.T) {
 	insync(t)
 	t.Logf("16 MiB in sync after %v", time.Since(start).Round(time.Millisecond))
 	mustEqual(t, dev, store)
-	startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=16", "--io_size=16m").wait(t)
+	startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=16", "--io_size=8m").wait(t)
 	check(t, map[string]int64{"dirty_bytes": 0, "errors": 0, "reads": 0})
 	mustEqual(t, dev, store)
 	// Stopped and started: what the backing got meanwhile is copied.
