@@ -178,11 +178,7 @@ func TestTapPeerKilled(t *testing.T) {
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
 	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
-	time.Sleep(1500 * time.Millisecond)
-	before := number(t, "forwarded")
-	if before == 0 {
-		t.Error("nothing was forwarded")
-	}
+	guest.Eventually(t, 20*time.Second, "copies are forwarded", func() bool { return number(t, "forwarded") > 20 })
 	bridge.Kill()
 	state(t, "reconnecting")
 	time.Sleep(time.Second)
