@@ -21,6 +21,7 @@ programs: | deps
 	@mkdir -p build
 	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
 	go build -o build/krping-bridge ./bridge/krping-bridge
+	CGO_ENABLED=0 go build -o build/acked ./test/internal/acklog/acked
 	CGO_ENABLED=0 go build -o build/lab-guest ./test/lab/guest
 	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab
 
