@@ -34,6 +34,7 @@ type Log struct {
 	seed    uint64
 	writes  []Write // writes[i].Seq == i+1
 	flushes map[int][]uint64
+	acked   int
 	unsure  []uint64 // acknowledged, not flushed
 	begun   int      // flushes
 	out     io.Writer
@@ -68,6 +69,7 @@ func (l *Log) ack(seq uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes[seq-1].Acked = true
+	l.acked++
 	l.unsure = append(l.unsure, seq)
 	return l.print("ack %d\n", seq)
 }
@@ -108,13 +110,7 @@ func (l *Log) Writes() []Write {
 func (l *Log) Acked() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := 0
-	for _, w := range l.writes {
-		if w.Acked {
-			n++
-		}
-	}
-	return n
+	return l.acked
 }
 
 // ReadLog reads what a log wrote. A last line that is cut short is not there: its writer
