@@ -70,8 +70,6 @@ var recoverable = []struct {
 		other.Kill()
 		r.start()
 	}},
-	{"link down for less than a time-out", 1, func(r *rig) { r.linkDown(500 * time.Millisecond) }},
-	{"link down for 7 s", 1, func(r *rig) { r.linkDown(7 * time.Second) }},
 	{"RDMA device removed", 2, func(r *rig) {
 		removeDevice(r.t, r.bridge)
 		r.check(false)
@@ -92,14 +90,6 @@ func (r *rig) kill() {
 	r.t.Helper()
 	r.bridge.Kill()
 	r.check(false)
-}
-
-func (r *rig) linkDown(d time.Duration) {
-	r.t.Helper()
-	guest.Run(r.t, "ip", "link", "set", "eth0", "down")
-	time.Sleep(d)
-	guest.Run(r.t, "ip", "link", "set", "eth0", "up")
-	guest.Run(r.t, "ip", "-6", "addr", "replace", "fd77::1/64", "dev", "eth0", "nodad")
 }
 
 // removeDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
@@ -130,23 +120,79 @@ func TestRecovery(t *testing.T) {
 	soak.Plan(t, r.rnd, times, func(i int) {
 		f := recoverable[i]
 		r.row = table.Row(f.name)
-		r.row.Times++
-		acked := r.log.Acked()
-		r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
-		r.sleep(0, 700*time.Millisecond)
-		began := time.Now()
-		f.make(r)
-		t.Logf("%s: %v, I/O went on after %v", f.name, time.Since(began).Round(time.Millisecond), r.resumed().Round(time.Millisecond))
-		r.progress(10)
-		if err := r.stopped(); err != nil {
-			r.fail("%s: the writer sees %v", f.name, err)
-		}
-		r.row.Acked += r.log.Acked() - acked
-		r.check(false)
+		r.suffer(f.name, f.make)
 	})
 	s := guest.Session(t, "vol0")
 	t.Logf("session: %v", s)
 	if s["errors"] != "0" {
 		t.Errorf("errors=%s", s["errors"])
+	}
+}
+
+// suffer makes a fault under writes and checks them.
+func (r *rig) suffer(name string, fault func(r *rig)) {
+	r.t.Helper()
+	r.row.Times++
+	acked := r.log.Acked()
+	r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
+	r.sleep(0, 700*time.Millisecond)
+	began := time.Now()
+	fault(r)
+	took := time.Since(began)
+	r.t.Logf("%s: %v, I/O went on after %v", name, took.Round(time.Millisecond), r.resumed().Round(time.Millisecond))
+	r.progress(10)
+	if err := r.stopped(); err != nil {
+		r.fail("%s: the writer sees %v", name, err)
+	}
+	r.row.Acked += r.log.Acked() - acked
+	r.check(false)
+}
+
+// A target that is silent under load is noticed by the heartbeat, not by a time-out of the
+// fabric, as its queue pairs still answer.
+func TestSilentTargetIsNoticed(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32")
+	r.suffer("silent target", func(r *rig) {
+		r.signal(unix.SIGSTOP)
+		defer r.signal(unix.SIGCONT)
+		start := time.Now()
+		guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+		took := time.Since(start)
+		t.Logf("noticed after %v", took.Round(time.Millisecond))
+		if took > noticeLimit+slow {
+			t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+		}
+	})
+}
+
+// The same without a request in flight.
+func TestSilentTargetIsNoticedWhenIdle(t *testing.T) {
+	r := newRig(t, "16MiB", "")
+	r.signal(unix.SIGSTOP)
+	start := time.Now()
+	guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+	if took := time.Since(start); took > noticeLimit+slow {
+		t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+	}
+	r.signal(unix.SIGCONT)
+	guest.Eventually(t, patience, "the session is live", func() bool { return r.state() == "live" })
+}
+
+// The network device below the RDMA device goes down, which takes its routes away, and comes up.
+func TestLinkDownAndUp(t *testing.T) {
+	for _, d := range []time.Duration{500 * time.Millisecond, 7 * time.Second} {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Cleanup(func() { // what is broken now must not break other tests
+				guest.Run(t, "rdma", "link", "delete", "rxe0")
+				addDevice(t)
+			})
+			r := newRig(t, "16MiB", ",queues=2,depth=32")
+			r.suffer("link down for "+d.String(), func(r *rig) {
+				guest.Run(t, "ip", "link", "set", "eth0", "down")
+				time.Sleep(d)
+				guest.Run(t, "ip", "link", "set", "eth0", "up")
+				guest.Run(t, "ip", "-6", "addr", "replace", "fd77::1/64", "dev", "eth0", "nodad")
+			})
+		})
 	}
 }
