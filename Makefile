@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm bench-verbs demo lab clean
+.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs demo lab clean
 
 all: build
 build: programs modules
@@ -64,6 +64,11 @@ test-unit: | deps
 
 test-vm: build
 	build/lab suites --kernel $(KERNEL) $(SUITES)
+
+# krping's disks beside NVMe over fabrics and nbd: one whole run takes hours on two cores; for a part of
+# it see `go run ./test/bench/bench-blocks --help`.
+bench: build
+	go run ./test/bench/bench-blocks --kernel $(KERNEL)
 
 # perftest beside krping's own tests, in the same VMs: a table of ratios.
 bench-verbs: build

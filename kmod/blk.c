@@ -120,6 +120,7 @@ int krping_disk_alloc(struct krping_session *s)
 		.block_size = s->grant.block_size,
 		.max_bytes = s->max_bytes,
 		.max_segments = s->max_segments,
+		.max_range = s->grant.read_only ? 0 : KRPING_RANGE_MAX,
 		.write_cache = s->grant.writeback,
 	};
 	struct gendisk *disk;
@@ -154,6 +155,15 @@ int krping_disk_alloc(struct krping_session *s)
 int krping_disk_add(struct krping_session *s)
 {
 	return add_disk(s->disk);
+}
+
+/* The target's volume has grown. */
+void krping_disk_resize(struct krping_session *s, u64 capacity)
+{
+	krping_info(s->subject, "%s: grown from %llu to %llu bytes", s->disk->disk_name,
+		    s->grant.capacity, capacity);
+	WRITE_ONCE(s->grant.capacity, capacity);
+	set_capacity_and_notify(s->disk, capacity >> SECTOR_SHIFT);
 }
 
 void krping_disk_del(struct krping_session *s)

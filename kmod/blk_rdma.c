@@ -26,6 +26,10 @@ static u8 rq_opcode(struct request *rq)
 		return KRPING_OP_WRITE;
 	case REQ_OP_FLUSH:
 		return KRPING_OP_FLUSH;
+	case REQ_OP_DISCARD:
+		return KRPING_OP_DISCARD;
+	case REQ_OP_WRITE_ZEROES:
+		return KRPING_OP_WRITE_ZEROES;
 	case REQ_OP_DRV_IN:
 		return KRPING_OP_DIGEST;
 	default:
@@ -173,7 +177,8 @@ static void fill_command(struct krping_queue *q, struct krping_slot *slot, struc
 		.length = cpu_to_be32(rq_length(rq)),
 		.offset = cpu_to_be64(rq_offset(rq)),
 	};
-	if (req_op(rq) == REQ_OP_WRITE && rq->cmd_flags & REQ_FUA)
+	if (rq->cmd_flags & REQ_FUA &&
+	    (req_op(rq) == REQ_OP_WRITE || req_op(rq) == REQ_OP_WRITE_ZEROES))
 		cmd->flags |= KRPING_CMD_FUA;
 	if (is_digest(rq) && req->digest->alg == KRPING_DIGEST_SHA256)
 		cmd->flags |= KRPING_CMD_SHA256;
@@ -193,6 +198,18 @@ static void fill_inline(struct request *rq, void *to)
 	copy_from_rq(to, rq);
 	memset(to + len, 0, ALIGN(len, KRPING_ALIGN) - len);
 	to_req(rq)->crc = data_crc(to, len);
+}
+
+/*
+ * While so many messages are on their way, what comes is gathered in the next: it goes out
+ * when it is full, or when one of them has arrived. An idle queue waits for nothing.
+ */
+#define SEND_WINDOW	2
+
+static bool may_post(struct krping_queue *q)
+{
+	return q->open && q->nr_sending < SEND_WINDOW &&
+	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
 /* Called with q->lock held: from here on the message is the hardware's. */
@@ -220,6 +237,7 @@ static void post_open(struct krping_queue *q)
 	}
 	ret = ib_post_send(q->conn.qp, first, NULL);
 	if (!ret) {
+		q->nr_sending++;
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
 		return;
 	}
@@ -332,7 +350,7 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 	struct krping_slot *slot;
 	blk_status_t status;
 
-	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED)
+	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED || READ_ONCE(s->failing))
 		return BLK_STS_IOERR;
 	/* Recovery stops the queue, and waits for us, before it frees the slots. */
 	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
@@ -351,23 +369,25 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 		if (req_op(rq) == REQ_OP_WRITE)
 			req->crc = rq_crc(rq);
 	}
-	spin_lock(&q->lock);
+	spin_lock_bh(&q->lock);
 	status = append_command(q, slot, rq);
-	if (q->open && (last || req->nents || status))
+	if (req->nents || status ? !!q->open : last && may_post(q))
 		post_open(q);
-	spin_unlock(&q->lock);
-	if (status)
+	spin_unlock_bh(&q->lock);
+	if (status) {
 		unmap_large(q, slot, rq);
+		krping_count(s->stats, KRPING_STALLS, 1);
+	}
 	return status;
 }
 
 /* The plug is empty: what was queued without "last" goes out. */
 void krping_queue_commit(struct krping_queue *q)
 {
-	spin_lock(&q->lock);
-	if (q->open)
+	spin_lock_bh(&q->lock);
+	if (may_post(q))
 		post_open(q);
-	spin_unlock(&q->lock);
+	spin_unlock_bh(&q->lock);
 }
 
 static void send_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -377,9 +397,12 @@ static void send_done(struct ib_cq *cq, struct ib_wc *wc)
 
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
-	spin_lock(&q->lock);
+	spin_lock_bh(&q->lock);
 	list_add(&tx->entry, &q->tx_free);
-	spin_unlock(&q->lock);
+	q->nr_sending--;
+	if (may_post(q))
+		post_open(q);
+	spin_unlock_bh(&q->lock);
 }
 
 static void reg_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -401,7 +424,7 @@ struct response {
 	u32 size;		/* bytes of the message that it takes */
 };
 
-static int violation(struct krping_queue *q, const char *what, u64 value)
+int krping_violation(struct krping_queue *q, const char *what, u64 value)
 {
 	krping_err_ratelimited(q->session->subject, "the target broke the protocol: %s (%llu)",
 			       what, value);
@@ -413,7 +436,7 @@ static int parse_response(struct krping_queue *q, const void *msg, u32 left, str
 	struct krping_rsp wire;
 
 	if (left < sizeof(wire))
-		return violation(q, "message ends in a response", left);
+		return krping_violation(q, "message ends in a response", left);
 	memcpy(&wire, msg, sizeof(wire));
 	*rsp = (struct response){
 		.tag = be16_to_cpu(wire.tag),
@@ -424,16 +447,16 @@ static int parse_response(struct krping_queue *q, const void *msg, u32 left, str
 		.size = sizeof(wire),
 	};
 	if (wire.reserved)
-		return violation(q, "reserved field is not zero", be32_to_cpu(wire.reserved));
+		return krping_violation(q, "reserved field is not zero", be32_to_cpu(wire.reserved));
 	if (rsp->status > KRPING_ST_INVALID)
-		return violation(q, "unknown status", rsp->status);
+		return krping_violation(q, "unknown status", rsp->status);
 	if (rsp->flags & ~KRPING_RSP_FLAGS)
-		return violation(q, "unknown flags", rsp->flags);
+		return krping_violation(q, "unknown flags", rsp->flags);
 	if (!(rsp->flags & KRPING_RSP_INLINE))
 		return 0;
 	if (rsp->length > q->session->grant.max_inline ||
 	    ALIGN(rsp->length, KRPING_ALIGN) > left - sizeof(wire))
-		return violation(q, "inline data is too long", rsp->length);
+		return krping_violation(q, "inline data is too long", rsp->length);
 	rsp->data = msg + sizeof(wire);
 	rsp->size += ALIGN(rsp->length, KRPING_ALIGN);
 	return 0;
@@ -463,12 +486,12 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 				   (req_op(rq) == REQ_OP_READ && !req->nents));
 
 	if (rsp->length != (ok ? expected_length(rq) : 0))
-		return violation(q, "wrong length in a response", rsp->length);
+		return krping_violation(q, "wrong length in a response", rsp->length);
 	if (!!rsp->data != wants_inline)
-		return violation(q, "inline data missing or not asked for", rsp->flags);
+		return krping_violation(q, "inline data missing or not asked for", rsp->flags);
 	if (req->nents && !(wc->wc_flags & IB_WC_WITH_INVALIDATE &&
 			    wc->ex.invalidate_rkey == slot->mr->rkey))
-		return violation(q, "our key was not invalidated", slot->mr->rkey);
+		return krping_violation(q, "our key was not invalidated", slot->mr->rkey);
 	return 0;
 }
 
@@ -480,16 +503,16 @@ static struct request *claim(struct krping_queue *q, const struct response *rsp,
 	struct request *rq = NULL;
 	struct krping_slot *slot;
 
-	spin_lock(&q->lock);
+	spin_lock_bh(&q->lock);
 	slot = tag < q->nr_slots ? &q->slots[tag] : NULL;
 	if (!slot || !slot->rq || to_req(slot->rq)->wire_tag != rsp->tag) {
-		violation(q, "tag is not in flight", rsp->tag);
+		krping_violation(q, "tag is not in flight", rsp->tag);
 	} else if (!check_response(q, slot, rsp, wc)) {
 		rq = slot->rq;
 		slot->rq = NULL;
 		q->nr_inflight--;
 	}
-	spin_unlock(&q->lock);
+	spin_unlock_bh(&q->lock);
 	return rq;
 }
 
@@ -542,6 +565,13 @@ static void raise_flushed(struct krping_session *s, u64 seq)
 		;
 }
 
+/* What a crash of a writeback target may undo. */
+static void note_unflushed(struct krping_session *s, struct request *rq)
+{
+	if (s->grant.writeback && !(rq->cmd_flags & REQ_FUA))
+		atomic64_inc(&s->write_seq);
+}
+
 static void count_success(struct krping_session *s, struct request *rq)
 {
 	switch (req_op(rq)) {
@@ -552,8 +582,13 @@ static void count_success(struct krping_session *s, struct request *rq)
 	case REQ_OP_WRITE:
 		krping_count(s->stats, KRPING_WRITES, 1);
 		krping_count(s->stats, KRPING_BYTES_WRITTEN, blk_rq_bytes(rq));
-		if (s->grant.writeback && !(rq->cmd_flags & REQ_FUA))
-			atomic64_inc(&s->write_seq);
+		note_unflushed(s, rq);
+		break;
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+		krping_count(s->stats, req_op(rq) == REQ_OP_DISCARD ? KRPING_DISCARDS :
+			     KRPING_ZEROES, 1);
+		note_unflushed(s, rq);
 		break;
 	case REQ_OP_FLUSH:
 		krping_count(s->stats, KRPING_FLUSHES, 1);
@@ -613,18 +648,24 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 	int ret;
 
 	if (!left)
-		return violation(q, "empty message", 0);
+		return krping_violation(q, "empty message", 0);
 	for (; left; left -= rsp.size, msg += rsp.size) {
 		ret = parse_response(q, msg, left, &rsp);
 		if (ret)
 			return ret;
+		if (rsp.tag == KRPING_TAG_KEEP_ALIVE) {
+			ret = krping_alive_answer(q, rsp.status, rsp.data, rsp.length);
+			if (ret)
+				return ret;
+			continue;
+		}
 		rq = claim(q, &rsp, wc);
 		if (!rq)
 			return -EPROTO;
 		invalidated |= to_req(rq)->nents > 0;
 		finish(q, rq, &rsp);
 	}
-	return invalidated ? 0 : violation(q, "it invalidated a key of no request",
+	return invalidated ? 0 : krping_violation(q, "it invalidated a key of no request",
 					   wc->ex.invalidate_rkey);
 }
 
@@ -640,6 +681,7 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
+	WRITE_ONCE(q->heard, jiffies);
 	ret = read_message(q, buf->data, wc);
 	if (!ret)
 		ret = krping_buf_post_recv(conn, buf);
@@ -676,6 +718,8 @@ void krping_complete_rq(struct request *rq)
 }
 
 /* ---- what a queue uses ---- */
+
+#define MAX_TX	32	/* messages that are on their way or being filled */
 
 static int alloc_slots(struct krping_queue *q)
 {
@@ -717,13 +761,13 @@ static void free_slots(struct krping_queue *q)
 
 static int alloc_tx(struct krping_queue *q)
 {
-	u32 i;
+	u32 nr = min_t(u32, q->nr_slots, MAX_TX), i;
 	int ret;
 
-	q->tx = kvcalloc(q->nr_slots, sizeof(*q->tx), GFP_KERNEL);
+	q->tx = kvcalloc(nr, sizeof(*q->tx), GFP_KERNEL);
 	if (!q->tx)
 		return -ENOMEM;
-	for (i = 0; i < q->nr_slots; i++) {
+	for (i = 0; i < nr; i++) {
 		struct krping_tx *tx = &q->tx[i];
 
 		tx->queue = q;
@@ -744,6 +788,7 @@ static void free_tx(struct krping_queue *q)
 
 	INIT_LIST_HEAD(&q->tx_free);
 	q->open = NULL;
+	q->nr_sending = 0;
 	for (i = 0; i < q->nr_tx; i++)
 		krping_buf_free(&q->conn, &q->tx[i].buf);
 	kvfree(q->tx);
@@ -753,7 +798,7 @@ static void free_tx(struct krping_queue *q)
 
 static int alloc_rx(struct krping_queue *q)
 {
-	u32 i, nr = q->nr_slots + 1;
+	u32 i, nr = q->nr_slots + 2;
 	int ret;
 
 	q->rx = kvcalloc(nr, sizeof(*q->rx), GFP_KERNEL);
@@ -799,6 +844,8 @@ int krping_queue_alloc(struct krping_queue *q)
 	if (!ret)
 		ret = alloc_tx(q);
 	if (!ret)
+		ret = krping_alive_alloc(q);
+	if (!ret)
 		ret = alloc_rx(q);
 	return ret;
 }
@@ -807,6 +854,7 @@ int krping_queue_alloc(struct krping_queue *q)
 void krping_queue_free(struct krping_queue *q)
 {
 	free_rx(q);
+	krping_alive_free(q);
 	free_tx(q);
 	free_slots(q);
 }
@@ -836,13 +884,13 @@ void krping_queue_cancel(struct krping_queue *q)
 		struct krping_slot *slot = &q->slots[i];
 		struct request *rq;
 
-		spin_lock(&q->lock);
+		spin_lock_bh(&q->lock);
 		rq = slot->rq;
 		if (rq) {
 			slot->rq = NULL;
 			q->nr_inflight--;
 		}
-		spin_unlock(&q->lock);
+		spin_unlock_bh(&q->lock);
 		if (rq)
 			cancel(q, slot, rq);
 	}

@@ -4,6 +4,7 @@
  *
  *	session.c	start, stop, the list and its listing
  *	recovery.c	connects the queues, notices their loss, connects them again
+ *	heartbeat.c	asks a silent target for a sign of life
  *	blk.c		tag set, disk, what the block layer calls
  *	blk_rdma.c	a request becomes a command in a message, a response ends it
  *
@@ -95,23 +96,44 @@ struct krping_tx {
 };
 
 /**
+ * struct krping_alive - a KEEP_ALIVE command; those of a session go over its first queue
+ * @buf:	the message
+ * @asked:	jiffies, when it was posted
+ * @sending:	its SEND is not complete
+ * @unanswered:	its response has not come
+ *
+ * Posted again only when it is neither.
+ */
+struct krping_alive {
+	struct krping_buf buf;
+	unsigned long asked;
+	bool sending;
+	bool unanswered;
+};
+
+/**
  * struct krping_queue - a connection of a session and what is in flight on it
  * @conn:	opened and closed by the session's one connecting thread
  * @session:	its session
  * @index:	from 0, also that of the hardware context
- * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight;
- *		process context only
+ * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight,
+ *		@nr_sending, @alive; but for queue_rq(), which recovery stops, posts are made
+ *		under it while @conn is live
  * @slots:	by driver tag; NULL while not connected
  * @nr_slots:	commands in flight at most
- * @tx:		@nr_slots messages
+ * @tx:		messages; fewer than slots, as they are gathered
  * @nr_tx:	of them
  * @tx_free:	messages that are free
  * @open:	the message that is being filled, not posted yet
  * @rx:		receive buffers: one more than @nr_slots, as one is in the hands of the
- *		completion while the commands that it answers are issued anew
+ *		completion while the commands that it answers are issued anew; and one for
+ *		a sign of life
  * @nr_rx:	of them
  * @reg_cqe:	completion of REG_MR, which is unsignalled: sees errors only
  * @nr_inflight: slots in use
+ * @nr_sending:	messages posted whose SEND is not complete
+ * @heard:	jiffies, when the last message arrived
+ * @alive:	the question for a sign of life
  */
 struct krping_queue {
 	struct krping_conn conn;
@@ -128,6 +150,9 @@ struct krping_queue {
 	u32 nr_rx;
 	struct ib_cqe reg_cqe;
 	u32 nr_inflight;
+	u32 nr_sending;
+	unsigned long heard;
+	struct krping_alive alive;
 };
 
 /* What the target granted; all queues of a session have the same. */
@@ -154,15 +179,18 @@ struct krping_grant {
  * @net:	referenced: the name space of whoever started the session
  * @peer:	address and port of the target
  * @ibdev:	name of the RDMA device of the last connection; under @lock
- * @lock:	protects @state, @lost_since, @ibdev; process context only
+ * @lock:	protects @state, @lost_since, @ibdev, @failing
  * @state:	enum krping_session_state
  * @no_wait:	being started or stopped: a loss fails the session instead of waiting
  * @aborted:	the connecting thread is to give up
  * @forced:	the recovery work is to fail the session even if it is live
  * @lost_since:	jiffies, when the session stopped being live
+ * @failing:	the loss lasts longer than fast_fail: requests fail until the session is live
  * @recovery:	the connecting thread of a session that is set up
- * @torn_down:	the queues are closed; the connecting thread's
+ * @torn_down:	the queues are closed, no queue_rq() uses them; under @lock
  * @attempts:	to reconnect since the loss; the connecting thread's
+ * @beat:	looks after the session while it has a disk
+ * @capacity:	what the target said last, in bytes; the disk follows
  * @grant:	written by the connecting thread while no request can run
  * @max_segments: of a request
  * @max_bytes:	of a request
@@ -189,9 +217,12 @@ struct krping_session {
 	bool aborted;
 	bool forced;
 	unsigned long lost_since;
+	bool failing;
 	struct delayed_work recovery;
 	bool torn_down;
 	unsigned int attempts;
+	struct delayed_work beat;
+	u64 capacity;
 	struct krping_grant grant;
 	u32 max_segments;
 	u32 max_bytes;
@@ -220,11 +251,22 @@ void krping_session_lost(struct krping_session *s, int error);
 void krping_session_go_live(struct krping_session *s);
 void krping_session_abort(struct krping_session *s, bool force);
 void krping_recover(struct work_struct *work);
+void krping_session_fast_fail(struct krping_session *s);
+void krping_queue_work(struct delayed_work *work, unsigned long delay);
 extern const struct krping_conn_ops krping_queue_conn_ops;
+
+/* heartbeat.c */
+void krping_heartbeat_start(struct krping_session *s);
+void krping_heartbeat_stop(struct krping_session *s);
+void krping_heartbeat(struct work_struct *work);
+int krping_alive_alloc(struct krping_queue *q);
+void krping_alive_free(struct krping_queue *q);
+int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32 len);
 
 /* blk.c */
 int krping_disk_alloc(struct krping_session *s);
 int krping_disk_add(struct krping_session *s);
+void krping_disk_resize(struct krping_session *s, u64 capacity);
 void krping_disk_del(struct krping_session *s);
 void krping_disk_free(struct krping_session *s);
 
@@ -235,5 +277,6 @@ void krping_queue_cancel(struct krping_queue *q);
 blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last);
 void krping_queue_commit(struct krping_queue *q);
 void krping_complete_rq(struct request *rq);
+int krping_violation(struct krping_queue *q, const char *what, u64 value);
 
 #endif /* KRPING_BLOCK_H */

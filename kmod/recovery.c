@@ -26,6 +26,12 @@ int krping_recovery_init(void)
 	return krping_wq ? 0 : -ENOMEM;
 }
 
+/* On the queue of what a session does beside I/O. */
+void krping_queue_work(struct delayed_work *work, unsigned long delay)
+{
+	queue_delayed_work(krping_wq, work, delay);
+}
+
 void krping_recovery_exit(void)
 {
 	destroy_workqueue(krping_wq);
@@ -170,6 +176,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 				       s->grant.capacity, grant->capacity);
 		return -EPROTO;
 	}
+	WRITE_ONCE(s->capacity, grant->capacity);
 	if (grant->epoch == s->grant.epoch)
 		return 0;
 	if (q->index)
@@ -192,8 +199,9 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.rnr_retry_count = 7,
 	};
 	struct krping_queue_attr attr = {
-		.send_wr = 2 * s->opt.depth,	/* a message and a REG_MR for each command */
-		.recv_wr = s->opt.depth + 1,
+		/* a message and a REG_MR for each command, and a KEEP_ALIVE */
+		.send_wr = 2 * s->opt.depth + 1,
+		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
 		.poll = IB_POLL_WORKQUEUE,
 	};
@@ -252,9 +260,9 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 		if (ret)
 			goto close;
 	}
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	strscpy(s->ibdev, s->queues[0].conn.id->device->name, sizeof(s->ibdev));
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	return 0;
 close:
 	krping_session_disconnect(s);
@@ -270,6 +278,9 @@ void krping_session_disconnect(struct krping_session *s)
 		struct krping_queue *q = &s->queues[i];
 
 		krping_conn_fail(&q->conn, -ECONNRESET);
+		/* Completions and the heartbeat post under the lock, if it is not lost. */
+		spin_lock_bh(&q->lock);
+		spin_unlock_bh(&q->lock);
 		krping_conn_drain(&q->conn);
 		krping_queue_cancel(q);
 		krping_queue_free(q);
@@ -295,14 +306,14 @@ void krping_session_lost(struct krping_session *s, int error)
 {
 	bool lost;
 
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	lost = s->state == KRPING_SESSION_LIVE;
 	if (lost) {
 		s->lost_since = jiffies;
 		krping_session_set_state(s, KRPING_SESSION_RECONNECTING);
 		mod_delayed_work(krping_wq, &s->recovery, 0);
 	}
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	if (lost)
 		krping_warn_ratelimited(s->subject, "connection lost (%d), requests wait", error);
 }
@@ -312,9 +323,9 @@ void krping_session_go_live(struct krping_session *s)
 {
 	u32 i;
 
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_LIVE);
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	for (i = 0; i < s->nr_queues; i++) {
 		int error = krping_conn_error(&s->queues[i].conn);
 
@@ -333,31 +344,74 @@ void krping_session_abort(struct krping_session *s, bool force)
 {
 	u32 i;
 
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	if (s->state == KRPING_SESSION_LIVE) {
 		if (force) {
 			WRITE_ONCE(s->forced, true);
 			mod_delayed_work(krping_wq, &s->recovery, FORCED_STOP_GRACE);
 		}
-		spin_unlock(&s->lock);
+		spin_unlock_bh(&s->lock);
 		return;
 	}
 	WRITE_ONCE(s->aborted, true);
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	smp_mb();	/* pairs with queue_connect() */
 	for (i = 0; i < s->nr_queues; i++)
 		krping_conn_fail(&s->queues[i].conn, -ECANCELED);
 	mod_delayed_work(krping_wq, &s->recovery, 0);
 }
 
-static void session_fail(struct krping_session *s, const char *why)
+/* What waits is given to queue_rq() again. */
+static void release_requests(struct krping_session *s)
 {
-	spin_lock(&s->lock);
-	krping_session_set_state(s, KRPING_SESSION_FAILED);
-	spin_unlock(&s->lock);
-	krping_err(s->subject, "%s: I/O fails from now on", why);
 	blk_mq_unquiesce_queue(s->disk->queue);
 	blk_mq_kick_requeue_list(s->disk->queue);
+}
+
+/* Return: requests wait until they are released. */
+static bool stop_failing(struct krping_session *s)
+{
+	bool waiting;
+
+	spin_lock_bh(&s->lock);
+	waiting = !s->failing;
+	WRITE_ONCE(s->failing, false);
+	spin_unlock_bh(&s->lock);
+	return waiting;
+}
+
+static void session_fail(struct krping_session *s, const char *why)
+{
+	spin_lock_bh(&s->lock);
+	krping_session_set_state(s, KRPING_SESSION_FAILED);
+	spin_unlock_bh(&s->lock);
+	krping_err(s->subject, "%s: I/O fails from now on", why);
+	if (stop_failing(s))
+		release_requests(s);
+}
+
+/**
+ * krping_session_fast_fail - let I/O fail that waits for a target for too long
+ * @s:		being reconnected
+ *
+ * The queues are torn down, and queue_rq() looks at @s->failing before it touches one.
+ */
+void krping_session_fast_fail(struct krping_session *s)
+{
+	bool begin;
+
+	if (!s->opt.fast_fail || time_before(jiffies, s->lost_since + s->opt.fast_fail * HZ))
+		return;
+	spin_lock_bh(&s->lock);
+	begin = s->state == KRPING_SESSION_RECONNECTING && s->torn_down && !s->failing;
+	if (begin)
+		WRITE_ONCE(s->failing, true);
+	spin_unlock_bh(&s->lock);
+	if (!begin)
+		return;
+	krping_warn(s->subject, "the target is lost for %u s: I/O fails until it is back",
+		    s->opt.fast_fail);
+	release_requests(s);
 }
 
 static unsigned long backoff(struct krping_session *s)
@@ -370,14 +424,19 @@ static unsigned long backoff(struct krping_session *s)
 
 static void resume(struct krping_session *s)
 {
+	bool waiting;
+
 	s->attempts = 0;
-	s->torn_down = false;
 	krping_count(s->stats, KRPING_RECONNECTS, 1);
 	krping_info(s->subject, "reconnected after %u ms",
 		    jiffies_to_msecs(jiffies - s->lost_since));
+	spin_lock_bh(&s->lock);
+	s->torn_down = false;
+	spin_unlock_bh(&s->lock);
+	waiting = stop_failing(s);
 	krping_session_go_live(s);
-	blk_mq_unquiesce_queue(s->disk->queue);
-	blk_mq_kick_requeue_list(s->disk->queue);
+	if (waiting)
+		release_requests(s);
 }
 
 static void reconnect(struct krping_session *s)
@@ -418,7 +477,9 @@ void krping_recover(struct work_struct *work)
 		if (!s->torn_down) {
 			blk_mq_quiesce_queue(s->disk->queue);
 			krping_session_disconnect(s);
+			spin_lock_bh(&s->lock);
 			s->torn_down = true;
+			spin_unlock_bh(&s->lock);
 		}
 		reconnect(s);
 	}

@@ -29,6 +29,9 @@ void krping_session_set_state(struct krping_session *s, enum krping_session_stat
 	WRITE_ONCE(s->state, state);
 }
 
+/* More than CPUs are never used: the block layer has a hardware queue a CPU at most. */
+#define MAX_DEFAULT_QUEUES	16u
+
 static struct krping_session *session_alloc(const struct krping_options *opt)
 {
 	struct krping_session *s;
@@ -40,7 +43,7 @@ static struct krping_session *session_alloc(const struct krping_options *opt)
 	s->stats = alloc_percpu(struct krping_stats);
 	if (!s->stats)
 		goto free_session;
-	s->nr_queues = opt->queues ?: 1;
+	s->nr_queues = min(opt->queues ?: MAX_DEFAULT_QUEUES, nr_cpu_ids);
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;
@@ -54,6 +57,7 @@ static struct krping_session *session_alloc(const struct krping_options *opt)
 	uuid_gen(&s->uuid);
 	spin_lock_init(&s->lock);
 	INIT_DELAYED_WORK(&s->recovery, krping_recover);
+	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 
@@ -138,6 +142,7 @@ static int session_add_disk(struct krping_session *s)
 	 */
 	s->no_wait = true;
 	krping_session_go_live(s);
+	krping_heartbeat_start(s);
 	ret = krping_disk_add(s);
 	if (ret)
 		goto free_disk;
@@ -145,20 +150,21 @@ static int session_add_disk(struct krping_session *s)
 		    s->grant.capacity, s->nr_queues, s->grant.depth,
 		    s->grant.writeback ? "writeback" : "write-through",
 		    s->grant.read_only ? ", read-only" : "");
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	live = s->state == KRPING_SESSION_LIVE;
 	if (live)
 		WRITE_ONCE(s->no_wait, false);
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	if (live)
 		return 0;	/* from here on a stop may free the session */
 	ret = -ECONNRESET;
 	krping_disk_del(s);
 free_disk:
 	/* The loss may be queued but not run: it must find the disk, or not run. */
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
+	krping_heartbeat_stop(s);
 	cancel_delayed_work_sync(&s->recovery);
 	krping_session_disconnect(s);
 	krping_disk_free(s);
@@ -252,9 +258,10 @@ int krping_session_stop(const char *name, bool force)
 		return PTR_ERR(s);
 	krping_session_abort(s, force);
 	krping_disk_del(s);
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
+	krping_heartbeat_stop(s);
 	cancel_delayed_work_sync(&s->recovery);
 	krping_session_disconnect(s);
 	session_unlist(s);
@@ -271,6 +278,8 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		[KRPING_WRITES]		= "writes",
 		[KRPING_FLUSHES]	= "flushes",
 		[KRPING_DIGESTS]	= "digests",
+		[KRPING_DISCARDS]	= "discards",
+		[KRPING_ZEROES]		= "zeroes",
 		[KRPING_BYTES_READ]	= "read_bytes",
 		[KRPING_BYTES_WRITTEN]	= "write_bytes",
 		[KRPING_MESSAGES]	= "messages",
@@ -278,14 +287,15 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		[KRPING_CRC_ERRORS]	= "crc_errors",
 		[KRPING_RETRIES]	= "retries",
 		[KRPING_RECONNECTS]	= "reconnects",
+		[KRPING_STALLS]		= "stalls",
 	};
 	char ibdev[IB_DEVICE_NAME_MAX];
 	u32 inflight = 0, i;
 
 	BUILD_BUG_ON(ARRAY_SIZE(names) != KRPING_BLOCK_COUNTERS);
-	spin_lock(&s->lock);
+	spin_lock_bh(&s->lock);
 	strscpy(ibdev, s->ibdev[0] ? s->ibdev : "-", sizeof(ibdev));
-	spin_unlock(&s->lock);
+	spin_unlock_bh(&s->lock);
 	for (i = 0; i < s->nr_queues; i++)
 		inflight += READ_ONCE(s->queues[i].nr_inflight);
 
@@ -296,7 +306,8 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
 	for (i = 0; i < KRPING_BLOCK_COUNTERS; i++)
 		seq_printf(seq, " %s=%llu", names[i], krping_stats_sum(s->stats, i));
-	seq_printf(seq, " timeout=%u\n", s->opt.timeout);
+	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u\n", s->opt.timeout,
+		   s->opt.fast_fail, s->opt.heartbeat);
 }
 
 void krping_sessions_show(struct seq_file *seq)

@@ -16,6 +16,8 @@
 			 { KRPING_OP_READ, "READ" },	\
 			 { KRPING_OP_WRITE, "WRITE" },	\
 			 { KRPING_OP_FLUSH, "FLUSH" },	\
+			 { KRPING_OP_DISCARD, "DISCARD" },	\
+			 { KRPING_OP_WRITE_ZEROES, "WRITE_ZEROES" },	\
 			 { KRPING_OP_DIGEST, "DIGEST" })
 
 #define show_krping_cmd_flags(flags)				\

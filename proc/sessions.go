@@ -33,6 +33,8 @@ type Session struct {
 	Writes     uint64 `json:"writes"`
 	Flushes    uint64 `json:"flushes"`
 	Digests    uint64 `json:"digests"`
+	Discards   uint64 `json:"discards"`
+	Zeroes     uint64 `json:"zeroes"`
 	ReadBytes  uint64 `json:"read_bytes"`
 	WriteBytes uint64 `json:"write_bytes"`
 	Messages   uint64 `json:"messages"`
@@ -40,7 +42,10 @@ type Session struct {
 	CRCErrors  uint64 `json:"crc_errors"`
 	Retries    uint64 `json:"retries"`
 	Reconnects uint64 `json:"reconnects"`
-	Timeout    uint64 `json:"timeout"` // seconds
+	Stalls     uint64 `json:"stalls"`    // times that a request found no room to be sent
+	Timeout    uint64 `json:"timeout"`   // seconds
+	FastFail   uint64 `json:"fast_fail"` // seconds, 0: none
+	Heartbeat  uint64 `json:"heartbeat"` // seconds, 0: none
 	// Other holds keys that this version does not know.
 	Other map[string]string `json:"other,omitempty"`
 }
@@ -98,9 +103,10 @@ func parseSession(line string) (Session, error) {
 	numbers := map[string]*uint64{
 		"size": &s.Size, "block_size": &s.BlockSize, "queues": &s.Queues, "depth": &s.Depth,
 		"inflight": &s.Inflight, "reads": &s.Reads, "writes": &s.Writes, "flushes": &s.Flushes,
-		"digests": &s.Digests, "read_bytes": &s.ReadBytes, "write_bytes": &s.WriteBytes,
+		"digests": &s.Digests, "discards": &s.Discards, "zeroes": &s.Zeroes, "read_bytes": &s.ReadBytes, "write_bytes": &s.WriteBytes,
 		"messages": &s.Messages, "errors": &s.Errors, "crc_errors": &s.CRCErrors,
 		"retries": &s.Retries, "reconnects": &s.Reconnects, "timeout": &s.Timeout,
+		"stalls": &s.Stalls, "fast_fail": &s.FastFail, "heartbeat": &s.Heartbeat,
 	}
 	flags := map[string]*bool{"writeback": &s.Writeback, "read_only": &s.ReadOnly}
 	for _, field := range strings.Fields(line) {

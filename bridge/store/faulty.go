@@ -8,7 +8,7 @@ import "sync/atomic"
 // of what lies above a store.
 type Faulty struct {
 	Store
-	ReadFault, WriteFault, FlushFault atomic.Pointer[error]
+	ReadFault, WriteFault, ClearFault, FlushFault atomic.Pointer[error]
 }
 
 // ReadAt fails with ReadFault.
@@ -25,6 +25,22 @@ func (f *Faulty) WriteAt(p []byte, off int64) (int, error) {
 		return 0, *err
 	}
 	return f.Store.WriteAt(p, off)
+}
+
+// Discard fails with ClearFault.
+func (f *Faulty) Discard(off, n int64) error {
+	if err := f.ClearFault.Load(); err != nil {
+		return *err
+	}
+	return f.Store.Discard(off, n)
+}
+
+// Zero fails with ClearFault.
+func (f *Faulty) Zero(off, n int64) error {
+	if err := f.ClearFault.Load(); err != nil {
+		return *err
+	}
+	return f.Store.Zero(off, n)
 }
 
 // Flush fails with FlushFault.

@@ -5,22 +5,29 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// file is a volume in a regular file.
+// file is a volume in a regular file or on a block device.
 type file struct {
 	*os.File
-	size int64
+	device    bool
+	writeback bool
+	size      atomic.Int64
 }
 
 func openFile(path string, size int64, writeback bool) (Store, error) {
 	flags := os.O_RDWR
 	if !writeback {
 		flags |= unix.O_DSYNC
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeDevice != 0 {
+		flags |= os.O_EXCL // of a block device: nobody else has mounted or claimed it
 	}
 	f, err := os.OpenFile(path, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) && size > 0 {
@@ -32,7 +39,7 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)
 	}
-	s, err := checkFile(f, size)
+	s, err := checkFile(f, size, writeback)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
@@ -40,18 +47,78 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 	return s, nil
 }
 
-func checkFile(f *os.File, size int64) (Store, error) {
+func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	info, err := f.Stat()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("look at the store: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("store %s: not a regular file", f.Name())
-	case size > 0 && info.Size() != size:
-		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), info.Size(), size)
 	}
-	return &file{f, info.Size()}, nil
+	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback}
+	if !info.Mode().IsRegular() && !s.device {
+		return nil, fmt.Errorf("store %s: neither a regular file nor a block device", f.Name())
+	}
+	if err := s.Refresh(); err != nil {
+		return nil, err
+	}
+	if size > 0 && s.Size() != size {
+		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), s.Size(), size)
+	}
+	return s, nil
+}
+
+func (f *file) Size() int64 { return f.size.Load() }
+
+func (f *file) Refresh() error {
+	size, err := f.Seek(0, io.SeekEnd) // also of a block device; reads and writes have offsets of their own
+	if err != nil {
+		return fmt.Errorf("size of the store: %w", err)
+	}
+	f.size.Store(size)
+	return nil
 }
 
 func (f *file) Flush() error { return unix.Fdatasync(int(f.Fd())) }
-func (f *file) Size() int64  { return f.size }
+
+func (f *file) Discard(off, n int64) error {
+	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+}
+
+// Zero makes a hole in a regular file: its blocks are then read as zeros, too.
+func (f *file) Zero(off, n int64) error {
+	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
+	if !f.device {
+		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	}
+	err := f.allocate(mode, off, n)
+	if errors.Is(err, ErrUnsupported) {
+		return f.writeZeros(off, n)
+	}
+	return err
+}
+
+// allocate is stable when it returns, as a write is: O_DSYNC does not cover it.
+func (f *file) allocate(mode uint32, off, n int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), mode, off, n)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EOPNOTSUPP):
+			return ErrUnsupported
+		case err != nil || f.writeback:
+			return err
+		}
+		return f.Flush()
+	}
+}
+
+func (f *file) writeZeros(off, n int64) error {
+	zeros := make([]byte, min(n, 1<<20))
+	for n > 0 {
+		done, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off)
+		if err != nil {
+			return err
+		}
+		off, n = off+int64(done), n-int64(done)
+	}
+	return nil
+}

@@ -29,6 +29,14 @@ func newMemory(size int64) (Store, error) {
 
 func (m *memory) ReadAt(p []byte, off int64) (int, error)  { return copy(p, m.data[off:]), nil }
 func (m *memory) WriteAt(p []byte, off int64) (int, error) { return copy(m.data[off:], p), nil }
-func (m *memory) Flush() error                             { return nil }
-func (m *memory) Size() int64                              { return int64(len(m.data)) }
-func (m *memory) Close() error                             { return unix.Munmap(m.data) }
+func (m *memory) Discard(off, n int64) error               { return m.Zero(off, n) }
+
+func (m *memory) Zero(off, n int64) error {
+	clear(m.data[off : off+n])
+	return nil
+}
+
+func (m *memory) Refresh() error { return nil }
+func (m *memory) Flush() error   { return nil }
+func (m *memory) Size() int64    { return int64(len(m.data)) }
+func (m *memory) Close() error   { return unix.Munmap(m.data) }

@@ -4,6 +4,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -14,13 +15,22 @@ type Store interface {
 	ReadAt(p []byte, off int64) (int, error)
 	// WriteAt returns when the data is stable, unless the store was opened for writeback.
 	WriteAt(p []byte, off int64) (int, error)
+	// Discard gives up the contents of a range; ErrUnsupported if the store has no use for it.
+	Discard(off, n int64) error
+	// Zero makes a range read as zeros; it returns when that is stable, as WriteAt.
+	Zero(off, n int64) error
 	// Flush makes every write that has returned stable.
 	Flush() error
 	Size() int64
+	// Refresh looks whether the store has grown, for Size.
+	Refresh() error
 	Close() error
 }
 
-// Open opens "mem:" or "file:PATH" with the given size in bytes, which makes a file
+// ErrUnsupported is returned for what a store cannot do.
+var ErrUnsupported = errors.New("the store cannot do this")
+
+// Open opens "mem:" or "file:PATH" (a regular file or a block device) with the given size in bytes, which makes a file
 // that does not exist; 0 takes the size of an existing one.
 func Open(spec string, size int64, writeback bool) (Store, error) {
 	kind, path, found := strings.Cut(spec, ":")

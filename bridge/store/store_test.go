@@ -25,6 +25,15 @@ func TestStoresKeepWhatIsWritten(t *testing.T) {
 			if _, err := s.ReadAt(got, 1<<20-int64(len(want))); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: read: %q, %v", spec, got, err)
 			}
+			if err := s.Zero(1<<20-8, 8); err != nil {
+				t.Errorf("%s: zero: %v", spec, err)
+			}
+			if _, err := s.ReadAt(got, 1<<20-int64(len(want))); err != nil || !bytes.Equal(got[4:], make([]byte, 8)) || !bytes.Equal(got[:4], want[:4]) {
+				t.Errorf("%s: after zero: %q, %v", spec, got, err)
+			}
+			if err := s.Discard(4096, 8192); err != nil {
+				t.Errorf("%s: discard: %v", spec, err)
+			}
 			if s.Size() != 1<<20 || s.Flush() != nil || s.Close() != nil {
 				t.Errorf("%s: size %d, or flush or close failed", spec, s.Size())
 			}
@@ -47,8 +56,23 @@ func TestFileKeepsItsSize(t *testing.T) {
 	_ = s.Close()
 }
 
+func TestFileGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.img")
+	s, err := Open("file:"+path, 4096, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.Truncate(path, 8192); err != nil {
+		t.Fatal(err)
+	}
+	if s.Size() != 4096 || s.Refresh() != nil || s.Size() != 8192 {
+		t.Errorf("size %d after it has grown to 8192", s.Size())
+	}
+}
+
 func TestBadSpecs(t *testing.T) {
-	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir()} {
+	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir(), "file:/dev/zero"} {
 		if s, err := Open(spec, 4096, false); err == nil {
 			t.Errorf("%q: accepted", spec)
 			_ = s.Close()

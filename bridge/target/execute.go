@@ -4,19 +4,21 @@ package target
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"hash"
 	"hash/crc32"
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/store"
 	"krping/bridge/wire"
 )
 
 // execute does what the command says and fills in the answer. An error means that the
 // connection is broken; what goes wrong with the store is a status.
 func (q *queue) execute(r wire.Request, answer *reply) error {
-	size := uint64(q.volume.Store.Size())
+	size := q.volume.capacity()
 	if r.Offset > size || uint64(r.Length) > size-r.Offset {
 		answer.Status = wire.StatusRange
 		return nil
@@ -29,8 +31,12 @@ func (q *queue) execute(r wire.Request, answer *reply) error {
 	case wire.OpFlush:
 		answer.Status = q.status(q.volume.Store.Flush())
 		q.volume.Counters.Flushes.Add(1)
+	case wire.OpDiscard, wire.OpWriteZeroes:
+		answer.Status = q.clear(r)
 	case wire.OpDigest:
 		q.digest(r, answer)
+	case wire.OpKeepAlive:
+		q.alive(answer)
 	default:
 		answer.Status = wire.StatusUnsupported
 	}
@@ -100,6 +106,35 @@ func (q *queue) write(r wire.Request, answer *reply) error {
 	return nil
 }
 
+// clear discards a range or makes it read as zeros.
+func (q *queue) clear(r wire.Request) wire.Status {
+	if q.volume.ReadOnly {
+		return wire.StatusReadOnly
+	}
+	counter, do := &q.volume.Counters.Discards, q.volume.Store.Discard
+	if r.Op == wire.OpWriteZeroes {
+		counter, do = &q.volume.Counters.Zeroes, q.volume.Store.Zero
+	}
+	err := do(int64(r.Offset), int64(r.Length))
+	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
+		err = q.volume.Store.Flush()
+	}
+	if err == nil {
+		counter.Add(1)
+	}
+	return q.status(err)
+}
+
+// alive tells that this target lives, and what size the volume has now. If the store
+// cannot say, it has the size it had.
+func (q *queue) alive(answer *reply) {
+	if err := q.volume.Store.Refresh(); err != nil {
+		q.log.Warn().Err(err).Msg("the size of the store is unknown")
+	}
+	answer.data = binary.BigEndian.AppendUint64(nil, q.volume.capacity())
+	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.data))
+}
+
 const digestStep = 256 << 10 // bytes read at a time
 
 func (q *queue) digest(r wire.Request, answer *reply) {
@@ -126,6 +161,9 @@ func (q *queue) digest(r wire.Request, answer *reply) {
 func (q *queue) status(err error) wire.Status {
 	if err == nil {
 		return wire.StatusOK
+	}
+	if errors.Is(err, store.ErrUnsupported) {
+		return wire.StatusUnsupported
 	}
 	q.log.Error().Err(err).Msg("the store failed")
 	if errors.Is(err, unix.ENOSPC) {

@@ -3,6 +3,7 @@
 package target
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -46,7 +47,7 @@ func newQueue(log zerolog.Logger, s *Session, transport Transport) *queue {
 			Depth:      s.Welcome.Depth,
 		},
 		done:     make(chan struct{}),
-		replies:  make(chan reply, s.Welcome.Depth),
+		replies:  make(chan reply, s.Welcome.Depth+1),
 		inFlight: map[uint16]bool{},
 	}
 }
@@ -72,26 +73,16 @@ func (q *queue) receive() error {
 		if err != nil {
 			return err
 		}
-		requests, err := wire.DecodeRequests(msg.Data, q.limits)
+		// Inline data lives in the receive buffer, which goes back before the first response.
+		data := bytes.Clone(msg.Data)
+		if err := msg.Release(); err != nil {
+			return err
+		}
+		requests, err := wire.DecodeRequests(data, q.limits)
 		if err != nil {
 			return err
 		}
 		if err := q.begin(requests); err != nil {
-			return err
-		}
-		if len(requests) == 1 && requests[0].Data == nil {
-			if err := msg.Release(); err != nil {
-				return err
-			}
-			q.workers.Go(func() { q.work(requests[0]) })
-			continue
-		}
-		// Inline data lives in the receive buffer: it goes back before the first response.
-		data := append([]byte(nil), msg.Data...)
-		if requests, err = wire.DecodeRequests(data, q.limits); err != nil {
-			return err
-		}
-		if err := msg.Release(); err != nil {
 			return err
 		}
 		for _, r := range requests {
@@ -108,10 +99,14 @@ func (q *queue) begin(requests []wire.Request) error {
 		if q.inFlight[r.Tag] {
 			return &wire.Violation{What: "tag is in flight already:", Value: uint64(r.Tag)}
 		}
-		if len(q.inFlight) >= int(q.limits.Depth) {
-			return &wire.Violation{What: "commands in flight", Value: uint64(len(q.inFlight) + 1), Limit: uint64(q.limits.Depth)}
-		}
 		q.inFlight[r.Tag] = true
+		commands := len(q.inFlight)
+		if q.inFlight[wire.TagKeepAlive] {
+			commands--
+		}
+		if commands > int(q.limits.Depth) {
+			return &wire.Violation{What: "commands in flight", Value: uint64(commands), Limit: uint64(q.limits.Depth)}
+		}
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 	MaxConnections = 256
 	MaxData        = 1 << 20
 	MaxInline      = 4096
-	MaxMessage     = 16384
+	MaxMessage     = 8 * (wire.CommandSize + MaxInline) // eight small writes
 )
 
 // Target serves volumes. Its epoch is new each time that one is made.
@@ -93,7 +93,7 @@ func (t *Target) Admit(private []byte) (*Session, error) {
 	}
 	s := &Session{hello: hello, volume: volume, Welcome: wire.Welcome{
 		Depth:      min(hello.Depth, MaxDepth),
-		Capacity:   uint64(volume.Store.Size()),
+		Capacity:   volume.capacity(),
 		Epoch:      t.epoch,
 		BlockSize:  volume.BlockSize,
 		MaxData:    MaxData,

@@ -5,7 +5,10 @@ package target
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -214,6 +217,8 @@ func TestStatuses(t *testing.T) {
 	if a, _ := f.one(p, inlineRead(1, 1<<62, 512)); a.Status != wire.StatusRange {
 		t.Errorf("outside: %+v", a)
 	}
+	unsupported := store.ErrUnsupported
+	f.store.ClearFault.Store(&unsupported)
 	if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != wire.StatusUnsupported {
 		t.Errorf("discard: %+v", a)
 	}
@@ -223,6 +228,63 @@ func TestStatuses(t *testing.T) {
 	}
 	if n := f.volume.Counters.CRCErrors.Load(); n != 1 {
 		t.Errorf("%d CRC errors counted", n)
+	}
+}
+
+func TestDiscardAndWriteZeroes(t *testing.T) {
+	f := newFixture(t)
+	p := f.connect(hello(1, 0))
+	ones := bytes.Repeat([]byte{1}, 4096)
+	for _, op := range []wire.Op{wire.OpDiscard, wire.OpWriteZeroes} {
+		if a, _ := f.one(p, inlineWrite(1, 0, ones)); a.Status != wire.StatusOK {
+			t.Fatalf("write: %+v", a)
+		}
+		if a, key := f.one(p, wire.Request{Command: wire.Command{Op: op, Tag: 1, Offset: 512, Length: 1024}}); a.Status != wire.StatusOK || a.Length != 0 || key != 0 {
+			t.Errorf("%v: %+v", op, a)
+		}
+		want := append(append(bytes.Clone(ones[:512]), make([]byte, 1024)...), ones[:2560]...)
+		if a, _ := f.one(p, inlineRead(1, 0, 4096)); !bytes.Equal(a.Data, want) { // of memory a discard leaves zeros, too
+			t.Errorf("%v: the wrong bytes are zero", op)
+		}
+		if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: op, Tag: 1, Offset: 4<<20 - 512, Length: 1024}}); a.Status != wire.StatusRange {
+			t.Errorf("%v beyond the end: %+v", op, a)
+		}
+	}
+	f.volume.ReadOnly = true
+	if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != wire.StatusReadOnly {
+		t.Errorf("read-only: %+v", a)
+	}
+}
+
+// A sign of life comes while the store is busy with as many commands as are allowed, and
+// tells of the store's size of that moment.
+func TestKeepAlive(t *testing.T) {
+	f := newFixture(t)
+	path := filepath.Join(t.TempDir(), "grows")
+	s, err := store.Open("file:"+path, 1<<20, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.store.Store = s
+	p := f.connect(hello(1, 0))
+	p.block = make(chan struct{})
+	for tag := range uint16(4) {
+		p.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: tag, Length: 8192, Rkey: 1}}.Append(nil)
+	}
+	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
+	for _, size := range []int64{1 << 20, 2<<20 + 100} {
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		a, _ := f.one(p, alive)
+		if want := binary.BigEndian.AppendUint64(nil, uint64(size&^511)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, want) {
+			t.Errorf("%d bytes: %+v", size, a)
+		}
+	}
+	close(p.block)
+	for answered := 0; answered < 4; {
+		answers, _ := f.answers(p)
+		answered += len(answers)
 	}
 }
 

@@ -13,6 +13,8 @@ const (
 	CommandSize  = 32
 	ResponseSize = 16
 	DigestMax    = 16 << 20 // longest range of one DIGEST
+	RangeMax     = 2 << 30  // longest range of one DISCARD or WRITE_ZEROES
+	TagKeepAlive = 0xffff   // tag of KEEP_ALIVE, and of nothing else
 	align        = 8        // inline data is padded to a multiple of it
 )
 
@@ -27,6 +29,7 @@ const (
 	OpDiscard
 	OpWriteZeroes
 	OpDigest
+	OpKeepAlive
 )
 
 func (op Op) String() string {
@@ -43,6 +46,8 @@ func (op Op) String() string {
 		return "WRITE_ZEROES"
 	case OpDigest:
 		return "DIGEST"
+	case OpKeepAlive:
+		return "KEEP_ALIVE"
 	}
 	return fmt.Sprintf("op %d", uint8(op))
 }
@@ -196,8 +201,10 @@ func (c Command) check(limits Limits) error {
 	switch {
 	case c.Flags&^commandFlags != 0:
 		return &Violation{What: "unknown command flags", Value: uint64(c.Flags)}
-	case c.Flags&FlagFUA != 0 && c.Op != OpWrite:
-		return &Violation{What: "FUA on an op that is not WRITE:", Value: uint64(c.Op)}
+	case c.Flags&FlagFUA != 0 && c.Op != OpWrite && c.Op != OpWriteZeroes:
+		return &Violation{What: "FUA on an op that does not write:", Value: uint64(c.Op)}
+	case (c.Op == OpKeepAlive) != (c.Tag == TagKeepAlive):
+		return &Violation{What: "tag of another op than KEEP_ALIVE, or the reverse:", Value: uint64(c.Tag)}
 	case c.Flags&FlagSHA256 != 0 && c.Op != OpDigest:
 		return &Violation{What: "SHA256 on an op that is not DIGEST:", Value: uint64(c.Op)}
 	case !hasKey && c.Addr != 0:
@@ -222,8 +229,13 @@ func (c Command) check(limits Limits) error {
 			return &Violation{What: "FLUSH with data: bytes", Value: uint64(c.Length)}
 		}
 		return nil
+	case OpKeepAlive:
+		if c.Length != 0 || c.Offset != 0 || !inline || hasKey || c.CRC != 0 {
+			return &Violation{What: "KEEP_ALIVE with data: bytes", Value: uint64(c.Length)}
+		}
+		return nil
 	case OpDiscard, OpWriteZeroes:
-		limit = ^uint32(0)
+		limit = RangeMax
 		if inline || hasKey {
 			return &Violation{What: "op without data has some:", Value: uint64(c.Op)}
 		}

@@ -210,8 +210,13 @@ func NoThreads(t testing.TB) {
 	Eventually(t, 20*time.Second, "no thread is left", func() bool { return len(Threads(t)) == 0 })
 }
 
-// Session returns the key=value pairs of the named block session, or nil.
-func Session(t testing.TB, name string) map[string]string {
+// Session returns the key=value pairs of the client's block session of that name, or nil.
+func Session(t testing.TB, name string) map[string]string { return session(t, "client", name) }
+
+// Target returns those of the served volume of that name, or nil.
+func Target(t testing.TB, name string) map[string]string { return session(t, "target", name) }
+
+func session(t testing.TB, role, name string) map[string]string {
 	t.Helper()
 	for _, line := range lines(t, "/proc/krping_sessions") {
 		pairs := map[string]string{}
@@ -219,7 +224,7 @@ func Session(t testing.TB, name string) map[string]string {
 			key, value, _ := strings.Cut(field, "=")
 			pairs[key] = value
 		}
-		if pairs["name"] == name {
+		if pairs["name"] == name && pairs["role"] == role {
 			return pairs
 		}
 	}

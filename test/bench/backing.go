@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"fmt"
+)
+
+// Backings are the kinds of disk that can be served; all of them in the serving VM's memory.
+func Backings() []string { return []string{"brd", "null_blk"} }
+
+// disksOf makes n equal disks in the serving VM, one a contender: two would not share one, as each
+// may have it for itself or in a page cache.
+func (s *site) disksOf(ctx context.Context, kind string, n, mebibytes int) ([]string, error) {
+	var script, format string
+	switch kind {
+	case "brd":
+		script, format = fmt.Sprintf("modprobe brd rd_nr=%d rd_size=%d", n, mebibytes<<10), "/dev/ram%d"
+	case "null_blk":
+		format = "/dev/nullb%d"
+		script = "modprobe null_blk nr_devices=0\n" + mountConfigfs + fmt.Sprintf(`for i in $(seq 0 %d); do
+	disk=/sys/kernel/config/nullb/nullb$i
+	mkdir $disk
+	echo %d > $disk/size
+	echo 1 > $disk/memory_backed
+	echo %d > $disk/submit_queues
+	echo 1 > $disk/power
+done`, n-1, mebibytes, connections)
+	default:
+		return nil, fmt.Errorf("backing %s: brd and null_blk are known", kind)
+	}
+	if _, err := s.run(ctx, s.server, script); err != nil {
+		return nil, fmt.Errorf("make the disks: %w", err)
+	}
+	disks := make([]string, n)
+	for i := range disks {
+		disks[i] = fmt.Sprintf(format, i)
+		// All memory is there before anything is measured.
+		if _, err := s.run(ctx, s.server, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct", disks[i], mebibytes)); err != nil {
+			return nil, fmt.Errorf("fill the disks: %w", err)
+		}
+	}
+	return disks, nil
+}
+
+// warm fills the page cache of a served disk, for servers that go through it.
+func (s *site) warm(ctx context.Context, disk string) error {
+	_, err := s.run(ctx, s.server, "dd if="+disk+" of=/dev/null bs=1M")
+	return err
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Bench-blocks compares krping's block devices with NVMe over fabrics, nbd and raw verbs, in the
+// same two virtual machines in one run, and prints throughput, ratios and costs. The report, as
+// Markdown, JSON and SVG, and the consoles of the machines are left in build/bench.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/bench"
+	"krping/test/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench-blocks:", err)
+		os.Exit(1)
+	}
+}
+
+// options of the command line.
+type options struct {
+	kernel, out string
+	list        bool
+	blocks      bench.Blocks
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	b := &o.blocks
+	flags := flag.NewFlagSet("bench-blocks", flag.ContinueOnError)
+	flags.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	flags.StringVar(&o.out, "out", filepath.Join(lab.Build(), "bench"), "`directory` of the report")
+	flags.BoolVar(&o.list, "list", false, "print the names of the jobs and end")
+	jobs := flags.String("jobs", "", "measure only jobs whose name matches this `regexp`")
+	contenders := flags.String("contenders", strings.Join(bench.ContenderNames(), ","), "comma-separated `list` of contenders")
+	flags.IntVar(&b.Rounds, "rounds", 3, "measurements of each, of which the median counts")
+	flags.StringVar(&b.Backing, "backing", "brd", "`kind` of the disks: "+strings.Join(bench.Backings(), " or "))
+	flags.IntVar(&b.DiskSize, "size", 64, "`MiB` of each disk")
+	flags.BoolVar(&b.Verify, "verify", true, "before measuring, write checksummed data through each contender and read it back")
+	flags.StringVar(&b.FIO.Engine, "ioengine", "io_uring", "fio's I/O `engine`")
+	flags.DurationVar(&b.FIO.Runtime, "runtime", 5*time.Second, "`time` of one measurement")
+	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before it that is not counted")
+	flags.IntVar(&b.FIO.Batch, "batch", 1, "I/Os that fio submits at once")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	pattern, err := regexp.Compile(*jobs)
+	if err != nil {
+		return o, fmt.Errorf("--jobs: %w", err)
+	}
+	for _, j := range bench.AllJobs() {
+		if pattern.MatchString(j.Name) {
+			b.Jobs = append(b.Jobs, j)
+		}
+	}
+	b.Contenders = strings.Split(*contenders, ",")
+	for i, name := range b.Contenders {
+		if !slices.Contains(bench.ContenderNames(), name) || slices.Contains(b.Contenders[:i], name) {
+			return o, fmt.Errorf("--contenders: %q is unknown or there twice; known are %s", name, strings.Join(bench.ContenderNames(), ", "))
+		}
+	}
+	switch {
+	case flags.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case len(b.Jobs) == 0:
+		return o, fmt.Errorf("--jobs %s: matches no job (--list names them)", *jobs)
+	case b.Rounds < 1 || b.FIO.Runtime < time.Second || b.FIO.Ramp < 0 || b.FIO.Batch < 1:
+		return o, errors.New("give --rounds and --batch of 1 or more, and --runtime of 1s or more")
+	case b.DiskSize < 32 || b.DiskSize > 128:
+		return o, errors.New("--size: must be 32 to 128 MiB: all disks, and page caches, are in a VM's memory")
+	case !slices.Contains(bench.Backings(), b.Backing):
+		return o, fmt.Errorf("--backing %s: must be %s", b.Backing, strings.Join(bench.Backings(), " or "))
+	}
+	return o, nil
+}
+
+const vmMemory = 2560 // MiB
+
+func run(ctx context.Context, args []string) (err error) {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	b := &o.blocks
+	if o.list {
+		for _, j := range b.Jobs {
+			fmt.Println(j.Name)
+		}
+		return nil
+	}
+	turn := b.FIO.Ramp + b.FIO.Runtime + 3*time.Second
+	turns := len(b.Jobs) * len(b.Contenders) * b.Rounds
+	fmt.Fprintf(os.Stderr, "%d jobs, %d contenders, %d rounds: about %v\n", len(b.Jobs), len(b.Contenders), b.Rounds,
+		(time.Minute + time.Duration(turns)*turn).Round(time.Minute))
+	l, err := lab.Start(ctx, lab.Config{Kernel: o.kernel, VMs: 2, Memory: vmMemory, Out: o.out})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := l.LoadModule(ctx); err != nil {
+		return err
+	}
+	b.Lab, b.Log = l, os.Stderr
+	report, err := b.Run(ctx)
+	complaints := l.Complaints()
+	if err == nil {
+		err = write(o.out, &report)
+	}
+	if complaints != "" {
+		err = errors.Join(err, errors.New(complaints))
+	}
+	if lines := report.Shortcomings(); len(lines) > 0 {
+		err = errors.Join(err, errors.New("not all is well:\n"+strings.Join(lines, "\n")))
+	}
+	return err
+}
+
+// write leaves the report in files, and prints it.
+func write(dir string, report *bench.Report) error {
+	for _, f := range []struct {
+		name string
+		to   func(io.Writer) error
+	}{{"blocks.json", report.WriteJSON}, {"blocks.md", report.WriteMarkdown}, {"blocks.svg", report.WriteSVG}} {
+		if err := writeFile(filepath.Join(dir, f.name), f.to); err != nil {
+			return err
+		}
+	}
+	return report.WriteMarkdown(os.Stdout)
+}
+
+func writeFile(path string, to func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(to(f), f.Close())
+}

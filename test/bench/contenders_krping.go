@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/internal/output"
+	"krping/test/lab"
+)
+
+// krpingTarget is krping with the target in the kernel.
+type krpingTarget struct{ port int }
+
+const kernelVolume = "bench-kernel"
+
+func (k *krpingTarget) name() string { return kernelTarget }
+
+func (k *krpingTarget) about() string {
+	return "/dev/krpingN and the target in the kernel, write-through, CRC32C of all data"
+}
+
+func (k *krpingTarget) attach(ctx context.Context, s *site, disk string) (string, error) {
+	serve := fmt.Sprintf("krpingctl server --addr %s --port %d --block %s --backing %s", s.server.Addr(), k.port, kernelVolume, disk)
+	if _, err := s.run(ctx, s.server, serve); err != nil {
+		return "", err
+	}
+	return attachVolume(ctx, s, k.port, kernelVolume)
+}
+
+func (k *krpingTarget) detach(ctx context.Context, s *site) error {
+	err := detachVolume(ctx, s, kernelVolume)
+	_, stopped := s.run(ctx, s.server, ifHeld(kernelVolume)+"krpingctl stop --target "+kernelVolume)
+	return errors.Join(err, stopped)
+}
+
+// krpingBridge is krping with the target in user space.
+type krpingBridge struct {
+	port    int
+	process *lab.Process
+	out     *output.Buffer
+}
+
+const bridgeVolume = "bench-bridge"
+
+func (k *krpingBridge) name() string { return bridgeTarget }
+
+func (k *krpingBridge) about() string {
+	return "/dev/krpingN and krping-bridge, write-through, CRC32C of all data"
+}
+
+func (k *krpingBridge) attach(ctx context.Context, s *site, disk string) (string, error) {
+	serve := fmt.Sprintf("krping-bridge --listen %s:%d --volume %s=file:%s", s.server.Addr(), k.port, bridgeVolume, disk)
+	var err error
+	if k.process, k.out, err = s.spawn(ctx, s.server, serve, "listening on"); err != nil {
+		return "", err
+	}
+	device, err := attachVolume(ctx, s, k.port, bridgeVolume)
+	if err != nil {
+		return "", fmt.Errorf("%w\nkrping-bridge: %s", err, k.out.String())
+	}
+	return device, nil
+}
+
+func (k *krpingBridge) detach(ctx context.Context, s *site) error {
+	err := detachVolume(ctx, s, bridgeVolume)
+	if k.process == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	stopped := k.process.Signal(unix.SIGTERM)
+	if stopped == nil {
+		stopped = k.process.Wait(ctx)
+	}
+	if stopped != nil {
+		stopped = failure(s.server, "krping-bridge", k.out.String(), stopped)
+	}
+	return errors.Join(err, stopped)
+}
+
+func attachVolume(ctx context.Context, s *site, port int, volume string) (string, error) {
+	out, err := s.run(ctx, s.client, fmt.Sprintf("krpingctl client --addr %s --port %d --block %s", s.server.Addr(), port, volume))
+	return strings.TrimSpace(out), err
+}
+
+func detachVolume(ctx context.Context, s *site, volume string) error {
+	_, err := s.run(ctx, s.client, ifHeld(volume)+"krpingctl stop "+volume)
+	return err
+}
+
+// ifHeld ends a script that undoes a volume's session where there is none.
+func ifHeld(volume string) string {
+	return "grep -q ' name=" + volume + " ' /proc/krping_sessions || exit 0\n"
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package block
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// A target that hangs without any I/O in flight is noticed by its silence, and I/O goes on
+// when it has woken up: the one connection is fenced, the other made.
+func TestSilentTarget(t *testing.T) {
+	bridge := guest.StartBridge(t, 9820, storePath(t), "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9820, ",heartbeat=5"))
+	time.Sleep(6 * time.Second) // an idle session that is answered stays live
+	if s := guest.Session(t, "vol0"); s["state"] != "live" || s["reconnects"] != "0" {
+		t.Fatalf("state %s after %s reconnects while the target answered", s["state"], s["reconnects"])
+	}
+	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	guest.Eventually(t, 20*time.Second, "the silence is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+	if took := time.Since(start); took > 6*time.Second { // one second for a slow machine
+		t.Errorf("the silence was noticed after %v, want at most 5 s", took)
+	} else {
+		t.Logf("noticed after %v", took.Round(time.Millisecond))
+	}
+	wrote := writeInBackground(t, dev)
+	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-wrote:
+		if err != nil {
+			t.Errorf("write: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the write is stuck after the target went on")
+	}
+}
+
+// With fast_fail I/O fails while the target is lost, and works again when it is back.
+func TestFastFail(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9821, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9821, ",fast_fail=2,heartbeat=1"))
+	bridge.Kill()
+	start := time.Now()
+	if _, err := dev.WriteAt(aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("write: %v, want EIO", err)
+	}
+	if took := time.Since(start); took < time.Second || took > 10*time.Second {
+		t.Errorf("the write failed after %v, want about 2 s", took)
+	}
+	start = time.Now()
+	if _, err := dev.WriteAt(aligned(t, 4096), 0); !errors.Is(err, unix.EIO) || time.Since(start) > time.Second {
+		t.Errorf("the next write: %v after %v, want EIO at once", err, time.Since(start))
+	}
+	if state := guest.Session(t, "vol0")["state"]; state != "reconnecting" {
+		t.Errorf("state %s, want reconnecting", state)
+	}
+	guest.StartBridge(t, 9821, store, "16MiB")
+	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+		t.Errorf("write after the target's return: %v", err)
+	}
+}
+
+func TestDiscardAndWriteZeroes(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9822, store, "16MiB")
+	path := guest.Attach(t, 9822, "")
+	dev := openDirect(t, path)
+	ones := aligned(t, 1<<20)
+	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
+	if _, err := dev.WriteAt(ones, 0); err != nil {
+		t.Fatal(err)
+	}
+	guest.Run(t, "blkdiscard", "--zeroout", "--offset", "4096", "--length", "8192", path)
+	guest.Run(t, "blkdiscard", "--offset", "65536", "--length", "65536", path)
+	got, err := os.ReadFile(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros := make([]byte, 65536)
+	want := bytes.Clone(ones)
+	copy(want[4096:], zeros[:8192])
+	copy(want[65536:], zeros) // the bridge discards by making a hole
+	if !bytes.Equal(got[:1<<20], want) {
+		t.Error("the store does not hold what was written, zeroed and discarded")
+	}
+	if s := guest.Session(t, "vol0"); s["discards"] == "0" || s["zeroes"] == "0" || s["errors"] != "0" {
+		t.Errorf("discards=%s zeroes=%s errors=%s", s["discards"], s["zeroes"], s["errors"])
+	}
+}
+
+func TestResize(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9823, store, "16MiB")
+	dev := guest.Attach(t, 9823, ",heartbeat=2")
+	if err := os.Truncate(store, 24<<20); err != nil {
+		t.Fatal(err)
+	}
+	guest.Eventually(t, 10*time.Second, "the device has grown", func() bool {
+		return strings.TrimSpace(guest.Run(t, "blockdev", "--getsize64", dev)) == "25165824"
+	})
+	data := aligned(t, 4096)
+	if _, err := openDirect(t, dev).WriteAt(data, 24<<20-4096); err != nil {
+		t.Errorf("write at the new end: %v", err)
+	}
+	if s := guest.Session(t, "vol0"); s["size"] != "25165824" || s["reconnects"] != "0" {
+		t.Errorf("size=%s reconnects=%s", s["size"], s["reconnects"])
+	}
+}
