@@ -188,6 +188,24 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
+// A writer that comes after one that was killed goes on where its log ends.
+func TestLogGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for round := range 3 {
+		log, f, err := OpenLog(path, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seq, err := log.begin(0, 512); seq != uint64(round)+1 || err != nil || log.seed != 5 {
+			t.Errorf("write %d, %v, seed %d", seq, err, log.seed)
+		}
+		if _, err := f.WriteString("ack"); err != nil { // cut short
+			t.Fatal(err)
+		}
+		_ = f.Close()
+	}
+}
+
 func device(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "device")
 	if err := os.WriteFile(path, make([]byte, 4<<20), 0o600); err != nil {

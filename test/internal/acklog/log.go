@@ -10,9 +10,11 @@ package acklog
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 )
@@ -111,6 +113,39 @@ func (l *Log) Acked() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.acked
+}
+
+// OpenLog makes a log in a file, or goes on with the one that is there.
+func OpenLog(path string, seed uint64) (*Log, *os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the log: %w", err)
+	}
+	l, err := openLog(f, seed)
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return l, f, nil
+}
+
+func openLog(f *os.File, seed uint64) (*Log, error) {
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) == 0 {
+		return NewLog(seed, f)
+	}
+	if err := f.Truncate(int64(bytes.LastIndexByte(data, '\n') + 1)); err != nil {
+		return nil, err
+	}
+	l, err := ReadLog(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	l.out = f
+	return l, nil
 }
 
 // ReadLog reads what a log wrote. A last line that is cut short is not there: its writer

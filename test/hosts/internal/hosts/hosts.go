@@ -84,3 +84,26 @@ func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bo
 	}
 	h.T.Fatalf("not within %v: %s", limit, what)
 }
+
+// Restart boots the second VM again after its death, with the module.
+func (h *Hosts) Restart() *lab.VM {
+	h.T.Helper()
+	ctx, cancel := context.WithTimeout(h.T.Context(), 3*time.Minute)
+	defer cancel()
+	if err := h.Lab.Restart(ctx); err != nil {
+		h.T.Fatal(err)
+	}
+	if err := h.Lab.LoadModuleIn(ctx, h.Lab.VM(1)); err != nil {
+		h.T.Fatal(err)
+	}
+	return h.Lab.VM(1)
+}
+
+// Blocked returns the kernel stacks of the VM's tasks that sleep uninterruptibly.
+func (h *Hosts) Blocked(vm *lab.VM) string {
+	out, err := h.Try(vm, `for f in $(grep -ls '^State:.D' /proc/[0-9]*/task/*/status); do echo; cat ${f%status}comm ${f%status}stack; done`)
+	if err != nil {
+		out += err.Error()
+	}
+	return out
+}

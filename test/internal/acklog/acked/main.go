@@ -58,7 +58,7 @@ func writeCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&path, "log", "", "`file` that gets each record before the operation goes on")
+	f.StringVar(&path, "log", "", "`file` that gets each record before the operation goes on; one that exists is continued")
 	f.Uint64Var(&seed, "seed", 1, "of the data and of the choices")
 	f.IntVar(&load.Workers, "workers", 4, "operations at a time")
 	f.Int64Var(&load.Align, "align", 0, "`bytes` that offsets and lengths are a multiple of (default: the device's block)")
@@ -71,15 +71,11 @@ func writeCommand() *cobra.Command {
 }
 
 func write(ctx context.Context, load acklog.Load, path string, seed uint64) (err error) {
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("make the log: %w", err)
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	log, err := acklog.NewLog(seed, out)
+	log, out, err := acklog.OpenLog(path, seed)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, out.Close()) }()
 	run, err := load.Start(log)
 	if err != nil {
 		return err
