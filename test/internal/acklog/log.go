@@ -195,7 +195,7 @@ func (l *Log) replay(line string) (*Log, error) {
 		_ = l.ack(v[0]) // prints nothing
 	case "flush":
 		if flush, _ := l.beginFlush(); uint64(flush) != v[0] {
-			return nil, fmt.Errorf("flush %d is the %d.", v[0], flush)
+			return nil, fmt.Errorf("flush %d follows %d", v[0], flush-1)
 		}
 	case "flushed":
 		_ = l.flushed(int(v[0]))
