@@ -217,7 +217,6 @@ func TestAttachAndStopCycles(t *testing.T) {
 		if err := guest.Command("stop,block=vol0", patience); err != nil {
 			t.Fatalf("stop: %v", err)
 		}
-		r.left()
 		if err := guest.Command("client,addr="+guest.Addr(t)+",port="+strconv.Itoa(port)+",block=vol0,depth=16", patience); err != nil {
 			t.Fatalf("attach: %v", err)
 		}
@@ -231,6 +230,9 @@ func TestAttachAndStopCycles(t *testing.T) {
 		cycle()
 	}
 	each := time.Since(start) / time.Duration(cycles)
+	if data, err := os.ReadFile("/proc/krping_sessions"); err != nil || strings.Count(string(data), "\n") != 1 {
+		t.Errorf("%v: sessions: %s", err, data)
+	}
 	guest.Eventually(t, 20*time.Second, "RDMA resources are what they were: "+resources, func() bool {
 		return guest.Run(t, "rdma", "resource", "show") == resources
 	})

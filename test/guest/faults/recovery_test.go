@@ -7,6 +7,8 @@ package faults
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,6 +181,9 @@ func TestSilentTargetIsNoticedWhenIdle(t *testing.T) {
 }
 
 // The network device below the RDMA device goes down, which takes its routes away, and comes up.
+// Soft-RoCE moves its GSI queue pair to the error state for good when the connection manager
+// sends without a route: where that happens no connection can be made by anybody, and the
+// RDMA device has to be made anew. Nothing is lost, nothing fails.
 func TestLinkDownAndUp(t *testing.T) {
 	for _, d := range []time.Duration{500 * time.Millisecond, 7 * time.Second} {
 		t.Run(d.String(), func(t *testing.T) {
@@ -190,8 +195,23 @@ func TestLinkDownAndUp(t *testing.T) {
 			r.suffer("link down for "+d.String(), func(r *rig) {
 				guest.Run(t, "ip", "link", "set", "eth0", "down")
 				time.Sleep(d)
+				r.check(false)
+				acked := r.log.Acked()
 				guest.Run(t, "ip", "link", "set", "eth0", "up")
 				guest.Run(t, "ip", "-6", "addr", "replace", "fd77::1/64", "dev", "eth0", "nodad")
+				for end := time.Now().Add(resumeLimit + slow); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+					if r.log.Acked() > acked {
+						return
+					}
+				}
+				if _, err := guest.TryRun("timeout", "5", "rping", "-c", "-a", guest.Addr(t), "-p", strconv.Itoa(port), "-C", "1"); err != nil && strings.Contains(err.Error(), "exit status 124") {
+					t.Log("nobody can connect through rxe0 any more: it is made anew")
+				} else {
+					t.Errorf("I/O does not go on although others reach the target: %v", err)
+				}
+				removeDevice(t, r.bridge)
+				addDevice(t)
+				r.start()
 			})
 		})
 	}

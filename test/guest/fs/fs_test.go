@@ -39,6 +39,11 @@ func TestXFS(t *testing.T) {
 // run fills a file system and stresses it while its target is killed, and looks at every
 // byte and at its structure afterwards.
 func run(t *testing.T, port int, mkfs, fsck []string) {
+	began := time.Now()
+	step := func(what string) {
+		t.Logf("%s: %v", what, time.Since(began).Round(time.Millisecond))
+		began = time.Now()
+	}
 	store := filepath.Join(t.TempDir(), "vol0.img")
 	start := func() *guest.Bridge { return guest.StartBridge(t, port, store, size) }
 	bridge := start()
@@ -49,6 +54,7 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 		t.Fatal(err)
 	}
 	guest.Run(t, "mount", dev, dir)
+	step("make and mount")
 	t.Cleanup(func() { // if the test did not come so far
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Errorf("unmount: %v", err)
@@ -57,11 +63,11 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 	// killDuring runs work and kills the target at these times after its beginning.
 	killDuring := func(what string, work func() error, after ...time.Duration) {
 		t.Helper()
-		began := time.Now()
+		start := time.Now()
 		ended := make(chan error, 1)
 		go func() { ended <- work() }()
 		for _, d := range after {
-			time.Sleep(time.Until(began.Add(d)))
+			time.Sleep(time.Until(start.Add(d)))
 			bridge.Kill()
 			bridge = start()
 		}
@@ -73,7 +79,7 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 		case <-time.After(limit):
 			t.Fatalf("%s does not end%s", what, guest.BlockedTasks())
 		}
-		t.Logf("%s: %v", what, time.Since(began).Round(time.Millisecond))
+		step(what)
 	}
 
 	var sums map[string][32]byte
@@ -84,8 +90,10 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 		return syncFS(dir)
 	}, 2*time.Second)
 	guest.Run(t, "umount", dir)
+	step("unmount")
 	guest.Run(t, "mount", dev, dir)
 	verifyTree(t, filepath.Join(dir, "tree"), sums)
+	step("mount and verify")
 
 	last := max(12*time.Second, soak.Duration(t)/10)
 	killDuring("stress-ng", func() error {
@@ -95,7 +103,9 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 		return err
 	}, last/4, last*3/4)
 	guest.Run(t, "umount", dir)
+	step("unmount")
 	guest.Run(t, append(fsck, dev)...)
+	step("check")
 	guest.Run(t, "mount", dev, dir)
 	verifyTree(t, filepath.Join(dir, "tree"), sums)
 	guest.Run(t, "umount", dir)
@@ -105,7 +115,9 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
+	step("mount, verify and stop")
 	guest.Run(t, append(fsck, store)...)
+	step("check the store")
 }
 
 func syncFS(dir string) error {
