@@ -212,7 +212,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 	if soak.Duration(t) > 0 {
 		cycles = 1000
 	}
-	r := newRig(t, "16MiB", "")
+	newRig(t, "16MiB", "")
 	cycle := func() {
 		if err := guest.Command("stop,block=vol0", patience); err != nil {
 			t.Fatalf("stop: %v", err)

@@ -63,11 +63,11 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 	// killDuring runs work and kills the target at these times after its beginning.
 	killDuring := func(what string, work func() error, after ...time.Duration) {
 		t.Helper()
-		start := time.Now()
+		begun := time.Now()
 		ended := make(chan error, 1)
 		go func() { ended <- work() }()
 		for _, d := range after {
-			time.Sleep(time.Until(start.Add(d)))
+			time.Sleep(time.Until(begun.Add(d)))
 			bridge.Kill()
 			bridge = start()
 		}
