@@ -165,8 +165,8 @@ func badNetwork(netem string) func(r *rig) {
 		for i := range 2 {
 			r.Sh(r.Lab.VM(i), "modprobe sch_netem && tc qdisc add dev eth0 root netem "+netem)
 		}
-		r.progress(10)
-		time.Sleep(4 * time.Second)
+		r.progress(20)
+		time.Sleep(time.Second)
 		for i := range 2 {
 			r.Sh(r.Lab.VM(i), "tc qdisc del dev eth0 root")
 		}
