@@ -88,12 +88,13 @@ static int ioctl_digest(struct krping_session *s, void __user *arg)
 	ret = blk_status_to_errno(blk_execute_rq(rq, false));
 	blk_mq_free_request(rq);
 	if (ret)
-		return ret;
+		return ret == -ENOLINK ? -EIO : ret;
 	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;
 }
 
-static int krping_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
-			unsigned long arg)
+/* Of this disk and of a stack's head. */
+int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
+		      unsigned long arg)
 {
 	/* A partition's offsets are not the volume's. */
 	if (cmd != KRPING_IOC_DIGEST || bdev_is_partition(bdev))
@@ -108,8 +109,8 @@ static void krping_free_disk(struct gendisk *disk)
 
 static const struct block_device_operations krping_disk_ops = {
 	.owner		= THIS_MODULE,
-	.ioctl		= krping_ioctl,
-	.compat_ioctl	= krping_ioctl,	/* the structure is the same for 32 bits */
+	.ioctl		= krping_disk_ioctl,
+	.compat_ioctl	= krping_disk_ioctl,	/* the structure is the same for 32 bits */
 	.free_disk	= krping_free_disk,
 };
 
@@ -142,7 +143,10 @@ int krping_disk_alloc(struct krping_session *s)
 		blk_mq_free_tag_set(&s->tag_set);
 		return PTR_ERR(disk);
 	}
-	snprintf(disk->disk_name, sizeof(disk->disk_name), "krping%d", s->id);
+	if (s->stack)
+		disk->flags |= GENHD_FL_HIDDEN;
+	snprintf(disk->disk_name, sizeof(disk->disk_name), "krping%d%s", s->id,
+		 s->stack ? "target" : "");
 	disk->fops = &krping_disk_ops;
 	disk->private_data = s;
 	kref_get(&s->ref);
@@ -154,7 +158,11 @@ int krping_disk_alloc(struct krping_session *s)
 
 int krping_disk_add(struct krping_session *s)
 {
-	return add_disk(s->disk);
+	int ret = add_disk(s->disk);
+
+	if (ret)	/* then free_disk is not called */
+		krping_session_put(s);
+	return ret;
 }
 
 /* The target's volume has grown. */

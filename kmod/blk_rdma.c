@@ -3,11 +3,11 @@
  * The way of a request: mapped, put into a message as a command, posted; answered,
  * unmapped, checked, completed. And of what it uses: allocated, cancelled, freed.
  */
-#include <linux/crc32c.h>
 #include <linux/highmem.h>
 #include <linux/slab.h>
 
 #include "block.h"
+#include "crc.h"
 #include "log.h"
 #include "trace.h"
 
@@ -65,16 +65,6 @@ static bool is_large(struct krping_session *s, struct request *rq)
 	return moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
 }
 
-static u32 crc_begin(void)
-{
-	return ~0;
-}
-
-static u32 crc_end(u32 crc)
-{
-	return ~crc;
-}
-
 static u32 rq_crc(struct request *rq)
 {
 	struct req_iterator iter;
@@ -88,11 +78,6 @@ static u32 rq_crc(struct request *rq)
 		kunmap_local(data);
 	}
 	return crc_end(crc);
-}
-
-static u32 data_crc(const void *data, u32 len)
-{
-	return crc_end(crc32c(crc_begin(), data, len));
 }
 
 static void copy_from_rq(void *to, struct request *rq)
@@ -350,6 +335,11 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 	struct krping_slot *slot;
 	blk_status_t status;
 
+	if (s->stack) {		/* whoever asked counts and marks it */
+		rq->rq_flags |= RQF_QUIET;
+		if (READ_ONCE(s->state) != KRPING_SESSION_LIVE)
+			return BLK_STS_TRANSPORT;
+	}
 	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED || READ_ONCE(s->failing))
 		return BLK_STS_IOERR;
 	/* Recovery stops the queue, and waits for us, before it frees the slots. */
@@ -534,17 +524,12 @@ static int status_error(u8 status)
 	}
 }
 
-/* The data of a READ: into its pages if it came inline, and against its CRC. */
-static int finish_read(struct request *rq, const struct response *rsp)
+/* The data of a READ that came inline: against its CRC, and into its pages. */
+static int finish_inline_read(struct request *rq, const struct response *rsp)
 {
-	u32 crc;
+	u32 crc = data_crc(rsp->data, rsp->length);
 
-	if (rsp->data) {
-		crc = data_crc(rsp->data, rsp->length);
-		copy_to_rq(rq, rsp->data);
-	} else {
-		crc = rq_crc(rq);
-	}
+	copy_to_rq(rq, rsp->data);
 	return crc == rsp->crc ? 0 : -EBADMSG;
 }
 
@@ -617,18 +602,12 @@ static void note_mismatch(struct krping_session *s, struct request *rq)
 	}
 }
 
-static void finish(struct krping_queue *q, struct request *rq, const struct response *rsp)
+static void finish(struct krping_queue *q, struct request *rq, int error)
 {
 	struct krping_session *s = q->session;
 	struct krping_request *req = to_req(rq);
-	int error = status_error(rsp->status);
 
-	unmap_large(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
-	if (!error && req_op(rq) == REQ_OP_READ)
-		error = finish_read(rq, rsp);
-	else if (!error && is_digest(rq))
-		finish_digest(rq, rsp);
-	trace_done(q, rq, rq_data_dir(rq) == WRITE ? req->crc : rsp->crc, error);
+	trace_done(q, rq, req->crc, error);
 	if (error == -EBADMSG)
 		note_mismatch(s, rq);
 	if (!error)
@@ -637,6 +616,38 @@ static void finish(struct krping_queue *q, struct request *rq, const struct resp
 		krping_count(s->stats, KRPING_ERRORS, 1);
 	req->error = error;
 	blk_mq_complete_request(rq);
+}
+
+/* A CRC of up to a mebibyte has no place in a softirq. */
+static void finish_large_read(struct work_struct *work)
+{
+	struct krping_request *req = container_of(work, struct krping_request, work);
+	struct request *rq = blk_mq_rq_from_pdu(req);
+
+	finish(rq->mq_hctx->driver_data, rq, rq_crc(rq) == req->crc ? 0 : -EBADMSG);
+}
+
+static void accept_response(struct krping_queue *q, struct request *rq,
+			    const struct response *rsp)
+{
+	struct krping_request *req = to_req(rq);
+	int error = status_error(rsp->status);
+	bool large = req->nents;
+
+	unmap_large(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
+	if (req_op(rq) != REQ_OP_WRITE)
+		req->crc = rsp->crc;
+	if (!error && req_op(rq) == REQ_OP_READ) {
+		if (large) {
+			INIT_WORK(&req->work, finish_large_read);
+			krping_queue_check(&req->work);
+			return;
+		}
+		error = finish_inline_read(rq, rsp);
+	} else if (!error && is_digest(rq)) {
+		finish_digest(rq, rsp);
+	}
+	finish(q, rq, error);
 }
 
 static int read_message(struct krping_queue *q, const void *msg, const struct ib_wc *wc)
@@ -663,7 +674,7 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 		if (!rq)
 			return -EPROTO;
 		invalidated |= to_req(rq)->nents > 0;
-		finish(q, rq, &rsp);
+		accept_response(q, rq, &rsp);
 	}
 	return invalidated ? 0 : krping_violation(q, "it invalidated a key of no request",
 					   wc->ex.invalidate_rkey);
@@ -700,6 +711,8 @@ static blk_status_t blk_status(int error)
 		return BLK_STS_NOTSUPP;
 	case -ETIMEDOUT:
 		return BLK_STS_TIMEOUT;
+	case -ENOTCONN:
+		return BLK_STS_TRANSPORT;
 	default:
 		return BLK_STS_IOERR;
 	}
@@ -865,6 +878,11 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 	struct krping_request *req = to_req(rq);
 
 	unmap_large(q, slot, rq);
+	if (q->session->stack) {
+		req->error = -ENOTCONN;
+		blk_mq_complete_request(rq);
+		return;
+	}
 	if (is_digest(rq) || time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		req->error = is_digest(rq) ? -EIO : -ETIMEDOUT;

@@ -7,6 +7,7 @@
  *	heartbeat.c	asks a silent target for a sign of life
  *	blk.c		tag set, disk, what the block layer calls
  *	blk_rdma.c	a request becomes a command in a message, a response ends it
+ *	stack.h		a local backing beside the target, with a disk on top of both
  *
  * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
  */
@@ -16,13 +17,17 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/kref.h>
+#include <linux/mutex.h>
 #include <linux/seq_file.h>
 #include <linux/uuid.h>
 #include <linux/workqueue.h>
 
+#include "compat.h"
 #include "conn.h"
 #include "region.h"
 #include "stats.h"
+
+struct krping_stack;
 
 enum krping_session_state {
 	KRPING_SESSION_CONNECTING,	/* the writer of the command sets it up */
@@ -38,10 +43,11 @@ enum krping_session_state {
  * @retried:	its data did not match its CRC once
  * @retry:	for krping_complete_rq(): send it again instead of ending it
  * @error:	for krping_complete_rq(): negative errno or 0
- * @crc:	CRC32C of the data that was sent
+ * @crc:	CRC32C of the data that was sent, or that the target says it has sent
  * @wire_tag:	generation << KRPING_TAG_BITS | tag
  * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
  * @unflushed:	@session->write_seq when a flush was sent
+ * @work:	checks the data of a large READ
  * @digest:	what KRPING_IOC_DIGEST asks for, NULL for others
  *
  * Owned by the block layer until queue_rq, then by whoever takes it out of its slot
@@ -56,6 +62,7 @@ struct krping_request {
 	u16 wire_tag;
 	int nents;
 	u64 unflushed;
+	struct work_struct work;
 	struct krping_digest *digest;
 };
 
@@ -179,7 +186,7 @@ struct krping_grant {
  * @net:	referenced: the name space of whoever started the session
  * @peer:	address and port of the target
  * @ibdev:	name of the RDMA device of the last connection; under @lock
- * @lock:	protects @state, @lost_since, @ibdev, @failing
+ * @lock:	protects @state, @lost_since, @ibdev
  * @state:	enum krping_session_state
  * @no_wait:	being started or stopped: a loss fails the session instead of waiting
  * @aborted:	the connecting thread is to give up
@@ -187,7 +194,9 @@ struct krping_grant {
  * @lost_since:	jiffies, when the session stopped being live
  * @failing:	the loss lasts longer than fast_fail: requests fail until the session is live
  * @recovery:	the connecting thread of a session that is set up
- * @torn_down:	the queues are closed, no queue_rq() uses them; under @lock
+ * @torn_down:	the queues are closed, no queue_rq() uses them; under @hold_lock
+ * @hold_lock:	a mutex; protects @held, @failing, @torn_down
+ * @held:	requests wait in the block layer
  * @attempts:	to reconnect since the loss; the connecting thread's
  * @beat:	looks after the session while it has a disk
  * @capacity:	what the target said last, in bytes; the disk follows
@@ -199,6 +208,8 @@ struct krping_grant {
  * @flushed_seq: value of @write_seq that the last flush covered
  * @tag_set:	one hardware queue per queue
  * @disk:	NULL until the first connection
+ * @stack:	of mode=tap and mode=mirror: @disk is hidden, and nobody waits for a target that
+ *		is lost: requests fail. NULL for mode=remote. Constant while there is a @disk
  * @stats:	enum krping_block_counter
  */
 struct krping_session {
@@ -219,7 +230,9 @@ struct krping_session {
 	unsigned long lost_since;
 	bool failing;
 	struct delayed_work recovery;
+	struct mutex hold_lock;	/* what it protects: above */
 	bool torn_down;
+	bool held;
 	unsigned int attempts;
 	struct delayed_work beat;
 	u64 capacity;
@@ -232,6 +245,7 @@ struct krping_session {
 	atomic64_t flushed_seq;
 	struct blk_mq_tag_set tag_set;
 	struct gendisk *disk;
+	struct krping_stack *stack;
 	struct krping_stats __percpu *stats;
 };
 
@@ -253,6 +267,7 @@ void krping_session_abort(struct krping_session *s, bool force);
 void krping_recover(struct work_struct *work);
 void krping_session_fast_fail(struct krping_session *s);
 void krping_queue_work(struct delayed_work *work, unsigned long delay);
+void krping_queue_check(struct work_struct *work);
 extern const struct krping_conn_ops krping_queue_conn_ops;
 
 /* heartbeat.c */
@@ -269,6 +284,8 @@ int krping_disk_add(struct krping_session *s);
 void krping_disk_resize(struct krping_session *s, u64 capacity);
 void krping_disk_del(struct krping_session *s);
 void krping_disk_free(struct krping_session *s);
+int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
+		      unsigned long arg);
 
 /* blk_rdma.c */
 int krping_queue_alloc(struct krping_queue *q);

@@ -230,8 +230,17 @@ static int conn_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	return 0;
 }
 
-static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
-			      const struct rdma_cm_event *event)
+/**
+ * krping_conn_adopt - take the connection that a client asks for
+ * @conn:	idle
+ * @id:		new, of a RDMA_CM_EVENT_CONNECT_REQUEST whose handler calls this
+ * @event:	that event
+ *
+ * Return: 0: the handler returns 0, and @conn is closed by its owner. -EBUSY: @conn has a
+ * client already.
+ */
+int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
+		      const struct rdma_cm_event *event)
 {
 	bool taken;
 
@@ -258,7 +267,7 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 
 	switch (event->event) {
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		return on_connect_request(conn, id, event);
+		return krping_conn_adopt(conn, id, event);
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		on_device_removal(conn);
 		break;
@@ -316,53 +325,71 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
-#define LISTEN_BACKLOG	16
+#define LISTEN_BACKLOG	128
 
 /**
- * krping_conn_listen - wait for the request of one client
- * @conn:	idle; @conn->id is set with KRPING_CONN_REQUESTED
+ * krping_listen - wait for requests of clients
+ * @subject:	for the log, NULL not to log why it fails
+ * @handler:	of the events of the listener and, until it is adopted, of a new id
+ * @context:	the handler's
  * @net:	name space
  * @addr:	address and port to bind to
  *
  * Return: the listening id, which the caller destroys, or an ERR_PTR.
  */
-struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
-				      const struct sockaddr_storage *addr)
+struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler handler, void *context,
+				 struct net *net, const struct sockaddr_storage *addr)
 {
 	struct rdma_cm_id *id;
 	int ret;
 
-	id = rdma_create_id(net, listener_event, conn, RDMA_PS_TCP, IB_QPT_RC);
+	id = rdma_create_id(net, handler, context, RDMA_PS_TCP, IB_QPT_RC);
 	if (IS_ERR(id))
 		return id;
 	ret = rdma_bind_addr(id, (struct sockaddr *)addr);
 	if (ret) {
-		setup_failed(conn, "cannot bind: %s", ret == -EADDRINUSE ? "the port is in use" :
-			     "the address is on no RDMA device of this host");
+		if (subject)
+			krping_err_ratelimited(subject, "cannot bind: %s", ret == -EADDRINUSE ?
+					       "the port is in use" :
+					       "the address is on no RDMA device of this host");
 		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
 		goto destroy_id;
 	}
 	ret = rdma_listen(id, LISTEN_BACKLOG);
 	if (!ret)
 		return id;
-	setup_failed(conn, "cannot listen: %d", ret);
+	if (subject)
+		krping_err_ratelimited(subject, "cannot listen: %d", ret);
 destroy_id:
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
 }
 
-/* Return: 0 when the client has confirmed; on an error the caller closes @conn. */
-int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
-		       unsigned long timeout)
+/* krping_listen() for one client: @conn->id is set with KRPING_CONN_REQUESTED. */
+struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
+				      const struct sockaddr_storage *addr)
+{
+	return krping_listen(conn->subject, listener_event, conn, net, addr);
+}
+
+/* Return: 0: an event will tell of the client's confirmation, or of the loss. */
+int krping_conn_reply(struct krping_conn *conn, struct rdma_conn_param *param)
 {
 	int ret;
 
 	rdma_lock_handler(conn->id);
 	ret = rdma_accept(conn->id, param);
 	rdma_unlock_handler(conn->id);
-	if (ret)
-		return ret;
-	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+	return ret;
+}
+
+/* Return: 0 when the client has confirmed; on an error the caller closes @conn. */
+int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
+		       unsigned long timeout)
+{
+	int ret = krping_conn_reply(conn, param);
+
+	return ret ?: krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
 /**

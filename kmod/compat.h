@@ -8,6 +8,12 @@
 #include <linux/mmzone.h>
 #include <linux/version.h>
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+#include <linux/unaligned.h>
+#else
+#include <asm/unaligned.h>
+#endif
+
 /* Orders of contiguous memory, from 0, that the page allocator has. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
 #define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS
@@ -127,6 +133,84 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
 	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, q);
+	blk_queue_write_cache(q, limits->write_cache, limits->write_cache);
+	return disk;
+}
+#endif
+
+/**
+ * struct krping_head_limits - of a disk on top of others
+ * @backing:	below it, or NULL
+ * @target:	the same
+ * @block_size:	bytes
+ * @max_bytes:	of one operation
+ * @max_discard: sectors of one operation, 0: there is none
+ * @max_zeroes:	the same
+ * @write_cache: one below has one
+ */
+struct krping_head_limits {
+	struct block_device *backing;
+	struct block_device *target;
+	unsigned int block_size;
+	unsigned int max_bytes;
+	unsigned int max_discard;
+	unsigned int max_zeroes;
+	bool write_cache;
+};
+
+static inline void krping_stack_limits(struct queue_limits *lim, struct block_device *bdev)
+{
+	if (bdev)
+		blk_stack_limits(lim, &bdev_get_queue(bdev)->limits, get_start_sect(bdev));
+}
+
+/* Return: a disk for a driver with submit_bio, or an ERR_PTR. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+static inline struct gendisk *krping_alloc_head(const struct krping_head_limits *limits)
+{
+	struct queue_limits lim;
+
+	blk_set_stacking_limits(&lim);
+	lim.dma_alignment = KRPING_DMA_ALIGNMENT;
+	krping_stack_limits(&lim, limits->backing);
+	krping_stack_limits(&lim, limits->target);
+	lim.logical_block_size = max(lim.logical_block_size, limits->block_size);
+	lim.physical_block_size = max(lim.physical_block_size, limits->block_size);
+	lim.io_min = max(lim.io_min, limits->block_size);
+	lim.max_hw_sectors = min(lim.max_hw_sectors, limits->max_bytes >> SECTOR_SHIFT);
+	lim.max_hw_discard_sectors = limits->max_discard;
+	lim.max_write_zeroes_sectors = limits->max_zeroes;
+	lim.max_secure_erase_sectors = 0;
+	lim.features = BLK_FEAT_IO_STAT | BLK_FEAT_STABLE_WRITES;
+	if (limits->write_cache)
+		lim.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
+	return blk_alloc_disk(&lim, NUMA_NO_NODE);
+}
+#else
+static inline struct gendisk *krping_alloc_head(const struct krping_head_limits *limits)
+{
+	struct gendisk *disk = blk_alloc_disk(NUMA_NO_NODE);
+	struct request_queue *q;
+	struct queue_limits *lim;
+
+	if (!disk)
+		return ERR_PTR(-ENOMEM);
+	q = disk->queue;
+	lim = &q->limits;
+	blk_set_stacking_limits(lim);
+	lim->dma_alignment = KRPING_DMA_ALIGNMENT;
+	krping_stack_limits(lim, limits->backing);
+	krping_stack_limits(lim, limits->target);
+	blk_queue_logical_block_size(q, max(lim->logical_block_size, limits->block_size));
+	blk_queue_max_hw_sectors(q, min(lim->max_hw_sectors, limits->max_bytes >> SECTOR_SHIFT));
+	if (!lim->discard_granularity)
+		lim->discard_granularity = lim->logical_block_size;
+	blk_queue_max_discard_sectors(q, limits->max_discard);
+	blk_queue_max_write_zeroes_sectors(q, limits->max_zeroes);
+	blk_queue_max_secure_erase_sectors(q, 0);
+	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
+	blk_queue_flag_set(QUEUE_FLAG_IO_STAT, q);
+	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
 	blk_queue_write_cache(q, limits->write_cache, limits->write_cache);
 	return disk;
 }

@@ -54,6 +54,7 @@ struct krping_conn_ops {
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
  * @cq:		polled as krping_queue_attr said
+ * @cq_is_own:	@cq was made with a notify function
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_free()
  *
  * @id to @qp belong to the one thread that opens and closes the connection;
@@ -72,6 +73,7 @@ struct krping_conn {
 	struct rdma_cm_id *id;
 	struct ib_pd *pd;
 	struct ib_cq *cq;
+	bool cq_is_own;
 	struct ib_qp *qp;
 };
 
@@ -80,15 +82,22 @@ struct krping_conn {
  * @send_wr:	send queue depth
  * @recv_wr:	receive queue depth
  * @vector:	spreads connections over completion vectors
- * @poll:	where completions run
+ * @poll:	where completions run, without @notify
+ * @notify:	the owner polls the completion queue, and hears by this, in any context, that
+ *		there is something to poll; its context is the connection
  * @pd_flags:	IB_PD_*
+ * @send_sge:	pieces of memory that a work request of the send queue names; 0: one
+ * @rw_ctxs:	send queue entries for rdma_rw beside @send_wr, in RDMA READs and WRITEs
  */
 struct krping_queue_attr {
 	u32 send_wr;
 	u32 recv_wr;
 	u32 vector;
 	enum ib_poll_context poll;
+	ib_comp_handler notify;
 	unsigned int pd_flags;
+	u32 send_sge;
+	u32 rw_ctxs;
 };
 
 /* cm.c */
@@ -103,9 +112,14 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 		     const struct sockaddr_storage *peer, int tos, unsigned long timeout);
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout);
+struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler handler, void *context,
+				 struct net *net, const struct sockaddr_storage *addr);
+int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
+		      const struct rdma_cm_event *event);
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 				      const struct sockaddr_storage *addr);
 void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *conn);
+int krping_conn_reply(struct krping_conn *conn, struct rdma_conn_param *param);
 int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout);
 int krping_sockaddr(const struct krping_options *opt, struct net *net,

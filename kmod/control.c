@@ -11,6 +11,7 @@
 #include "log.h"
 #include "options.h"
 #include "result.h"
+#include "target.h"
 #include "thread.h"
 
 #define COMMANDS_NAME	"krping"
@@ -92,9 +93,10 @@ static int run(struct command_file *cf, char *text, size_t len)
 	case KRPING_BLOCK_CLIENT:
 		return krping_session_start(&opt);
 	case KRPING_BLOCK_STOP:
-		return krping_session_stop(opt.block, opt.force);
+		return opt.target ? krping_volume_stop(opt.block) :
+				    krping_session_stop(opt.block, opt.force);
 	case KRPING_BLOCK_SERVER:
-		return -EOPNOTSUPP;
+		return krping_volume_start(&opt);
 	}
 	return -EINVAL;
 }
@@ -181,6 +183,7 @@ static int results_show(struct seq_file *seq, void *unused)
 static int sessions_show(struct seq_file *seq, void *unused)
 {
 	krping_sessions_show(seq);
+	krping_volumes_show(seq);
 	return 0;
 }
 

@@ -6,6 +6,8 @@
 #include "block.h"
 #include "control.h"
 #include "result.h"
+#include "stack.h"
+#include "target.h"
 
 static int __init krping_init(void)
 {
@@ -14,22 +16,40 @@ static int __init krping_init(void)
 	ret = krping_recovery_init();
 	if (ret)
 		return ret;
-	ret = krping_control_init();
+	ret = krping_target_init();
 	if (ret)
 		goto recovery_exit;
+	ret = krping_tap_init();
+	if (ret)
+		goto target_exit;
+	ret = krping_mirror_init();
+	if (ret)
+		goto tap_exit;
+	ret = krping_control_init();
+	if (ret)
+		goto mirror_exit;
 	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
 	return 0;
 
+mirror_exit:
+	krping_mirror_exit();
+tap_exit:
+	krping_tap_exit();
+target_exit:
+	krping_target_exit();
 recovery_exit:
 	krping_recovery_exit();
 	return ret;
 }
 
-/* Running commands and sessions hold a reference: none exist here. */
+/* Running commands, sessions and volumes hold a reference: none exist here. */
 static void __exit krping_exit(void)
 {
 	krping_control_exit();
 	krping_results_exit();
+	krping_mirror_exit();
+	krping_tap_exit();
+	krping_target_exit();
 	krping_recovery_exit();
 }
 

@@ -14,6 +14,30 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 	return -EINVAL;
 }
 
+static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_queue_attr *want,
+			      u32 cqe)
+{
+	struct ib_device *dev = conn->id->device;
+	struct ib_cq_init_attr attr = {
+		.cqe = cqe,
+		.comp_vector = want->vector % dev->num_comp_vectors,
+	};
+
+	conn->cq_is_own = want->notify;
+	if (want->notify)
+		return ib_create_cq(dev, want->notify, NULL, conn, &attr);
+	return ib_alloc_cq(dev, conn, cqe, attr.comp_vector, want->poll);
+}
+
+static void free_cq(struct krping_conn *conn)
+{
+	if (conn->cq_is_own)
+		ib_destroy_cq(conn->cq);
+	else
+		ib_free_cq(conn->cq);
+	conn->cq = NULL;
+}
+
 /**
  * krping_conn_alloc - PD, CQ and QP on the device that the CM has found
  * @conn:	with an id that has a device
@@ -30,11 +54,14 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 		.cap = {
 			.max_send_wr = want->send_wr + 1,	/* 1 = drain */
 			.max_recv_wr = want->recv_wr + 1,	/* 1 = drain */
-			.max_send_sge = 1,
+			.max_send_sge = want->send_sge ?: 1,
 			.max_recv_sge = 1,
+			.max_rdma_ctxs = want->rw_ctxs,
 		},
 	};
-	u32 cqe = attr.cap.max_send_wr + attr.cap.max_recv_wr;
+	/* 3 = READ or WRITE, and on devices that register memory for it REG_MR and INV */
+	u32 send_wr = want->send_wr + 3 * want->rw_ctxs + 1;
+	u32 cqe = send_wr + attr.cap.max_recv_wr;
 	int ret;
 
 	if (!(dev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
@@ -42,7 +69,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 		return -EOPNOTSUPP;
 	}
 	ret = krping_conn_check_limit(conn, "work requests in a queue",
-				      max(want->send_wr, want->recv_wr) + 1,
+				      max(send_wr, want->recv_wr + 1),
 				      max(dev->attrs.max_qp_wr, 0));
 	if (!ret)
 		ret = krping_conn_check_limit(conn, "completion queue entries", cqe,
@@ -55,8 +82,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 		ret = PTR_ERR(conn->pd);
 		goto no_pd;
 	}
-	conn->cq = ib_alloc_cq(dev, conn, cqe, want->vector % dev->num_comp_vectors,
-			       want->poll);
+	conn->cq = alloc_cq(conn, want, cqe);
 	if (IS_ERR(conn->cq)) {
 		ret = PTR_ERR(conn->cq);
 		goto no_cq;
@@ -70,7 +96,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 	return 0;
 
 no_qp:
-	ib_free_cq(conn->cq);
+	free_cq(conn);
 no_cq:
 	ib_dealloc_pd(conn->pd);
 no_pd:
@@ -88,8 +114,7 @@ void krping_conn_free(struct krping_conn *conn)
 		return;
 	rdma_destroy_qp(conn->id);
 	conn->qp = NULL;
-	ib_free_cq(conn->cq);
-	conn->cq = NULL;
+	free_cq(conn);
 	ib_dealloc_pd(conn->pd);
 	conn->pd = NULL;
 }

@@ -9,6 +9,7 @@
 
 #include "block.h"
 #include "log.h"
+#include "stack.h"
 #include "trace.h"
 
 #define RECONNECT_TIMEOUT	(3 * HZ)	/* of one attempt for one queue */
@@ -18,12 +19,26 @@
 #define MAX_MESSAGE		65536		/* that we are ready to allocate buffers of */
 #define MAX_DATA		SZ_1M
 
-static struct workqueue_struct *krping_wq;
+static struct workqueue_struct *krping_wq;	/* connects, looks after sessions */
+static struct workqueue_struct *check_wq;	/* checks data */
 
 int krping_recovery_init(void)
 {
 	krping_wq = alloc_workqueue("krping", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	return krping_wq ? 0 : -ENOMEM;
+	if (!krping_wq)
+		return -ENOMEM;
+	check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	if (!check_wq) {
+		destroy_workqueue(krping_wq);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+/* A request's own work: the request is not completed before it runs. */
+void krping_queue_check(struct work_struct *work)
+{
+	queue_work(check_wq, work);
 }
 
 /* On the queue of what a session does beside I/O. */
@@ -34,6 +49,7 @@ void krping_queue_work(struct delayed_work *work, unsigned long delay)
 
 void krping_recovery_exit(void)
 {
+	destroy_workqueue(check_wq);
 	destroy_workqueue(krping_wq);
 }
 
@@ -182,9 +198,13 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	if (q->index)
 		return -EAGAIN;		/* it restarted between two queues */
 	if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq)) {
-		krping_err(s->subject,
-			   "the target restarted and has lost writes that were not flushed");
-		return -ESTALE;
+		if (!s->stack) {
+			krping_err(s->subject,
+				   "the target restarted and has lost writes that were not flushed");
+			return -ESTALE;
+		}
+		krping_stack_forgotten(s);
+		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
 	}
 	s->grant.epoch = grant->epoch;
 	return 0;
@@ -203,7 +223,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
-		.poll = IB_POLL_WORKQUEUE,
+		.poll = IB_POLL_SOFTIRQ,
 	};
 	struct krping_grant grant;
 	struct krping_hello hello;
@@ -315,7 +335,8 @@ void krping_session_lost(struct krping_session *s, int error)
 	}
 	spin_unlock_bh(&s->lock);
 	if (lost)
-		krping_warn_ratelimited(s->subject, "connection lost (%d), requests wait", error);
+		krping_warn_ratelimited(s->subject, "connection lost (%d)%s", error,
+					s->stack ? "" : ", requests wait");
 }
 
 /* Requests may run; a queue that was lost meanwhile is noticed here. */
@@ -361,23 +382,22 @@ void krping_session_abort(struct krping_session *s, bool force)
 	mod_delayed_work(krping_wq, &s->recovery, 0);
 }
 
-/* What waits is given to queue_rq() again. */
-static void release_requests(struct krping_session *s)
+/* No queue_rq runs from here on. Called with s->hold_lock held. */
+static void hold_requests(struct krping_session *s)
 {
-	blk_mq_unquiesce_queue(s->disk->queue);
-	blk_mq_kick_requeue_list(s->disk->queue);
+	if (s->held)
+		return;
+	s->held = true;
+	blk_mq_quiesce_queue(s->disk->queue);
 }
 
-/* Return: requests wait until they are released. */
-static bool stop_failing(struct krping_session *s)
+/* What waits is given to queue_rq() again. Called with s->hold_lock held. */
+static void release_requests(struct krping_session *s)
 {
-	bool waiting;
-
-	spin_lock_bh(&s->lock);
-	waiting = !s->failing;
-	WRITE_ONCE(s->failing, false);
-	spin_unlock_bh(&s->lock);
-	return waiting;
+	if (s->held)
+		blk_mq_unquiesce_queue(s->disk->queue);
+	s->held = false;
+	blk_mq_kick_requeue_list(s->disk->queue);
 }
 
 static void session_fail(struct krping_session *s, const char *why)
@@ -385,9 +405,11 @@ static void session_fail(struct krping_session *s, const char *why)
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_FAILED);
 	spin_unlock_bh(&s->lock);
-	krping_err(s->subject, "%s: I/O fails from now on", why);
-	if (stop_failing(s))
-		release_requests(s);
+	krping_err(s->subject, "%s: I/O %s from now on", why,
+		   s->stack ? "is local" : "fails");
+	mutex_lock(&s->hold_lock);
+	release_requests(s);
+	mutex_unlock(&s->hold_lock);
 }
 
 /**
@@ -398,20 +420,17 @@ static void session_fail(struct krping_session *s, const char *why)
  */
 void krping_session_fast_fail(struct krping_session *s)
 {
-	bool begin;
-
-	if (!s->opt.fast_fail || time_before(jiffies, s->lost_since + s->opt.fast_fail * HZ))
+	if (!s->opt.fast_fail || s->stack ||
+	    time_before(jiffies, s->lost_since + s->opt.fast_fail * HZ))
 		return;
-	spin_lock_bh(&s->lock);
-	begin = s->state == KRPING_SESSION_RECONNECTING && s->torn_down && !s->failing;
-	if (begin)
+	mutex_lock(&s->hold_lock);
+	if (s->torn_down && !s->failing) {
+		krping_warn(s->subject, "the target is lost for %u s: I/O fails until it is back",
+			    s->opt.fast_fail);
 		WRITE_ONCE(s->failing, true);
-	spin_unlock_bh(&s->lock);
-	if (!begin)
-		return;
-	krping_warn(s->subject, "the target is lost for %u s: I/O fails until it is back",
-		    s->opt.fast_fail);
-	release_requests(s);
+		release_requests(s);
+	}
+	mutex_unlock(&s->hold_lock);
 }
 
 static unsigned long backoff(struct krping_session *s)
@@ -424,19 +443,19 @@ static unsigned long backoff(struct krping_session *s)
 
 static void resume(struct krping_session *s)
 {
-	bool waiting;
-
 	s->attempts = 0;
 	krping_count(s->stats, KRPING_RECONNECTS, 1);
 	krping_info(s->subject, "reconnected after %u ms",
 		    jiffies_to_msecs(jiffies - s->lost_since));
-	spin_lock_bh(&s->lock);
+	mutex_lock(&s->hold_lock);
+	hold_requests(s);	/* or queue_rq might see the state and not the queues */
 	s->torn_down = false;
-	spin_unlock_bh(&s->lock);
-	waiting = stop_failing(s);
+	WRITE_ONCE(s->failing, false);
 	krping_session_go_live(s);
-	if (waiting)
-		release_requests(s);
+	release_requests(s);
+	mutex_unlock(&s->hold_lock);
+	if (s->stack)
+		krping_stack_live(s);
 }
 
 static void reconnect(struct krping_session *s)
@@ -447,7 +466,7 @@ static void reconnect(struct krping_session *s)
 		session_fail(s, "the target was lost while the session is started or stopped");
 		return;
 	}
-	if (time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
+	if (!s->stack && time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
 		session_fail(s, "the target has not come back in time");
 		return;
 	}
@@ -464,6 +483,17 @@ static void reconnect(struct krping_session *s)
 	queue_delayed_work(krping_wq, &s->recovery, backoff(s));
 }
 
+static void tear_down(struct krping_session *s)
+{
+	mutex_lock(&s->hold_lock);
+	hold_requests(s);
+	krping_session_disconnect(s);
+	s->torn_down = true;
+	if (s->stack)	/* nobody waits: they fail until it is live */
+		release_requests(s);
+	mutex_unlock(&s->hold_lock);
+}
+
 /* Work of a session that was live: what is broken is taken down, then built again. */
 void krping_recover(struct work_struct *work)
 {
@@ -474,13 +504,8 @@ void krping_recover(struct work_struct *work)
 	if (READ_ONCE(s->forced))	/* and the time is over */
 		krping_session_lost(s, -ETIMEDOUT);
 	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING) {
-		if (!s->torn_down) {
-			blk_mq_quiesce_queue(s->disk->queue);
-			krping_session_disconnect(s);
-			spin_lock_bh(&s->lock);
-			s->torn_down = true;
-			spin_unlock_bh(&s->lock);
-		}
+		if (!s->torn_down)
+			tear_down(s);
 		reconnect(s);
 	}
 	memalloc_noio_restore(flags);

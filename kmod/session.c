@@ -8,6 +8,7 @@
 
 #include "block.h"
 #include "log.h"
+#include "stack.h"
 #include "trace.h"
 
 static DEFINE_MUTEX(krping_sessions_lock);	/* protects the list */
@@ -20,6 +21,12 @@ static const char *const state_names[] = {
 	[KRPING_SESSION_RECONNECTING]	= "reconnecting",
 	[KRPING_SESSION_FAILED]		= "failed",
 	[KRPING_SESSION_STOPPING]	= "stopping",
+};
+
+static const char *const mode_names[] = {
+	[KRPING_MODE_REMOTE]	= "remote",
+	[KRPING_MODE_TAP]	= "tap",
+	[KRPING_MODE_MIRROR]	= "mirror",
 };
 
 /* Called with s->lock held. */
@@ -56,6 +63,7 @@ static struct krping_session *session_alloc(const struct krping_options *opt)
 	s->net = get_net(current->nsproxy->net_ns);
 	uuid_gen(&s->uuid);
 	spin_lock_init(&s->lock);
+	mutex_init(&s->hold_lock);
 	INIT_DELAYED_WORK(&s->recovery, krping_recover);
 	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
 	for (i = 0; i < s->nr_queues; i++) {
@@ -83,6 +91,7 @@ static void session_free(struct kref *ref)
 {
 	struct krping_session *s = container_of(ref, struct krping_session, ref);
 
+	krping_stack_free(s);
 	put_net(s->net);
 	ida_free(&krping_ids, s->id);
 	kfree(s->queues);
@@ -127,6 +136,12 @@ static void session_unlist(struct krping_session *s)
 	mutex_unlock(&krping_sessions_lock);
 }
 
+/* What applications open. */
+static struct gendisk *session_disk(struct krping_session *s)
+{
+	return s->stack ? s->stack->head : s->disk;
+}
+
 /* From a connected session to one with a disk; undoes what it did on an error. */
 static int session_add_disk(struct krping_session *s)
 {
@@ -146,8 +161,13 @@ static int session_add_disk(struct krping_session *s)
 	ret = krping_disk_add(s);
 	if (ret)
 		goto free_disk;
-	krping_info(s->subject, "%s: %llu bytes, %u queues of %u, %s%s", s->disk->disk_name,
-		    s->grant.capacity, s->nr_queues, s->grant.depth,
+	if (s->stack) {
+		ret = krping_stack_add(s);
+		if (ret)
+			goto del_disk;
+	}
+	krping_info(s->subject, "%s: %llu bytes, %u queues of %u, %s%s",
+		    session_disk(s)->disk_name, s->grant.capacity, s->nr_queues, s->grant.depth,
 		    s->grant.writeback ? "writeback" : "write-through",
 		    s->grant.read_only ? ", read-only" : "");
 	spin_lock_bh(&s->lock);
@@ -158,6 +178,9 @@ static int session_add_disk(struct krping_session *s)
 	if (live)
 		return 0;	/* from here on a stop may free the session */
 	ret = -ECONNRESET;
+	if (s->stack)
+		krping_stack_del(s);
+del_disk:
 	krping_disk_del(s);
 free_disk:
 	/* The loss may be queued but not run: it must find the disk, or not run. */
@@ -197,6 +220,9 @@ int krping_session_start(const struct krping_options *opt)
 		krping_err_ratelimited(s->subject, "a session of that name exists");
 		goto put_session;
 	}
+	ret = krping_stack_open(s);
+	if (ret)
+		goto unlist;
 	ret = krping_session_connect(s, CONNECT_TIMEOUT);
 	if (ret)
 		goto unlist;
@@ -209,6 +235,7 @@ disconnect:
 	krping_session_disconnect(s);
 unlist:
 	session_unlist(s);
+	krping_stack_close(s);	/* the listing looks into it */
 put_session:
 	krping_session_put(s);
 	return ret;
@@ -232,7 +259,7 @@ static struct krping_session *session_take(const char *name, bool force)
 		ret = -ENOENT;
 	else if (READ_ONCE(s->state) == KRPING_SESSION_CONNECTING || s->no_wait)
 		ret = refuse_stop(s, "it is being started or stopped");
-	else if (!force && disk_openers(s->disk))
+	else if (!force && disk_openers(session_disk(s)))
 		ret = refuse_stop(s, "its device is in use: close it, or stop it with force");
 	else
 		WRITE_ONCE(s->no_wait, true);
@@ -257,6 +284,8 @@ int krping_session_stop(const char *name, bool force)
 	if (IS_ERR(s))
 		return PTR_ERR(s);
 	krping_session_abort(s, force);
+	if (s->stack)
+		krping_stack_del(s);
 	krping_disk_del(s);
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
@@ -265,8 +294,9 @@ int krping_session_stop(const char *name, bool force)
 	cancel_delayed_work_sync(&s->recovery);
 	krping_session_disconnect(s);
 	session_unlist(s);
-	krping_info(s->subject, "%s stopped", s->disk->disk_name);
+	krping_info(s->subject, "%s stopped", session_disk(s)->disk_name);
 	krping_disk_free(s);
+	krping_stack_close(s);
 	krping_session_put(s);
 	return 0;
 }
@@ -299,15 +329,19 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	for (i = 0; i < s->nr_queues; i++)
 		inflight += READ_ONCE(s->queues[i].nr_inflight);
 
-	seq_printf(seq, "id=%d name=%s role=client mode=remote dev=krping%d state=%s peer=%pISpc ibdev=%s",
-		   s->id, s->opt.block, s->id, state_names[READ_ONCE(s->state)], &s->peer, ibdev);
+	seq_printf(seq, "id=%d name=%s role=client mode=%s dev=krping%d state=%s peer=%pISpc ibdev=%s",
+		   s->id, s->opt.block, mode_names[s->opt.mode], s->id,
+		   state_names[READ_ONCE(s->state)], &s->peer, ibdev);
 	seq_printf(seq, " size=%llu block_size=%u writeback=%d read_only=%d queues=%u depth=%u inflight=%u",
 		   s->grant.capacity, s->grant.block_size, s->grant.writeback,
 		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
 	for (i = 0; i < KRPING_BLOCK_COUNTERS; i++)
 		seq_printf(seq, " %s=%llu", names[i], krping_stats_sum(s->stats, i));
-	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u\n", s->opt.timeout,
+	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
 		   s->opt.fast_fail, s->opt.heartbeat);
+	if (smp_load_acquire(&s->stack))	/* pairs with krping_stack_open() */
+		krping_stack_show(s, seq);
+	seq_putc(seq, '\n');
 }
 
 void krping_sessions_show(struct seq_file *seq)

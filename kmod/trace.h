@@ -92,6 +92,60 @@ TRACE_EVENT(krping_session_state,
 		      show_krping_session_state(__entry->new))
 );
 
+#define show_krping_tap_op(op)				\
+	__print_flags(op, "|",				\
+		      { 1, "READ" },			\
+		      { 2, "WRITE" },			\
+		      { 4, "FLUSH" },			\
+		      { 8, "DISCARD" })
+
+#define show_krping_drop(reason)			\
+	__print_symbolic(reason,			\
+			 { 0, "lost" },			\
+			 { 1, "full" },			\
+			 { 2, "memory" },		\
+			 { 3, "error" })
+
+TRACE_EVENT(krping_tap_drop,
+	    TP_PROTO(u32 session, u8 op, u8 reason, u64 sector, u64 bytes),
+	    TP_ARGS(session, op, reason, sector, bytes),
+	    TP_STRUCT__entry(__field(u64, sector)
+			     __field(u64, bytes)
+			     __field(u32, session)
+			     __field(u8, op)
+			     __field(u8, reason)
+	    ),
+	    TP_fast_assign(__entry->sector = sector;
+			   __entry->bytes = bytes;
+			   __entry->session = session;
+			   __entry->op = op;
+			   __entry->reason = reason;
+	    ),
+	    TP_printk("session=%u op=%s sector=%llu bytes=%llu reason=%s", __entry->session,
+		      show_krping_tap_op(__entry->op), __entry->sector, __entry->bytes,
+		      show_krping_drop(__entry->reason))
+);
+
+TRACE_EVENT(krping_tap_mismatch,
+	    TP_PROTO(u32 session, u64 sector, u32 bytes, u32 local, u32 remote),
+	    TP_ARGS(session, sector, bytes, local, remote),
+	    TP_STRUCT__entry(__field(u64, sector)
+			     __field(u32, session)
+			     __field(u32, bytes)
+			     __field(u32, local)
+			     __field(u32, remote)
+	    ),
+	    TP_fast_assign(__entry->sector = sector;
+			   __entry->session = session;
+			   __entry->bytes = bytes;
+			   __entry->local = local;
+			   __entry->remote = remote;
+	    ),
+	    TP_printk("session=%u sector=%llu bytes=%u local=0x%08x remote=0x%08x",
+		      __entry->session, __entry->sector, __entry->bytes, __entry->local,
+		      __entry->remote)
+);
+
 #endif /* KRPING_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

@@ -33,6 +33,15 @@ func TestFilesOfAMount(t *testing.T) {
 	if s.Device() != "/dev/krping1" || s.Peer != "[fd77::1]:9999" || s.Size != 1<<30 || !s.Writeback || s.Other["new_key"] != "7" || s.Timeout != 600 {
 		t.Errorf("session %+v", s)
 	}
+	tap, err := fs.Session("vol2")
+	wantTap := Tap{Forwarded: 340, ForwardedBytes: 1392640, Skipped: 12, Dropped: 5, DroppedBytes: 20480, DropsLost: 3, DropsFull: 2, Mismatches: 1, Unchecked: 4, Queued: 6}
+	if err != nil || tap.Tap == nil || *tap.Tap != wantTap || tap.Backing != "/dev/vdb" || tap.DirtyBytes != 131072 || len(tap.Other) > 0 {
+		t.Errorf("session of mode=tap: %+v, %+v, %v", tap, tap.Tap, err)
+	}
+	mirror, err := fs.Session("vol3")
+	if err != nil || mirror.Tap != nil || mirror.Mirror != "degraded" || mirror.DirtyBytes != 65536 || len(mirror.Other) > 0 {
+		t.Errorf("session of mode=mirror: %+v, %v", mirror, err)
+	}
 	if _, err := fs.Session("vol9"); !errors.Is(err, ErrNoSession) {
 		t.Errorf("unknown session: %v, want ErrNoSession", err)
 	}

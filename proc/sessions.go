@@ -46,8 +46,29 @@ type Session struct {
 	Timeout    uint64 `json:"timeout"`   // seconds
 	FastFail   uint64 `json:"fast_fail"` // seconds, 0: none
 	Heartbeat  uint64 `json:"heartbeat"` // seconds, 0: none
+	Backing    string `json:"backing,omitempty"`
+	Mirror     string `json:"mirror,omitempty"` // insync, degraded, resync
+	Tap        *Tap   `json:"tap,omitempty"`
+	DirtyBytes uint64 `json:"dirty_bytes,omitempty"` // of chunks that the target lacks
 	// Other holds keys that this version does not know.
 	Other map[string]string `json:"other,omitempty"`
+}
+
+// Tap counts what a session of mode=tap did with the bios of its disk. What matched its
+// filter was forwarded or dropped.
+type Tap struct {
+	Forwarded      uint64 `json:"forwarded"`
+	ForwardedBytes uint64 `json:"forwarded_bytes"`
+	Skipped        uint64 `json:"skipped"` // did not match
+	Dropped        uint64 `json:"dropped"`
+	DroppedBytes   uint64 `json:"dropped_bytes"`
+	DropsLost      uint64 `json:"drops_lost"`   // the target was not there
+	DropsFull      uint64 `json:"drops_full"`   // too much was waiting
+	DropsMemory    uint64 `json:"drops_memory"` // there was none
+	DropsError     uint64 `json:"drops_error"`  // the backing or the target failed it
+	Mismatches     uint64 `json:"mismatches"`   // reads of which the target has other data
+	Unchecked      uint64 `json:"unchecked"`    // reads that could not be compared
+	Queued         uint64 `json:"queued"`       // copies without an answer
 }
 
 // Device returns the path of the session's block device.
@@ -98,8 +119,9 @@ func parseSession(line string) (Session, error) {
 	var s Session
 	texts := map[string]*string{
 		"name": &s.Name, "role": &s.Role, "mode": &s.Mode, "dev": &s.Dev,
-		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev,
+		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev, "backing": &s.Backing, "mirror": &s.Mirror,
 	}
+	var tap Tap
 	numbers := map[string]*uint64{
 		"size": &s.Size, "block_size": &s.BlockSize, "queues": &s.Queues, "depth": &s.Depth,
 		"inflight": &s.Inflight, "reads": &s.Reads, "writes": &s.Writes, "flushes": &s.Flushes,
@@ -107,6 +129,11 @@ func parseSession(line string) (Session, error) {
 		"messages": &s.Messages, "errors": &s.Errors, "crc_errors": &s.CRCErrors,
 		"retries": &s.Retries, "reconnects": &s.Reconnects, "timeout": &s.Timeout,
 		"stalls": &s.Stalls, "fast_fail": &s.FastFail, "heartbeat": &s.Heartbeat,
+		"dirty_bytes": &s.DirtyBytes,
+		"forwarded":   &tap.Forwarded, "forwarded_bytes": &tap.ForwardedBytes, "skipped": &tap.Skipped,
+		"dropped": &tap.Dropped, "dropped_bytes": &tap.DroppedBytes, "drops_lost": &tap.DropsLost,
+		"drops_full": &tap.DropsFull, "drops_memory": &tap.DropsMemory, "drops_error": &tap.DropsError,
+		"mismatches": &tap.Mismatches, "unchecked": &tap.Unchecked, "queued": &tap.Queued,
 	}
 	flags := map[string]*bool{"writeback": &s.Writeback, "read_only": &s.ReadOnly}
 	for _, field := range strings.Fields(line) {
@@ -133,6 +160,9 @@ func parseSession(line string) (Session, error) {
 		if err != nil {
 			return s, fmt.Errorf("%s: %w", key, err)
 		}
+	}
+	if s.Mode == "tap" {
+		s.Tap = &tap
 	}
 	if s.Name == "" {
 		return s, errors.New("has no name")

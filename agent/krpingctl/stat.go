@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"krping/agent/status"
+	"krping/proc"
 )
 
 func statCommand(p *program) *cobra.Command {
@@ -81,6 +82,7 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		}
 		fmt.Fprintln(w)
 	}
+	writeModes(w, s.Sessions)
 	if len(s.Devices) > 0 {
 		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tCOUNTERS THAT ARE NOT ZERO")
 		for _, d := range s.Devices {
@@ -107,4 +109,25 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
 	return w.Flush()
+}
+
+// writeModes writes what sessions with a local backing have beside the others' columns.
+func writeModes(w io.Writer, sessions []proc.Session) {
+	header := "VOLUME\tMODE\tBACKING\tTARGET LACKS\tMIRROR\tFORWARDED\tSKIPPED\tDROPPED\tMISMATCHES\n"
+	for _, s := range sessions {
+		if s.Backing == "" {
+			continue
+		}
+		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s", header, s.Name, s.Mode, s.Backing, humanize.IBytes(s.DirtyBytes))
+		header = ""
+		if s.Tap == nil {
+			fmt.Fprintf(w, "\t%s\n", s.Mirror)
+			continue
+		}
+		fmt.Fprintf(w, "\t\t%s in %d\t%d\t%s in %d\t%d\n", humanize.IBytes(s.Tap.ForwardedBytes), s.Tap.Forwarded,
+			s.Tap.Skipped, humanize.IBytes(s.Tap.DroppedBytes), s.Tap.Dropped, s.Tap.Mismatches)
+	}
+	if header == "" {
+		fmt.Fprintln(w)
+	}
 }

@@ -15,7 +15,10 @@ import (
 // as targets do. For a read it writes into the measuring VM, for a write it reads from it.
 const verbsAbout = "perftest: the serving VM runs ib_write_bw (for reads) or ib_read_bw (for writes) with the job's depth"
 
-const verbsPort = "18520"
+const (
+	verbsPort = "18520"
+	verbsRate = 12 << 20 // bytes per second, about, of an emulated VM: for a run that is about as long as fio's
+)
 
 // verbsCan says whether a job has a limit that verbs tell.
 func verbsCan(j Job) bool { return j.Size >= 64<<10 && j.Mode != "randrw" }
@@ -27,23 +30,30 @@ func measureVerbs(ctx context.Context, s *site, j Job, o FIO) (Sample, error) {
 	if j.Mode == "randwrite" {
 		program = "ib_read_bw"
 	}
-	seconds := max(3, int(o.Runtime.Seconds())) // the first and the last are not counted
-	command := fmt.Sprintf("%s -R -F -d rxe0 -p %s -s %d --tx-depth=%d -D %d -f 1 --report_gbits", program, verbsPort, j.Size, j.Depth, seconds)
-	passive, err := s.client.Start(lab.Cmd{Argv: []string{"sh", "-c", "exec " + command + " >/run/perftest.log 2>&1"}})
+	n := max(2*j.Depth, int(o.Runtime.Seconds()*verbsRate)/j.Size)
+	// With completions in fours the queue does not run empty. A number of operations, as perftest's
+	// --duration counts too few of them where it has too little of the CPU.
+	command := fmt.Sprintf("%s -R -F -d rxe0 -p %s -s %d -n %d --tx-depth=%d -Q %d --report_gbits", program, verbsPort, j.Size, n, j.Depth, min(4, j.Depth))
+	const log = "/run/perftest.log"
+	passive, err := s.client.Start(lab.Cmd{Argv: []string{"sh", "-c", "exec " + command + " >" + log + " 2>&1"}})
 	if err != nil {
-		return Sample{}, err
+		return Sample{}, failure(s.client, command, "", err)
 	}
-	listens := "until rdma resource show cm_id | grep -q ':" + verbsPort + " '; do sleep 0.1; done"
+	fail := func(err error) (Sample, error) {
+		_ = kill(passive)
+		printed, _ := s.run(context.WithoutCancel(ctx), s.client, "cat "+log)
+		return Sample{}, fmt.Errorf("%w\n%w", failure(s.client, command, printed, errors.New("its peer")), err)
+	}
+	listens := "for i in $(seq 200); do rdma resource show cm_id | grep -q ':" + verbsPort + " ' && exit 0; sleep 0.1; done; exit 1"
 	if _, err := s.run(ctx, s.client, listens); err != nil {
-		return Sample{}, errors.Join(err, kill(passive))
+		return fail(err)
 	}
 	out, err := s.run(ctx, s.server, command+" "+s.client.Addr())
 	if err != nil {
-		return Sample{}, errors.Join(err, kill(passive))
+		return fail(err)
 	}
 	if err := passive.Wait(ctx); err != nil {
-		log, _ := s.run(context.WithoutCancel(ctx), s.client, "cat /run/perftest.log")
-		return Sample{}, failure(s.client, command, log, err)
+		return fail(err)
 	}
 	gbits, err := perftestColumn("BW average")(out)
 	if err != nil {

@@ -49,13 +49,16 @@ func (s *site) serverCounters(ctx context.Context) (counters, error) {
 // countedScript is fio's command with the client's counters read at the begin and the end of its
 // jobs: its own start takes longer than many an I/O. The first begin and the last end count.
 func countedScript(device, fio string) string {
-	return fmt.Sprintf(`cd /run
-rm -f before after
+	return fmt.Sprintf(`mkdir -p /run/bench
+cd /run/bench
+rm -rf *
 cat > count <<.
-[ -e before ] || %[1]s > before
+mkdir begun 2>/dev/null || exit 0
+%[1]s > before
 .
 cat > recount <<.
-%[1]s > after
+%[1]s > after.\$\$
+mv after.\$\$ after
 .
 %[2]s --exec_prerun='sh count' --exec_postrun='sh recount'`, readCounters(device), fio)
 }
@@ -141,7 +144,7 @@ type Cost struct {
 // costOf takes the client's counters from the files that countedScript has left.
 func (s *site) costOf(ctx context.Context, device string, serverBusy float64) (Cost, error) {
 	var looks [2]counters
-	for i, file := range []string{"/run/before", "/run/after"} {
+	for i, file := range []string{"/run/bench/before", "/run/bench/after"} {
 		out, err := s.run(ctx, s.client, "cat "+file)
 		if err != nil {
 			return Cost{}, err

@@ -87,7 +87,7 @@ func parseFIO(out string) (fioResult, error) {
 	var parsed struct {
 		Jobs []fioResult `json:"jobs"`
 	}
-	begin := strings.Index(out, "{")
+	begin := strings.Index("\n"+out, "\n{")
 	if begin < 0 {
 		return fioResult{}, fmt.Errorf("fio printed no JSON: %.500s", out)
 	}

@@ -211,12 +211,18 @@ func NoThreads(t testing.TB) {
 }
 
 // Session returns the key=value pairs of the client's block session of that name, or nil.
-func Session(t testing.TB, name string) map[string]string { return session(t, "client", name) }
+func Session(t testing.TB, name string) map[string]string {
+	t.Helper()
+	return session(t, name, "client")
+}
 
-// Target returns those of the served volume of that name, or nil.
-func Target(t testing.TB, name string) map[string]string { return session(t, "target", name) }
+// Volume returns the key=value pairs of the named volume that this kernel serves, or nil.
+func Volume(t testing.TB, name string) map[string]string {
+	t.Helper()
+	return session(t, name, "target")
+}
 
-func session(t testing.TB, role, name string) map[string]string {
+func session(t testing.TB, name, role string) map[string]string {
 	t.Helper()
 	for _, line := range lines(t, "/proc/krping_sessions") {
 		pairs := map[string]string{}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Which chunks of a disk another one lacks: a bit for each, in memory only. */
+#ifndef KRPING_DIRTY_H
+#define KRPING_DIRTY_H
+
+#include <linux/spinlock.h>
+#include <linux/types.h>
+
+/**
+ * struct krping_dirty - a bitmap of chunks
+ * @size:	of the disk in bytes
+ * @shift:	a chunk has 1 << @shift bytes: 64 KiB, more on disks that need too many
+ * @nr:		chunks
+ * @lock:	protects @bits and @count; taken with interrupts off
+ * @bits:	set: the chunk is dirty
+ * @count:	of them
+ */
+struct krping_dirty {
+	u64 size;
+	unsigned int shift;
+	unsigned long nr;
+	spinlock_t lock;	/* what it protects: above */
+	unsigned long *bits;
+	unsigned long count;
+};
+
+int krping_dirty_alloc(struct krping_dirty *d, u64 size);
+void krping_dirty_free(struct krping_dirty *d);
+void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to);
+void krping_dirty_set_all(struct krping_dirty *d);
+void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to);
+bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to);
+bool krping_dirty_next(struct krping_dirty *d, u64 max, u64 *from, u64 *to);
+u64 krping_dirty_bytes(struct krping_dirty *d);
+
+#endif /* KRPING_DIRTY_H */

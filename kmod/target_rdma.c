@@ -1,0 +1,1069 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A connection of a client: messages are decoded, commands executed, large data moved,
+ * responses packed and sent. All in the connection's worker (target.h).
+ */
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "compat.h"
+#include "crc.h"
+#include "log.h"
+#include "target.h"
+
+static bool is_closed(const struct krping_tqueue *q)
+{
+	return READ_ONCE(q->conn.state) == KRPING_CONN_CLOSED;
+}
+
+static void kick(struct krping_tqueue *q)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&q->kick_lock, flags);
+	if (!q->deaf)
+		queue_work(krping_poll_wq, &q->poll);
+	spin_unlock_irqrestore(&q->kick_lock, flags);
+}
+
+static void completions_ready(struct ib_cq *cq, void *context)
+{
+	kick(container_of((struct krping_conn *)context, struct krping_tqueue, conn));
+}
+
+static void retry(struct work_struct *work)
+{
+	kick(container_of(to_delayed_work(work), struct krping_tqueue, retry));
+}
+
+#define RETRY_DELAY	(HZ / 50)
+
+/* Nobody tells when there is memory again. */
+static bool out_of_memory(struct krping_tqueue *q)
+{
+	queue_delayed_work(krping_target_wq, &q->retry, RETRY_DELAY);
+	return false;
+}
+
+/* The store is done with a command; any context. @cmd is not the caller's any more. */
+void krping_tcmd_finished(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+
+	llist_add(&cmd->finished, &q->finished);
+	/* In the worker itself, which looks again before it ends. */
+	if (!in_task() || current_work() != &q->poll)
+		kick(q);
+	if (atomic_dec_and_test(&q->async))
+		complete(&q->async_done);
+}
+
+/* Return: false if it has to wait. */
+static void run(struct krping_tcmd *cmd, struct list_head *list,
+		bool (*step)(struct krping_tcmd *cmd))
+{
+	if (list_empty(list) && step(cmd))
+		return;
+	cmd->resume = step;
+	list_add_tail(&cmd->entry, list);
+}
+
+static void resume(struct list_head *list)
+{
+	struct krping_tcmd *cmd;
+
+	while ((cmd = list_first_entry_or_null(list, struct krping_tcmd, entry))) {
+		list_del(&cmd->entry);
+		if (!cmd->resume(cmd)) {
+			list_add(&cmd->entry, list);
+			return;
+		}
+	}
+}
+
+/* ---- memory for large data ---- */
+
+#define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
+
+static struct page *alloc_chunk(u32 len)
+{
+	int order = min(get_order(len), CHUNK_ORDER);
+	struct page *page;
+
+	for (; order; order--) {
+		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
+		if (page)
+			return page;
+	}
+	return alloc_page(GFP_NOIO | __GFP_NOWARN);
+}
+
+static void free_large(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	if (!cmd->sg || cmd->sg == &cmd->small)
+		return;
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		__free_pages(sg_page(sg), compound_order(sg_page(sg)));
+	kfree(cmd->sg);
+	cmd->sg = NULL;
+	cmd->nents = 0;
+	cmd->q->buffered -= cmd->length;
+}
+
+static bool alloc_large(struct krping_tcmd *cmd)
+{
+	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
+	struct page *page;
+
+	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
+	if (!cmd->sg)
+		return false;
+	sg_init_table(cmd->sg, max);
+	cmd->q->buffered += cmd->length;
+	for (; left; left -= len) {
+		page = alloc_chunk(left);
+		if (!page) {
+			free_large(cmd);
+			return false;
+		}
+		len = min_t(u32, left, page_size(page));
+		sg_set_page(&cmd->sg[cmd->nents++], page, len, 0);
+	}
+	sg_mark_end(&cmd->sg[cmd->nents - 1]);
+	return true;
+}
+
+static u32 large_crc(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 crc = crc_begin();
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		crc = crc32c(crc, sg_virt(sg), sg->length);
+	return crc_end(crc);
+}
+
+static void copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i) {
+		if (to_ram)
+			memcpy(ram, sg_virt(sg), sg->length);
+		else
+			memcpy(sg_virt(sg), ram, sg->length);
+		ram += sg->length;
+	}
+}
+
+static void release(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+
+	free_large(cmd);
+	if (cmd == q->keep_alive)
+		q->asked = false;
+	else
+		list_add(&cmd->entry, &q->free_cmds);
+}
+
+/* ---- sending ---- */
+
+/*
+ * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
+ * when they are on again, not when ksoftirqd gets its turn.
+ */
+static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
+{
+	int ret;
+
+	local_bh_disable();
+	ret = ib_post_send(q->conn.qp, wr, NULL);
+	local_bh_enable();
+	if (!ret)
+		return;
+	if (!is_closed(q))
+		krping_err_ratelimited(q->subject, "cannot post a work request: %d", ret);
+	krping_conn_fail(&q->conn, ret);
+}
+
+/* A signalled work request that was posted after that many sends has completed. */
+static void sent(struct krping_tqueue *q, u32 sends)
+{
+	if ((s32)(sends - q->tx_tail) > 0)
+		q->tx_tail = sends;
+}
+
+static enum dma_data_direction dma_dir(const struct krping_tcmd *cmd)
+{
+	return cmd->op == KRPING_OP_WRITE ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
+}
+
+/* Return: 1 if the data can be moved, 0 if it has to wait, or a negative errno. */
+static int begin_transfer(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+	int ret;
+
+	if (!cmd->nr_wrs) {
+		ret = rdma_rw_ctx_init(&cmd->rw, q->conn.qp, q->conn.id->port_num, cmd->sg,
+				       cmd->nents, 0, cmd->addr, cmd->rkey, dma_dir(cmd));
+		if (ret == -ENOMEM || ret == -EAGAIN)
+			return out_of_memory(q);
+		if (ret < 0)
+			return ret;
+		cmd->nr_wrs = ret;
+	}
+	return cmd->nr_wrs <= q->rw_room;
+}
+
+static void end_transfer(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+
+	rdma_rw_ctx_destroy(&cmd->rw, q->conn.qp, q->conn.id->port_num, cmd->sg, cmd->nents,
+			    dma_dir(cmd));
+	cmd->nr_wrs = 0;
+}
+
+static bool cannot_transfer(struct krping_tcmd *cmd, int error)
+{
+	krping_err_ratelimited(cmd->q->subject, "cannot move %u bytes: %d", cmd->length, error);
+	krping_conn_fail(&cmd->q->conn, error);
+	return true;
+}
+
+/*
+ * The message that is being filled goes out, with the data of @cmd in front of it if @cmd
+ * has some to send. One send in KRPING_TARGET_TX / 4 is signalled, and those that data goes
+ * with: buffers come back in time, and few completions are made.
+ */
+static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
+{
+	struct krping_ttx *tx = &q->tx[q->tx_head % KRPING_TARGET_TX];
+	struct ib_sge sge = krping_buf_sge(&q->conn, &tx->buf, q->open_len);
+	struct ib_send_wr send = {
+		.wr_cqe = &tx->buf.cqe,
+		.opcode = cmd ? IB_WR_SEND_WITH_INV : IB_WR_SEND,
+		.ex.invalidate_rkey = cmd ? cmd->rkey : 0,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+	struct ib_send_wr *first = &send;
+
+	ib_dma_sync_single_for_device(q->conn.id->device, tx->buf.dma, q->open_len,
+				      DMA_TO_DEVICE);
+	q->open_len = 0;
+	tx->sends = ++q->tx_head;
+	tx->cmd = NULL;
+	if (cmd && cmd->nr_wrs) {
+		tx->cmd = cmd;
+		q->rw_room -= cmd->nr_wrs;
+		first = rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, NULL, &send);
+	}
+	if (tx->cmd || ++q->unsignalled >= KRPING_TARGET_TX / 4) {
+		send.send_flags = IB_SEND_SIGNALED;
+		q->unsignalled = 0;
+	}
+	krping_count(q->volume->stats, KRPING_MESSAGES, 1);
+	post_send(q, first);
+}
+
+static void send_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_ttx *tx = container_of(wc->wr_cqe, struct krping_ttx, buf.cqe);
+	struct krping_tqueue *q = tx->q;
+	struct krping_tcmd *cmd = tx->cmd;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(&q->conn, wc, "SEND");
+		return;
+	}
+	sent(q, tx->sends);
+	if (!cmd)
+		return;
+	tx->cmd = NULL;
+	q->rw_room += cmd->nr_wrs;
+	end_transfer(cmd);
+	release(cmd);
+}
+
+/* Return: @need bytes of a message, or NULL if none is free. */
+static void *reserve(struct krping_tqueue *q, u32 need)
+{
+	if (q->open_len + need > KRPING_TARGET_MAX_MESSAGE)
+		post_open(q, NULL);
+	if (q->tx_head - q->tx_tail == KRPING_TARGET_TX)
+		return NULL;
+	return q->tx[q->tx_head % KRPING_TARGET_TX].buf.data + q->open_len;
+}
+
+static bool moves_data(const struct krping_tcmd *cmd)
+{
+	return cmd->op == KRPING_OP_READ || cmd->op == KRPING_OP_WRITE;
+}
+
+static void count(struct krping_tcmd *cmd)
+{
+	struct krping_stats __percpu *stats = cmd->q->volume->stats;
+
+	if (cmd->status != KRPING_ST_OK) {
+		krping_count(stats, KRPING_ERRORS, 1);
+		return;
+	}
+	switch (cmd->op) {
+	case KRPING_OP_READ:
+		krping_count(stats, KRPING_READS, 1);
+		krping_count(stats, KRPING_BYTES_READ, cmd->length);
+		break;
+	case KRPING_OP_WRITE:
+		krping_count(stats, KRPING_WRITES, 1);
+		krping_count(stats, KRPING_BYTES_WRITTEN, cmd->length);
+		break;
+	case KRPING_OP_FLUSH:
+		krping_count(stats, KRPING_FLUSHES, 1);
+		break;
+	case KRPING_OP_DIGEST:
+		krping_count(stats, KRPING_DIGESTS, 1);
+		break;
+	default:
+		break;
+	}
+}
+
+/* A step: the response goes into the open message; with a key to invalidate it ends it. */
+static bool respond(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+	bool ok = cmd->status == KRPING_ST_OK;
+	u32 len = ok && cmd->data ? cmd->data_len : 0;
+	u32 padded = ALIGN(len, KRPING_ALIGN);
+	struct krping_rsp rsp = {
+		.tag = cpu_to_be16(cmd->tag),
+		.status = cmd->status,
+		.flags = len ? KRPING_RSP_INLINE : 0,
+	};
+	void *to = reserve(q, sizeof(rsp) + padded);
+
+	if (!to)
+		return false;
+	if (len) {
+		memcpy(to + sizeof(rsp), cmd->data, len);
+		memset(to + sizeof(rsp) + len, 0, padded - len);
+		if (cmd->op == KRPING_OP_READ)
+			cmd->crc = data_crc(to + sizeof(rsp), len);
+	}
+	if (ok)
+		rsp.length = cpu_to_be32(moves_data(cmd) ? cmd->length : len);
+	if (ok && cmd->op == KRPING_OP_READ)
+		rsp.crc32c = cpu_to_be32(cmd->crc);
+	memcpy(to, &rsp, sizeof(rsp));
+	q->open_len += sizeof(rsp) + padded;
+
+	count(cmd);
+	if (cmd != q->keep_alive) {
+		__clear_bit(cmd->tag, q->tags);
+		WRITE_ONCE(q->nr_inflight, q->nr_inflight - 1);
+	}
+	if (cmd->rkey)
+		post_open(q, cmd);
+	if (!cmd->nr_wrs)	/* else when the data is sent */
+		release(cmd);
+	return true;
+}
+
+static void answer(struct krping_tcmd *cmd)
+{
+	run(cmd, &cmd->q->wait_send, respond);
+}
+
+static void answer_status(struct krping_tcmd *cmd, u8 status)
+{
+	cmd->status = status;
+	answer(cmd);
+}
+
+/* A step: the data of a large READ is there; it goes out, with the response behind it. */
+static bool send_large(struct krping_tcmd *cmd)
+{
+	int ret = begin_transfer(cmd);
+
+	if (ret < 0)
+		return cannot_transfer(cmd, ret);
+	return ret && respond(cmd);
+}
+
+/* A step: the data of a large WRITE is asked for. */
+static bool fetch_large(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+	int ret = begin_transfer(cmd);
+
+	if (ret < 0)
+		return cannot_transfer(cmd, ret);
+	if (!ret)
+		return false;
+	q->rw_room -= cmd->nr_wrs;
+	q->unsignalled = 0;
+	cmd->sends = q->tx_head;
+	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe,
+				     NULL));
+	return true;
+}
+
+/* ---- executing ---- */
+
+static void submit(struct krping_tcmd *cmd)
+{
+	atomic_inc(&cmd->q->async);
+	krping_store_submit(cmd);
+}
+
+static void *ram_of(const struct krping_tcmd *cmd)
+{
+	void *ram = cmd->q->volume->backing.ram;
+
+	return ram ? ram + cmd->offset : NULL;
+}
+
+static void refuse_crc(struct krping_tcmd *cmd, u32 crc)
+{
+	krping_count(cmd->q->volume->stats, KRPING_CRC_ERRORS, 1);
+	krping_err_ratelimited(cmd->q->subject,
+			       "write of %u bytes at %llu refused: CRC 0x%08x, not 0x%08x",
+			       cmd->length, cmd->offset, crc, cmd->crc);
+	answer_status(cmd, KRPING_ST_CRC);
+}
+
+static void write_inline(struct krping_tcmd *cmd)
+{
+	u32 crc = data_crc(cmd->data, cmd->length);
+	const void *data = cmd->data;
+	void *ram = ram_of(cmd);
+
+	cmd->data = NULL;
+	if (crc != cmd->crc) {
+		refuse_crc(cmd, crc);
+	} else if (ram) {
+		memcpy(ram, data, cmd->length);
+		answer(cmd);
+	} else {
+		/* The receive is posted again before the disk has it. */
+		memcpy(page_address(cmd->page), data, cmd->length);
+		cmd->small.length = cmd->length;
+		submit(cmd);
+	}
+}
+
+static void read_inline(struct krping_tcmd *cmd)
+{
+	cmd->data = ram_of(cmd);
+	cmd->data_len = cmd->length;
+	if (cmd->data) {
+		answer(cmd);
+		return;
+	}
+	cmd->small.length = cmd->length;
+	submit(cmd);
+}
+
+static void rdma_read_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_tcmd *cmd = container_of(wc->wr_cqe, struct krping_tcmd, rw_cqe);
+	struct krping_tqueue *q = cmd->q;
+	void *ram = ram_of(cmd);
+	u32 crc;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(&q->conn, wc, "RDMA READ");
+		return;
+	}
+	sent(q, cmd->sends);
+	q->rw_room += cmd->nr_wrs;
+	end_transfer(cmd);
+	if (is_closed(q))
+		return;
+	crc = large_crc(cmd);
+	if (crc != cmd->crc) {
+		refuse_crc(cmd, crc);
+	} else if (ram) {
+		copy_large(cmd, ram, true);
+		answer(cmd);
+	} else {
+		submit(cmd);
+	}
+}
+
+/* A step: memory for large data, and what is to be done with it. */
+static bool begin_large(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+	void *ram = ram_of(cmd);
+
+	if (q->buffered && q->buffered + cmd->length > KRPING_TARGET_BUFFERS)
+		return false;
+	if (!alloc_large(cmd))
+		return out_of_memory(q);
+	if (cmd->op == KRPING_OP_WRITE) {
+		run(cmd, &q->wait_send, fetch_large);
+	} else if (ram) {
+		copy_large(cmd, ram, false);
+		cmd->crc = large_crc(cmd);
+		run(cmd, &q->wait_send, send_large);
+	} else {
+		submit(cmd);
+	}
+	return true;
+}
+
+static bool writes(const struct krping_tcmd *cmd)
+{
+	return cmd->op == KRPING_OP_WRITE || cmd->op == KRPING_OP_DISCARD ||
+	       cmd->op == KRPING_OP_WRITE_ZEROES;
+}
+
+static void keep_alive(struct krping_tcmd *cmd)
+{
+	put_unaligned_be64(krping_volume_size(cmd->q->volume), cmd->digest);
+	cmd->data = cmd->digest;
+	cmd->data_len = sizeof(__be64);
+	if (respond(cmd))
+		return;
+	cmd->resume = respond;	/* it waits for no store, and not behind others that do */
+	list_add(&cmd->entry, &cmd->q->wait_send);
+}
+
+static void execute(struct krping_tcmd *cmd)
+{
+	struct krping_volume *volume = cmd->q->volume;
+	u64 size = krping_volume_size(volume);
+
+	if (cmd->op == KRPING_OP_KEEP_ALIVE) {
+		keep_alive(cmd);
+		return;
+	}
+	if (cmd->offset > size || cmd->length > size - cmd->offset) {
+		cmd->data = NULL;
+		answer_status(cmd, KRPING_ST_RANGE);
+		return;
+	}
+	if (volume->opt.read_only && writes(cmd)) {
+		cmd->data = NULL;
+		answer_status(cmd, KRPING_ST_READ_ONLY);
+		return;
+	}
+	switch (cmd->op) {
+	case KRPING_OP_READ:
+	case KRPING_OP_WRITE:
+		if (cmd->rkey)
+			run(cmd, &cmd->q->wait_data, begin_large);
+		else if (cmd->op == KRPING_OP_READ)
+			read_inline(cmd);
+		else
+			write_inline(cmd);
+		break;
+	case KRPING_OP_FLUSH:
+		if (volume->backing.bdev && !volume->opt.read_only)
+			submit(cmd);
+		else
+			answer(cmd);
+		break;
+	default:
+		atomic_inc(&cmd->q->async);
+		krping_store_begin_work(cmd);
+		break;
+	}
+}
+
+/* What the store has finished. */
+static void go_on(struct krping_tcmd *cmd)
+{
+	struct krping_tqueue *q = cmd->q;
+	bool by_bio = moves_data(cmd) || cmd->op == KRPING_OP_FLUSH;
+
+	if (by_bio)
+		cmd->status = krping_store_status(cmd->bio_status);
+	if (cmd->status != KRPING_ST_OK && cmd->status != KRPING_ST_UNSUPPORTED)
+		krping_err_ratelimited(q->subject,
+				       "the store failed: op %u of %u bytes at %llu, status %u",
+				       cmd->op, cmd->length, cmd->offset, cmd->status);
+	if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
+		answer(cmd);
+	} else if (cmd->rkey) {
+		cmd->crc = large_crc(cmd);
+		run(cmd, &q->wait_send, send_large);
+	} else {
+		cmd->data = page_address(cmd->page);
+		answer(cmd);
+	}
+}
+
+/* ---- receiving ---- */
+
+static int violation(struct krping_tqueue *q, const char *what, u64 value)
+{
+	krping_err_ratelimited(q->subject, "the client broke the protocol: %s (%llu)", what, value);
+	atomic64_inc(&q->volume->violations);
+	return -EPROTO;
+}
+
+static int check_keep_alive(struct krping_tqueue *q, const struct krping_cmd *wire)
+{
+	if (wire->flags != KRPING_CMD_INLINE || wire->length || wire->offset || wire->addr ||
+	    wire->rkey || wire->crc32c)
+		return violation(q, "a KEEP_ALIVE is not zero", wire->flags);
+	if (be16_to_cpu(wire->tag) != KRPING_TAG_KEEP_ALIVE)
+		return violation(q, "tag of a KEEP_ALIVE", be16_to_cpu(wire->tag));
+	return q->asked ? violation(q, "more than one KEEP_ALIVE", 2) : 0;
+}
+
+static int check_flags(struct krping_tqueue *q, const struct krping_cmd *wire)
+{
+	if (wire->flags & ~KRPING_CMD_FLAGS)
+		return violation(q, "unknown flags", wire->flags);
+	if (wire->flags & KRPING_CMD_FUA && wire->op != KRPING_OP_WRITE &&
+	    wire->op != KRPING_OP_WRITE_ZEROES)
+		return violation(q, "FUA with op", wire->op);
+	if (wire->flags & KRPING_CMD_SHA256 && wire->op != KRPING_OP_DIGEST)
+		return violation(q, "SHA256 with op", wire->op);
+	if (wire->crc32c && wire->op != KRPING_OP_WRITE)
+		return violation(q, "CRC with op", wire->op);
+	return 0;
+}
+
+/* Where the data is: behind a key, in the message, or nowhere. */
+static int check_place(struct krping_tqueue *q, const struct krping_cmd *wire, u32 *limit)
+{
+	bool is_inline = wire->flags & KRPING_CMD_INLINE;
+
+	if (wire->addr && !wire->rkey)
+		return violation(q, "address without a key", be64_to_cpu(wire->addr));
+	switch (wire->op) {
+	case KRPING_OP_READ:
+	case KRPING_OP_WRITE:
+		if (is_inline == !!wire->rkey)
+			return violation(q, "data is not either inline or behind a key",
+					 be32_to_cpu(wire->rkey));
+		*limit = is_inline ? KRPING_TARGET_MAX_INLINE : KRPING_TARGET_MAX_DATA;
+		return 0;
+	case KRPING_OP_DIGEST:
+		if (!is_inline || wire->rkey)
+			return violation(q, "a DIGEST is answered inline", be32_to_cpu(wire->rkey));
+		*limit = KRPING_DIGEST_MAX;
+		return 0;
+	case KRPING_OP_FLUSH:
+	case KRPING_OP_DISCARD:
+	case KRPING_OP_WRITE_ZEROES:
+		if (is_inline || wire->rkey)
+			return violation(q, "data with op", wire->op);
+		*limit = wire->op == KRPING_OP_FLUSH ? 0 : KRPING_RANGE_MAX;
+		return 0;
+	default:
+		return violation(q, "unknown op", wire->op);
+	}
+}
+
+static int check_command(struct krping_tqueue *q, const struct krping_cmd *wire)
+{
+	u32 block_size = q->volume->opt.block_size;
+	u32 length = be32_to_cpu(wire->length);
+	u64 offset = be64_to_cpu(wire->offset);
+	u16 tag = be16_to_cpu(wire->tag);
+	u32 limit;
+	int ret;
+
+	if (wire->op == KRPING_OP_KEEP_ALIVE)
+		return check_keep_alive(q, wire);
+	ret = check_flags(q, wire);
+	if (!ret)
+		ret = check_place(q, wire, &limit);
+	if (ret)
+		return ret;
+	if (wire->op == KRPING_OP_FLUSH) {
+		if (length || offset)
+			return violation(q, "a FLUSH with a range", length);
+	} else if (!length || !IS_ALIGNED(length, block_size)) {
+		return violation(q, "length is no multiple of the block size", length);
+	} else if (!IS_ALIGNED(offset, block_size)) {
+		return violation(q, "offset is no multiple of the block size", offset);
+	} else if (length > limit) {
+		return violation(q, "length", length);
+	}
+	if (tag == KRPING_TAG_KEEP_ALIVE)
+		return violation(q, "the tag of KEEP_ALIVE with op", wire->op);
+	if (test_bit(tag, q->tags))
+		return violation(q, "tag is in flight", tag);
+	if (q->nr_inflight >= q->depth)
+		return violation(q, "commands in flight", q->nr_inflight + 1);
+	return 0;
+}
+
+static struct krping_tcmd *begin_command(struct krping_tqueue *q, const struct krping_cmd *wire)
+{
+	struct krping_tcmd *cmd;
+
+	if (wire->op == KRPING_OP_KEEP_ALIVE) {
+		cmd = q->keep_alive;
+		q->asked = true;
+	} else {
+		/* There is one: target.h says why. */
+		cmd = list_first_entry(&q->free_cmds, struct krping_tcmd, entry);
+		list_del(&cmd->entry);
+		__set_bit(be16_to_cpu(wire->tag), q->tags);
+		WRITE_ONCE(q->nr_inflight, q->nr_inflight + 1);
+	}
+	cmd->op = wire->op;
+	cmd->flags = wire->flags;
+	cmd->tag = be16_to_cpu(wire->tag);
+	cmd->length = be32_to_cpu(wire->length);
+	cmd->offset = be64_to_cpu(wire->offset);
+	cmd->addr = be64_to_cpu(wire->addr);
+	cmd->rkey = be32_to_cpu(wire->rkey);
+	cmd->crc = be32_to_cpu(wire->crc32c);
+	cmd->status = KRPING_ST_OK;
+	cmd->data = NULL;
+	cmd->sg = cmd->page && !cmd->rkey ? &cmd->small : NULL;
+	cmd->nents = cmd->sg ? 1 : 0;
+	return cmd;
+}
+
+/* All of a message is checked before any of it is executed. */
+static int decode(struct krping_tqueue *q, const void *msg, u32 left, struct list_head *cmds)
+{
+	struct krping_tcmd *cmd;
+	struct krping_cmd wire;
+	u32 padded;
+	int ret;
+
+	if (!left)
+		return violation(q, "empty message", 0);
+	while (left) {
+		if (left < sizeof(wire))
+			return violation(q, "message ends in a command", left);
+		memcpy(&wire, msg, sizeof(wire));
+		msg += sizeof(wire);
+		left -= sizeof(wire);
+		ret = check_command(q, &wire);
+		if (ret)
+			return ret;
+		cmd = begin_command(q, &wire);
+		list_add_tail(&cmd->entry, cmds);
+		if (cmd->op != KRPING_OP_WRITE || cmd->rkey)
+			continue;
+		padded = ALIGN(cmd->length, KRPING_ALIGN);
+		if (padded > left)
+			return violation(q, "inline data ends behind the message", cmd->length);
+		cmd->data = msg;
+		msg += padded;
+		left -= padded;
+	}
+	return 0;
+}
+
+static int read_message(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc)
+{
+	struct krping_tcmd *cmd, *next;
+	LIST_HEAD(cmds);
+	int ret;
+
+	if (wc->wc_flags & IB_WC_WITH_INVALIDATE)
+		return violation(q, "it invalidates a key of this side", wc->ex.invalidate_rkey);
+	ret = decode(q, msg, wc->byte_len, &cmds);
+	if (ret)
+		return ret;
+	list_for_each_entry_safe(cmd, next, &cmds, entry)
+		execute(cmd);
+	return 0;
+}
+
+static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
+	struct krping_conn *conn = cq->cq_context;
+	struct krping_tqueue *q = container_of(conn, struct krping_tqueue, conn);
+	int ret;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(conn, wc, "RECV");
+		return;
+	}
+	if (is_closed(q))
+		return;
+	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
+	ret = read_message(q, buf->data, wc);
+	if (!ret && !is_closed(q))
+		ret = krping_buf_post_recv(conn, buf);
+	if (ret)
+		krping_conn_fail(conn, ret);
+}
+
+/* ---- the worker ---- */
+
+#define POLL_BATCH	16
+#define POLL_BUDGET	256	/* completions, then others have their turn */
+
+static int take_completions(struct krping_tqueue *q)
+{
+	struct ib_wc wc[POLL_BATCH];
+	int i, n = ib_poll_cq(q->conn.cq, POLL_BATCH, wc);
+
+	for (i = 0; i < n; i++) {
+		if (wc[i].wr_cqe)
+			wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
+		else	/* of rdma_rw, in front of the last one: completes only if it fails */
+			krping_conn_wc_failed(&q->conn, &wc[i], "moving data");
+	}
+	return max(n, 0);
+}
+
+static int take_finished(struct krping_tqueue *q)
+{
+	struct llist_node *all = llist_reverse_order(llist_del_all(&q->finished));
+	struct krping_tcmd *cmd, *next;
+	int n = 0;
+
+	llist_for_each_entry_safe(cmd, next, all, finished) {
+		n++;
+		if (!is_closed(q))
+			go_on(cmd);
+	}
+	return n;
+}
+
+/* Responses of all that is found ready go out together. */
+static void poll(struct work_struct *work)
+{
+	struct krping_tqueue *q = container_of(work, struct krping_tqueue, poll);
+	unsigned int flags = memalloc_noio_save();	/* we may be what memory is written to */
+	int n, total = 0;
+
+	do {
+		n = take_completions(q);
+		n += take_finished(q);
+		total += n;
+		if (!is_closed(q)) {
+			resume(&q->wait_send);
+			resume(&q->wait_data);
+		}
+	} while ((n || !llist_empty(&q->finished)) && total < POLL_BUDGET);
+	if (q->open_len && !is_closed(q))
+		post_open(q, NULL);
+	memalloc_noio_restore(flags);
+	if (n || ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)
+		kick(q);
+}
+
+/* ---- what a connection uses ---- */
+
+void krping_tqueue_init(struct krping_tqueue *q)
+{
+	INIT_WORK(&q->poll, poll);
+	INIT_DELAYED_WORK(&q->retry, retry);
+	spin_lock_init(&q->kick_lock);
+	init_llist_head(&q->finished);
+	atomic_set(&q->async, 1);
+	init_completion(&q->async_done);
+	INIT_LIST_HEAD(&q->free_cmds);
+	INIT_LIST_HEAD(&q->wait_data);
+	INIT_LIST_HEAD(&q->wait_send);
+}
+
+/*
+ * Commands that are answered but whose data is still on the way hold a message each, so
+ * there are @depth and KRPING_TARGET_TX of them at most; and one KEEP_ALIVE.
+ */
+static int alloc_cmds(struct krping_tqueue *q)
+{
+	u32 nr = q->depth + KRPING_TARGET_TX + 1, i;
+
+	q->tags = bitmap_zalloc(KRPING_TAG_KEEP_ALIVE + 1, GFP_KERNEL);
+	q->cmds = kvcalloc(nr, sizeof(*q->cmds), GFP_KERNEL);
+	if (!q->tags || !q->cmds)
+		return -ENOMEM;
+	q->nr_cmds = nr;
+	for (i = 0; i < nr; i++) {
+		struct krping_tcmd *cmd = &q->cmds[i];
+
+		cmd->q = q;
+		cmd->rw_cqe.done = rdma_read_done;
+		INIT_WORK(&cmd->work, krping_store_work);
+		sg_init_table(&cmd->small, 1);
+		if (i)
+			list_add_tail(&cmd->entry, &q->free_cmds);
+		if (!i || !q->volume->backing.bdev)
+			continue;
+		cmd->page = alloc_page(GFP_KERNEL);
+		if (!cmd->page)
+			return -ENOMEM;
+		sg_set_page(&cmd->small, cmd->page, PAGE_SIZE, 0);
+	}
+	q->keep_alive = &q->cmds[0];
+	return 0;
+}
+
+static void free_cmds(struct krping_tqueue *q)
+{
+	u32 i;
+
+	for (i = 0; i < q->nr_cmds; i++) {
+		struct krping_tcmd *cmd = &q->cmds[i];
+
+		if (cmd->nr_wrs)
+			end_transfer(cmd);
+		free_large(cmd);
+		if (cmd->page)
+			__free_page(cmd->page);
+	}
+	kvfree(q->cmds);
+	bitmap_free(q->tags);
+	q->cmds = NULL;
+	q->nr_cmds = 0;
+	q->tags = NULL;
+}
+
+static int alloc_tx(struct krping_tqueue *q)
+{
+	u32 i;
+	int ret = 0;
+
+	q->tx = kvcalloc(KRPING_TARGET_TX, sizeof(*q->tx), GFP_KERNEL);
+	if (!q->tx)
+		return -ENOMEM;
+	for (i = 0; !ret && i < KRPING_TARGET_TX; i++) {
+		q->tx[i].q = q;
+		q->tx[i].buf.cqe.done = send_done;
+		ret = krping_buf_alloc(&q->conn, &q->tx[i].buf, KRPING_TARGET_MAX_MESSAGE,
+				       DMA_TO_DEVICE);
+	}
+	return ret;
+}
+
+static void free_tx(struct krping_tqueue *q)
+{
+	u32 i;
+
+	if (!q->tx)
+		return;
+	for (i = 0; i < KRPING_TARGET_TX; i++)
+		krping_buf_free(&q->conn, &q->tx[i].buf);
+	kvfree(q->tx);
+	q->tx = NULL;
+}
+
+/*
+ * The client may have @depth messages and a KEEP_ALIVE without a response: so many receives
+ * are posted at any time, while the worker reads one more.
+ */
+static u32 nr_receives(const struct krping_tqueue *q)
+{
+	return q->depth + 2;
+}
+
+static int alloc_rx(struct krping_tqueue *q)
+{
+	u32 i;
+	int ret = 0;
+
+	q->rx = kvcalloc(nr_receives(q), sizeof(*q->rx), GFP_KERNEL);
+	if (!q->rx)
+		return -ENOMEM;
+	for (i = 0; !ret && i < nr_receives(q); i++) {
+		q->rx[i].cqe.done = recv_done;
+		ret = krping_buf_alloc(&q->conn, &q->rx[i], KRPING_TARGET_MAX_MESSAGE,
+				       DMA_FROM_DEVICE);
+		if (ret)
+			break;
+		q->nr_rx++;
+		ret = krping_buf_post_recv(&q->conn, &q->rx[i]);
+	}
+	return ret;
+}
+
+static void free_rx(struct krping_tqueue *q)
+{
+	u32 i;
+
+	for (i = 0; i < q->nr_rx; i++)
+		krping_buf_free(&q->conn, &q->rx[i]);
+	kvfree(q->rx);
+	q->rx = NULL;
+	q->nr_rx = 0;
+}
+
+#define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
+
+/**
+ * krping_tqueue_alloc - queue pair, commands, messages and posted receives
+ * @q:		with the request of a client
+ *
+ * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. Of
+ * these one command takes at most DIV_ROUND_UP(256 pages, pieces of a work request); there
+ * is room for four such, and they are counted in @q->rw_room. So a command never needs more
+ * than there is, and what it needs comes back by completions.
+ *
+ * Return: 0 or a negative errno: krping_tqueue_drain() and krping_tqueue_free() follow.
+ */
+int krping_tqueue_alloc(struct krping_tqueue *q)
+{
+	const struct rdma_cm_id *id = q->conn.id;
+	const struct ib_device_attr *attrs = &id->device->attrs;
+	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE;
+	u32 sge = clamp(min(attrs->max_send_sge, attrs->max_sge_rd), 1, 32);
+	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
+		       DIV_ROUND_UP(pages, sge));
+	struct krping_queue_attr attr = {
+		.send_wr = KRPING_TARGET_TX,
+		.recv_wr = nr_receives(q),
+		.vector = q->index,
+		.notify = completions_ready,
+		.send_sge = sge,
+		.rw_ctxs = max_t(u32, 4 * most, MIN_RW_CTXS),
+	};
+	int ret;
+
+	q->rw_room = attr.rw_ctxs;
+	ret = alloc_cmds(q);
+	if (!ret)
+		ret = krping_conn_alloc(&q->conn, &attr);
+	if (!ret)
+		ret = alloc_tx(q);
+	if (!ret)
+		ret = alloc_rx(q);
+	if (!ret)
+		ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP);
+	return ret;
+}
+
+/**
+ * krping_tqueue_drain - until nothing of a closed connection is under way
+ * @q:		closed; no setup runs
+ *
+ * Afterwards neither the client nor the store touches memory of the connection.
+ */
+void krping_tqueue_drain(struct krping_tqueue *q)
+{
+	flush_work(&q->poll);	/* one that begins now sees that it is closed, and posts nothing */
+	krping_conn_drain(&q->conn);
+	if (!atomic_dec_and_test(&q->async))
+		wait_for_completion(&q->async_done);
+	spin_lock_irq(&q->kick_lock);
+	q->deaf = true;
+	spin_unlock_irq(&q->kick_lock);
+	cancel_delayed_work_sync(&q->retry);
+	cancel_work_sync(&q->poll);
+}
+
+/* Twin of krping_tqueue_alloc(); drained. */
+void krping_tqueue_free(struct krping_tqueue *q)
+{
+	free_cmds(q);
+	free_rx(q);
+	free_tx(q);
+	krping_conn_free(&q->conn);
+}

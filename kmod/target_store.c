@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A command is carried out on the backing: as a bio, which ends anywhere, or in a work item
+ * where it has to wait or takes long. Both end in krping_tcmd_finished().
+ */
+#include <crypto/sha2.h>
+#include <linux/blkdev.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "compat.h"
+#include "crc.h"
+#include "log.h"
+#include "target.h"
+
+u8 krping_store_status(blk_status_t status)
+{
+	switch (status) {
+	case BLK_STS_OK:
+		return KRPING_ST_OK;
+	case BLK_STS_NOSPC:
+		return KRPING_ST_NO_SPACE;
+	case BLK_STS_NOTSUPP:
+		return KRPING_ST_UNSUPPORTED;
+	default:
+		return KRPING_ST_IO;
+	}
+}
+
+static void bio_done(struct bio *bio)
+{
+	struct krping_tcmd *cmd = bio->bi_private;
+
+	cmd->bio_status = bio->bi_status;
+	bio_put(bio);
+	krping_tcmd_finished(cmd);
+}
+
+/* A write that is answered is stable, unless the volume is said to be writeback. */
+static bool is_stable(const struct krping_tcmd *cmd)
+{
+	return !cmd->q->volume->opt.writeback || cmd->flags & KRPING_CMD_FUA;
+}
+
+static blk_opf_t bio_opf(const struct krping_tcmd *cmd)
+{
+	switch (cmd->op) {
+	case KRPING_OP_READ:
+		return REQ_OP_READ;
+	case KRPING_OP_WRITE:
+		return REQ_OP_WRITE | REQ_SYNC | REQ_IDLE | (is_stable(cmd) ? REQ_FUA : 0);
+	default:
+		return REQ_OP_WRITE | REQ_PREFLUSH;
+	}
+}
+
+/**
+ * krping_store_submit - READ, WRITE or FLUSH
+ * @cmd:	with @cmd->sg of @cmd->length bytes, but for FLUSH
+ *
+ * Process context, of which the memory allocation flags are set.
+ */
+void krping_store_submit(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	u32 nents = cmd->op == KRPING_OP_FLUSH ? 0 : cmd->nents;
+	struct scatterlist *sg;
+	struct bio *bio;
+	u32 i;
+
+	bio = bio_alloc(b->bdev, nents, bio_opf(cmd), GFP_NOIO);
+	bio->bi_iter.bi_sector = cmd->offset >> SECTOR_SHIFT;
+	bio->bi_private = cmd;
+	bio->bi_end_io = bio_done;
+	for_each_sg(cmd->sg, sg, nents, i)
+		__bio_add_page(bio, sg_page(sg), sg->length, sg->offset);
+	krping_backing_submit(b, bio);
+}
+
+/* ---- what waits ---- */
+
+static u8 errno_status(int error)
+{
+	return krping_store_status(errno_to_blk_status(error));
+}
+
+static u8 zero_ram(struct krping_tcmd *cmd)
+{
+	void *ram = cmd->q->volume->backing.ram + cmd->offset;
+	u32 done, len;
+
+	for (done = 0; done < cmd->length; done += len) {
+		len = min_t(u32, SZ_1M, cmd->length - done);
+		memset(ram + done, 0, len);
+		cond_resched();
+	}
+	return KRPING_ST_OK;
+}
+
+static u8 discard(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+
+	if (!b->bdev)
+		return zero_ram(cmd);
+	if (!bdev_max_discard_sectors(b->bdev))
+		return KRPING_ST_UNSUPPORTED;
+	return errno_status(blkdev_issue_discard(b->bdev, cmd->offset >> SECTOR_SHIFT,
+						 cmd->length >> SECTOR_SHIFT, GFP_NOIO));
+}
+
+static u8 write_zeroes(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	int ret;
+
+	if (!b->bdev)
+		return zero_ram(cmd);
+	ret = blkdev_issue_zeroout(b->bdev, cmd->offset >> SECTOR_SHIFT,
+				   cmd->length >> SECTOR_SHIFT, GFP_NOIO, 0);
+	if (!ret && is_stable(cmd))
+		ret = blkdev_issue_flush(b->bdev);
+	return errno_status(ret);
+}
+
+#define DIGEST_STEP	SZ_64K	/* bytes read at a time */
+
+/* Return: the next bytes of the backing, in @buf if they have to be read, or an ERR_PTR. */
+static const void *look_at(struct krping_backing *b, u64 offset, u32 len, struct page *buf)
+{
+	struct bio_vec bv;
+	struct bio bio;
+	int ret;
+
+	if (!b->bdev)
+		return b->ram + offset;
+	bio_init(&bio, b->bdev, &bv, 1, REQ_OP_READ);
+	bio.bi_iter.bi_sector = offset >> SECTOR_SHIFT;
+	__bio_add_page(&bio, buf, len, 0);
+	ret = submit_bio_wait(&bio);
+	bio_uninit(&bio);
+	return ret ? ERR_PTR(ret) : page_address(buf);
+}
+
+/* Return: pages of *@step bytes, which is made smaller if memory is short; or NULL. */
+static struct page *digest_buffer(u32 *step)
+{
+	struct page *page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY,
+					get_order(*step));
+
+	if (page)
+		return page;
+	*step = PAGE_SIZE;
+	return alloc_page(GFP_NOIO);
+}
+
+static u8 digest(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	bool is_sha = cmd->flags & KRPING_CMD_SHA256;
+	u32 crc = crc_begin(), step = DIGEST_STEP, len, done;
+	struct sha256_state sha;
+	struct page *buf;
+	const void *data;
+
+	buf = digest_buffer(&step);
+	if (!buf)
+		return KRPING_ST_IO;
+	sha256_init(&sha);
+	for (done = 0; done < cmd->length; done += len) {
+		len = min(step, cmd->length - done);
+		data = look_at(b, cmd->offset + done, len, buf);
+		if (IS_ERR(data))
+			break;
+		if (is_sha)
+			sha256_update(&sha, data, len);
+		else
+			crc = crc32c(crc, data, len);
+		cond_resched();
+	}
+	__free_pages(buf, compound_order(buf));
+	if (done < cmd->length)
+		return errno_status(PTR_ERR(data));
+	cmd->data = cmd->digest;
+	cmd->data_len = is_sha ? SHA256_DIGEST_SIZE : sizeof(__be32);
+	if (is_sha)
+		sha256_final(&sha, cmd->digest);
+	else
+		put_unaligned_be32(crc_end(crc), cmd->digest);
+	return KRPING_ST_OK;
+}
+
+void krping_store_work(struct work_struct *work)
+{
+	struct krping_tcmd *cmd = container_of(work, struct krping_tcmd, work);
+	unsigned int flags = memalloc_noio_save();
+
+	switch (cmd->op) {
+	case KRPING_OP_DISCARD:
+		cmd->status = discard(cmd);
+		break;
+	case KRPING_OP_WRITE_ZEROES:
+		cmd->status = write_zeroes(cmd);
+		break;
+	default:
+		cmd->status = digest(cmd);
+		break;
+	}
+	memalloc_noio_restore(flags);
+	krping_tcmd_finished(cmd);
+}
+
+/* DISCARD, WRITE_ZEROES or DIGEST, of any length. */
+void krping_store_begin_work(struct krping_tcmd *cmd)
+{
+	queue_work(krping_target_wq, &cmd->work);
+}

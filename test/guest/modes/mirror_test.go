@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package modes
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// insync waits until both sides hold the same.
+func insync(t *testing.T) {
+	t.Helper()
+	guest.Eventually(t, 40*time.Second, "the mirror is in sync", func() bool {
+		s := guest.Session(t, "vol0")
+		return s["mirror"] == "insync" && s["dirty_bytes"] == "0"
+	})
+}
+
+// The first attach makes the target equal; then writes go to both.
+func TestMirrorCopies(t *testing.T) {
+	disk := ramDisk(t)
+	guest.Run(t, "dd", "if=/dev/urandom", "of="+disk, "bs=1M", "count=16", "oflag=direct", "iflag=fullblock", "status=none")
+	store := storePath(t)
+	guest.StartBridge(t, 9850, store, "16MiB")
+	dev := guest.Attach(t, 9850, ",mode=mirror,backing="+disk)
+	start := time.Now()
+	insync(t)
+	t.Logf("16 MiB in sync after %v", time.Since(start).Round(time.Millisecond))
+	mustEqual(t, dev, store)
+	startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=16", "--io_size=16m").wait(t)
+	check(t, map[string]int64{"dirty_bytes": 0, "errors": 0, "reads": 0})
+	mustEqual(t, dev, store)
+	// Stopped and started: what the backing got meanwhile is copied.
+	stop(t, "")
+	guest.Run(t, "dd", "if=/dev/urandom", "of="+disk, "bs=1M", "count=2", "seek=5", "oflag=direct", "iflag=fullblock", "status=none")
+	dev = guest.Attach(t, 9850, ",mode=mirror,backing="+disk)
+	insync(t)
+	mustEqual(t, dev, store)
+}
+
+// The peer dies under verified I/O: writes go on locally, are noted, and are copied when it
+// is back, with more writes under way.
+func TestMirrorPeerKilled(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9851, store, "16MiB")
+	dev := guest.Attach(t, 9851, ",mode=mirror,backing=ram:16M")
+	insync(t)
+	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--time_based", "--runtime=7", "--verify_backlog=32")
+	for range 2 {
+		time.Sleep(1500 * time.Millisecond)
+		bridge.Kill()
+		state(t, "reconnecting")
+		time.Sleep(700 * time.Millisecond)
+		if s := guest.Session(t, "vol0"); s["mirror"] != "degraded" || s["dirty_bytes"] == "0" {
+			t.Errorf("mirror=%s dirty_bytes=%s while the peer is gone", s["mirror"], s["dirty_bytes"])
+		}
+		bridge = guest.StartBridge(t, 9851, store, "16MiB")
+		state(t, "live")
+	}
+	t.Logf("longest I/O %v", load.wait(t))
+	insync(t)
+	mustEqual(t, dev, store)
+}
+
+// A writeback peer that dies has lost what was not flushed: all is copied again.
+func TestMirrorWritebackPeerKilled(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9852, store, "16MiB", "--writeback")
+	dev := guest.Attach(t, 9852, ",mode=mirror,backing=ram:16M")
+	insync(t)
+	write(t, dev, "--size", "4MiB")
+	bridge.Kill()
+	state(t, "reconnecting")
+	before := number(t, "write_bytes")
+	guest.StartBridge(t, 9852, store, "16MiB", "--writeback")
+	state(t, "live")
+	insync(t)
+	if copied := number(t, "write_bytes") - before; copied != size {
+		t.Errorf("%d bytes were copied, want %d", copied, size)
+	}
+	mustEqual(t, dev, store)
+}
+
+func TestMirrorFileSystem(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9853, store, "16MiB")
+	dev := guest.Attach(t, 9853, ",mode=mirror,backing="+ramDisk(t))
+	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
+	mount := t.TempDir()
+	guest.Run(t, "mount", dev, mount)
+	guest.Run(t, "cp", "-r", "/usr/include/infiniband", mount)
+	bridge.Kill()
+	guest.Run(t, "cp", "-r", "/usr/include/infiniband", mount+"/again")
+	guest.Run(t, "sync", "-f", mount)
+	guest.StartBridge(t, 9853, store, "16MiB")
+	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("stop while mounted: %v, want EBUSY", err)
+	}
+	guest.Run(t, "diff", "-r", "/usr/include/infiniband", mount+"/again")
+	guest.Run(t, "umount", mount)
+	state(t, "live")
+	insync(t)
+	mustEqual(t, dev, store)
+	stop(t, "")
+	guest.Run(t, "fsck.ext4", "-fn", store)
+}
+
+// The RDMA device goes away under load, in both modes: the application notices nothing.
+func TestDeviceRemoved(t *testing.T) {
+	for _, mode := range []string{"tap", "mirror"} {
+		t.Run(mode, func(t *testing.T) {
+			store := storePath(t)
+			bridge := guest.StartBridge(t, 9854, store, "16MiB")
+			dev := guest.Attach(t, 9854, ",mode="+mode+",backing=ram:16M")
+			load := startFio(t, dev, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
+			time.Sleep(1500 * time.Millisecond)
+			guest.Run(t, "rdma", "link", "delete", "rxe0")
+			_ = bridge.Cmd.Wait()
+			guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+			guest.StartBridge(t, 9854, store, "16MiB")
+			state(t, "live")
+			load.wait(t)
+			if mode == "mirror" {
+				insync(t)
+				mustEqual(t, dev, store)
+			}
+			stop(t, "")
+		})
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package modes tests mode=tap and mode=mirror inside one VM: /dev/krpingN on a local
+// backing, with krping-bridge as the peer over the VM's Soft-RoCE device.
+package modes
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+const (
+	limit = time.Minute
+	size  = 16 << 20 // of volumes and backings
+)
+
+func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "vol0.img") }
+
+// ramDisk loads brd and returns a disk of it, as large as the volume and full of zeros.
+func ramDisk(t *testing.T) string {
+	t.Helper()
+	if _, err := os.Stat("/dev/ram0"); err != nil {
+		guest.Run(t, "modprobe", "brd", "rd_nr=1", fmt.Sprintf("rd_size=%d", size>>10))
+		guest.Eventually(t, 5*time.Second, "there is a RAM disk", func() bool {
+			_, err := os.Stat("/dev/ram0")
+			return err == nil
+		})
+	}
+	guest.Run(t, "dd", "if=/dev/zero", "of=/dev/ram0", "bs=1M", fmt.Sprintf("count=%d", size>>20), "oflag=direct", "status=none")
+	return "/dev/ram0"
+}
+
+func aligned(t *testing.T, n int) []byte {
+	t.Helper()
+	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(buf) })
+	return buf
+}
+
+func openDirect(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func sha256Of(t *testing.T, path string, flags int) string {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDONLY|flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	buf := aligned(t, 1<<20)
+	for {
+		n, err := f.Read(buf)
+		sum.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return fmt.Sprintf("%x", sum.Sum(nil))
+		}
+		if err != nil {
+			t.Fatalf("read %s: %v", path, err)
+		}
+	}
+}
+
+// mustEqual compares the device with the peer's file.
+func mustEqual(t *testing.T, dev, store string) {
+	t.Helper()
+	if device, stored := sha256Of(t, dev, unix.O_DIRECT), sha256Of(t, store, 0); device != stored {
+		t.Errorf("the device has sha256 %s, the store %s", device, stored)
+	}
+}
+
+func number(t *testing.T, key string) int64 {
+	t.Helper()
+	value := guest.Session(t, "vol0")[key]
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q of %v", key, value, guest.Session(t, "vol0"))
+	}
+	return n
+}
+
+// check fails for each key that has another value.
+func check(t *testing.T, want map[string]int64) {
+	t.Helper()
+	for key, n := range want {
+		if got := number(t, key); got != n {
+			t.Errorf("%s=%d, want %d", key, got, n)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%v", guest.Session(t, "vol0"))
+	}
+}
+
+func state(t *testing.T, want string) {
+	t.Helper()
+	guest.Eventually(t, 20*time.Second, "the session is "+want, func() bool { return guest.Session(t, "vol0")["state"] == want })
+}
+
+// load is a running fio.
+type load struct {
+	cmd *exec.Cmd
+	out bytes.Buffer
+}
+
+func startFio(t *testing.T, dev string, args ...string) *load {
+	t.Helper()
+	l := &load{cmd: exec.Command("fio", append([]string{"--name=modes", "--filename=" + dev, "--direct=1", "--ioengine=libaio",
+		"--serialize_overlap=1", "--blockalign=512", "--size=" + strconv.Itoa(size), "--verify=crc32c", "--verify_fatal=1",
+		"--output-format=json"}, args...)...)}
+	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.cmd.Process.Kill() })
+	return l
+}
+
+// wait fails if an I/O failed, and returns the longest that one took.
+func (l *load) wait(t *testing.T) time.Duration {
+	t.Helper()
+	if err := l.cmd.Wait(); err != nil {
+		t.Fatalf("fio: %v\n%s", err, l.out.String())
+	}
+	type direction struct {
+		Latency struct {
+			Max int64 `json:"max"`
+		} `json:"lat_ns"`
+	}
+	var report struct {
+		Jobs []struct {
+			Read  direction `json:"read"`
+			Write direction `json:"write"`
+		} `json:"jobs"`
+	}
+	text := l.out.Bytes()
+	if at := bytes.IndexByte(text, '{'); at > 0 {
+		text = text[at:]
+	}
+	if err := json.Unmarshal(text, &report); err != nil || len(report.Jobs) == 0 {
+		t.Fatalf("fio's report: %v\n%s", err, l.out.String())
+	}
+	return time.Duration(max(report.Jobs[0].Read.Latency.Max, report.Jobs[0].Write.Latency.Max))
+}
+
+func write(t *testing.T, dev string, args ...string) {
+	t.Helper()
+	guest.Run(t, append([]string{guest.Binary(t, "krpingctl"), "write", dev, "--direct"}, args...)...)
+}
+
+func stop(t *testing.T, options string) {
+	t.Helper()
+	start := time.Now()
+	if err := guest.Command("stop,block=vol0"+options, limit); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("stop took %v", took)
+	}
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package modes
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// noStall is longer than any I/O of a tap may take, however its peer fares, in a slow VM.
+const noStall = 2 * time.Second
+
+// forwarded waits until every copy has been answered or dropped.
+func forwarded(t *testing.T) {
+	t.Helper()
+	guest.Eventually(t, 30*time.Second, "all copies are forwarded", func() bool { return number(t, "queued") == 0 })
+}
+
+// Verified I/O on the head: what the backing has, the peer has; what was read, too.
+func TestTapCopies(t *testing.T) {
+	for name, backing := range map[string]string{"memory": "ram:16M", "disk": ""} {
+		t.Run(name, func(t *testing.T) {
+			if backing == "" {
+				backing = ramDisk(t)
+			}
+			store := storePath(t)
+			guest.StartBridge(t, 9830, store, "16MiB")
+			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing)
+			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=12m", "--rate=4m").wait(t)
+			forwarded(t)
+			check(t, map[string]int64{"skipped": 0, "dropped": 0, "mismatches": 0, "dirty_bytes": 0, "errors": 0})
+			mustEqual(t, dev, store)
+			forwarded(t)
+			check(t, map[string]int64{"dropped": 0, "mismatches": 0})
+			if checked := number(t, "forwarded") - number(t, "unchecked"); checked < 100 {
+				t.Errorf("only %d of %d copies checked", checked, number(t, "forwarded"))
+			}
+			if mode := guest.Session(t, "vol0")["mode"]; mode != "tap" {
+				t.Errorf("mode=%s", mode)
+			}
+		})
+	}
+}
+
+// Only what matches the filter is at the peer; what is not there is counted.
+func TestTapFilters(t *testing.T) {
+	const half = size / 2
+	zeros := make([]byte, half)
+	for name, tc := range map[string]struct {
+		options string
+		write   func(t *testing.T, dev string) // the first half matches, the second does not
+	}{
+		"comm": {",comm=write_data", func(t *testing.T, dev string) {
+			second := make(chan struct{})
+			go func() {
+				defer close(second)
+				write(t, dev, "--name", "noise", "--seed", "1", "--offset", "8MiB", "--size", "8MiB", "--bs", "128KiB")
+			}()
+			write(t, dev, "--name", "write_data", "--seed", "1", "--size", "8MiB", "--bs", "128KiB")
+			<-second
+		}},
+		"pid": {fmt.Sprintf(",op=write,pid=%d", os.Getpid()), func(t *testing.T, dev string) {
+			f := openDirect(t, dev)
+			data := aligned(t, 1<<20)
+			for at := int64(0); at < half; at += 1 << 20 {
+				_, _ = rand.NewChaCha8([32]byte{byte(at >> 20)}).Read(data)
+				if _, err := f.WriteAt(data, at); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = f.Close()
+			write(t, dev, "--offset", "8MiB", "--size", "8MiB")
+		}},
+		"sectors": {",op=write,sectors=0-16383", func(t *testing.T, dev string) {
+			write(t, dev, "--size", "16MiB", "--bs", "128KiB")
+		}},
+		"op": {",op=write+flush", func(t *testing.T, dev string) {
+			write(t, dev, "--size", "8MiB")
+			guest.Run(t, "dd", "if="+dev, "of=/dev/null", "bs=1M", "count=8", "iflag=direct", "status=none")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := storePath(t)
+			guest.StartBridge(t, 9831, store, "16MiB")
+			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:16M"+tc.options)
+			tc.write(t, dev)
+			forwarded(t)
+			check(t, map[string]int64{"dropped": 0, "forwarded_bytes": half})
+			if number(t, "skipped") == 0 {
+				t.Error("nothing was skipped")
+			}
+			local := aligned(t, size)
+			if _, err := openDirect(t, dev).ReadAt(local, 0); err != nil {
+				t.Fatal(err)
+			}
+			remote, err := os.ReadFile(store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(remote[:half], local[:half]) {
+				t.Error("what matches the filter is not at the peer")
+			}
+			if !bytes.Equal(remote[half:], zeros) {
+				t.Error("the peer has what does not match the filter")
+			}
+			dirty := int64(half)
+			if name == "op" {
+				dirty = 0 // reads were skipped
+			}
+			check(t, map[string]int64{"dirty_bytes": dirty})
+		})
+	}
+}
+
+// NUL bytes, odd segments, every offset.
+func TestTapOddData(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9832, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
+	rnd := rand.New(rand.NewPCG(1, 2))
+	want := make([]byte, 4<<20)
+	for i := range want {
+		if rnd.IntN(3) == 0 {
+			want[i] = byte(rnd.Uint32())
+		}
+	}
+	memory := aligned(t, 2<<20)
+	for offset := 0; offset < len(want); {
+		var vectors [][]byte
+		length := 0
+		for page := 0; page < 1+rnd.IntN(300) && offset+length < len(want); page++ {
+			n := min(512*(1+rnd.IntN(7)), len(want)-offset-length)
+			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
+			vectors = append(vectors, memory[at:at+n])
+			copy(memory[at:at+n], want[offset+length:])
+			length += n
+		}
+		if n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
+			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
+		}
+		clear(memory) // the copy is private: this does not change it
+		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
+			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
+		}
+		offset += length
+		if offset%(1<<20) < length {
+			forwarded(t)
+		}
+	}
+	forwarded(t)
+	check(t, map[string]int64{"dropped": 0, "mismatches": 0, "unchecked": 0})
+	got, err := os.ReadFile(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got[:len(want)], want) {
+		t.Error("the store does not hold what was written")
+	}
+}
+
+// The peer dies under verified I/O and comes back: the application notices nothing.
+func TestTapPeerKilled(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9833, store, "16MiB")
+	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
+	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
+	time.Sleep(1500 * time.Millisecond)
+	before := number(t, "forwarded")
+	if before == 0 {
+		t.Error("nothing was forwarded")
+	}
+	bridge.Kill()
+	state(t, "reconnecting")
+	time.Sleep(time.Second)
+	guest.StartBridge(t, 9833, store, "16MiB")
+	state(t, "live")
+	atReturn := number(t, "forwarded")
+	longest := load.wait(t)
+	t.Logf("longest I/O %v, %v", longest, guest.Session(t, "vol0"))
+	if longest > noStall {
+		t.Errorf("an I/O took %v", longest)
+	}
+	forwarded(t)
+	if number(t, "drops_lost") == 0 || number(t, "dirty_bytes") == 0 {
+		t.Error("nothing was dropped while the peer was gone")
+	}
+	if number(t, "forwarded") <= atReturn {
+		t.Error("nothing is forwarded any more")
+	}
+	check(t, map[string]int64{"mismatches": 0, "drops_error": 0})
+	// Whatever was dropped, overwriting it makes both equal.
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
+	forwarded(t)
+	check(t, map[string]int64{"dirty_bytes": 0})
+	mustEqual(t, dev, store)
+}
+
+// A peer that is silent fills the queue; then copies are dropped, and nobody waits.
+func TestTapSilentPeer(t *testing.T) {
+	store := storePath(t)
+	bridge := guest.StartBridge(t, 9834, store, "16MiB")
+	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
+	if err := os.WriteFile(event, []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.WriteFile(event, []byte("0"), 0)
+	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write")
+	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
+			t.Errorf("an I/O took %v", longest)
+		}
+	}
+	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
+		t.Errorf("nothing was dropped: %v", guest.Session(t, "vol0"))
+	}
+	if log, err := os.ReadFile("/sys/kernel/tracing/trace"); err != nil || !strings.Contains(string(log), "bytes=262144 reason=full") {
+		t.Errorf("the trace has no drop (%v)", err)
+	}
+	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	forwarded(t)
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
+	forwarded(t)
+	check(t, map[string]int64{"dirty_bytes": 0})
+	mustEqual(t, dev, store)
+}
+
+// Reads are compared: what went wrong at the peer is found, and is not the application's affair.
+func TestTapFindsOtherData(t *testing.T) {
+	store := storePath(t)
+	guest.StartBridge(t, 9835, store, "16MiB")
+	dev := openDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"))
+	data, got := aligned(t, 65536), aligned(t, 65536)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	if _, err := dev.WriteAt(data, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	forwarded(t)
+	f, err := os.OpenFile(store, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{data[1000] ^ 1}, 1<<20+1000); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if _, err := dev.ReadAt(got, 1<<20); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("the application's read: %v", err)
+	}
+	forwarded(t)
+	check(t, map[string]int64{"mismatches": 1, "dropped": 0})
+}
+
+// A local error is the application's; the peer does not get what the backing has not.
+func TestTapLocalError(t *testing.T) {
+	guest.Run(t, "modprobe", "dm-mod")
+	disk := ramDisk(t)
+	const half = size / 2 / 512
+	table := fmt.Sprintf("0 %d linear %s 0\n%d %d error\n", half, disk, half, half)
+	guest.Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync half", table))
+	t.Cleanup(func() { guest.Run(t, "dmsetup", "remove", "--noudevsync", "half") })
+	for _, mode := range []string{"tap", "mirror"} {
+		t.Run(mode, func(t *testing.T) {
+			store := storePath(t)
+			guest.StartBridge(t, 9836, store, "16MiB")
+			dev := openDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing=/dev/dm-0"))
+			data := aligned(t, 65536)
+			copy(data, "krping")
+			if _, err := dev.WriteAt(data, 0); err != nil {
+				t.Errorf("write of the good half: %v", err)
+			}
+			if _, err := dev.WriteAt(data, size-65536); !errors.Is(err, unix.EIO) {
+				t.Errorf("write of the bad half: %v, want EIO", err)
+			}
+			if _, err := dev.ReadAt(data, size-65536); !errors.Is(err, unix.EIO) {
+				t.Errorf("read of the bad half: %v, want EIO", err)
+			}
+			_ = dev.Close()
+			if number(t, "dirty_bytes") == 0 {
+				t.Error("the peer counts as having what the backing failed")
+			}
+			stop(t, "")
+		})
+	}
+}
+
+// A forced stop of a device in use under load, the peer silent or gone: it ends.
+func TestForcedStop(t *testing.T) {
+	for _, mode := range []string{"tap", "mirror"} {
+		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL, "well": 0} {
+			t.Run(mode+"/"+name, func(t *testing.T) {
+				bridge := guest.StartBridge(t, 9837, storePath(t), "16MiB")
+				path := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:16M")
+				dev := openDirect(t, path)
+				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
+				before := number(t, "writes")
+				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
+				if sig != 0 {
+					_ = bridge.Cmd.Process.Signal(sig)
+				}
+				time.Sleep(300 * time.Millisecond)
+				if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+					t.Errorf("stop of an open device: %v, want EBUSY", err)
+				}
+				stop(t, ",force")
+				if err := load.cmd.Wait(); err == nil {
+					t.Error("fio succeeded on a device that was removed")
+				}
+				if _, err := dev.ReadAt(aligned(t, 4096), 0); err == nil {
+					t.Error("a read succeeded on a device that was removed")
+				}
+				digest := struct {
+					offset, length uint64
+					rest           [40]byte
+				}{length: 4096}
+				const iocDigest = 3<<30 | 56<<16 | 'K'<<8 | 0x70
+				if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), iocDigest, uintptr(unsafe.Pointer(&digest))); errno == 0 {
+					t.Error("a digest succeeded on a device that was removed")
+				}
+			})
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	guest.StartBridge(t, 9838, storePath(t), "16MiB")
+	addr := guest.Addr(t)
+	for options, want := range map[string]error{
+		",mode=tap,backing=ram:32M":           unix.EINVAL, // larger than the target
+		",mode=mirror,backing=ram:32M":        unix.EINVAL,
+		",mode=tap,backing=/dev/nosuch":       unix.ENOENT,
+		",mode=tap":                           unix.EINVAL,
+		",mode=mirror,backing=ram:16M,comm=x": unix.EINVAL,
+	} {
+		if err := guest.Command("client,addr="+addr+",port=9838,block=vol0"+options, limit); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", options, err, want)
+		}
+		if guest.Session(t, "vol0") != nil {
+			t.Errorf("%s: a session is left", options)
+		}
+	}
+	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:16M", limit); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a peer that is not there: %v, want ECONNREFUSED", err)
+	}
+}

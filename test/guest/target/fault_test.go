@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package target
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// load is verified I/O in the background.
+type load struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	out bytes.Buffer
+}
+
+func startLoad(t *testing.T, dev, seconds string) *load {
+	t.Helper()
+	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--direct=1", "--ioengine=libaio", "--rw=randwrite",
+		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
+		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")}
+	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *load) succeeds() {
+	l.t.Helper()
+	if err := l.cmd.Wait(); err != nil {
+		l.t.Fatalf("fio: %v\n%s", err, l.out.String())
+	}
+}
+
+func isLive(t *testing.T) {
+	t.Helper()
+	guest.Eventually(t, 20*time.Second, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+}
+
+// Stopped and served again 20 times under verified I/O: nothing is lost.
+func TestStoppedUnderLoad(t *testing.T) {
+	leavesNothing(t)
+	disk := loop(t, "32M")
+	serve(t, "vol0", port, "backing="+disk)
+	dev := guest.Attach(t, port, ",queues=2,depth=32")
+	l := startLoad(t, dev, "14")
+	for range 20 {
+		time.Sleep(200 * time.Millisecond)
+		stop(t, "vol0")
+		serve(t, "vol0", port, "backing="+disk)
+		isLive(t)
+	}
+	l.succeeds()
+	verify(t, dev)
+	if !same(t, dev, disk) {
+		t.Error("the device and its backing differ")
+	}
+	wants(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
+	wants(t, guest.Volume(t, "vol0"), "errors", "0", "crc_errors", "0", "violations", "0")
+}
+
+// The client waits for a volume that is away, and goes on when it is served again.
+func TestClientWaits(t *testing.T) {
+	disk := loop(t, "16M")
+	serve(t, "vol0", port, "backing="+disk)
+	dev := openDirect(t, guest.Attach(t, port, ""))
+	stop(t, "vol0")
+	wrote := make(chan error, 1)
+	data := aligned(t, 65536)
+	copy(data, "waited")
+	go func() {
+		_, err := dev.WriteAt(data, 0)
+		wrote <- err
+	}()
+	select {
+	case err := <-wrote:
+		t.Fatalf("the write ended while nobody serves it: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+	serve(t, "vol0", port, "backing="+disk)
+	select {
+	case err := <-wrote:
+		if err != nil {
+			t.Errorf("write: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the write is stuck")
+	}
+	if out := guest.Run(t, "head", "-c", "6", disk); out != "waited" {
+		t.Errorf("the disk begins with %q", out)
+	}
+}
+
+// Each start has another epoch: unflushed writes of before count as lost, flushed ones do not.
+func TestWritebackStopped(t *testing.T) {
+	options := "writeback,backing=" + loop(t, "16M")
+	serve(t, "vol0", port, options)
+	dev := openDirect(t, guest.Attach(t, port, ""))
+	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, "vol0")
+	serve(t, "vol0", port, options)
+	if _, err := dev.WriteAt(aligned(t, 4096), 4096); err != nil {
+		t.Fatalf("write after a flush and a restart: %v", err)
+	}
+	stop(t, "vol0")
+	serve(t, "vol0", port, options)
+	if _, err := dev.WriteAt(aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
+		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
+	}
+	wants(t, guest.Session(t, "vol0"), "state", "failed")
+}
+
+// The RDMA device goes away under load and comes back: so do the volume and its client.
+func TestDeviceRemovedUnderLoad(t *testing.T) {
+	disk := loop(t, "32M")
+	serve(t, "vol0", port, "backing="+disk)
+	dev := guest.Attach(t, port, "")
+	l := startLoad(t, dev, "6")
+	time.Sleep(2 * time.Second)
+	start := time.Now()
+	guest.Run(t, "rdma", "link", "delete", "rxe0")
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("the removal of the device took %v", took)
+	}
+	wants(t, guest.Volume(t, "vol0"), "state", "no_device", "queues", "0")
+	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
+	isLive(t)
+	l.succeeds()
+	if !same(t, dev, disk) {
+		t.Error("the device and its backing differ")
+	}
+}
+
+// A volume whose RDMA device is gone can be stopped.
+func TestStopWithoutDevice(t *testing.T) {
+	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Run(t, "rdma", "link", "delete", "rxe0")
+	defer guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	guest.Eventually(t, 5*time.Second, "the volume says so", func() bool { return guest.Volume(t, "vol0")["state"] == "no_device" })
+	stop(t, "vol0")
+}
