@@ -36,6 +36,7 @@ type Config struct {
 // Lab is a set of running VMs.
 type Lab struct {
 	Kernel Kernel
+	config Config // with nothing left out
 	vms    []*VM
 	dir    string // sockets and initramfs, removed at the end
 	kvm    bool
@@ -103,8 +104,9 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	if config.Memory == 0 {
 		config.Memory = 1536
 	}
+	l.config = config
 	for i := range config.VMs {
-		vm, err := startVM(l, config, i)
+		vm, err := startVM(l, i, "")
 		if err != nil {
 			return fmt.Errorf("start VM %d: %w", i+1, err)
 		}
@@ -114,6 +116,22 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 		if err := vm.waitReady(ctx, config.Boot); err != nil {
 			return fmt.Errorf("boot VM %d: %w", i+1, err)
 		}
+	}
+	return nil
+}
+
+// Restart boots the last VM again after its death: the link between VMs has its end with
+// the first. Its console goes on; VM returns the new one.
+func (l *Lab) Restart(ctx context.Context) error {
+	last := len(l.vms) - 1
+	l.vms[last].Kill()
+	vm, err := startVM(l, last, l.vms[last].Console())
+	if err != nil {
+		return fmt.Errorf("start VM %d again: %w", last+1, err)
+	}
+	l.vms[last] = vm
+	if err := vm.waitReady(ctx, l.config.Boot); err != nil {
+		return fmt.Errorf("boot VM %d again: %w", last+1, err)
 	}
 	return nil
 }

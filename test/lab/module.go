@@ -16,11 +16,19 @@ func (k Kernel) Series() string {
 
 // LoadModule loads rdma_krping of the build, in every VM.
 func (l *Lab) LoadModule(ctx context.Context) error {
-	script := "modprobe -a rdma_cm ib_core libcrc32c && insmod " + Module(l.Kernel.Series())
-	for i, vm := range l.vms {
-		if out, err := vm.Output(ctx, script); err != nil {
-			return fmt.Errorf("load the module in VM %d: %w: %s", i+1, err, out)
+	for _, vm := range l.vms {
+		if err := l.LoadModuleIn(ctx, vm); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// LoadModuleIn loads it in one VM.
+func (l *Lab) LoadModuleIn(ctx context.Context, vm *VM) error {
+	out, err := vm.Output(ctx, "modprobe -a rdma_cm ib_core libcrc32c && insmod "+Module(l.Kernel.Series()))
+	if err != nil {
+		return fmt.Errorf("load the module in VM %d: %w: %s", vm.index+1, err, out)
 	}
 	return nil
 }

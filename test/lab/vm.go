@@ -29,6 +29,7 @@ type VM struct {
 	gone    chan struct{} // QEMU has ended
 	socket  string
 	shell   string
+	monitor string
 	session *yamux.Session
 
 	mu      sync.Mutex
@@ -59,7 +60,8 @@ func accelerator(kvm bool) []string {
 	return []string{"-accel", "tcg,thread=multi"}
 }
 
-func qemuArgs(l *Lab, config Config, index int, out, socket string) []string {
+func qemuArgs(l *Lab, index int, out, socket string) []string {
+	config := l.config
 	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 tsc=reliable clocksource=tsc lab.index=%d", index+1)
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
@@ -72,6 +74,7 @@ func qemuArgs(l *Lab, config Config, index int, out, socket string) []string {
 		"-kernel", l.Kernel.Image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,
 		"-device", "virtserialport,chardev=agent,name="+PortName,
+		"-qmp", "unix:"+monitorSocket(l, index)+",server=on,wait=off",
 		"-device", "virtio-rng-pci",
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
@@ -101,7 +104,9 @@ func shellSocket(l *Lab, index int) string {
 // ShellSocket returns the Unix socket of the VM's shell, if Config.Shells asked for one.
 func (vm *VM) ShellSocket() string { return vm.shell }
 
-func startVM(l *Lab, config Config, index int) (*VM, error) {
+// startVM starts a VM whose console follows an earlier one's.
+func startVM(l *Lab, index int, console string) (*VM, error) {
+	config := l.config
 	out := filepath.Join(config.Out, fmt.Sprintf("vm%d", index+1))
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
@@ -110,11 +115,16 @@ func startVM(l *Lab, config Config, index int) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := log.WriteString(console); err != nil {
+		return nil, fmt.Errorf("write the console's log: %w", err)
+	}
 	vm := &VM{
 		index: index, out: out, log: log, copy: config.Console, gone: make(chan struct{}),
 		socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)), shell: shellSocket(l, index),
+		monitor: monitorSocket(l, index),
 	}
-	vm.qemu = exec.Command("qemu-system-x86_64", qemuArgs(l, config, index, out, vm.socket)...)
+	vm.console.WriteString(console)
+	vm.qemu = exec.Command("qemu-system-x86_64", qemuArgs(l, index, out, vm.socket)...)
 	vm.qemu.Stdout = consoleWriter{vm}
 	vm.qemu.Stderr = consoleWriter{vm}
 	vm.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}

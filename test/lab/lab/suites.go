@@ -24,16 +24,20 @@ import (
 const suiteTimeout = 15 * time.Minute
 
 func suitesCommand(o *bootOptions) *cobra.Command {
-	var pattern string
+	var (
+		pattern string
+		soak    time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
 		Short: "Run the VM suites (test/guest in one VM, test/hosts on two), or those named",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := suites{kernel: o.kernel, boot: *o, only: args, pattern: pattern}
+			s := suites{kernel: o.kernel, boot: *o, only: args, pattern: pattern, soak: soak}
 			return s.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
+	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
 	return cmd
 }
 
@@ -43,8 +47,12 @@ type suites struct {
 	boot    bootOptions
 	only    []string
 	pattern string
+	soak    time.Duration
 	failed  []string
 }
+
+// timeout is the limit of one suite.
+func (s *suites) timeout() time.Duration { return suiteTimeout + s.soak }
 
 func (s *suites) run(ctx context.Context) error {
 	guests, err := packages("guest")
@@ -114,7 +122,7 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	if config.Out == "" {
 		config.Out = filepath.Join(lab.Build(), "logs", s.kernel, name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, suiteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	l, err := lab.Start(ctx, config)
 	if err != nil {
@@ -126,10 +134,10 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	}
 	tally := newTally("guest-"+name, s.kernel, os.Stdout)
 	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + suiteTimeout.String(), "-test.run=" + s.pattern},
+		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + s.pattern},
 		Env: []string{
 			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
-			"KRPING_OUT=/lab/out",
+			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(),
 		},
 		Stdout: tally, Stderr: tally,
 	})
@@ -146,10 +154,10 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 // onHosts runs a suite here that boots VMs itself.
 func (s *suites) onHosts(ctx context.Context, dir string) error {
 	tally := newTally("hosts-"+filepath.Base(dir), s.kernel, os.Stdout)
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", suiteTimeout.String(), "-run", s.pattern, dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", s.pattern, dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel)
+	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String())
 	cmd.Stdout, cmd.Stderr = tally, tally
 	err := cmd.Run()
 	return errors.Join(err, tally.finish(err))

@@ -141,7 +141,27 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatalf("not within %v: %s", limit, what)
+	t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
+}
+
+// BlockedTasks returns the kernel stacks of the tasks that sleep uninterruptibly, each
+// beginning with a new line, or "".
+func BlockedTasks() string {
+	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*") // fails for bad patterns only
+	var report strings.Builder
+	for _, task := range tasks {
+		status, err := os.ReadFile(task + "/status")
+		if err != nil || !strings.Contains(string(status), "\nState:\tD") {
+			continue // it has ended, or it can be killed
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:\t"), "\n")
+		stack, err := os.ReadFile(task + "/stack")
+		if err != nil {
+			stack = []byte(err.Error())
+		}
+		fmt.Fprintf(&report, "\n%s (%s) is blocked:\n%s", name, filepath.Base(task), bytes.TrimRight(stack, "\n"))
+	}
+	return report.String()
 }
 
 // Threads returns the lines of /proc/krping: the running ping/pong threads.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package faults
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/acklog"
+	"krping/test/internal/soak"
+)
+
+// wantEIO waits for the end of the load, which has to be an I/O error of every worker.
+func (r *rig) wantEIO(limit time.Duration) {
+	r.t.Helper()
+	select {
+	case <-r.run.Done():
+	case <-time.After(limit):
+		r.fail("the writer sees no error within %v%s", limit, guest.BlockedTasks())
+	}
+	if err := r.stopped(); !errors.Is(err, unix.EIO) || errors.As(err, new(*acklog.HungError)) {
+		r.fail("the writer sees %v, want EIO", err)
+	}
+}
+
+// A writeback target that dies has lost what was not flushed, and says so with EIO; what was
+// flushed is there.
+func TestWritebackTargetKilledUnderLoad(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
+	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
+	r.progress(100)
+	if err := r.stopped(); err != nil {
+		t.Fatal(err)
+	}
+	r.write(acklog.Load{})
+	r.bridge.Kill()
+	r.check(true)
+	r.start()
+	r.wantEIO(patience)
+	if state := r.state(); state != "failed" {
+		t.Errorf("state %s, want failed", state)
+	}
+	r.check(true)
+}
+
+// A writeback target that dies when all is flushed has lost nothing.
+func TestWritebackTargetKilledAfterFlush(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
+	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
+	r.progress(50)
+	if err := r.stopped(); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := os.OpenFile(r.dev, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := dev.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	r.bridge.Kill()
+	r.check(false) // all of it: nothing was acknowledged after the flush
+	r.start()
+	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
+	if err := r.stopped(); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+	r.check(false)
+}
+
+// A forced stop under load ends in time, whatever the target does; all I/O ends with it.
+func TestForcedStopUnderLoad(t *testing.T) {
+	for name, fault := range map[string]func(r *rig){
+		"target works":  func(*rig) {},
+		"target killed": func(r *rig) { r.bridge.Kill() },
+		"target killed and noticed": func(r *rig) {
+			r.bridge.Kill()
+			guest.Eventually(r.t, patience, "the loss is noticed", func() bool { return r.state() == "reconnecting" })
+			r.sleep(0, time.Second)
+		},
+		"target silent": func(r *rig) { r.signal(unix.SIGSTOP) },
+		"target silent for a while": func(r *rig) {
+			r.signal(unix.SIGSTOP)
+			time.Sleep(4 * time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "16MiB", ",queues=2,depth=32")
+			r.write(acklog.Load{ReadOne: 4})
+			fault(r)
+			start := time.Now()
+			if err := guest.Command("stop,block=vol0,force", patience); err != nil {
+				r.fail("forced stop: %v", err)
+			}
+			took := time.Since(start)
+			t.Logf("stop took %v", took.Round(time.Millisecond))
+			if took > stopLimit+slow {
+				t.Errorf("stop took %v, want %v", took.Round(time.Millisecond), stopLimit)
+			}
+			r.wantEnd(10 * time.Second)
+			r.check(false)
+			r.left()
+		})
+	}
+}
+
+// wantEnd waits for the end of a load whose device is gone.
+func (r *rig) wantEnd(limit time.Duration) {
+	r.t.Helper()
+	select {
+	case <-r.run.Done():
+	case <-time.After(limit):
+		r.t.Fatalf("I/O goes on or hangs %v after the stop%s", limit, guest.BlockedTasks())
+	}
+	if err := r.stopped(); err == nil || errors.As(err, new(*acklog.HungError)) {
+		r.t.Errorf("the writer sees %v, want an error of the device", err)
+	}
+}
+
+// left fails if the session left something behind.
+func (r *rig) left() {
+	r.t.Helper()
+	if guest.Session(r.t, "vol0") != nil {
+		r.t.Error("the session is still there")
+	}
+	if _, err := os.Stat(r.dev); err == nil {
+		r.t.Errorf("%s is still there", r.dev)
+	}
+	guest.Eventually(r.t, 20*time.Second, "the module holds no RDMA resource", func() bool {
+		return !strings.Contains(guest.Run(r.t, "rdma", "resource", "show", "qp"), "[rdma_krping]")
+	})
+}
+
+// A device in use is not stopped, and its module not unloaded; after a stop it is.
+func TestStopAndUnloadUnderLoad(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32")
+	r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
+	if err := guest.Command("stop,block=vol0", patience); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("stop of a device in use: %v, want EBUSY", err)
+	}
+	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
+		t.Fatalf("the module was unloaded under load: %s", out)
+	}
+	r.progress(20)
+	if err := r.stopped(); err != nil {
+		t.Errorf("the writer sees %v", err)
+	}
+	r.check(false)
+	if err := guest.Command("stop,block=vol0", patience); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	r.left()
+	guest.Run(t, "rmmod", "rdma_krping")
+	guest.Run(t, "insmod", guest.Module(t))
+	r.dev = guest.Attach(t, port, "")
+	r.write(acklog.Load{ReadOne: 4})
+	if err := r.stopped(); err != nil {
+		t.Errorf("after loading the module again: %v", err)
+	}
+	r.check(false)
+}
+
+// The RDMA device goes away for good under load: I/O ends with an error after the time-out.
+func TestDeviceRemovedForGood(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32,timeout=3")
+	r.write(acklog.Load{ReadOne: 4})
+	defer addDevice(t)
+	start := time.Now()
+	removeDevice(t, r.bridge)
+	r.wantEIO(20 * time.Second)
+	t.Logf("I/O failed %v after the removal began", time.Since(start).Round(time.Millisecond))
+	r.check(false)
+	if err := guest.Command("stop,block=vol0,force", patience); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	r.left()
+}
+
+// slab returns the kernel's unreclaimable memory in KiB.
+func slab(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "SUnreclaim:"); ok {
+			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	t.Fatal("/proc/meminfo has no SUnreclaim")
+	return 0
+}
+
+// Sessions come and go without leaving memory or RDMA resources behind.
+func TestAttachAndStopCycles(t *testing.T) {
+	cycles := 100
+	if soak.Duration(t) > 0 {
+		cycles = 1000
+	}
+	newRig(t, "16MiB", "")
+	cycle := func() {
+		if err := guest.Command("stop,block=vol0", patience); err != nil {
+			t.Fatalf("stop: %v", err)
+		}
+		if err := guest.Command("client,addr="+guest.Addr(t)+",port="+strconv.Itoa(port)+",block=vol0,depth=16", patience); err != nil {
+			t.Fatalf("attach: %v", err)
+		}
+	}
+	for range 10 { // what the kernel allocates once
+		cycle()
+	}
+	before, resources := slab(t), guest.Run(t, "rdma", "resource", "show")
+	start := time.Now()
+	for range cycles {
+		cycle()
+	}
+	each := time.Since(start) / time.Duration(cycles)
+	if data, err := os.ReadFile("/proc/krping_sessions"); err != nil || strings.Count(string(data), "\n") != 1 {
+		t.Errorf("%v: sessions: %s", err, data)
+	}
+	guest.Eventually(t, 20*time.Second, "RDMA resources are what they were: "+resources, func() bool {
+		return guest.Run(t, "rdma", "resource", "show") == resources
+	})
+	// A leaked session would be 100 KiB and more: its queues' buffers, regions and requests.
+	grown := slab(t) - before
+	t.Logf("%d cycles of %v, unreclaimable slab grew by %d KiB", cycles, each.Round(time.Millisecond), grown)
+	if limit := 2048 + 4*cycles; grown > limit {
+		t.Errorf("unreclaimable slab grew by %d KiB in %d cycles, want less than %d", grown, cycles, limit)
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package faults
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/acklog"
+	"krping/test/internal/soak"
+)
+
+// recoverable are the faults that an application must not notice but for the time.
+var recoverable = []struct {
+	name  string
+	times int // a round
+	make  func(r *rig)
+}{
+	{"target killed", 5, func(r *rig) {
+		r.kill()
+		r.start()
+	}},
+	{"target killed, away for a while", 2, func(r *rig) {
+		r.kill()
+		r.sleep(time.Second, 4*time.Second)
+		r.start()
+	}},
+	{"target killed again while clients reconnect", 2, func(r *rig) {
+		r.kill()
+		for range 2 {
+			r.start()
+			r.sleep(0, 300*time.Millisecond)
+			r.kill()
+		}
+		r.start()
+	}},
+	{"target ended in order", 1, func(r *rig) {
+		r.signal(unix.SIGTERM)
+		_ = r.bridge.Cmd.Wait()
+		r.check(false)
+		r.start()
+	}},
+	{"target stopped for 1 s", 1, func(r *rig) {
+		r.signal(unix.SIGSTOP)
+		time.Sleep(time.Second)
+		r.signal(unix.SIGCONT)
+	}},
+	{"target stopped for 7 s", 1, func(r *rig) {
+		r.signal(unix.SIGSTOP)
+		time.Sleep(7 * time.Second)
+		r.signal(unix.SIGCONT)
+	}},
+	{"target stopped, then killed", 1, func(r *rig) {
+		r.signal(unix.SIGSTOP)
+		r.sleep(0, 2*time.Second)
+		r.kill()
+		r.start()
+	}},
+	{"target without the volume", 1, func(r *rig) {
+		r.kill()
+		other := guest.StartBridge(r.t, port, filepath.Join(r.t.TempDir(), "other.img"), "16MiB", "--name", "other")
+		r.sleep(500*time.Millisecond, 1500*time.Millisecond)
+		other.Kill()
+		r.start()
+	}},
+	{"RDMA device removed", 2, func(r *rig) {
+		removeDevice(r.t, r.bridge)
+		r.check(false)
+		addDevice(r.t)
+		r.start()
+	}},
+}
+
+func (r *rig) signal(sig unix.Signal) {
+	r.t.Helper()
+	if err := r.bridge.Cmd.Process.Signal(sig); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// kill leaves the store to be looked at with writes in flight.
+func (r *rig) kill() {
+	r.t.Helper()
+	r.bridge.Kill()
+	r.check(false)
+}
+
+// removeDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
+// itself, has let go of it.
+func removeDevice(t *testing.T, bridge *guest.Bridge) {
+	t.Helper()
+	guest.Run(t, "rdma", "link", "delete", "rxe0")
+	if err := bridge.Cmd.Wait(); err == nil {
+		t.Error("the bridge's exit status does not tell that its device is gone")
+	}
+}
+
+func addDevice(t *testing.T) {
+	t.Helper()
+	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+}
+
+// Whatever happens to the target and to the way to it, the writer sees no error, and the
+// store holds what was acknowledged, while the fault lasts and afterwards.
+func TestRecovery(t *testing.T) {
+	r := newRig(t, "24MiB", ",queues=2,depth=32")
+	var table soak.Table
+	t.Cleanup(func() { fmt.Print(table.String()) })
+	var times []int
+	for _, f := range recoverable {
+		times = append(times, f.times)
+	}
+	soak.Plan(t, r.rnd, times, func(i int) {
+		f := recoverable[i]
+		r.row = table.Row(f.name)
+		r.suffer(f.name, f.make)
+	})
+	s := guest.Session(t, "vol0")
+	t.Logf("session: %v", s)
+	if s["errors"] != "0" {
+		t.Errorf("errors=%s", s["errors"])
+	}
+}
+
+// suffer makes a fault under writes and checks them.
+func (r *rig) suffer(name string, fault func(r *rig)) {
+	r.t.Helper()
+	r.row.Times++
+	acked := r.log.Acked()
+	r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
+	r.sleep(0, 700*time.Millisecond)
+	began := time.Now()
+	fault(r)
+	took := time.Since(began)
+	r.t.Logf("%s: %v, I/O went on after %v", name, took.Round(time.Millisecond), r.resumed().Round(time.Millisecond))
+	r.progress(10)
+	if err := r.stopped(); err != nil {
+		r.fail("%s: the writer sees %v", name, err)
+	}
+	r.row.Acked += r.log.Acked() - acked
+	r.check(false)
+}
+
+// A target that is silent under load is noticed by the heartbeat, not by a time-out of the
+// fabric, as its queue pairs still answer.
+func TestSilentTargetIsNoticed(t *testing.T) {
+	r := newRig(t, "16MiB", ",queues=2,depth=32")
+	r.suffer("silent target", func(r *rig) {
+		r.signal(unix.SIGSTOP)
+		defer r.signal(unix.SIGCONT)
+		start := time.Now()
+		guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+		took := time.Since(start)
+		t.Logf("noticed after %v", took.Round(time.Millisecond))
+		if took > noticeLimit+slow {
+			t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+		}
+	})
+}
+
+// The same without a request in flight.
+func TestSilentTargetIsNoticedWhenIdle(t *testing.T) {
+	r := newRig(t, "16MiB", "")
+	r.signal(unix.SIGSTOP)
+	start := time.Now()
+	guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+	if took := time.Since(start); took > noticeLimit+slow {
+		t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+	}
+	r.signal(unix.SIGCONT)
+	guest.Eventually(t, patience, "the session is live", func() bool { return r.state() == "live" })
+}
+
+// The network device below the RDMA device goes down, which takes its routes away, and comes up.
+// Soft-RoCE moves its GSI queue pair to the error state for good when the connection manager
+// sends without a route: where that happens no connection can be made by anybody, and the
+// RDMA device has to be made anew. Nothing is lost, nothing fails.
+func TestLinkDownAndUp(t *testing.T) {
+	downs := []time.Duration{7 * time.Second}
+	if soak.Duration(t) > 0 {
+		downs = append(downs, 500*time.Millisecond, 2*time.Second)
+	}
+	for _, d := range downs {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Cleanup(func() { // what is broken now must not break other tests
+				guest.Run(t, "rdma", "link", "delete", "rxe0")
+				addDevice(t)
+			})
+			r := newRig(t, "16MiB", ",queues=2,depth=32")
+			r.suffer("link down for "+d.String(), func(r *rig) {
+				guest.Run(t, "ip", "link", "set", "eth0", "down")
+				time.Sleep(d)
+				r.check(false)
+				acked := r.log.Acked()
+				guest.Run(t, "ip", "link", "set", "eth0", "up")
+				guest.Run(t, "ip", "-6", "addr", "replace", "fd77::1/64", "dev", "eth0", "nodad")
+				for end := time.Now().Add(resumeLimit + slow); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+					if r.log.Acked() > acked {
+						return
+					}
+				}
+				if _, err := guest.TryRun("timeout", "5", "rping", "-c", "-a", guest.Addr(t), "-p", strconv.Itoa(port), "-C", "1"); err != nil && strings.Contains(err.Error(), "exit status 124") {
+					t.Log("nobody can connect through rxe0 any more: it is made anew")
+				} else {
+					t.Errorf("I/O does not go on although others reach the target: %v", err)
+				}
+				removeDevice(t, r.bridge)
+				addDevice(t)
+				r.start()
+			})
+		})
+	}
+}

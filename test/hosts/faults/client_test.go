@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package faults
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/test/hosts/internal/hosts"
+)
+
+// The client's host dies while it writes to file systems. Another client finds them whole after
+// the journal's replay, with every file and every write that an fsync had covered.
+func TestClientHostKilledWithFileSystems(t *testing.T) {
+	h := hosts.Boot(t)
+	storage, client := h.Lab.VM(0), h.Lab.VM(1)
+	for _, name := range []string{"vm1/ext4.img", "vm1/xfs.img", "vm2/ext4.log", "vm2/xfs.log", "vm2/ext4.sums", "vm2/xfs.sums"} {
+		if err := os.RemoveAll(filepath.Join(filepath.Dir(storage.Out()), name)); err != nil { // of an earlier run
+			t.Fatal(err)
+		}
+	}
+	bridge(h, storage, "--name ext4 --store file:/lab/out/ext4.img --size 320MiB --volume xfs=file:/lab/out/xfs.img,size=320MiB")
+	h.Sh(client, `set -e
+for fs in ext4 xfs; do
+	mkdir -p /run/$fs
+	krpingctl client --addr `+storage.Addr()+` --block $fs > /run/$fs.dev
+done
+mkfs.ext4 -q -F $(cat /run/ext4.dev)
+mkfs.xfs -q -f -K $(cat /run/xfs.dev)
+for fs in ext4 xfs; do
+	mount $(cat /run/$fs.dev) /run/$fs
+	dd if=/dev/zero of=/run/$fs/blocks bs=1M count=16 conv=fsync status=none
+	sync -f /run/$fs
+done`)
+	for _, fs := range []string{"ext4", "xfs"} {
+		h.Spawn(client, "acked write --log /lab/out/"+fs+".log --align 4096 --fsync-one 5 /run/"+fs+"/blocks")
+		// Whole files, each named in the list when it and its directory are safe.
+		h.Spawn(client, `bash -c 'cd /run/`+fs+`; for ((i = 0; ; i++)); do head -c $((RANDOM * 4)) /dev/urandom > f$i && sync f$i . && sha256sum f$i >> /lab/out/`+fs+`.sums; done'`)
+	}
+	lines := func(name, word string) int {
+		data, err := os.ReadFile(filepath.Join(client.Out(), name))
+		if err != nil {
+			return 0 // not begun
+		}
+		return strings.Count(string(data), word)
+	}
+	h.Eventually(patience, "fsyncs of both kinds on both file systems", func() bool {
+		return lines("ext4.log", "flushed") > 10 && lines("xfs.log", "flushed") > 10 && lines("ext4.sums", "\n") > 10 && lines("xfs.sums", "\n") > 10
+	})
+	client.Kill()
+	client = h.Restart()
+	// The target's host may still have the connections of the one that died, with the same
+	// numbers: its connection manager refuses a new one once and forgets the old.
+	for _, fs := range []string{"ext4", "xfs"} {
+		h.Eventually(10*time.Second, fs+" is attached again", func() bool {
+			out, err := h.Try(client, "mkdir -p /run/"+fs+"; krpingctl client --addr "+storage.Addr()+" --block "+fs+" > /run/"+fs+".dev")
+			if err != nil {
+				t.Logf("attach again: %s", out)
+			}
+			return err == nil
+		})
+	}
+	for _, fs := range []string{"ext4", "xfs"} {
+		h.Sh(client, "mount $(cat /run/"+fs+".dev) /run/"+fs)
+		sums := h.Sh(client, "cd /run/"+fs+"; sha256sum -c --quiet /lab/out/"+fs+".sums && wc -l < /lab/out/"+fs+".sums")
+		report := h.Sh(client, "acked check --flushed --log /lab/out/"+fs+".log /run/"+fs+"/blocks")
+		t.Logf("%s: %s files whole; %s", fs, strings.TrimSpace(sums), strings.TrimSpace(report))
+		h.Sh(client, "umount /run/"+fs)
+	}
+	h.Sh(client, "fsck.ext4 -fn $(cat /run/ext4.dev) && xfs_repair -n $(cat /run/xfs.dev) && krpingctl stop ext4 && krpingctl stop xfs")
+	if log, err := h.Try(client, "dmesg"); err != nil || !strings.Contains(log, "recovery complete") || !strings.Contains(log, "Ending recovery") {
+		t.Errorf("%v: the logs were not replayed: %s", err, tail(log))
+	}
+}
+
+func tail(log string) string { return log[max(0, len(log)-3000):] }

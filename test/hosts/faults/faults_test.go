@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package faults breaks hosts and the network between them under writes that are accounted
+// for outside of both. It runs here and boots two VMs; the second may die and boot again.
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"krping/test/hosts/internal/hosts"
+	"krping/test/internal/acklog"
+	"krping/test/internal/output"
+	"krping/test/internal/soak"
+	"krping/test/lab"
+)
+
+const (
+	resumeLimit = 3 * time.Second
+	slow        = 2 * time.Second // what two emulated machines on two CPUs may take longer
+	patience    = 90 * time.Second
+)
+
+// rig is a target on the second VM, whose volume is a file of this host, and a client on
+// the first with a writer, whose log is a file of this host too.
+type rig struct {
+	*hosts.Hosts
+	rnd    *rand.Rand
+	client *lab.VM
+	out    output.Buffer // the writer's
+	writer *lab.Process
+	row    *soak.Row
+}
+
+func (r *rig) target() *lab.VM          { return r.Lab.VM(1) }
+func (r *rig) store() string            { return filepath.Join(r.target().Out(), "vol0.img") }
+func (r *rig) log() string              { return filepath.Join(r.client.Out(), "acked.log") }
+func (r *rig) session() string          { return r.Sh(r.client, "cat /proc/krping_sessions") }
+func (r *rig) sleep(d, e time.Duration) { time.Sleep(d + time.Duration(r.rnd.Int64N(int64(e-d)))) }
+
+// bridge starts one on a VM with volumes in files of this host, and waits until it listens.
+func bridge(h *hosts.Hosts, vm *lab.VM, volumes string) {
+	h.T.Helper()
+	h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" "+volumes+" >/run/bridge.log 2>&1")
+	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
+		_, err := h.Try(vm, "grep -q listening /run/bridge.log")
+		return err == nil
+	})
+}
+
+func (r *rig) startBridge() {
+	r.T.Helper()
+	bridge(r.Hosts, r.target(), "--store file:/lab/out/vol0.img --size 24MiB")
+}
+
+// acked counts the acknowledgements in the log so far.
+func (r *rig) acked() int {
+	r.T.Helper()
+	data, err := os.ReadFile(r.log())
+	if err != nil && !os.IsNotExist(err) {
+		r.T.Fatal(err)
+	}
+	return bytes.Count(data, []byte("\nack "))
+}
+
+func (r *rig) ended() bool {
+	select {
+	case <-r.writer.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits until the condition holds, but not longer than the writer lives.
+func (r *rig) await(what string, condition func() bool) {
+	r.T.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
+		if r.ended() {
+			r.T.Fatalf("%s: the writer ended: %v\n%s%s", what, r.writer.Wait(r.T.Context()), r.out.String(), r.session())
+		}
+		if time.Now().After(deadline) {
+			r.row.Hung++
+			r.T.Fatalf("not within %v: %s\n%s%s", patience, what, r.session(), r.Blocked(r.client))
+		}
+	}
+}
+
+func (r *rig) progress(n int) {
+	r.T.Helper()
+	want := r.acked() + n
+	r.await("I/O goes on", func() bool { return r.acked() >= want })
+}
+
+// suffer makes a fault under writes and checks them.
+func (r *rig) suffer(name string, fault func(r *rig)) {
+	r.T.Helper()
+	r.row.Times++
+	before := r.acked()
+	r.out = output.Buffer{}
+	writer, err := r.client.Start(lab.Cmd{
+		Argv:   []string{filepath.Join(lab.Build(), "acked"), "write", "--log", "/lab/out/acked.log", "--limit", patience.String(), "/dev/krping0"},
+		Stdout: &r.out, Stderr: &r.out,
+	})
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	r.writer = writer
+	r.progress(10)
+	r.sleep(0, 500*time.Millisecond)
+	began := time.Now()
+	fault(r)
+	over, acked := time.Now(), r.acked()
+	r.await("the session is live and I/O goes on", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
+	resumed := time.Since(over)
+	r.row.Resumed = max(r.row.Resumed, resumed)
+	r.T.Logf("%s: %v, I/O went on after %v", name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
+	if resumed > resumeLimit+slow {
+		r.T.Errorf("%s: I/O went on after %v, want %v", name, resumed.Round(time.Millisecond), resumeLimit)
+	}
+	r.progress(10)
+	if err := writer.Signal(syscall.SIGTERM); err != nil {
+		r.T.Fatal(err)
+	}
+	select {
+	case <-writer.Done():
+	case <-time.After(patience):
+		r.row.Hung++
+		r.T.Fatalf("%s: the writer does not end%s", name, r.Blocked(r.client))
+	}
+	if err := writer.Wait(r.T.Context()); err != nil {
+		r.T.Fatalf("%s: the writer: %v\n%s%s", name, err, r.out.String(), r.session())
+	}
+	r.T.Log(strings.TrimSpace(r.out.String()))
+	r.row.Acked += r.acked() - before
+	r.check()
+}
+
+// check compares the store with the log, both as this host has them.
+func (r *rig) check() {
+	r.T.Helper()
+	report, err := acklog.CheckFile(r.store(), r.log(), false)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	r.row.Lost += report.Lost
+	r.row.Corrupt += report.Corrupt
+	if err := report.Err(); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+// badNetwork impairs what both hosts send, for a while, in which I/O has to go on.
+func badNetwork(netem string) func(r *rig) {
+	return func(r *rig) {
+		for i := range 2 {
+			r.Sh(r.Lab.VM(i), "modprobe sch_netem && tc qdisc add dev eth0 root netem "+netem)
+		}
+		r.progress(20)
+		time.Sleep(time.Second)
+		for i := range 2 {
+			r.Sh(r.Lab.VM(i), "tc qdisc del dev eth0 root")
+		}
+	}
+}
+
+func cablePulled(vm int, d time.Duration) func(r *rig) {
+	return func(r *rig) {
+		for _, up := range []bool{false, true} {
+			if err := r.Lab.VM(vm).SetLink(up); err != nil {
+				r.T.Fatal(err)
+			}
+			if !up {
+				time.Sleep(d)
+			}
+		}
+	}
+}
+
+var recoverable = []struct {
+	name string
+	make func(r *rig)
+}{
+	{"1% loss, packets out of order", badNetwork("delay 2ms reorder 25% 50% loss 1%")},
+	{"1% of packets corrupt", badNetwork("corrupt 1%")},
+	{"packets twice", badNetwork("duplicate 20%")},
+	{"client's cable pulled for 6 s", cablePulled(0, 6*time.Second)},
+	{"target's cable pulled for 6 s", cablePulled(1, 6*time.Second)},
+	{"target's host killed", func(r *rig) {
+		r.target().Kill()
+		r.check()
+		r.Restart()
+		r.startBridge()
+	}},
+}
+
+// The writer sees no error, and the store holds what was acknowledged.
+func TestRecovery(t *testing.T) {
+	h := hosts.Boot(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := &rig{Hosts: h, rnd: rand.New(rand.NewPCG(seed, 0)), client: h.Lab.VM(0)}
+	for _, old := range []string{r.store(), r.log()} { // of an earlier run
+		if err := os.RemoveAll(old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var table soak.Table
+	t.Cleanup(func() { fmt.Print(table.String()) })
+	r.startBridge()
+	r.Sh(r.client, "krpingctl client --addr "+r.target().Addr()+" --block vol0")
+	times := make([]int, len(recoverable))
+	for i := range times {
+		times[i] = 1
+	}
+	soak.Plan(t, r.rnd, times, func(i int) {
+		f := recoverable[i]
+		r.row = table.Row(f.name)
+		r.suffer(f.name, f.make)
+	})
+	r.Sh(r.client, "krpingctl stop vol0")
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package hosts is what the suites share that run here and boot two VMs.
+package hosts
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"krping/test/lab"
+)
+
+// Hosts are two VMs with the module loaded.
+type Hosts struct {
+	T   *testing.T
+	Lab *lab.Lab
+}
+
+// Boot boots them; the test fails at its end if a kernel complained.
+func Boot(t *testing.T) *Hosts {
+	t.Helper()
+	kernel := os.Getenv("KERNEL")
+	if kernel == "" {
+		t.Fatal("KERNEL is not set: 6.1 or 6.12")
+	}
+	out := filepath.Join(lab.Build(), "logs", kernel, t.Name())
+	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: 2, Out: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if report := l.Complaints(); report != "" {
+			t.Error(report)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.LoadModule(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &Hosts{t, l}
+}
+
+// Sh runs a script to its end; the build's programs are in its PATH.
+func (h *Hosts) Sh(vm *lab.VM, script string) string {
+	h.T.Helper()
+	out, err := h.Try(vm, script)
+	if err != nil {
+		h.T.Fatalf("%s: %s: %v\n%s", vm.Addr(), script, err, out)
+	}
+	return out
+}
+
+// Try does, and returns how it ended.
+func (h *Hosts) Try(vm *lab.VM, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	return vm.Output(ctx, "PATH="+lab.Build()+":$PATH; "+script)
+}
+
+// Spawn leaves a script running.
+func (h *Hosts) Spawn(vm *lab.VM, script string) *lab.Process {
+	h.T.Helper()
+	p, err := vm.Start(lab.Cmd{Argv: []string{"sh", "-c", "PATH=" + lab.Build() + ":$PATH; exec " + script}})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	return p
+}
+
+// Eventually polls until the condition holds; after limit the test fails.
+func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bool) {
+	h.T.Helper()
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if condition() {
+			return
+		}
+	}
+	h.T.Fatalf("not within %v: %s", limit, what)
+}
+
+// Restart boots the second VM again after its death, with the module.
+func (h *Hosts) Restart() *lab.VM {
+	h.T.Helper()
+	ctx, cancel := context.WithTimeout(h.T.Context(), 3*time.Minute)
+	defer cancel()
+	if err := h.Lab.Restart(ctx); err != nil {
+		h.T.Fatal(err)
+	}
+	if err := h.Lab.LoadModuleIn(ctx, h.Lab.VM(1)); err != nil {
+		h.T.Fatal(err)
+	}
+	return h.Lab.VM(1)
+}
+
+// Blocked returns the kernel stacks of the VM's tasks that sleep uninterruptibly.
+func (h *Hosts) Blocked(vm *lab.VM) string {
+	out, err := h.Try(vm, `for f in $(grep -ls '^State:.D' /proc/[0-9]*/task/*/status); do echo; cat ${f%status}comm ${f%status}stack; done`)
+	if err != nil {
+		out += err.Error()
+	}
+	return out
+}

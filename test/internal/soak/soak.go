@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package soak is what suites share that make faults again and again.
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// Duration returns for how long faults are to be repeated; 0: once.
+func Duration(t testing.TB) time.Duration {
+	t.Helper()
+	value := os.Getenv("KRPING_SOAK")
+	if value == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		t.Fatalf("KRPING_SOAK: %v", err)
+	}
+	return d
+}
+
+// Plan calls do with the numbers 0 to len(times)-1 in random order, each so many times; and
+// all of it again until the suite's duration is over.
+func Plan(t testing.TB, rnd *rand.Rand, times []int, do func(int)) {
+	t.Helper()
+	end := time.Now().Add(Duration(t))
+	for first := true; first || time.Now().Before(end); first = false {
+		var order []int
+		for i, n := range times {
+			for range n {
+				order = append(order, i)
+			}
+		}
+		rnd.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, i := range order {
+			if !first && time.Now().After(end) {
+				return
+			}
+			do(i)
+		}
+	}
+}
+
+// Row is what one fault did, all its times together.
+type Row struct {
+	Fault         string
+	Times         int
+	Acked         int           // writes acknowledged from before the fault until after it
+	Lost, Corrupt int           // blocks
+	Hung          int           // operations
+	Resumed       time.Duration // the longest time until I/O went on, once the fault was over
+}
+
+// Table collects the rows; it may be printed at any time.
+type Table struct {
+	mu   sync.Mutex
+	rows []*Row
+}
+
+// Row returns that of a fault.
+func (t *Table) Row(fault string) *Row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.rows {
+		if r.Fault == fault {
+			return r
+		}
+	}
+	r := &Row{Fault: fault}
+	t.rows = append(t.rows, r)
+	return r
+}
+
+// String returns the table with a line of sums.
+func (t *Table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "fault\ttimes\tacknowledged\tlost\tcorrupt\thung\tresumed s\t")
+	sum := Row{Fault: "all"}
+	line := func(r Row) {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.2f\t\n", r.Fault, r.Times, r.Acked, r.Lost, r.Corrupt, r.Hung, r.Resumed.Seconds())
+	}
+	for _, r := range t.rows {
+		line(*r)
+		sum.Times += r.Times
+		sum.Acked += r.Acked
+		sum.Lost += r.Lost
+		sum.Corrupt += r.Corrupt
+		sum.Hung += r.Hung
+		sum.Resumed = max(sum.Resumed, r.Resumed)
+	}
+	line(sum)
+	_ = w.Flush() // to memory
+	return text.String()
+}
