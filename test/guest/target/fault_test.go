@@ -25,7 +25,7 @@ type load struct {
 
 func startLoad(t *testing.T, dev, seconds string) *load {
 	t.Helper()
-	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--direct=1", "--ioengine=libaio", "--rw=randwrite",
+	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio", "--rw=randwrite",
 		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
 		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")}
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
