@@ -62,7 +62,7 @@ func accelerator(kvm bool) []string {
 
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
-	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 tsc=reliable clocksource=tsc lab.index=%d", index+1)
+	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d", index+1)
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
 	}
