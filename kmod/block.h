@@ -106,7 +106,7 @@ struct krping_tx {
 };
 
 /**
- * struct krping_alive - a KEEP_ALIVE command; those of a session go over its first queue
+ * struct krping_alive - the KEEP_ALIVE command of a queue
  * @buf:	the message
  * @asked:	jiffies, when it was posted
  * @sending:	its SEND is not complete

@@ -81,28 +81,21 @@ static int ask(struct krping_queue *q)
 	return 0;
 }
 
-/* Return: the time since anything was heard from the target, on any queue. */
-static unsigned long silence(const struct krping_session *s)
+/*
+ * An idle session is asked over its first queue. A queue with commands in flight is judged for
+ * itself: a queue pair may hang while others live.
+ */
+static void look_at(struct krping_queue *q)
 {
-	unsigned long shortest = ULONG_MAX;
-	u32 i;
-
-	for (i = 0; i < s->nr_queues; i++)
-		shortest = min(shortest, jiffies - READ_ONCE(s->queues[i].heard));
-	return shortest;
-}
-
-static void look_after(struct krping_session *s)
-{
-	unsigned long interval = look_interval(s), silent = silence(s);
-	struct krping_queue *q = &s->queues[0];
+	struct krping_session *s = q->session;
+	unsigned long interval = look_interval(s), silent = jiffies - READ_ONCE(q->heard);
 	struct krping_alive *alive = &q->alive;
 	int error = 0;
 
-	if (!s->opt.heartbeat || silent < interval)
+	if (silent < interval)
 		return;
 	spin_lock_bh(&q->lock);
-	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
+	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || (q->index && !q->nr_inflight))
 		goto unlock;
 	if (!alive->sending && !alive->unanswered)
 		error = ask(q);
@@ -113,9 +106,17 @@ unlock:
 	spin_unlock_bh(&q->lock);
 	if (!error)
 		return;
-	krping_warn_ratelimited(s->subject, "no sign of life from the target for %u ms",
-				jiffies_to_msecs(silent));
+	krping_warn_ratelimited(s->subject, "no sign of life from the target on queue %u for %u ms",
+				q->index, jiffies_to_msecs(silent));
 	krping_conn_fail(&q->conn, error);
+}
+
+static void look_after(struct krping_session *s)
+{
+	u32 i;
+
+	for (i = 0; s->opt.heartbeat && i < s->nr_queues; i++)
+		look_at(&s->queues[i]);
 }
 
 /**
