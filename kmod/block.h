@@ -6,7 +6,10 @@
  *	recovery.c	connects the queues, notices their loss, connects them again
  *	heartbeat.c	asks a silent target for a sign of life
  *	blk.c		tag set, disk, what the block layer calls
- *	blk_rdma.c	a request becomes a command in a message, a response ends it
+ *	blk_request.c	what a request is on the wire
+ *	blk_send.c	a request becomes a command in a message
+ *	blk_recv.c	a response ends it
+ *	blk_queue.c	what a queue uses
  *	stack.h		a local backing beside the target, with a disk on top of both
  *
  * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
@@ -287,13 +290,20 @@ void krping_disk_free(struct krping_session *s);
 int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
 		      unsigned long arg);
 
-/* blk_rdma.c */
+/* blk_send.c */
+blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last);
+void krping_queue_commit(struct krping_queue *q);
+void krping_send_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc);
+
+/* blk_recv.c */
+void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_complete_rq(struct request *rq);
+int krping_violation(struct krping_queue *q, const char *what, u64 value);
+
+/* blk_queue.c */
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_cancel(struct krping_queue *q);
-blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last);
-void krping_queue_commit(struct krping_queue *q);
-void krping_complete_rq(struct request *rq);
-int krping_violation(struct krping_queue *q, const char *what, u64 value);
 
 #endif /* KRPING_BLOCK_H */

@@ -181,6 +181,7 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	lim.max_hw_discard_sectors = limits->max_discard;
 	lim.max_write_zeroes_sectors = limits->max_zeroes;
 	lim.max_secure_erase_sectors = 0;
+	lim.max_zone_append_sectors = 0;
 	lim.features = BLK_FEAT_IO_STAT | BLK_FEAT_STABLE_WRITES;
 	if (limits->write_cache)
 		lim.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
@@ -208,6 +209,7 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	blk_queue_max_discard_sectors(q, limits->max_discard);
 	blk_queue_max_write_zeroes_sectors(q, limits->max_zeroes);
 	blk_queue_max_secure_erase_sectors(q, 0);
+	lim->max_zone_append_sectors = 0;
 	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
 	blk_queue_flag_set(QUEUE_FLAG_IO_STAT, q);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);

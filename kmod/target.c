@@ -466,17 +466,19 @@ static void finish(struct work_struct *work)
 	struct krping_volume *v = container_of(work, struct krping_volume, finish);
 	struct krping_tqueue *q;
 
-	cancel_delayed_work_sync(&v->listen);
 	mutex_lock(&v->listen_lock);
-	stop_listening(v);
+	stop_listening(v);	/* its events queue the work */
 	mutex_unlock(&v->listen_lock);
+	cancel_delayed_work_sync(&v->listen);
 	spin_lock(&v->lock);
 	list_for_each_entry(q, &v->queues, entry)
 		krping_conn_fail(&q->conn, -ECONNRESET);
 	spin_unlock(&v->lock);
 	wait_event_idle(v->wait, is_empty(v));
+	mutex_lock(&krping_volumes_lock);	/* a listing looks at the backing */
 	krping_backing_close(&v->backing);
-	volume_unlist(v);
+	list_del(&v->entry);
+	mutex_unlock(&krping_volumes_lock);
 	krping_info(v->subject, "no longer served");
 	complete_all(&v->finished);
 	kref_put(&v->ref, volume_free);

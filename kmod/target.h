@@ -4,7 +4,9 @@
  *
  *	target.c	volumes: start, stop, list; the listener, the handshake, the end of a
  *			connection
+ *	target_decode.c	a message becomes commands, or a violation
  *	target_rdma.c	a connection: messages in, data moved, messages out
+ *	target_memory.c	memory for large data
  *	target_store.c	a command is carried out on the backing
  *
  * A connection has one worker, krping_tqueue.poll: it alone polls the completion queue,
@@ -279,6 +281,16 @@ int krping_tqueue_alloc(struct krping_tqueue *q);
 void krping_tqueue_drain(struct krping_tqueue *q);
 void krping_tqueue_free(struct krping_tqueue *q);
 void krping_tcmd_finished(struct krping_tcmd *cmd);
+
+/* target_decode.c */
+int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc,
+			 struct list_head *cmds);
+
+/* target_memory.c */
+bool krping_alloc_large(struct krping_tcmd *cmd);
+void krping_free_large(struct krping_tcmd *cmd);
+u32 krping_large_crc(struct krping_tcmd *cmd);
+void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram);
 
 /* target_store.c */
 u8 krping_store_status(blk_status_t status);

@@ -3,7 +3,6 @@
  * A connection of a client: messages are decoded, commands executed, large data moved,
  * responses packed and sent. All in the connection's worker (target.h).
  */
-#include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -82,91 +81,11 @@ static void resume(struct list_head *list)
 	}
 }
 
-/* ---- memory for large data ---- */
-
-#define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
-
-static struct page *alloc_chunk(u32 len)
-{
-	int order = min(get_order(len), CHUNK_ORDER);
-	struct page *page;
-
-	for (; order; order--) {
-		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
-		if (page)
-			return page;
-	}
-	return alloc_page(GFP_NOIO | __GFP_NOWARN);
-}
-
-static void free_large(struct krping_tcmd *cmd)
-{
-	struct scatterlist *sg;
-	u32 i;
-
-	if (!cmd->sg || cmd->sg == &cmd->small)
-		return;
-	for_each_sg(cmd->sg, sg, cmd->nents, i)
-		__free_pages(sg_page(sg), compound_order(sg_page(sg)));
-	kfree(cmd->sg);
-	cmd->sg = NULL;
-	cmd->nents = 0;
-	cmd->q->buffered -= cmd->length;
-}
-
-static bool alloc_large(struct krping_tcmd *cmd)
-{
-	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
-	struct page *page;
-
-	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
-	if (!cmd->sg)
-		return false;
-	sg_init_table(cmd->sg, max);
-	cmd->q->buffered += cmd->length;
-	for (; left; left -= len) {
-		page = alloc_chunk(left);
-		if (!page) {
-			free_large(cmd);
-			return false;
-		}
-		len = min_t(u32, left, page_size(page));
-		sg_set_page(&cmd->sg[cmd->nents++], page, len, 0);
-	}
-	sg_mark_end(&cmd->sg[cmd->nents - 1]);
-	return true;
-}
-
-static u32 large_crc(struct krping_tcmd *cmd)
-{
-	struct scatterlist *sg;
-	u32 crc = crc_begin();
-	u32 i;
-
-	for_each_sg(cmd->sg, sg, cmd->nents, i)
-		crc = crc32c(crc, sg_virt(sg), sg->length);
-	return crc_end(crc);
-}
-
-static void copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)
-{
-	struct scatterlist *sg;
-	u32 i;
-
-	for_each_sg(cmd->sg, sg, cmd->nents, i) {
-		if (to_ram)
-			memcpy(ram, sg_virt(sg), sg->length);
-		else
-			memcpy(sg_virt(sg), ram, sg->length);
-		ram += sg->length;
-	}
-}
-
 static void release(struct krping_tcmd *cmd)
 {
 	struct krping_tqueue *q = cmd->q;
 
-	free_large(cmd);
+	krping_free_large(cmd);
 	if (cmd == q->keep_alive)
 		q->asked = false;
 	else
@@ -489,11 +408,11 @@ static void rdma_read_done(struct ib_cq *cq, struct ib_wc *wc)
 	end_transfer(cmd);
 	if (is_closed(q))
 		return;
-	crc = large_crc(cmd);
+	crc = krping_large_crc(cmd);
 	if (crc != cmd->crc) {
 		refuse_crc(cmd, crc);
 	} else if (ram) {
-		copy_large(cmd, ram, true);
+		krping_copy_large(cmd, ram, true);
 		answer(cmd);
 	} else {
 		submit(cmd);
@@ -508,13 +427,13 @@ static bool begin_large(struct krping_tcmd *cmd)
 
 	if (q->buffered && q->buffered + cmd->length > KRPING_TARGET_BUFFERS)
 		return false;
-	if (!alloc_large(cmd))
+	if (!krping_alloc_large(cmd))
 		return out_of_memory(q);
 	if (cmd->op == KRPING_OP_WRITE) {
 		run(cmd, &q->wait_send, fetch_large);
 	} else if (ram) {
-		copy_large(cmd, ram, false);
-		cmd->crc = large_crc(cmd);
+		krping_copy_large(cmd, ram, false);
+		cmd->crc = krping_large_crc(cmd);
 		run(cmd, &q->wait_send, send_large);
 	} else {
 		submit(cmd);
@@ -596,7 +515,7 @@ static void go_on(struct krping_tcmd *cmd)
 	if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
 		answer(cmd);
 	} else if (cmd->rkey) {
-		cmd->crc = large_crc(cmd);
+		cmd->crc = krping_large_crc(cmd);
 		run(cmd, &q->wait_send, send_large);
 	} else {
 		cmd->data = page_address(cmd->page);
@@ -606,175 +525,13 @@ static void go_on(struct krping_tcmd *cmd)
 
 /* ---- receiving ---- */
 
-static int violation(struct krping_tqueue *q, const char *what, u64 value)
-{
-	krping_err_ratelimited(q->subject, "the client broke the protocol: %s (%llu)", what, value);
-	atomic64_inc(&q->volume->violations);
-	return -EPROTO;
-}
-
-static int check_keep_alive(struct krping_tqueue *q, const struct krping_cmd *wire)
-{
-	if (wire->flags != KRPING_CMD_INLINE || wire->length || wire->offset || wire->addr ||
-	    wire->rkey || wire->crc32c)
-		return violation(q, "a KEEP_ALIVE is not zero", wire->flags);
-	if (be16_to_cpu(wire->tag) != KRPING_TAG_KEEP_ALIVE)
-		return violation(q, "tag of a KEEP_ALIVE", be16_to_cpu(wire->tag));
-	return q->asked ? violation(q, "more than one KEEP_ALIVE", 2) : 0;
-}
-
-static int check_flags(struct krping_tqueue *q, const struct krping_cmd *wire)
-{
-	if (wire->flags & ~KRPING_CMD_FLAGS)
-		return violation(q, "unknown flags", wire->flags);
-	if (wire->flags & KRPING_CMD_FUA && wire->op != KRPING_OP_WRITE &&
-	    wire->op != KRPING_OP_WRITE_ZEROES)
-		return violation(q, "FUA with op", wire->op);
-	if (wire->flags & KRPING_CMD_SHA256 && wire->op != KRPING_OP_DIGEST)
-		return violation(q, "SHA256 with op", wire->op);
-	if (wire->crc32c && wire->op != KRPING_OP_WRITE)
-		return violation(q, "CRC with op", wire->op);
-	return 0;
-}
-
-/* Where the data is: behind a key, in the message, or nowhere. */
-static int check_place(struct krping_tqueue *q, const struct krping_cmd *wire, u32 *limit)
-{
-	bool is_inline = wire->flags & KRPING_CMD_INLINE;
-
-	if (wire->addr && !wire->rkey)
-		return violation(q, "address without a key", be64_to_cpu(wire->addr));
-	switch (wire->op) {
-	case KRPING_OP_READ:
-	case KRPING_OP_WRITE:
-		if (is_inline == !!wire->rkey)
-			return violation(q, "data is not either inline or behind a key",
-					 be32_to_cpu(wire->rkey));
-		*limit = is_inline ? KRPING_TARGET_MAX_INLINE : KRPING_TARGET_MAX_DATA;
-		return 0;
-	case KRPING_OP_DIGEST:
-		if (!is_inline || wire->rkey)
-			return violation(q, "a DIGEST is answered inline", be32_to_cpu(wire->rkey));
-		*limit = KRPING_DIGEST_MAX;
-		return 0;
-	case KRPING_OP_FLUSH:
-	case KRPING_OP_DISCARD:
-	case KRPING_OP_WRITE_ZEROES:
-		if (is_inline || wire->rkey)
-			return violation(q, "data with op", wire->op);
-		*limit = wire->op == KRPING_OP_FLUSH ? 0 : KRPING_RANGE_MAX;
-		return 0;
-	default:
-		return violation(q, "unknown op", wire->op);
-	}
-}
-
-static int check_command(struct krping_tqueue *q, const struct krping_cmd *wire)
-{
-	u32 block_size = q->volume->opt.block_size;
-	u32 length = be32_to_cpu(wire->length);
-	u64 offset = be64_to_cpu(wire->offset);
-	u16 tag = be16_to_cpu(wire->tag);
-	u32 limit;
-	int ret;
-
-	if (wire->op == KRPING_OP_KEEP_ALIVE)
-		return check_keep_alive(q, wire);
-	ret = check_flags(q, wire);
-	if (!ret)
-		ret = check_place(q, wire, &limit);
-	if (ret)
-		return ret;
-	if (wire->op == KRPING_OP_FLUSH) {
-		if (length || offset)
-			return violation(q, "a FLUSH with a range", length);
-	} else if (!length || !IS_ALIGNED(length, block_size)) {
-		return violation(q, "length is no multiple of the block size", length);
-	} else if (!IS_ALIGNED(offset, block_size)) {
-		return violation(q, "offset is no multiple of the block size", offset);
-	} else if (length > limit) {
-		return violation(q, "length", length);
-	}
-	if (tag == KRPING_TAG_KEEP_ALIVE)
-		return violation(q, "the tag of KEEP_ALIVE with op", wire->op);
-	if (test_bit(tag, q->tags))
-		return violation(q, "tag is in flight", tag);
-	if (q->nr_inflight >= q->depth)
-		return violation(q, "commands in flight", q->nr_inflight + 1);
-	return 0;
-}
-
-static struct krping_tcmd *begin_command(struct krping_tqueue *q, const struct krping_cmd *wire)
-{
-	struct krping_tcmd *cmd;
-
-	if (wire->op == KRPING_OP_KEEP_ALIVE) {
-		cmd = q->keep_alive;
-		q->asked = true;
-	} else {
-		/* There is one: target.h says why. */
-		cmd = list_first_entry(&q->free_cmds, struct krping_tcmd, entry);
-		list_del(&cmd->entry);
-		__set_bit(be16_to_cpu(wire->tag), q->tags);
-		WRITE_ONCE(q->nr_inflight, q->nr_inflight + 1);
-	}
-	cmd->op = wire->op;
-	cmd->flags = wire->flags;
-	cmd->tag = be16_to_cpu(wire->tag);
-	cmd->length = be32_to_cpu(wire->length);
-	cmd->offset = be64_to_cpu(wire->offset);
-	cmd->addr = be64_to_cpu(wire->addr);
-	cmd->rkey = be32_to_cpu(wire->rkey);
-	cmd->crc = be32_to_cpu(wire->crc32c);
-	cmd->status = KRPING_ST_OK;
-	cmd->data = NULL;
-	cmd->sg = cmd->page && !cmd->rkey ? &cmd->small : NULL;
-	cmd->nents = cmd->sg ? 1 : 0;
-	return cmd;
-}
-
-/* All of a message is checked before any of it is executed. */
-static int decode(struct krping_tqueue *q, const void *msg, u32 left, struct list_head *cmds)
-{
-	struct krping_tcmd *cmd;
-	struct krping_cmd wire;
-	u32 padded;
-	int ret;
-
-	if (!left)
-		return violation(q, "empty message", 0);
-	while (left) {
-		if (left < sizeof(wire))
-			return violation(q, "message ends in a command", left);
-		memcpy(&wire, msg, sizeof(wire));
-		msg += sizeof(wire);
-		left -= sizeof(wire);
-		ret = check_command(q, &wire);
-		if (ret)
-			return ret;
-		cmd = begin_command(q, &wire);
-		list_add_tail(&cmd->entry, cmds);
-		if (cmd->op != KRPING_OP_WRITE || cmd->rkey)
-			continue;
-		padded = ALIGN(cmd->length, KRPING_ALIGN);
-		if (padded > left)
-			return violation(q, "inline data ends behind the message", cmd->length);
-		cmd->data = msg;
-		msg += padded;
-		left -= padded;
-	}
-	return 0;
-}
-
 static int read_message(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc)
 {
 	struct krping_tcmd *cmd, *next;
 	LIST_HEAD(cmds);
 	int ret;
 
-	if (wc->wc_flags & IB_WC_WITH_INVALIDATE)
-		return violation(q, "it invalidates a key of this side", wc->ex.invalidate_rkey);
-	ret = decode(q, msg, wc->byte_len, &cmds);
+	ret = krping_target_decode(q, msg, wc, &cmds);
 	if (ret)
 		return ret;
 	list_for_each_entry_safe(cmd, next, &cmds, entry)
@@ -916,7 +673,7 @@ static void free_cmds(struct krping_tqueue *q)
 
 		if (cmd->nr_wrs)
 			end_transfer(cmd);
-		free_large(cmd);
+		krping_free_large(cmd);
 		if (cmd->page)
 			__free_page(cmd->page);
 	}

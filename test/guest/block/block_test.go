@@ -81,7 +81,7 @@ func TestFioVerify(t *testing.T) {
 			store := storePath(t)
 			guest.StartBridge(t, 9800, store, "64MiB")
 			dev := guest.Attach(t, 9800, options)
-			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--direct=1", "--ioengine=libaio",
+			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
 				"--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
 				"--offset_increment=32M", "--io_size=16M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
 			if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {

@@ -19,7 +19,7 @@ import (
 )
 
 func fio(dev string, seconds string) *exec.Cmd {
-	return exec.Command("fio", "--name=faults", "--filename="+dev, "--direct=1", "--ioengine=libaio", "--rw=randwrite",
+	return exec.Command("fio", "--name=faults", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio", "--rw=randwrite",
 		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
 		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")
 }
@@ -129,7 +129,7 @@ func TestStopUnderLoad(t *testing.T) {
 	if err := load.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second)
+	guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return guest.Session(t, "vol0")["writes"] != "0" })
 	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}

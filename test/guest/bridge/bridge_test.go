@@ -23,7 +23,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-var config = verbs.Config{Receives: 64, MaxMessage: 16384, Buffers: 1, MaxData: 1 << 20}
+var config = verbs.Config{Receives: 64, MaxMessage: 8 * (32 + 4096), Buffers: 1, MaxData: 1 << 20}
 
 func dial(t *testing.T, addr string, private []byte) (*verbs.Conn, wire.Welcome, error) {
 	t.Helper()
@@ -101,7 +101,7 @@ func TestHandshake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Depth != 8 || w.Capacity != 16<<20 || w.BlockSize != 512 || w.MaxInline != 4096 || w.MaxMessage != 16384 || w.MaxData != 1<<20 || w.Epoch == 0 || w.Flags != 0 {
+	if w.Depth != 8 || w.Capacity != 16<<20 || w.BlockSize != 512 || w.MaxInline != 4096 || w.MaxMessage != 8*(32+4096) || w.MaxData != 1<<20 || w.Epoch == 0 || w.Flags != 0 {
 		t.Errorf("%+v", w)
 	}
 	for name, tc := range map[string]struct {

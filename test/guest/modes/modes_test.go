@@ -131,7 +131,7 @@ type load struct {
 
 func startFio(t *testing.T, dev string, args ...string) *load {
 	t.Helper()
-	l := &load{cmd: exec.Command("fio", append([]string{"--name=modes", "--filename=" + dev, "--direct=1", "--ioengine=libaio",
+	l := &load{cmd: exec.Command("fio", append([]string{"--name=modes", "--filename=" + dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
 		"--serialize_overlap=1", "--blockalign=512", "--size=" + strconv.Itoa(size), "--verify=crc32c", "--verify_fatal=1",
 		"--output-format=json"}, args...)...)}
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out

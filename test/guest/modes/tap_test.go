@@ -39,13 +39,14 @@ func TestTapCopies(t *testing.T) {
 			store := storePath(t)
 			guest.StartBridge(t, 9830, store, "16MiB")
 			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing)
-			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=12m", "--rate=4m").wait(t)
+			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=8m").wait(t)
+			// All of it fits the queue: nothing can be dropped, however slow the peer.
 			forwarded(t)
 			check(t, map[string]int64{"skipped": 0, "dropped": 0, "mismatches": 0, "dirty_bytes": 0, "errors": 0})
 			mustEqual(t, dev, store)
 			forwarded(t)
 			check(t, map[string]int64{"dropped": 0, "mismatches": 0})
-			if checked := number(t, "forwarded") - number(t, "unchecked"); checked < 100 {
+			if checked := number(t, "forwarded") - number(t, "unchecked"); checked < 50 {
 				t.Errorf("only %d of %d copies checked", checked, number(t, "forwarded"))
 			}
 			if mode := guest.Session(t, "vol0")["mode"]; mode != "tap" {
@@ -177,11 +178,7 @@ func TestTapPeerKilled(t *testing.T) {
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
 	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
-	time.Sleep(1500 * time.Millisecond)
-	before := number(t, "forwarded")
-	if before == 0 {
-		t.Error("nothing was forwarded")
-	}
+	guest.Eventually(t, 20*time.Second, "copies are forwarded", func() bool { return number(t, "forwarded") > 20 })
 	bridge.Kill()
 	state(t, "reconnecting")
 	time.Sleep(time.Second)
@@ -306,7 +303,7 @@ func TestTapLocalError(t *testing.T) {
 // A forced stop of a device in use under load, the peer silent or gone: it ends.
 func TestForcedStop(t *testing.T) {
 	for _, mode := range []string{"tap", "mirror"} {
-		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL, "well": 0} {
+		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL} {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				bridge := guest.StartBridge(t, 9837, storePath(t), "16MiB")
 				path := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:16M")
@@ -314,9 +311,7 @@ func TestForcedStop(t *testing.T) {
 				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
 				before := number(t, "writes")
 				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
-				if sig != 0 {
-					_ = bridge.Cmd.Process.Signal(sig)
-				}
+				_ = bridge.Cmd.Process.Signal(sig)
 				time.Sleep(300 * time.Millisecond)
 				if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
 					t.Errorf("stop of an open device: %v, want EBUSY", err)

@@ -25,7 +25,7 @@ type load struct {
 
 func startLoad(t *testing.T, dev, seconds string) *load {
 	t.Helper()
-	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--direct=1", "--ioengine=libaio", "--rw=randwrite",
+	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio", "--rw=randwrite",
 		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
 		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")}
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
@@ -53,7 +53,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
-	l := startLoad(t, dev, "14")
+	l := startLoad(t, dev, "30")
 	for range 20 {
 		time.Sleep(200 * time.Millisecond)
 		stop(t, "vol0")

@@ -156,9 +156,9 @@ func TestFioVerify(t *testing.T) {
 	} {
 		t.Run(tc.name+tc.block+tc.client, func(t *testing.T) {
 			leavesNothing(t)
-			disk, options := "", "backing=ram:64M"
+			disk, options := "", "backing=ram:32M"
 			if tc.name != "ram" {
-				disk = loop(t, "64M")
+				disk = loop(t, "32M")
 				options = "backing=" + disk
 			}
 			if strings.HasSuffix(tc.name, "writeback") {
@@ -166,16 +166,16 @@ func TestFioVerify(t *testing.T) {
 			}
 			serve(t, "vol0", port, options+",block_size="+tc.block)
 			dev := guest.Attach(t, port, tc.client)
-			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--direct=1", "--ioengine=libaio",
-				"--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=32M",
-				"--offset_increment=32M", "--io_size=3M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
+			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
+				"--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=16M",
+				"--offset_increment=16M", "--io_size=3M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
 			verify(t, dev)
 			if disk != "" && !same(t, dev, disk) {
 				t.Error("the device and its backing differ")
 			}
 			wants(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0")
 			wants(t, guest.Volume(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0", "violations", "0",
-				"block_size", tc.block, "size", "67108864", "state", "live")
+				"block_size", tc.block, "size", "33554432", "state", "live")
 			// Not zero in rare runs: kmod/PROTOCOL.md section 7 on Soft-RoCE's REG_MR.
 			t.Logf("reconnects=%s retries=%s", guest.Session(t, "vol0")["reconnects"], guest.Session(t, "vol0")["retries"])
 		})
@@ -184,17 +184,17 @@ func TestFioVerify(t *testing.T) {
 
 // What the prior art loses: NUL bytes, all segments but the last, offsets.
 func TestOddData(t *testing.T) {
-	disk := loop(t, "16M")
+	disk := loop(t, "4M")
 	serve(t, "vol0", port, "backing="+disk)
 	path := guest.Attach(t, port, "")
 	dev := openDirect(t, path)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	memory := aligned(t, 2<<20)
-	for offset := 0; offset < 16<<20; {
+	for offset := 0; offset < 4<<20; {
 		var vectors [][]byte
 		length := 0
-		for page := 0; page < 1+rnd.IntN(300) && offset+length < 16<<20; page++ {
-			n := min(512*(1+rnd.IntN(7)), 16<<20-offset-length)
+		for page := 0; page < 1+rnd.IntN(300) && offset+length < 4<<20; page++ {
+			n := min(512*(1+rnd.IntN(7)), 4<<20-offset-length)
 			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
 			v := memory[at : at+n]
 			for i := range v {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Memory for large data of a command: allocated, checksummed, copied, freed. */
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include "crc.h"
+#include "target.h"
+
+#define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
+
+static struct page *alloc_chunk(u32 len)
+{
+	int order = min(get_order(len), CHUNK_ORDER);
+	struct page *page;
+
+	for (; order; order--) {
+		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
+		if (page)
+			return page;
+	}
+	return alloc_page(GFP_NOIO | __GFP_NOWARN);
+}
+
+/* Twin of krping_alloc_large(). Idempotent. */
+void krping_free_large(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	if (!cmd->sg || cmd->sg == &cmd->small)
+		return;
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		__free_pages(sg_page(sg), compound_order(sg_page(sg)));
+	kfree(cmd->sg);
+	cmd->sg = NULL;
+	cmd->nents = 0;
+	cmd->q->buffered -= cmd->length;
+}
+
+/* Return: false if memory is short, with nothing allocated. */
+bool krping_alloc_large(struct krping_tcmd *cmd)
+{
+	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
+	struct page *page;
+
+	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
+	if (!cmd->sg)
+		return false;
+	sg_init_table(cmd->sg, max);
+	cmd->q->buffered += cmd->length;
+	for (; left; left -= len) {
+		page = alloc_chunk(left);
+		if (!page) {
+			krping_free_large(cmd);
+			return false;
+		}
+		len = min_t(u32, left, page_size(page));
+		sg_set_page(&cmd->sg[cmd->nents++], page, len, 0);
+	}
+	sg_mark_end(&cmd->sg[cmd->nents - 1]);
+	return true;
+}
+
+u32 krping_large_crc(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 crc = crc_begin();
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		crc = crc32c(crc, sg_virt(sg), sg->length);
+	return crc_end(crc);
+}
+
+void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i) {
+		if (to_ram)
+			memcpy(ram, sg_virt(sg), sg->length);
+		else
+			memcpy(sg_virt(sg), ram, sg->length);
+		ram += sg->length;
+	}
+}
