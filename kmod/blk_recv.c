@@ -321,8 +321,13 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	WRITE_ONCE(q->heard, jiffies);
 	ret = read_message(q, buf->data, wc);
-	if (!ret)
-		ret = krping_buf_post_recv(conn, buf);
+	if (!ret) {
+		/* Once it is lost it is drained: what is posted behind that is seen by nobody. */
+		spin_lock_bh(&q->lock);
+		if (READ_ONCE(conn->state) == KRPING_CONN_LIVE)
+			ret = krping_buf_post_recv(conn, buf);
+		spin_unlock_bh(&q->lock);
+	}
 	if (ret)
 		krping_conn_fail(conn, ret);
 }

@@ -95,7 +95,9 @@ static void look_at(struct krping_queue *q)
 	if (silent < interval)
 		return;
 	spin_lock_bh(&q->lock);
-	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || (q->index && !q->nr_inflight))
+	/* The session, too: a queue that is being connected has no message yet. */
+	if (READ_ONCE(s->state) != KRPING_SESSION_LIVE ||
+	    READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || (q->index && !q->nr_inflight))
 		goto unlock;
 	if (!alive->sending && !alive->unanswered)
 		error = ask(q);

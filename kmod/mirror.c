@@ -129,11 +129,13 @@ static void remote_failed(struct krping_io *io, blk_status_t status)
 {
 	struct krping_stack *st = io->stack;
 
-	if (io->sector < io->end) {
-		make_dirty(io);
-	} else if (status != BLK_STS_TRANSPORT) {
-		krping_dirty_set_all(&st->dirty);	/* a flush: anything may be missing */
+	bool flush = io->sector == io->end || io->orig->bi_opf & REQ_PREFLUSH;
+
+	if (flush && status != BLK_STS_TRANSPORT) {
+		krping_dirty_set_all(&st->dirty);	/* anything may be missing */
 		copy_soon(st);
+	} else if (io->sector < io->end) {
+		make_dirty(io);
 	}
 	if (status != BLK_STS_TRANSPORT)
 		krping_warn_ratelimited(st->session->subject,
@@ -404,6 +406,7 @@ static void mirror_free(struct krping_stack *st)
 {
 	struct krping_mirror *m = st->private;
 
+	cancel_delayed_work_sync(&m->resync);	/* a recovery that ended late may have queued it */
 	bioset_exit(&m->remotes);
 	free_pages_of(m);
 	kfree(m);

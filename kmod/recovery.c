@@ -148,7 +148,9 @@ static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 	if (grant->max_message > MAX_MESSAGE ||
 	    grant->max_message < sizeof(struct krping_cmd) + 32)
 		return bad_welcome(q, "max_message", grant->max_message);
-	if (grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
+	/* A digest and a sign of life are answered inline. */
+	if (grant->max_inline < 32 ||
+	    grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
 		return bad_welcome(q, "max_inline", grant->max_inline);
 	if (!grant->depth || grant->depth > q->session->opt.depth)
 		return bad_welcome(q, "depth", grant->depth);
@@ -210,6 +212,16 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	return 0;
 }
 
+/* Nothing is under way on the queue any more, and nothing is posted to it. */
+static void shut(struct krping_queue *q)
+{
+	krping_conn_fail(&q->conn, -ECONNRESET);
+	/* Completions and the heartbeat post under the lock, if it is not lost. */
+	spin_lock_bh(&q->lock);
+	spin_unlock_bh(&q->lock);
+	krping_conn_drain(&q->conn);
+}
+
 static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first)
 {
 	struct krping_session *s = q->session;
@@ -255,7 +267,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		ret = krping_queue_alloc(q);
 	if (!ret)
 		return 0;
-	krping_conn_drain(&q->conn);
+	shut(q);
 	krping_queue_free(q);
 close:
 	krping_conn_close(&q->conn);
@@ -297,11 +309,7 @@ void krping_session_disconnect(struct krping_session *s)
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 
-		krping_conn_fail(&q->conn, -ECONNRESET);
-		/* Completions and the heartbeat post under the lock, if it is not lost. */
-		spin_lock_bh(&q->lock);
-		spin_unlock_bh(&q->lock);
-		krping_conn_drain(&q->conn);
+		shut(q);
 		krping_queue_cancel(q);
 		krping_queue_free(q);
 		krping_conn_close(&q->conn);

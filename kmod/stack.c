@@ -26,7 +26,8 @@ void krping_io_end(struct krping_io *io)
 	struct krping_stack *st = io->stack;
 	struct bio *bio = io->orig;
 
-	bio->bi_status = io->status;
+	if (io->status)		/* another of its chain may have left an error */
+		bio->bi_status = io->status;
 	bio_end_io_acct(bio, io->start);
 	bio_put(&io->local);
 	bio_endio(bio);

@@ -788,12 +788,12 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	ret = alloc_cmds(q);
 	if (!ret)
 		ret = krping_conn_alloc(&q->conn, &attr);
-	if (!ret)
-		ret = alloc_tx(q);
+	if (ret)
+		return ret;
+	ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP);	/* a drain waits for completions, too */
+	ret = alloc_tx(q);
 	if (!ret)
 		ret = alloc_rx(q);
-	if (!ret)
-		ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP);
 	return ret;
 }
 
