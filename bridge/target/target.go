@@ -146,9 +146,8 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 	s.volume.Counters.Connections.Add(1)
 	log.Info().Uint16("depth", s.Welcome.Depth).Msg("connected")
 	err := q.run()
-	transport.Close()
+	t.remove(key, q) // first: who waits for done puts its own queue there
 	close(q.done)
-	t.remove(key, q)
 
 	var violation *wire.Violation
 	if errors.As(err, &violation) {

@@ -269,7 +269,7 @@ func TestKeepAlive(t *testing.T) {
 	p := f.connect(hello(1, 0))
 	p.block = make(chan struct{})
 	for tag := range uint16(4) {
-		p.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: tag, Length: 8192, Rkey: 1}}.Append(nil)
+		p.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: tag, Length: 8192, Addr: uint64(tag) * 8192, Rkey: 1}}.Append(nil)
 	}
 	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
 	for _, size := range []int64{1 << 20, 2<<20 + 100} {
@@ -389,6 +389,18 @@ func TestFence(t *testing.T) {
 	for _, p := range []*pipe{fresh, other} {
 		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// A queue whose client connects again and again is served each time, however the end of
+// the old connection and the start of the new one fall together.
+func TestFenceAgainAndAgain(t *testing.T) {
+	f := newFixture(t)
+	for range 500 {
+		p := f.connect(hello(1, 0))
+		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Fatalf("%+v", a)
 		}
 	}
 }
