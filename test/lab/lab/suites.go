@@ -61,7 +61,7 @@ func (s *suites) run(ctx context.Context) error {
 	}
 	for _, dir := range guests {
 		if s.wanted(dir) {
-			s.note(dir, s.inGuest(ctx, dir))
+			s.note(dir, func() error { return s.inGuest(ctx, dir) })
 		}
 	}
 	hosts, err := packages("hosts")
@@ -70,7 +70,7 @@ func (s *suites) run(ctx context.Context) error {
 	}
 	for _, dir := range hosts {
 		if s.wanted(dir) {
-			s.note(dir, s.onHosts(ctx, dir))
+			s.note(dir, func() error { return s.onHosts(ctx, dir) })
 		}
 	}
 	if len(s.failed) > 0 {
@@ -83,14 +83,18 @@ func (s *suites) wanted(dir string) bool {
 	return len(s.only) == 0 || slices.Contains(s.only, filepath.Base(dir))
 }
 
-func (s *suites) note(dir string, err error) {
+// note runs a suite and says how it ended, and after how long.
+func (s *suites) note(dir string, run func() error) {
 	name := filepath.Base(filepath.Dir(dir)) + "/" + filepath.Base(dir)
+	start := time.Now()
+	err := run()
+	took := time.Since(start).Round(time.Second)
 	if err != nil {
 		s.failed = append(s.failed, name)
-		fmt.Printf("SUITE FAILED  %s on %s: %v\n", name, s.kernel, err)
+		fmt.Printf("SUITE FAILED  %s on %s after %v: %v\n", name, s.kernel, took, err)
 		return
 	}
-	fmt.Printf("SUITE PASSED  %s on %s\n", name, s.kernel)
+	fmt.Printf("SUITE PASSED  %s on %s in %v\n", name, s.kernel, took)
 }
 
 // packages returns the directories of test/KIND that hold tests.
