@@ -84,33 +84,19 @@ static void free_tx(struct krping_queue *q)
 
 static int alloc_rx(struct krping_queue *q)
 {
-	u32 i, nr = q->nr_slots + 2;
-	int ret;
+	u32 nr = q->nr_slots + 2;
 
-	q->rx = kvcalloc(nr, sizeof(*q->rx), GFP_KERNEL);
+	q->rx = krping_bufs_alloc(&q->conn, nr, q->session->grant.max_message, DMA_FROM_DEVICE,
+				  krping_recv_done);
 	if (!q->rx)
 		return -ENOMEM;
-	for (i = 0; i < nr; i++) {
-		q->rx[i].cqe.done = krping_recv_done;
-		ret = krping_buf_alloc(&q->conn, &q->rx[i], q->session->grant.max_message,
-				       DMA_FROM_DEVICE);
-		if (ret)
-			return ret;
-		q->nr_rx++;
-		ret = krping_buf_post_recv(&q->conn, &q->rx[i]);
-		if (ret)
-			return ret;
-	}
-	return 0;
+	q->nr_rx = nr;
+	return krping_bufs_post_recv(&q->conn, q->rx, nr);
 }
 
 static void free_rx(struct krping_queue *q)
 {
-	u32 i;
-
-	for (i = 0; i < q->nr_rx; i++)
-		krping_buf_free(&q->conn, &q->rx[i]);
-	kvfree(q->rx);
+	krping_bufs_free(&q->conn, q->rx, q->nr_rx);
 	q->rx = NULL;
 	q->nr_rx = 0;
 }

@@ -175,28 +175,17 @@ static void note_unflushed(struct krping_session *s, struct request *rq)
 
 static void count_success(struct krping_session *s, struct request *rq)
 {
+	krping_count_command(s->stats, rq_opcode(rq), rq_length(rq));
 	switch (req_op(rq)) {
-	case REQ_OP_READ:
-		krping_count(s->stats, KRPING_READS, 1);
-		krping_count(s->stats, KRPING_BYTES_READ, blk_rq_bytes(rq));
-		break;
 	case REQ_OP_WRITE:
-		krping_count(s->stats, KRPING_WRITES, 1);
-		krping_count(s->stats, KRPING_BYTES_WRITTEN, blk_rq_bytes(rq));
-		note_unflushed(s, rq);
-		break;
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:
-		krping_count(s->stats, req_op(rq) == REQ_OP_DISCARD ? KRPING_DISCARDS :
-			     KRPING_ZEROES, 1);
 		note_unflushed(s, rq);
 		break;
 	case REQ_OP_FLUSH:
-		krping_count(s->stats, KRPING_FLUSHES, 1);
 		raise_flushed(s, to_req(rq)->unflushed);
 		break;
 	default:
-		krping_count(s->stats, KRPING_DIGESTS, 1);
 		break;
 	}
 }
@@ -267,7 +256,7 @@ static void accept_response(struct krping_queue *q, struct request *rq,
 	if (!error && req_op(rq) == REQ_OP_READ) {
 		if (large) {
 			INIT_WORK(&req->work, finish_large_read);
-			krping_queue_check(&req->work);
+			queue_work(krping_check_wq, &req->work);
 			return;
 		}
 		error = finish_inline_read(rq, rsp);

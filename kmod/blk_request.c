@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What a request of the disk is on the wire. */
-#include <linux/highmem.h>
-
 #include "blk_request.h"
 #include "crc.h"
 
@@ -32,12 +30,8 @@ u32 rq_crc(struct request *rq)
 	u32 crc = crc_begin();
 	struct bio_vec bv;
 
-	rq_for_each_segment(bv, rq, iter) {
-		void *data = bvec_kmap_local(&bv);
-
-		crc = crc32c(crc, data, bv.bv_len);
-		kunmap_local(data);
-	}
+	rq_for_each_segment(bv, rq, iter)
+		crc = crc_bvec(crc, &bv);
 	return crc_end(crc);
 }
 

@@ -269,8 +269,8 @@ void krping_session_go_live(struct krping_session *s);
 void krping_session_abort(struct krping_session *s, bool force);
 void krping_recover(struct work_struct *work);
 void krping_session_fast_fail(struct krping_session *s);
-void krping_queue_work(struct delayed_work *work, unsigned long delay);
-void krping_queue_check(struct work_struct *work);
+extern struct workqueue_struct *krping_wq;		/* connects, looks after sessions */
+extern struct workqueue_struct *krping_check_wq;	/* computes CRCs; waits for nothing */
 extern const struct krping_conn_ops krping_queue_conn_ops;
 
 /* heartbeat.c */

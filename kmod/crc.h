@@ -3,7 +3,9 @@
 #ifndef KRPING_CRC_H
 #define KRPING_CRC_H
 
+#include <linux/bvec.h>
 #include <linux/crc32c.h>
+#include <linux/highmem.h>
 
 static inline u32 crc_begin(void)
 {
@@ -13,6 +15,16 @@ static inline u32 crc_begin(void)
 static inline u32 crc_end(u32 crc)
 {
 	return ~crc;
+}
+
+/* Goes on with @crc over the memory of @bv. */
+static inline u32 crc_bvec(u32 crc, struct bio_vec *bv)
+{
+	void *data = bvec_kmap_local(bv);
+
+	crc = crc32c(crc, data, bv->bv_len);
+	kunmap_local(data);
+	return crc;
 }
 
 static inline u32 data_crc(const void *data, u32 len)

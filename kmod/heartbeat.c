@@ -172,12 +172,12 @@ void krping_heartbeat(struct work_struct *work)
 	}
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
-	krping_queue_work(&s->beat, look_interval(s));
+	queue_delayed_work(krping_wq, &s->beat, look_interval(s));
 }
 
 void krping_heartbeat_start(struct krping_session *s)
 {
-	krping_queue_work(&s->beat, look_interval(s));
+	queue_delayed_work(krping_wq, &s->beat, look_interval(s));
 }
 
 /* Twin of krping_heartbeat_start(). */

@@ -162,24 +162,30 @@ static int parse_number(const struct option_def *def, const char *value, u32 *ou
 	return 0;
 }
 
-static bool name_char(char c)
+static bool name_char(unsigned char c)
 {
-	return isalnum(c) || c == '.' || c == '_' || c == '-';
+	return c < 0x80 && (isalnum(c) || c == '.' || c == '_' || c == '-');
+}
+
+/* Is that, of KRPING_VOLUME_LEN bytes or a string, the name of a volume? */
+bool krping_is_volume_name(const char *name)
+{
+	size_t len = 0;
+
+	while (len < KRPING_VOLUME_LEN && name_char(name[len]))
+		len++;
+	return len && len < KRPING_VOLUME_LEN && !name[len];
 }
 
 static int parse_name(const char *value, char *out, struct reason *why)
 {
-	size_t len = 0;
-
-	while ((unsigned char)value[len] < 0x80 && name_char(value[len]))
-		len++;
-	if (!len || value[len] || len >= KRPING_VOLUME_LEN) {
+	if (!krping_is_volume_name(value)) {
 		snprintf(why->buf, why->len,
 			 "block=%s: a name is 1 to %d letters, digits, '.', '_' or '-'",
 			 quote(why, value), KRPING_VOLUME_LEN - 1);
 		return -EINVAL;
 	}
-	memcpy(out, value, len);
+	memcpy(out, value, strlen(value));
 	return 0;
 }
 

@@ -138,5 +138,6 @@ struct krping_options {
  * Return: 0 or -EINVAL.
  */
 int krping_options_parse(char *text, struct krping_options *opt, char *why, size_t why_len);
+bool krping_is_volume_name(const char *name);
 
 #endif /* KRPING_OPTIONS_H */

@@ -140,6 +140,20 @@ void krping_conn_close(struct krping_conn *conn)
 	conn->id = NULL;
 }
 
+/*
+ * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
+ * when they are on again, not when ksoftirqd gets its turn.
+ */
+int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr)
+{
+	int ret;
+
+	local_bh_disable();
+	ret = ib_post_send(conn->qp, wr, NULL);
+	local_bh_enable();
+	return ret;
+}
+
 /* errno of a failed completion. */
 int krping_wc_error(const struct ib_wc *wc)
 {

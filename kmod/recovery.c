@@ -19,37 +19,25 @@
 #define MAX_MESSAGE		65536		/* that we are ready to allocate buffers of */
 #define MAX_DATA		SZ_1M
 
-static struct workqueue_struct *krping_wq;	/* connects, looks after sessions */
-static struct workqueue_struct *check_wq;	/* checks data */
+struct workqueue_struct *krping_wq;
+struct workqueue_struct *krping_check_wq;
 
 int krping_recovery_init(void)
 {
 	krping_wq = alloc_workqueue("krping", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
 	if (!krping_wq)
 		return -ENOMEM;
-	check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
-	if (!check_wq) {
+	krping_check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	if (!krping_check_wq) {
 		destroy_workqueue(krping_wq);
 		return -ENOMEM;
 	}
 	return 0;
 }
 
-/* A request's own work: the request is not completed before it runs. */
-void krping_queue_check(struct work_struct *work)
-{
-	queue_work(check_wq, work);
-}
-
-/* On the queue of what a session does beside I/O. */
-void krping_queue_work(struct delayed_work *work, unsigned long delay)
-{
-	queue_delayed_work(krping_wq, work, delay);
-}
-
 void krping_recovery_exit(void)
 {
-	destroy_workqueue(check_wq);
+	destroy_workqueue(krping_check_wq);
 	destroy_workqueue(krping_wq);
 }
 

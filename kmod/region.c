@@ -7,22 +7,38 @@
 #include "log.h"
 #include "region.h"
 
+/* A message rarely fills a slab object: whole pages, if it is larger than one. */
+static void *alloc_data(u32 size)
+{
+	if (size <= PAGE_SIZE)
+		return kzalloc(size, GFP_KERNEL);
+	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+}
+
+static void free_data(struct krping_buf *buf)
+{
+	if (buf->size <= PAGE_SIZE)
+		kfree(buf->data);
+	else
+		free_pages_exact(buf->data, buf->size);
+	buf->data = NULL;
+}
+
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		     enum dma_data_direction dir)
 {
 	struct ib_device *dev = conn->id->device;
 
-	buf->data = kzalloc(size, GFP_KERNEL);
+	buf->size = size;
+	buf->dir = dir;
+	buf->data = alloc_data(size);
 	if (!buf->data)
 		return -ENOMEM;
 	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
 	if (ib_dma_mapping_error(dev, buf->dma)) {
-		kfree(buf->data);
-		buf->data = NULL;
+		free_data(buf);
 		return -ENOMEM;
 	}
-	buf->size = size;
-	buf->dir = dir;
 	return 0;
 }
 
@@ -31,8 +47,7 @@ void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
 	if (!buf->data)
 		return;
 	ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
-	kfree(buf->data);
-	buf->data = NULL;
+	free_data(buf);
 }
 
 struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len)
@@ -55,6 +70,53 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
 
 	ib_dma_sync_single_for_device(conn->id->device, buf->dma, buf->size, buf->dir);
 	return ib_post_recv(conn->qp, &wr, NULL);
+}
+
+/**
+ * krping_bufs_alloc - message buffers of the same kind
+ * @conn:	whose device uses them
+ * @nr:		of them
+ * @size:	bytes of each
+ * @dir:	as seen from the device
+ * @done:	their completion
+ *
+ * Return: the array, or NULL with nothing left allocated.
+ */
+struct krping_buf *krping_bufs_alloc(struct krping_conn *conn, u32 nr, u32 size,
+				     enum dma_data_direction dir,
+				     void (*done)(struct ib_cq *cq, struct ib_wc *wc))
+{
+	struct krping_buf *bufs = kvcalloc(nr, sizeof(*bufs), GFP_KERNEL);
+	u32 i;
+
+	for (i = 0; bufs && i < nr; i++) {
+		bufs[i].cqe.done = done;
+		if (krping_buf_alloc(conn, &bufs[i], size, dir)) {
+			krping_bufs_free(conn, bufs, i);
+			return NULL;
+		}
+	}
+	return bufs;
+}
+
+/* Twin of krping_bufs_alloc(). @bufs may be NULL. */
+void krping_bufs_free(struct krping_conn *conn, struct krping_buf *bufs, u32 nr)
+{
+	u32 i;
+
+	for (i = 0; bufs && i < nr; i++)
+		krping_buf_free(conn, &bufs[i]);
+	kvfree(bufs);
+}
+
+int krping_bufs_post_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr)
+{
+	int ret = 0;
+	u32 i;
+
+	for (i = 0; !ret && i < nr; i++)
+		ret = krping_buf_post_recv(conn, &bufs[i]);
+	return ret;
 }
 
 static void free_pages_of(struct krping_region *region)

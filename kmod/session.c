@@ -303,26 +303,9 @@ int krping_session_stop(const char *name, bool force)
 
 static void session_show(struct seq_file *seq, struct krping_session *s)
 {
-	static const char *const names[] = {
-		[KRPING_READS]		= "reads",
-		[KRPING_WRITES]		= "writes",
-		[KRPING_FLUSHES]	= "flushes",
-		[KRPING_DIGESTS]	= "digests",
-		[KRPING_DISCARDS]	= "discards",
-		[KRPING_ZEROES]		= "zeroes",
-		[KRPING_BYTES_READ]	= "read_bytes",
-		[KRPING_BYTES_WRITTEN]	= "write_bytes",
-		[KRPING_MESSAGES]	= "messages",
-		[KRPING_ERRORS]		= "errors",
-		[KRPING_CRC_ERRORS]	= "crc_errors",
-		[KRPING_RETRIES]	= "retries",
-		[KRPING_RECONNECTS]	= "reconnects",
-		[KRPING_STALLS]		= "stalls",
-	};
 	char ibdev[IB_DEVICE_NAME_MAX];
 	u32 inflight = 0, i;
 
-	BUILD_BUG_ON(ARRAY_SIZE(names) != KRPING_BLOCK_COUNTERS);
 	spin_lock_bh(&s->lock);
 	strscpy(ibdev, s->ibdev[0] ? s->ibdev : "-", sizeof(ibdev));
 	spin_unlock_bh(&s->lock);
@@ -335,8 +318,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	seq_printf(seq, " size=%llu block_size=%u writeback=%d read_only=%d queues=%u depth=%u inflight=%u",
 		   s->grant.capacity, s->grant.block_size, s->grant.writeback,
 		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
-	for (i = 0; i < KRPING_BLOCK_COUNTERS; i++)
-		seq_printf(seq, " %s=%llu", names[i], krping_stats_sum(s->stats, i));
+	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
 	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
 		   s->opt.fast_fail, s->opt.heartbeat);
 	if (smp_load_acquire(&s->stack))	/* pairs with krping_stack_open() */

@@ -4,6 +4,7 @@
 #define KRPING_STATS_H
 
 #include <linux/percpu.h>
+#include <linux/seq_file.h>
 #include <linux/types.h>
 
 /* krping's columns of a ping/pong thread, in the order in which they are printed. */
@@ -15,13 +16,14 @@ enum krping_ping_counter {
 	KRPING_PING_COUNTERS,
 };
 
-/* Those of a block session, in the order in which they are printed. */
+/* Those of a block session and of a volume, in the order in which they are printed. */
 enum krping_block_counter {
 	KRPING_READS, KRPING_WRITES, KRPING_FLUSHES, KRPING_DIGESTS, KRPING_DISCARDS,
 	KRPING_ZEROES,
 	KRPING_BYTES_READ, KRPING_BYTES_WRITTEN,
-	KRPING_MESSAGES, KRPING_ERRORS, KRPING_CRC_ERRORS, KRPING_RETRIES, KRPING_RECONNECTS,
-	KRPING_STALLS,
+	KRPING_MESSAGES, KRPING_ERRORS, KRPING_CRC_ERRORS,
+	KRPING_TARGET_COUNTERS,	/* a volume has those above */
+	KRPING_RETRIES = KRPING_TARGET_COUNTERS, KRPING_RECONNECTS, KRPING_STALLS,
 	KRPING_BLOCK_COUNTERS,
 };
 
@@ -37,5 +39,7 @@ static inline void krping_count(struct krping_stats __percpu *stats, int counter
 }
 
 u64 krping_stats_sum(struct krping_stats __percpu *stats, int counter);
+void krping_count_command(struct krping_stats __percpu *stats, u8 op, u32 bytes);
+void krping_block_stats_show(struct krping_stats __percpu *stats, int nr, struct seq_file *seq);
 
 #endif /* KRPING_STATS_H */

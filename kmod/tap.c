@@ -9,12 +9,11 @@
  * up with what the backing has. Of a read, the target's data is compared with what was read.
  */
 #include <linux/bio.h>
-#include <linux/crc32c.h>
-#include <linux/highmem.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
 #include "block.h"
+#include "crc.h"
 #include "log.h"
 #include "stack.h"
 #include "trace.h"
@@ -22,25 +21,17 @@
 #define MAX_COPIES	1024		/* of a session, waiting or in flight */
 #define MAX_COPY_BYTES	SZ_32M		/* of data that they hold */
 
-/* Neither must wait for the other: one may wait for the target, the other one must not. */
-static struct workqueue_struct *tap_wq;		/* submits copies */
-static struct workqueue_struct *check_wq;	/* computes what reads returned */
+/* Submits copies, and may wait for the target; krping_check_wq, where reads are looked at, not. */
+static struct workqueue_struct *tap_wq;
 
 int krping_tap_init(void)
 {
 	tap_wq = alloc_workqueue("krping_tap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (!tap_wq)
-		return -ENOMEM;
-	check_wq = alloc_workqueue("krping_check", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (check_wq)
-		return 0;
-	destroy_workqueue(tap_wq);
-	return -ENOMEM;
+	return tap_wq ? 0 : -ENOMEM;
 }
 
 void krping_tap_exit(void)
 {
-	destroy_workqueue(check_wq);
 	destroy_workqueue(tap_wq);
 }
 
@@ -338,15 +329,11 @@ static u32 bio_crc(struct bio *bio)
 {
 	struct bvec_iter iter;
 	struct bio_vec bv;
-	u32 crc = ~0;
+	u32 crc = crc_begin();
 
-	bio_for_each_segment(bv, bio, iter) {
-		void *data = bvec_kmap_local(&bv);
-
-		crc = crc32c(crc, data, bv.bv_len);
-		kunmap_local(data);
-	}
-	return crc;
+	bio_for_each_segment(bv, bio, iter)
+		crc = crc_bvec(crc, &bv);
+	return crc_end(crc);
 }
 
 /* The application waits for this, and for nothing of the target's. */
@@ -380,7 +367,7 @@ static void tap_read_done(struct krping_io *io)
 	}
 	if (!io->status) {
 		INIT_WORK(&io->check, tap_check);
-		queue_work(check_wq, &io->check);
+		queue_work(krping_check_wq, &io->check);
 		return;
 	}
 	spin_lock_irqsave(&st->lock, flags);
@@ -456,15 +443,11 @@ static u32 copy_crc(struct krping_copy *copy)
 {
 	struct bvec_iter_all iter;
 	struct bio_vec *bv;
-	u32 crc = ~0;
+	u32 crc = crc_begin();
 
-	bio_for_each_segment_all(bv, &copy->bio, iter) {
-		void *data = bvec_kmap_local(bv);
-
-		crc = crc32c(crc, data, bv->bv_len);
-		kunmap_local(data);
-	}
-	return crc;
+	bio_for_each_segment_all(bv, &copy->bio, iter)
+		crc = crc_bvec(crc, bv);
+	return crc_end(crc);
 }
 
 /* Does the target have what the application has read? */
@@ -479,10 +462,10 @@ static void compare(struct krping_copy *copy)
 		krping_count(tap->stack->stats, KRPING_UNCHECKED, 1);
 	} else if (crc != copy->crc) {
 		krping_count(tap->stack->stats, KRPING_MISMATCHES, 1);
-		trace_krping_tap_mismatch(s->id, copy->sector, copy->bytes, ~copy->crc, ~crc);
+		trace_krping_tap_mismatch(s->id, copy->sector, copy->bytes, copy->crc, crc);
 		krping_err_ratelimited(s->subject,
 				       "the target has other data: %u bytes at sector %llu have CRC %08x here, %08x there",
-				       copy->bytes, (u64)copy->sector, ~copy->crc, ~crc);
+				       copy->bytes, (u64)copy->sector, copy->crc, crc);
 	}
 	free_copy(copy);
 }

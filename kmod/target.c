@@ -117,19 +117,6 @@ static void deadline(struct work_struct *work)
 
 /* ---- handshake ---- */
 
-static bool is_name(const u8 *name)
-{
-	size_t len = strnlen(name, KRPING_VOLUME_LEN);
-	size_t i;
-
-	if (!len || len == KRPING_VOLUME_LEN)
-		return false;
-	for (i = 0; i < len; i++)
-		if (!isalnum(name[i]) && !strchr("._-", name[i]))
-			return false;
-	return true;
-}
-
 /* Return: 0, or why the client is refused, in the order of PROTOCOL.md section 2.1. */
 static enum krping_reject_reason check_hello(struct krping_volume *v,
 					     const struct rdma_conn_param *param,
@@ -149,7 +136,7 @@ static enum krping_reject_reason check_hello(struct krping_volume *v,
 	}
 	count = be16_to_cpu(hello->queue_count);
 	if (hello->reserved || !count || be16_to_cpu(hello->queue_index) >= count ||
-	    !hello->depth || !is_name(hello->volume))
+	    !hello->depth || !krping_is_volume_name((const char *)hello->volume))
 		return KRPING_REJ_INVALID;
 	if (strcmp(hello->volume, v->opt.block))
 		return KRPING_REJ_VOLUME;
@@ -656,23 +643,9 @@ int krping_volume_stop(const char *name)
 
 static void volume_show(struct seq_file *seq, struct krping_volume *v)
 {
-	static const struct {
-		const char *name;
-		enum krping_block_counter counter;
-	} counters[] = {
-		{ "reads", KRPING_READS },
-		{ "writes", KRPING_WRITES },
-		{ "flushes", KRPING_FLUSHES },
-		{ "digests", KRPING_DIGESTS },
-		{ "read_bytes", KRPING_BYTES_READ },
-		{ "write_bytes", KRPING_BYTES_WRITTEN },
-		{ "messages", KRPING_MESSAGES },
-		{ "errors", KRPING_ERRORS },
-		{ "crc_errors", KRPING_CRC_ERRORS },
-	};
 	enum krping_volume_state state;
 	char ibdev[IB_DEVICE_NAME_MAX];
-	u32 inflight = 0, queues, i;
+	u32 inflight = 0, queues;
 	struct krping_tqueue *q;
 
 	spin_lock(&v->lock);
@@ -689,9 +662,7 @@ static void volume_show(struct seq_file *seq, struct krping_volume *v)
 		   state == KRPING_VOLUME_STARTING || state == KRPING_VOLUME_STOPPING ? 0 :
 		   krping_volume_size(v), v->opt.block_size, v->opt.writeback, v->opt.read_only,
 		   queues, KRPING_TARGET_DEPTH, inflight);
-	for (i = 0; i < ARRAY_SIZE(counters); i++)
-		seq_printf(seq, " %s=%llu", counters[i].name,
-			   krping_stats_sum(v->stats, counters[i].counter));
+	krping_block_stats_show(v->stats, KRPING_TARGET_COUNTERS, seq);
 	seq_printf(seq, " violations=%lld connections=%lld\n", atomic64_read(&v->violations),
 		   atomic64_read(&v->connections));
 }

@@ -94,17 +94,10 @@ static void release(struct krping_tcmd *cmd)
 
 /* ---- sending ---- */
 
-/*
- * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
- * when they are on again, not when ksoftirqd gets its turn.
- */
 static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
 {
-	int ret;
+	int ret = krping_conn_post_send(&q->conn, wr);
 
-	local_bh_disable();
-	ret = ib_post_send(q->conn.qp, wr, NULL);
-	local_bh_enable();
 	if (!ret)
 		return;
 	if (!is_closed(q))
@@ -228,34 +221,6 @@ static bool moves_data(const struct krping_tcmd *cmd)
 	return cmd->op == KRPING_OP_READ || cmd->op == KRPING_OP_WRITE;
 }
 
-static void count(struct krping_tcmd *cmd)
-{
-	struct krping_stats __percpu *stats = cmd->q->volume->stats;
-
-	if (cmd->status != KRPING_ST_OK) {
-		krping_count(stats, KRPING_ERRORS, 1);
-		return;
-	}
-	switch (cmd->op) {
-	case KRPING_OP_READ:
-		krping_count(stats, KRPING_READS, 1);
-		krping_count(stats, KRPING_BYTES_READ, cmd->length);
-		break;
-	case KRPING_OP_WRITE:
-		krping_count(stats, KRPING_WRITES, 1);
-		krping_count(stats, KRPING_BYTES_WRITTEN, cmd->length);
-		break;
-	case KRPING_OP_FLUSH:
-		krping_count(stats, KRPING_FLUSHES, 1);
-		break;
-	case KRPING_OP_DIGEST:
-		krping_count(stats, KRPING_DIGESTS, 1);
-		break;
-	default:
-		break;
-	}
-}
-
 /* A step: the response goes into the open message; with a key to invalidate it ends it. */
 static bool respond(struct krping_tcmd *cmd)
 {
@@ -285,7 +250,10 @@ static bool respond(struct krping_tcmd *cmd)
 	memcpy(to, &rsp, sizeof(rsp));
 	q->open_len += sizeof(rsp) + padded;
 
-	count(cmd);
+	if (ok)
+		krping_count_command(q->volume->stats, cmd->op, cmd->length);
+	else
+		krping_count(q->volume->stats, KRPING_ERRORS, 1);
 	if (cmd != q->keep_alive) {
 		__clear_bit(cmd->tag, q->tags);
 		WRITE_ONCE(q->nr_inflight, q->nr_inflight - 1);
@@ -724,31 +692,19 @@ static u32 nr_receives(const struct krping_tqueue *q)
 
 static int alloc_rx(struct krping_tqueue *q)
 {
-	u32 i;
-	int ret = 0;
+	u32 nr = nr_receives(q);
 
-	q->rx = kvcalloc(nr_receives(q), sizeof(*q->rx), GFP_KERNEL);
+	q->rx = krping_bufs_alloc(&q->conn, nr, KRPING_TARGET_MAX_MESSAGE, DMA_FROM_DEVICE,
+				  recv_done);
 	if (!q->rx)
 		return -ENOMEM;
-	for (i = 0; !ret && i < nr_receives(q); i++) {
-		q->rx[i].cqe.done = recv_done;
-		ret = krping_buf_alloc(&q->conn, &q->rx[i], KRPING_TARGET_MAX_MESSAGE,
-				       DMA_FROM_DEVICE);
-		if (ret)
-			break;
-		q->nr_rx++;
-		ret = krping_buf_post_recv(&q->conn, &q->rx[i]);
-	}
-	return ret;
+	q->nr_rx = nr;
+	return krping_bufs_post_recv(&q->conn, q->rx, nr);
 }
 
 static void free_rx(struct krping_tqueue *q)
 {
-	u32 i;
-
-	for (i = 0; i < q->nr_rx; i++)
-		krping_buf_free(&q->conn, &q->rx[i]);
-	kvfree(q->rx);
+	krping_bufs_free(&q->conn, q->rx, q->nr_rx);
 	q->rx = NULL;
 	q->nr_rx = 0;
 }

@@ -226,9 +226,6 @@ int krping_lane_take(struct krping_lane *lane, struct krping_ping_msg *msg, u32 
  * @wr:		first of a chain
  * @signalled:	how many of it krping_lane_completed() will be called for
  *
- * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
- * when they are on again, not when ksoftirqd gets its turn.
- *
  * Return: 0 or a negative errno.
  */
 int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signalled)
@@ -236,9 +233,7 @@ int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signal
 	int ret;
 
 	lane->posted += signalled;
-	local_bh_disable();
-	ret = ib_post_send(lane->conn.qp, wr, NULL);
-	local_bh_enable();
+	ret = krping_conn_post_send(&lane->conn, wr);
 	if (!ret)
 		return 0;
 	if (ret == -ENOTCONN)	/* siw, before its event comes */
