@@ -39,7 +39,7 @@
 #define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
 #define KRPING_TARGET_MAX_DATA		SZ_1M
 #define KRPING_TARGET_MAX_INLINE	4096
-#define KRPING_TARGET_MAX_MESSAGE	16384
+#define KRPING_TARGET_MAX_MESSAGE	(8 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
 
 /* Messages of responses that a connection sends at a time. */
 #define KRPING_TARGET_TX		32
