@@ -33,7 +33,10 @@ static void bio_done(struct bio *bio)
 
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
-	krping_tcmd_finished(cmd);
+	if (cmd->bio_status == BLK_STS_AGAIN)
+		queue_work(krping_target_wq, &cmd->work);	/* may wait there */
+	else
+		krping_tcmd_finished(cmd);
 }
 
 /* A write that is answered is stable, unless the volume is said to be writeback. */
@@ -54,13 +57,7 @@ static blk_opf_t bio_opf(const struct krping_tcmd *cmd)
 	}
 }
 
-/**
- * krping_store_submit - READ, WRITE or FLUSH
- * @cmd:	with @cmd->sg of @cmd->length bytes, but for FLUSH
- *
- * Process context, of which the memory allocation flags are set.
- */
-void krping_store_submit(struct krping_tcmd *cmd)
+static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
 {
 	struct krping_backing *b = &cmd->q->volume->backing;
 	u32 nents = cmd->op == KRPING_OP_FLUSH ? 0 : cmd->nents;
@@ -68,13 +65,26 @@ void krping_store_submit(struct krping_tcmd *cmd)
 	struct bio *bio;
 	u32 i;
 
-	bio = bio_alloc(b->bdev, nents, bio_opf(cmd), GFP_NOIO);
+	bio = bio_alloc(b->bdev, nents, bio_opf(cmd) | nowait, GFP_NOIO);
 	bio->bi_iter.bi_sector = cmd->offset >> SECTOR_SHIFT;
 	bio->bi_private = cmd;
 	bio->bi_end_io = bio_done;
 	for_each_sg(cmd->sg, sg, nents, i)
 		__bio_add_page(bio, sg_page(sg), sg->length, sg->offset);
 	krping_backing_submit(b, bio);
+}
+
+/**
+ * krping_store_submit - READ, WRITE or FLUSH
+ * @cmd:	with @cmd->sg of @cmd->length bytes, but for FLUSH
+ *
+ * Process context, of which the memory allocation flags are set. It does not wait for a
+ * request of the disk, if the disk's driver knows how not to: a stalled disk is no reason to
+ * leave the client without a sign of life.
+ */
+void krping_store_submit(struct krping_tcmd *cmd)
+{
+	submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
 
 /* ---- what waits ---- */
@@ -196,6 +206,12 @@ void krping_store_work(struct work_struct *work)
 	unsigned int flags = memalloc_noio_save();
 
 	switch (cmd->op) {
+	case KRPING_OP_READ:
+	case KRPING_OP_WRITE:
+	case KRPING_OP_FLUSH:
+		submit(cmd, 0);
+		memalloc_noio_restore(flags);
+		return;
 	case KRPING_OP_DISCARD:
 		cmd->status = discard(cmd);
 		break;
