@@ -4,6 +4,7 @@
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
 #include <net/ipv6.h>
+#include <rdma/ib_cm.h>
 
 #include "conn.h"
 #include "log.h"
@@ -38,6 +39,7 @@ void krping_conn_reset(struct krping_conn *conn)
 	conn->state = KRPING_CONN_IDLE;
 	conn->error = 0;
 	conn->private_len = 0;
+	conn->stale = false;
 	spin_unlock_bh(&conn->lock);
 }
 
@@ -166,6 +168,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 
 	data = rdma_consumer_reject_data(conn->id, event, &len);
 	save_private(conn, data, len);
+	conn->stale = event->status == IB_CM_REJ_STALE_CONN;
 	setup_failed(conn, "the peer rejected the connection: %s",
 		     rdma_reject_msg(conn->id, event->status));
 	krping_conn_fail(conn, -ECONNREFUSED);

@@ -50,6 +50,8 @@ struct krping_conn_ops {
  * @private:	private data of the peer's request, reply or reject; written by the CM
  *		handler before @state grows, read after
  * @private_len: bytes of @private
+ * @stale:	the peer refused because it took a connection of this host's life before its
+ *		reboot for this one; it has forgotten that now. As @private
  * @quiet:	do not log why set-up fails: the owner has, and tries again
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
@@ -69,6 +71,7 @@ struct krping_conn {
 	int error;
 	u8 private[KRPING_PRIVATE_MAX];
 	u8 private_len;
+	bool stale;
 	bool quiet;
 	struct rdma_cm_id *id;
 	struct ib_pd *pd;

@@ -262,6 +262,22 @@ close:
 	return ret;
 }
 
+/* This host may have had so many queue pairs before it was booted again. */
+#define MAX_STALE	16
+
+/* A target that still has connections of an earlier life of this host drops one a refusal. */
+static int queue_connect_anew(struct krping_queue *q, unsigned long timeout, bool first)
+{
+	int tries, ret;
+
+	for (tries = 0; tries < MAX_STALE; tries++) {
+		ret = queue_connect(q, timeout, first);
+		if (ret != -ECONNREFUSED || !q->conn.stale)
+			break;
+	}
+	return ret;
+}
+
 /**
  * krping_session_connect - connect all queues
  * @s:		with all queues closed
@@ -276,7 +292,7 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 	int ret;
 
 	for (i = 0; i < s->nr_queues; i++) {
-		ret = queue_connect(&s->queues[i], timeout, first && !i);
+		ret = queue_connect_anew(&s->queues[i], timeout, first && !i);
 		if (ret)
 			goto close;
 	}
