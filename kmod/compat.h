@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What differs between the supported kernels, 6.1 to 6.12: the only place that knows. */
+/* What differs between the supported kernels: the only place that knows. */
 #ifndef KRPING_COMPAT_H
 #define KRPING_COMPAT_H
 
@@ -8,6 +8,12 @@
 #include <linux/mmzone.h>
 #include <linux/version.h>
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || \
+	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0) && \
+	 LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0))
+#error "supported are Linux 6.1 to 6.4, and 6.11 and later"
+#endif
+
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
 #include <linux/unaligned.h>
 #else
@@ -15,7 +21,7 @@
 #endif
 
 /* Orders of contiguous memory, from 0, that the page allocator has. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 #define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS
 #elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
 #define KRPING_NR_PAGE_ORDERS (MAX_ORDER + 1)
@@ -44,7 +50,7 @@ struct krping_disk_limits {
  * A block device by its path, for @holder alone. *@handle is for krping_bdev_close(). Return: 0
  * or a negative errno.
  */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static inline int krping_bdev_open(const char *path, bool write, void *holder,
 				   struct block_device **bdev, void **handle)
 {
@@ -62,7 +68,7 @@ static inline void krping_bdev_close(void *handle, void *holder, bool write)
 {
 	bdev_fput(handle);
 }
-#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
+#else
 static inline int krping_bdev_open(const char *path, bool write, void *holder,
 				   struct block_device **bdev, void **handle)
 {
@@ -80,8 +86,6 @@ static inline void krping_bdev_close(void *handle, void *holder, bool write)
 {
 	blkdev_put(handle, FMODE_READ | FMODE_EXCL | (write ? FMODE_WRITE : 0));
 }
-#else
-#error "opening a block device of Linux 6.5 to 6.8 is not supported"
 #endif
 
 /*

@@ -33,10 +33,10 @@ void krping_dirty_free(struct krping_dirty *d)
 /* Called with d->lock held. */
 static unsigned long weight(struct krping_dirty *d, unsigned long first, unsigned long end)
 {
-	unsigned long n = 0;
+	unsigned long n = 0, from = first, to;
 
-	for_each_set_bit_from(first, d->bits, end)
-		n++;
+	for_each_set_bitrange_from(from, to, d->bits, end)
+		n += to - from;
 	return n;
 }
 

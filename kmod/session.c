@@ -293,6 +293,7 @@ int krping_session_stop(const char *name, bool force)
 	krping_heartbeat_stop(s);
 	cancel_delayed_work_sync(&s->recovery);
 	krping_session_disconnect(s);
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
 	session_unlist(s);
 	krping_info(s->subject, "%s stopped", session_disk(s)->disk_name);
 	krping_disk_free(s);

@@ -573,6 +573,7 @@ int krping_volume_start(const struct krping_options *opt)
 	ret = check_backing(v);
 	if (ret)
 		goto close_backing;
+	kref_get(&v->ref);	/* a stop may free it while the lock is being given back */
 	mutex_lock(&v->listen_lock);
 	ret = listen(v, v->subject);
 	if (!ret)	/* here, as a stop may end it all as soon as the lock is free */
@@ -580,6 +581,7 @@ int krping_volume_start(const struct krping_options *opt)
 			    opt->writeback ? "writeback" : "write-through",
 			    opt->read_only ? ", read-only" : "");
 	mutex_unlock(&v->listen_lock);
+	kref_put(&v->ref, volume_free);
 	if (!ret)
 		return 0;
 
