@@ -182,7 +182,7 @@ func TestDmesg(t *testing.T) {
 
 func attach(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
 	t.Helper()
-	bridge = guest.StartBridge(t, port, filepath.Join(t.TempDir(), "vol0.img"), "64MiB")
+	bridge = guest.StartBridge(t, port, guest.StorePath(t), "64MiB")
 	dev = strings.TrimSpace(must(t, "client", "--addr", guest.Addr(t), "--port", fmt.Sprint(port), "--block", "vol0"))
 	t.Cleanup(func() { must(t, "stop", "vol0", "--force") })
 	return dev, bridge

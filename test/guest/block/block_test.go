@@ -8,10 +8,8 @@ package block
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -27,66 +25,17 @@ import (
 
 const limit = time.Minute
 
-func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "vol0.img") }
-
-func sha256Of(t *testing.T, path string, direct bool) string {
-	t.Helper()
-	flags := os.O_RDONLY
-	if direct {
-		flags |= unix.O_DIRECT
-	}
-	f, err := os.OpenFile(path, flags, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	buf := aligned(t, 1<<20)
-	for {
-		n, err := f.Read(buf)
-		sum.Write(buf[:n])
-		if errors.Is(err, io.EOF) {
-			return fmt.Sprintf("%x", sum.Sum(nil))
-		}
-		if err != nil {
-			t.Fatalf("read %s: %v", path, err)
-		}
-	}
-}
-
-func aligned(t *testing.T, n int) []byte {
-	t.Helper()
-	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(buf) })
-	return buf
-}
-
-func openDirect(t *testing.T, path string) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
 // Mixed sizes at depth 32 from two jobs, verified by fio; then both ends hold the same.
 func TestFioVerify(t *testing.T) {
 	for _, options := range []string{"", ",queues=2,depth=16"} {
 		t.Run("options"+options, func(t *testing.T) {
-			store := storePath(t)
+			store := guest.StorePath(t)
 			guest.StartBridge(t, 9800, store, "64MiB")
 			dev := guest.Attach(t, 9800, options)
 			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
 				"--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
 				"--offset_increment=32M", "--io_size=16M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
-			if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
-				t.Errorf("the device has sha256 %s, the store %s", device, stored)
-			}
+			guest.WantSame(t, dev, store)
 			s := guest.Session(t, "vol0")
 			for _, key := range []string{"errors", "crc_errors", "inflight"} {
 				if s[key] != "0" {
@@ -101,9 +50,9 @@ func TestFioVerify(t *testing.T) {
 
 // What the prior art loses: NUL bytes, all segments but the last, offsets.
 func TestOddData(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9801, store, "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9801, ""))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9801, ""))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	want := make([]byte, 16<<20)
 	for i := range want {
@@ -111,7 +60,7 @@ func TestOddData(t *testing.T) {
 			want[i] = byte(rnd.Uint32())
 		}
 	}
-	memory := aligned(t, 2<<20)
+	memory := guest.Aligned(t, 2<<20)
 	for offset := 0; offset < len(want); {
 		// Up to 300 segments, each at any multiple of 4 bytes in its page, 512 bytes or more.
 		var vectors [][]byte
@@ -150,7 +99,7 @@ func TestOddData(t *testing.T) {
 }
 
 func TestFileSystem(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9802, store, "128MiB")
 	dev := guest.Attach(t, 9802, "")
 	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
@@ -163,9 +112,7 @@ func TestFileSystem(t *testing.T) {
 	}
 	guest.Run(t, "umount", mount)
 	guest.Run(t, "fsck.ext4", "-fn", dev)
-	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
-		t.Errorf("the device has sha256 %s, the store %s", device, stored)
-	}
+	guest.WantSame(t, dev, store)
 	if err := guest.Command("stop,block=vol0", limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
@@ -180,9 +127,9 @@ func TestFlush(t *testing.T) {
 			if writeback {
 				args = append(args, "--writeback")
 			}
-			guest.StartBridge(t, 9803, storePath(t), "16MiB", args...)
-			dev := openDirect(t, guest.Attach(t, 9803, ""))
-			if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+			guest.StartBridge(t, 9803, guest.StorePath(t), "16MiB", args...)
+			dev := guest.OpenDirect(t, guest.Attach(t, 9803, ""))
+			if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 				t.Fatal(err)
 			}
 			if err := dev.Sync(); err != nil {
@@ -197,7 +144,7 @@ func TestFlush(t *testing.T) {
 }
 
 func TestReadOnlyAndBlockSize(t *testing.T) {
-	guest.StartBridge(t, 9804, storePath(t), "16MiB", "--read-only", "--block-size", "4096")
+	guest.StartBridge(t, 9804, guest.StorePath(t), "16MiB", "--read-only", "--block-size", "4096")
 	dev := guest.Attach(t, 9804, "")
 	if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
 		t.Errorf("block size and read-only: %q", got)
@@ -208,7 +155,7 @@ func TestReadOnlyAndBlockSize(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	guest.StartBridge(t, 9805, storePath(t), "16MiB")
+	guest.StartBridge(t, 9805, guest.StorePath(t), "16MiB")
 	addr := guest.Addr(t)
 	if err := guest.Command("client,addr="+addr+",port=9805,block=nosuch", limit); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("unknown volume: %v, want ENOENT", err)
@@ -245,7 +192,7 @@ func TestSeveralVolumes(t *testing.T) {
 }
 
 func TestAttachAndStopManyTimes(t *testing.T) {
-	guest.StartBridge(t, 9807, storePath(t), "16MiB")
+	guest.StartBridge(t, 9807, guest.StorePath(t), "16MiB")
 	before := guest.Run(t, "rdma", "resource", "show", "rxe0")
 	for range 30 {
 		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", limit); err != nil {
@@ -262,13 +209,13 @@ func TestAttachAndStopManyTimes(t *testing.T) {
 
 func TestTracepoints(t *testing.T) {
 	const events = "/sys/kernel/tracing/events/krping/"
-	guest.StartBridge(t, 9808, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9808, ""))
+	guest.StartBridge(t, 9808, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9808, ""))
 	if err := os.WriteFile(events+"enable", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
 	defer os.WriteFile(events+"enable", []byte("0"), 0)
-	data := aligned(t, 65536)
+	data := guest.Aligned(t, 65536)
 	copy(data, "krping")
 	if _, err := dev.WriteAt(data[:4096], 8192); err != nil {
 		t.Fatal(err)

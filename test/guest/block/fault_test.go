@@ -28,7 +28,7 @@ func fio(dev string, seconds string) *exec.Cmd {
 func writeInBackground(t *testing.T, dev *os.File) <-chan error {
 	t.Helper()
 	wrote := make(chan error, 1)
-	data := aligned(t, 65536)
+	data := guest.Aligned(t, 65536)
 	go func() {
 		_, err := dev.WriteAt(data, 0)
 		wrote <- err
@@ -39,7 +39,7 @@ func writeInBackground(t *testing.T, dev *os.File) <-chan error {
 // kill -9 of the bridge under verified I/O, several times: requests wait, the client
 // reconnects, everything is sent again, nothing is lost.
 func TestBridgeKilledUnderLoad(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9810, store, "32MiB")
 	dev := guest.Attach(t, 9810, ",queues=2,depth=32")
 	var out bytes.Buffer
@@ -71,18 +71,16 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 	if n, err := strconv.Atoi(s["reconnects"]); err != nil || n < kills {
 		t.Errorf("reconnects=%s, want %d or more", s["reconnects"], kills)
 	}
-	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
-		t.Errorf("the device has sha256 %s, the store %s", device, stored)
-	}
+	guest.WantSame(t, dev, store)
 }
 
 // A target that does not come back fails the device after its timeout: I/O ends with EIO.
 func TestBridgeGoneForGood(t *testing.T) {
-	bridge := guest.StartBridge(t, 9811, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9811, ",timeout=3"))
+	bridge := guest.StartBridge(t, 9811, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9811, ",timeout=3"))
 	bridge.Kill()
 	start := time.Now()
-	_, err := dev.WriteAt(aligned(t, 4096), 0)
+	_, err := dev.WriteAt(guest.Aligned(t, 4096), 0)
 	if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("write: %v, want EIO or ETIMEDOUT", err)
 	}
@@ -96,8 +94,8 @@ func TestBridgeGoneForGood(t *testing.T) {
 
 // Stop ends at once while the target is lost, and pending I/O with it.
 func TestStopWhileReconnecting(t *testing.T) {
-	bridge := guest.StartBridge(t, 9812, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9812, ""))
+	bridge := guest.StartBridge(t, 9812, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9812, ""))
 	bridge.Kill()
 	wrote := writeInBackground(t, dev)
 	guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
@@ -123,7 +121,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 }
 
 func TestStopUnderLoad(t *testing.T) {
-	guest.StartBridge(t, 9813, storePath(t), "32MiB")
+	guest.StartBridge(t, 9813, guest.StorePath(t), "32MiB")
 	dev := guest.Attach(t, 9813, "")
 	load := fio(dev, "60")
 	if err := load.Start(); err != nil {
@@ -140,8 +138,8 @@ func TestStopUnderLoad(t *testing.T) {
 
 // A forced stop does not wait for a silent target longer than 2 s.
 func TestForcedStopOfASilentTarget(t *testing.T) {
-	bridge := guest.StartBridge(t, 9818, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9818, ""))
+	bridge := guest.StartBridge(t, 9818, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9818, ""))
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +159,8 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 
 // A target that is stopped for a while is waited for.
 func TestBridgeStoppedAndContinued(t *testing.T) {
-	bridge := guest.StartBridge(t, 9814, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9814, ""))
+	bridge := guest.StartBridge(t, 9814, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9814, ""))
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -187,10 +185,10 @@ func TestBridgeStoppedAndContinued(t *testing.T) {
 
 // A writeback target that dies with unflushed writes has lost them: EIO, not silence.
 func TestWritebackTargetKilled(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
-	dev := openDirect(t, guest.Attach(t, 9815, ""))
-	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+	dev := guest.OpenDirect(t, guest.Attach(t, 9815, ""))
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := dev.Sync(); err != nil {
@@ -198,12 +196,12 @@ func TestWritebackTargetKilled(t *testing.T) {
 	}
 	bridge.Kill()
 	bridge = guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
-	if _, err := dev.WriteAt(aligned(t, 4096), 4096); err != nil { // flushed before: goes on
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 4096); err != nil { // flushed before: goes on
 		t.Fatalf("write after a flush and a restart: %v", err)
 	}
 	bridge.Kill()
 	guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
-	if _, err := dev.WriteAt(aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
 		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
 	}
 	if state := guest.Session(t, "vol0")["state"]; state != "failed" {
@@ -213,7 +211,7 @@ func TestWritebackTargetKilled(t *testing.T) {
 
 // The RDMA device goes away under load and comes back.
 func TestDeviceRemovedUnderLoad(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9816, store, "32MiB")
 	dev := guest.Attach(t, 9816, "")
 	load := fio(dev, "8")
@@ -234,9 +232,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	if err := load.Wait(); err != nil {
 		t.Fatalf("fio: %v\n%s", err, out.String())
 	}
-	if device, stored := sha256Of(t, dev, true), sha256Of(t, store, false); device != stored {
-		t.Errorf("the device has sha256 %s, the store %s", device, stored)
-	}
+	guest.WantSame(t, dev, store)
 }
 
 // A connection attempt that gets a signal leaves nothing behind.

@@ -20,8 +20,8 @@ import (
 // A target that hangs without any I/O in flight is noticed by its silence, and I/O goes on
 // when it has woken up: the one connection is fenced, the other made.
 func TestSilentTarget(t *testing.T) {
-	bridge := guest.StartBridge(t, 9820, storePath(t), "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9820, ",heartbeat=5"))
+	bridge := guest.StartBridge(t, 9820, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9820, ",heartbeat=5"))
 	time.Sleep(6 * time.Second) // an idle session that is answered stays live
 	if s := guest.Session(t, "vol0"); s["state"] != "live" || s["reconnects"] != "0" {
 		t.Fatalf("state %s after %s reconnects while the target answered", s["state"], s["reconnects"])
@@ -52,19 +52,19 @@ func TestSilentTarget(t *testing.T) {
 
 // With fast_fail I/O fails while the target is lost, and works again when it is back.
 func TestFastFail(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9821, store, "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9821, ",fast_fail=2,heartbeat=1"))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9821, ",fast_fail=2,heartbeat=1"))
 	bridge.Kill()
 	start := time.Now()
-	if _, err := dev.WriteAt(aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("write: %v, want EIO", err)
 	}
 	if took := time.Since(start); took < time.Second || took > 10*time.Second {
 		t.Errorf("the write failed after %v, want about 2 s", took)
 	}
 	start = time.Now()
-	if _, err := dev.WriteAt(aligned(t, 4096), 0); !errors.Is(err, unix.EIO) || time.Since(start) > time.Second {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) || time.Since(start) > time.Second {
 		t.Errorf("the next write: %v after %v, want EIO at once", err, time.Since(start))
 	}
 	if state := guest.Session(t, "vol0")["state"]; state != "reconnecting" {
@@ -72,17 +72,17 @@ func TestFastFail(t *testing.T) {
 	}
 	guest.StartBridge(t, 9821, store, "16MiB")
 	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
-	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Errorf("write after the target's return: %v", err)
 	}
 }
 
 func TestDiscardAndWriteZeroes(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9822, store, "16MiB")
 	path := guest.Attach(t, 9822, "")
-	dev := openDirect(t, path)
-	ones := aligned(t, 1<<20)
+	dev := guest.OpenDirect(t, path)
+	ones := guest.Aligned(t, 1<<20)
 	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
 	if _, err := dev.WriteAt(ones, 0); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9823, store, "16MiB")
 	dev := guest.Attach(t, 9823, ",heartbeat=2")
 	if err := os.Truncate(store, 24<<20); err != nil {
@@ -115,8 +115,8 @@ func TestResize(t *testing.T) {
 	guest.Eventually(t, 10*time.Second, "the device has grown", func() bool {
 		return strings.TrimSpace(guest.Run(t, "blockdev", "--getsize64", dev)) == "25165824"
 	})
-	data := aligned(t, 4096)
-	if _, err := openDirect(t, dev).WriteAt(data, 24<<20-4096); err != nil {
+	data := guest.Aligned(t, 4096)
+	if _, err := guest.OpenDirect(t, dev).WriteAt(data, 24<<20-4096); err != nil {
 		t.Errorf("write at the new end: %v", err)
 	}
 	if s := guest.Session(t, "vol0"); s["size"] != "25165824" || s["reconnects"] != "0" {

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -85,7 +84,7 @@ func read(tag uint16) wire.Request {
 
 func start(t *testing.T) *guest.Bridge {
 	t.Helper()
-	return guest.StartBridge(t, 9950, filepath.Join(t.TempDir(), "vol0.img"), "16MiB")
+	return guest.StartBridge(t, 9950, guest.StorePath(t), "16MiB")
 }
 
 func serves(t *testing.T, addr string) {

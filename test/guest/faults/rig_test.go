@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -55,7 +54,7 @@ func newRig(t *testing.T, size, options string, more ...string) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 0)), store: filepath.Join(t.TempDir(), "vol0.img"), size: size, more: more,
+		t: t, rnd: rand.New(rand.NewPCG(seed, 0)), store: guest.StorePath(t), size: size, more: more,
 		log: log, row: &soak.Row{},
 	}
 	r.start()

@@ -45,7 +45,7 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 		t.Logf("%s: %v", what, time.Since(began).Round(time.Millisecond))
 		began = time.Now()
 	}
-	store := filepath.Join(t.TempDir(), "vol0.img")
+	store := guest.StorePath(t)
 	start := func() *guest.Bridge { return guest.StartBridge(t, port, store, size) }
 	bridge := start()
 	dev := guest.Attach(t, port, ",queues=2,depth=32")

@@ -27,28 +27,28 @@ func insync(t *testing.T) {
 func TestMirrorCopies(t *testing.T) {
 	disk := ramDisk(t)
 	guest.Run(t, "dd", "if=/dev/urandom", "of="+disk, "bs=1M", "count=16", "oflag=direct", "iflag=fullblock", "status=none")
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9850, store, "16MiB")
 	dev := guest.Attach(t, 9850, ",mode=mirror,backing="+disk)
 	start := time.Now()
 	insync(t)
 	t.Logf("16 MiB in sync after %v", time.Since(start).Round(time.Millisecond))
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 	startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=16", "--io_size=8m").wait(t)
 	check(t, map[string]int64{"dirty_bytes": 0, "errors": 0, "reads": 0})
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 	// Stopped and started: what the backing got meanwhile is copied.
 	stop(t, "")
 	guest.Run(t, "dd", "if=/dev/urandom", "of="+disk, "bs=1M", "count=2", "seek=5", "oflag=direct", "iflag=fullblock", "status=none")
 	dev = guest.Attach(t, 9850, ",mode=mirror,backing="+disk)
 	insync(t)
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 }
 
 // The peer dies under verified I/O: writes go on locally, are noted, and are copied when it
 // is back, with more writes under way.
 func TestMirrorPeerKilled(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9851, store, "16MiB")
 	dev := guest.Attach(t, 9851, ",mode=mirror,backing=ram:16M")
 	insync(t)
@@ -67,12 +67,12 @@ func TestMirrorPeerKilled(t *testing.T) {
 	}
 	t.Logf("longest I/O %v", load.wait(t))
 	insync(t)
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 }
 
 // A writeback peer that dies has lost what was not flushed: all is copied again.
 func TestMirrorWritebackPeerKilled(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9852, store, "16MiB", "--writeback")
 	dev := guest.Attach(t, 9852, ",mode=mirror,backing=ram:16M")
 	insync(t)
@@ -86,11 +86,11 @@ func TestMirrorWritebackPeerKilled(t *testing.T) {
 	if copied := number(t, "write_bytes") - before; copied != size {
 		t.Errorf("%d bytes were copied, want %d", copied, size)
 	}
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 }
 
 func TestMirrorFileSystem(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9853, store, "16MiB")
 	dev := guest.Attach(t, 9853, ",mode=mirror,backing="+ramDisk(t))
 	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
@@ -108,7 +108,7 @@ func TestMirrorFileSystem(t *testing.T) {
 	guest.Run(t, "umount", mount)
 	state(t, "live")
 	insync(t)
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 	stop(t, "")
 	guest.Run(t, "fsck.ext4", "-fn", store)
 }
@@ -117,7 +117,7 @@ func TestMirrorFileSystem(t *testing.T) {
 func TestDeviceRemoved(t *testing.T) {
 	for _, mode := range []string{"tap", "mirror"} {
 		t.Run(mode, func(t *testing.T) {
-			store := storePath(t)
+			store := guest.StorePath(t)
 			bridge := guest.StartBridge(t, 9854, store, "16MiB")
 			dev := guest.Attach(t, 9854, ",mode="+mode+",backing=ram:16M")
 			load := startFio(t, dev, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
@@ -130,7 +130,7 @@ func TestDeviceRemoved(t *testing.T) {
 			load.wait(t)
 			if mode == "mirror" {
 				insync(t)
-				mustEqual(t, dev, store)
+				guest.WantSame(t, dev, store)
 			}
 			stop(t, "")
 		})

@@ -8,19 +8,13 @@ package modes
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
 )
@@ -29,8 +23,6 @@ const (
 	limit = time.Minute
 	size  = 16 << 20 // of volumes and backings
 )
-
-func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "vol0.img") }
 
 // ramDisk loads brd and returns a disk of it, as large as the volume and full of zeros.
 func ramDisk(t *testing.T) string {
@@ -44,55 +36,6 @@ func ramDisk(t *testing.T) string {
 	}
 	guest.Run(t, "dd", "if=/dev/zero", "of=/dev/ram0", "bs=1M", fmt.Sprintf("count=%d", size>>20), "oflag=direct", "status=none")
 	return "/dev/ram0"
-}
-
-func aligned(t *testing.T, n int) []byte {
-	t.Helper()
-	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(buf) })
-	return buf
-}
-
-func openDirect(t *testing.T, path string) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
-func sha256Of(t *testing.T, path string, flags int) string {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDONLY|flags, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	buf := aligned(t, 1<<20)
-	for {
-		n, err := f.Read(buf)
-		sum.Write(buf[:n])
-		if errors.Is(err, io.EOF) {
-			return fmt.Sprintf("%x", sum.Sum(nil))
-		}
-		if err != nil {
-			t.Fatalf("read %s: %v", path, err)
-		}
-	}
-}
-
-// mustEqual compares the device with the peer's file.
-func mustEqual(t *testing.T, dev, store string) {
-	t.Helper()
-	if device, stored := sha256Of(t, dev, unix.O_DIRECT), sha256Of(t, store, 0); device != stored {
-		t.Errorf("the device has sha256 %s, the store %s", device, stored)
-	}
 }
 
 func number(t *testing.T, key string) int64 {

@@ -36,14 +36,14 @@ func TestTapCopies(t *testing.T) {
 			if backing == "" {
 				backing = ramDisk(t)
 			}
-			store := storePath(t)
+			store := guest.StorePath(t)
 			guest.StartBridge(t, 9830, store, "16MiB")
 			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing)
 			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=8m").wait(t)
 			// All of it fits the queue: nothing can be dropped, however slow the peer.
 			forwarded(t)
 			check(t, map[string]int64{"skipped": 0, "dropped": 0, "mismatches": 0, "dirty_bytes": 0, "errors": 0})
-			mustEqual(t, dev, store)
+			guest.WantSame(t, dev, store)
 			forwarded(t)
 			check(t, map[string]int64{"dropped": 0, "mismatches": 0})
 			if checked := number(t, "forwarded") - number(t, "unchecked"); checked < 50 {
@@ -74,8 +74,8 @@ func TestTapFilters(t *testing.T) {
 			<-second
 		}},
 		"pid": {fmt.Sprintf(",op=write,pid=%d", os.Getpid()), func(t *testing.T, dev string) {
-			f := openDirect(t, dev)
-			data := aligned(t, 1<<20)
+			f := guest.OpenDirect(t, dev)
+			data := guest.Aligned(t, 1<<20)
 			for at := int64(0); at < half; at += 1 << 20 {
 				_, _ = rand.NewChaCha8([32]byte{byte(at >> 20)}).Read(data)
 				if _, err := f.WriteAt(data, at); err != nil {
@@ -94,7 +94,7 @@ func TestTapFilters(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := storePath(t)
+			store := guest.StorePath(t)
 			guest.StartBridge(t, 9831, store, "16MiB")
 			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:16M"+tc.options)
 			tc.write(t, dev)
@@ -103,8 +103,8 @@ func TestTapFilters(t *testing.T) {
 			if number(t, "skipped") == 0 {
 				t.Error("nothing was skipped")
 			}
-			local := aligned(t, size)
-			if _, err := openDirect(t, dev).ReadAt(local, 0); err != nil {
+			local := guest.Aligned(t, size)
+			if _, err := guest.OpenDirect(t, dev).ReadAt(local, 0); err != nil {
 				t.Fatal(err)
 			}
 			remote, err := os.ReadFile(store)
@@ -128,9 +128,9 @@ func TestTapFilters(t *testing.T) {
 
 // NUL bytes, odd segments, every offset.
 func TestTapOddData(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9832, store, "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	want := make([]byte, 4<<20)
 	for i := range want {
@@ -138,7 +138,7 @@ func TestTapOddData(t *testing.T) {
 			want[i] = byte(rnd.Uint32())
 		}
 	}
-	memory := aligned(t, 2<<20)
+	memory := guest.Aligned(t, 2<<20)
 	for offset := 0; offset < len(want); {
 		var vectors [][]byte
 		length := 0
@@ -174,7 +174,7 @@ func TestTapOddData(t *testing.T) {
 
 // The peer dies under verified I/O and comes back: the application notices nothing.
 func TestTapPeerKilled(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
 	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
@@ -202,12 +202,12 @@ func TestTapPeerKilled(t *testing.T) {
 	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
 	forwarded(t)
 	check(t, map[string]int64{"dirty_bytes": 0})
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 }
 
 // A peer that is silent fills the queue; then copies are dropped, and nobody waits.
 func TestTapSilentPeer(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9834, store, "16MiB")
 	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
 	if err := os.WriteFile(event, []byte("1"), 0); err != nil {
@@ -237,15 +237,15 @@ func TestTapSilentPeer(t *testing.T) {
 	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
 	forwarded(t)
 	check(t, map[string]int64{"dirty_bytes": 0})
-	mustEqual(t, dev, store)
+	guest.WantSame(t, dev, store)
 }
 
 // Reads are compared: what went wrong at the peer is found, and is not the application's affair.
 func TestTapFindsOtherData(t *testing.T) {
-	store := storePath(t)
+	store := guest.StorePath(t)
 	guest.StartBridge(t, 9835, store, "16MiB")
-	dev := openDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"))
-	data, got := aligned(t, 65536), aligned(t, 65536)
+	dev := guest.OpenDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"))
+	data, got := guest.Aligned(t, 65536), guest.Aligned(t, 65536)
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
@@ -278,10 +278,10 @@ func TestTapLocalError(t *testing.T) {
 	t.Cleanup(func() { guest.Run(t, "dmsetup", "remove", "--noudevsync", "half") })
 	for _, mode := range []string{"tap", "mirror"} {
 		t.Run(mode, func(t *testing.T) {
-			store := storePath(t)
+			store := guest.StorePath(t)
 			guest.StartBridge(t, 9836, store, "16MiB")
-			dev := openDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing=/dev/dm-0"))
-			data := aligned(t, 65536)
+			dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing=/dev/dm-0"))
+			data := guest.Aligned(t, 65536)
 			copy(data, "krping")
 			if _, err := dev.WriteAt(data, 0); err != nil {
 				t.Errorf("write of the good half: %v", err)
@@ -306,9 +306,9 @@ func TestForcedStop(t *testing.T) {
 	for _, mode := range []string{"tap", "mirror"} {
 		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL} {
 			t.Run(mode+"/"+name, func(t *testing.T) {
-				bridge := guest.StartBridge(t, 9837, storePath(t), "16MiB")
+				bridge := guest.StartBridge(t, 9837, guest.StorePath(t), "16MiB")
 				path := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:16M")
-				dev := openDirect(t, path)
+				dev := guest.OpenDirect(t, path)
 				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
 				before := number(t, "writes")
 				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
@@ -321,7 +321,7 @@ func TestForcedStop(t *testing.T) {
 				if err := load.cmd.Wait(); err == nil {
 					t.Error("fio succeeded on a device that was removed")
 				}
-				if _, err := dev.ReadAt(aligned(t, 4096), 0); err == nil {
+				if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); err == nil {
 					t.Error("a read succeeded on a device that was removed")
 				}
 				digest := struct {
@@ -338,7 +338,7 @@ func TestForcedStop(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	guest.StartBridge(t, 9838, storePath(t), "16MiB")
+	guest.StartBridge(t, 9838, guest.StorePath(t), "16MiB")
 	addr := guest.Addr(t)
 	for options, want := range map[string]error{
 		",mode=tap,backing=ram:32M":           unix.EINVAL, // larger than the target

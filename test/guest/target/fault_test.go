@@ -62,9 +62,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 	}
 	l.succeeds()
 	verify(t, dev)
-	if !same(t, dev, disk) {
-		t.Error("the device and its backing differ")
-	}
+	guest.WantSame(t, dev, disk)
 	wants(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
 	wants(t, guest.Volume(t, "vol0"), "errors", "0", "crc_errors", "0", "violations", "0")
 }
@@ -73,10 +71,10 @@ func TestStoppedUnderLoad(t *testing.T) {
 func TestClientWaits(t *testing.T) {
 	disk := loop(t, "16M")
 	serve(t, "vol0", port, "backing="+disk)
-	dev := openDirect(t, guest.Attach(t, port, ""))
+	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
 	stop(t, "vol0")
 	wrote := make(chan error, 1)
-	data := aligned(t, 65536)
+	data := guest.Aligned(t, 65536)
 	copy(data, "waited")
 	go func() {
 		_, err := dev.WriteAt(data, 0)
@@ -105,8 +103,8 @@ func TestClientWaits(t *testing.T) {
 func TestWritebackStopped(t *testing.T) {
 	options := "writeback,backing=" + loop(t, "16M")
 	serve(t, "vol0", port, options)
-	dev := openDirect(t, guest.Attach(t, port, ""))
-	if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := dev.Sync(); err != nil {
@@ -114,12 +112,12 @@ func TestWritebackStopped(t *testing.T) {
 	}
 	stop(t, "vol0")
 	serve(t, "vol0", port, options)
-	if _, err := dev.WriteAt(aligned(t, 4096), 4096); err != nil {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 4096); err != nil {
 		t.Fatalf("write after a flush and a restart: %v", err)
 	}
 	stop(t, "vol0")
 	serve(t, "vol0", port, options)
-	if _, err := dev.WriteAt(aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
 		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
 	}
 	wants(t, guest.Session(t, "vol0"), "state", "failed")
@@ -142,9 +140,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
 	isLive(t)
 	l.succeeds()
-	if !same(t, dev, disk) {
-		t.Error("the device and its backing differ")
-	}
+	guest.WantSame(t, dev, disk)
 }
 
 // A volume whose RDMA device is gone can be stopped.

@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -36,48 +35,6 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
-}
-
-func aligned(t *testing.T, n int) []byte {
-	t.Helper()
-	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(buf) })
-	return buf
-}
-
-func openDirect(t *testing.T, path string) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
-// same says whether two devices or files hold the same, read around the page cache if direct.
-func same(t *testing.T, a, b string) bool {
-	t.Helper()
-	var data [2][]byte
-	for i, path := range []string{a, b} {
-		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		size, err := f.Seek(0, io.SeekEnd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		data[i] = aligned(t, int(size))
-		if _, err := f.ReadAt(data[i], 0); err != nil {
-			t.Fatalf("read %s: %v", path, err)
-		}
-	}
-	return bytes.Equal(data[0], data[1])
 }
 
 // loop makes a disk of a file of zeros.
@@ -170,8 +127,8 @@ func TestFioVerify(t *testing.T) {
 				"--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=16M",
 				"--offset_increment=16M", "--io_size=3M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
 			verify(t, dev)
-			if disk != "" && !same(t, dev, disk) {
-				t.Error("the device and its backing differ")
+			if disk != "" {
+				guest.WantSame(t, dev, disk)
 			}
 			wants(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0")
 			wants(t, guest.Volume(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0", "violations", "0",
@@ -187,9 +144,9 @@ func TestOddData(t *testing.T) {
 	disk := loop(t, "4M")
 	serve(t, "vol0", port, "backing="+disk)
 	path := guest.Attach(t, port, "")
-	dev := openDirect(t, path)
+	dev := guest.OpenDirect(t, path)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	memory := aligned(t, 2<<20)
+	memory := guest.Aligned(t, 2<<20)
 	for offset := 0; offset < 4<<20; {
 		var vectors [][]byte
 		length := 0
@@ -219,9 +176,7 @@ func TestOddData(t *testing.T) {
 		}
 		offset += length
 	}
-	if !same(t, path, disk) {
-		t.Error("the device and its backing differ")
-	}
+	guest.WantSame(t, path, disk)
 }
 
 func TestReadOnly(t *testing.T) {
@@ -232,9 +187,7 @@ func TestReadOnly(t *testing.T) {
 	if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
 		t.Errorf("block size and read-only: %q", got)
 	}
-	if !same(t, dev, disk) {
-		t.Error("the device and its backing differ")
-	}
+	guest.WantSame(t, dev, disk)
 	if err := os.WriteFile(dev, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("write: %v, want EPERM", err)
 	}
@@ -249,8 +202,8 @@ func TestFlush(t *testing.T) {
 				options, want = options+",writeback", "1"
 			}
 			serve(t, "vol0", port, options)
-			dev := openDirect(t, guest.Attach(t, port, ""))
-			if _, err := dev.WriteAt(aligned(t, 4096), 0); err != nil {
+			dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
+			if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 				t.Fatal(err)
 			}
 			if err := dev.Sync(); err != nil {

@@ -260,6 +260,9 @@ type Bridge struct {
 	Store string // path of the volume's file
 }
 
+// StorePath returns where a test may keep the file of vol0.
+func StorePath(t testing.TB) string { return filepath.Join(t.TempDir(), "vol0.img") }
+
 // StartBridge starts krping-bridge on the guest's address and waits until it listens.
 // More arguments may add to or replace the volume's.
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package guest
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Aligned returns memory for direct I/O, which begins with a page, until the end of the test.
+func Aligned(t testing.TB, n int) []byte {
+	t.Helper()
+	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(buf) })
+	return buf
+}
+
+// OpenDirect opens a device for direct I/O until the end of the test.
+func OpenDirect(t testing.TB, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// WantSame fails if two devices or files differ.
+func WantSame(t testing.TB, a, b string) {
+	t.Helper()
+	if sumA, sumB := sha256Of(t, a), sha256Of(t, b); sumA != sumB {
+		t.Errorf("%s has sha256 %s, %s has %s", a, sumA, b, sumB)
+	}
+}
+
+// sha256Of reads a device around the page cache, and a file through it: its file system may
+// know nothing else.
+func sha256Of(t testing.TB, path string) string {
+	t.Helper()
+	flags := os.O_RDONLY
+	if strings.HasPrefix(path, "/dev/") {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	buf := Aligned(t, 1<<20)
+	for {
+		n, err := f.Read(buf)
+		sum.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return fmt.Sprintf("%x", sum.Sum(nil))
+		}
+		if err != nil {
+			t.Fatalf("read %s: %v", path, err)
+		}
+	}
+}
