@@ -23,8 +23,6 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-const limit = time.Minute
-
 // Mixed sizes at depth 32 from two jobs, verified by fio; then both ends hold the same.
 func TestFioVerify(t *testing.T) {
 	for _, options := range []string{"", ",queues=2,depth=16"} {
@@ -107,13 +105,13 @@ func TestFileSystem(t *testing.T) {
 	guest.Run(t, "mount", dev, mount)
 	guest.Run(t, "cp", "-r", "/usr/include/linux", mount)
 	guest.Run(t, "diff", "-r", "/usr/include/linux", mount+"/linux")
-	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("stop while mounted: %v, want EBUSY", err)
 	}
 	guest.Run(t, "umount", mount)
 	guest.Run(t, "fsck.ext4", "-fn", dev)
 	guest.WantSame(t, dev, store)
-	if err := guest.Command("stop,block=vol0", limit); err != nil {
+	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 	guest.Run(t, "fsck.ext4", "-fn", store)
@@ -157,14 +155,14 @@ func TestReadOnlyAndBlockSize(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	guest.StartBridge(t, 9805, guest.StorePath(t), "16MiB")
 	addr := guest.Addr(t)
-	if err := guest.Command("client,addr="+addr+",port=9805,block=nosuch", limit); !errors.Is(err, unix.ENOENT) {
+	if err := guest.Command("client,addr="+addr+",port=9805,block=nosuch", guest.Limit); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("unknown volume: %v, want ENOENT", err)
 	}
 	guest.Attach(t, 9805, "")
-	if err := guest.Command("client,addr="+addr+",port=9805,block=vol0", limit); !errors.Is(err, unix.EEXIST) {
+	if err := guest.Command("client,addr="+addr+",port=9805,block=vol0", guest.Limit); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("second session of the name: %v, want EEXIST", err)
 	}
-	if err := guest.Command("client,addr="+addr+",port=9805", limit); err == nil {
+	if err := guest.Command("client,addr="+addr+",port=9805", guest.Limit); err == nil {
 		t.Error("a ping client is served by a block target")
 	}
 	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
@@ -176,11 +174,11 @@ func TestSeveralVolumes(t *testing.T) {
 	dir := t.TempDir()
 	guest.StartBridge(t, 9806, filepath.Join(dir, "vol0.img"), "16MiB", "--volume", "a=mem:,size=8MiB", "--volume", "b=file:"+dir+"/b.img,size=4MiB,block-size=4096")
 	for i, name := range []string{"vol0", "a", "b"} {
-		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=9806,block=%s", guest.Addr(t), name), limit); err != nil {
+		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=9806,block=%s", guest.Addr(t), name), guest.Limit); err != nil {
 			t.Fatalf("attach %s: %v", name, err)
 		}
 		t.Cleanup(func() {
-			if err := guest.Command("stop,block="+name, limit); err != nil {
+			if err := guest.Command("stop,block="+name, guest.Limit); err != nil {
 				t.Errorf("stop %s: %v", name, err)
 			}
 		})
@@ -195,10 +193,10 @@ func TestAttachAndStopManyTimes(t *testing.T) {
 	guest.StartBridge(t, 9807, guest.StorePath(t), "16MiB")
 	before := guest.Run(t, "rdma", "resource", "show", "rxe0")
 	for range 30 {
-		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", limit); err != nil {
+		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", guest.Limit); err != nil {
 			t.Fatal(err)
 		}
-		if err := guest.Command("stop,block=vol0", limit); err != nil {
+		if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -101,10 +101,10 @@ func TestStopWhileReconnecting(t *testing.T) {
 	guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
-	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("stop of an open device: %v, want EBUSY", err)
 	}
-	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
 		t.Errorf("forced stop: %v", err)
 	}
 	if took := time.Since(start); took > 2*time.Second {
@@ -128,7 +128,7 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return guest.Session(t, "vol0")["writes"] != "0" })
-	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 	if err := load.Wait(); err == nil {
@@ -146,7 +146,7 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 	wrote := writeInBackground(t, dev)
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
-	if err := guest.Command("stop,block=vol0,force", limit); err != nil {
+	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
 		t.Errorf("forced stop: %v", err)
 	}
 	if took := time.Since(start); took > 4*time.Second {

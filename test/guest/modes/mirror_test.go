@@ -101,7 +101,7 @@ func TestMirrorFileSystem(t *testing.T) {
 	guest.Run(t, "cp", "-r", "/usr/include/infiniband", mount+"/again")
 	guest.Run(t, "sync", "-f", mount)
 	guest.StartBridge(t, 9853, store, "16MiB")
-	if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("stop while mounted: %v, want EBUSY", err)
 	}
 	guest.Run(t, "diff", "-r", "/usr/include/infiniband", mount+"/again")

@@ -19,10 +19,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-const (
-	limit = time.Minute
-	size  = 16 << 20 // of volumes and backings
-)
+const size = 16 << 20 // of volumes and backings
 
 // ramDisk loads brd and returns a disk of it, as large as the volume and full of zeros.
 func ramDisk(t *testing.T) string {
@@ -120,7 +117,7 @@ func write(t *testing.T, dev string, args ...string) {
 func stop(t *testing.T, options string) {
 	t.Helper()
 	start := time.Now()
-	if err := guest.Command("stop,block=vol0"+options, limit); err != nil {
+	if err := guest.Command("stop,block=vol0"+options, guest.Limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 	if took := time.Since(start); took > 4*time.Second {

@@ -314,7 +314,7 @@ func TestForcedStop(t *testing.T) {
 				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
 				_ = bridge.Cmd.Process.Signal(sig)
 				time.Sleep(300 * time.Millisecond)
-				if err := guest.Command("stop,block=vol0", limit); !errors.Is(err, unix.EBUSY) {
+				if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 					t.Errorf("stop of an open device: %v, want EBUSY", err)
 				}
 				stop(t, ",force")
@@ -347,14 +347,14 @@ func TestRefusals(t *testing.T) {
 		",mode=tap":                           unix.EINVAL,
 		",mode=mirror,backing=ram:16M,comm=x": unix.EINVAL,
 	} {
-		if err := guest.Command("client,addr="+addr+",port=9838,block=vol0"+options, limit); !errors.Is(err, want) {
+		if err := guest.Command("client,addr="+addr+",port=9838,block=vol0"+options, guest.Limit); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", options, err, want)
 		}
 		if guest.Session(t, "vol0") != nil {
 			t.Errorf("%s: a session is left", options)
 		}
 	}
-	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:16M", limit); !errors.Is(err, unix.ECONNREFUSED) {
+	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:16M", guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a peer that is not there: %v, want ECONNREFUSED", err)
 	}
 }

@@ -21,11 +21,9 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-const limit = guest.Limit
-
 func TestRpingServesOurClient(t *testing.T) {
 	guest.StartRping(t, guest.Addr(t), "9999", "-C", "1000", "-S", "4096")
-	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", limit); err != nil {
+	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", guest.Limit); err != nil {
 		t.Errorf("client: %v", err)
 	}
 }
@@ -47,7 +45,7 @@ func TestSizesBothWays(t *testing.T) {
 		for _, addr := range []string{"addr=" + guest.Addr(t), "addr6=fd77::1"} {
 			t.Run(fmt.Sprintf("%d/%s", size, addr), func(t *testing.T) {
 				done := guest.StartServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))
-				err := guest.Command(fmt.Sprintf("client,%s,port=9997,count=5,validate,size=%d", addr, size), limit)
+				err := guest.Command(fmt.Sprintf("client,%s,port=9997,count=5,validate,size=%d", addr, size), guest.Limit)
 				if err != nil {
 					t.Errorf("client: %v", err)
 				}
@@ -99,7 +97,7 @@ func TestManyThreads(t *testing.T) {
 	for i, done := range servers {
 		port := 11000 + i
 		wg.Go(func() {
-			if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=50,size=5000,validate", guest.Addr(t), port), limit); err != nil {
+			if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=50,size=5000,validate", guest.Addr(t), port), guest.Limit); err != nil {
 				t.Errorf("client %d: %v", port, err)
 			}
 			if err := <-done; err != nil {
@@ -137,19 +135,19 @@ func TestErrors(t *testing.T) {
 		{"server,addr=1.2.3.4", unix.EADDRNOTAVAIL},
 		{"client,addr6=fe80::1%nosuch0", unix.ENODEV},
 	} {
-		if err := guest.Command(tc.command, limit); !errors.Is(err, tc.want) {
+		if err := guest.Command(tc.command, guest.Limit); !errors.Is(err, tc.want) {
 			t.Errorf("%.60q: %v, want %v", tc.command, err, tc.want)
 		}
 	}
 	// A region of the device holds 512 pages: the limit is named in the log.
-	err := guest.Command("client,addr="+addr+",port=9990,size=1073741824", limit)
+	err := guest.Command("client,addr="+addr+",port=9990,size=1073741824", guest.Limit)
 	if !errors.Is(err, unix.EINVAL) {
 		t.Errorf("size beyond the device: %v, want EINVAL", err)
 	}
 	if log := guest.Run(t, "dmesg"); !strings.Contains(log, "rxe0 allows 512") {
 		t.Error("the kernel log does not name the device's limit")
 	}
-	go func() { _ = guest.Command("client,addr="+addr+",port=9990,count=1", limit) }()
+	go func() { _ = guest.Command("client,addr="+addr+",port=9990,count=1", guest.Limit) }()
 	<-busy
 }
 
@@ -174,7 +172,7 @@ func TestInterruptedSetUp(t *testing.T) {
 // A server refuses what a client advertises beyond its size, and says so.
 func TestServerRefusesOversizedPing(t *testing.T) {
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
-	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", limit)
+	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", guest.Limit)
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("client: %v, want ECONNREFUSED", err)
 	}
@@ -231,7 +229,7 @@ func TestSilentServer(t *testing.T) {
 	addr := guest.Addr(t)
 	rping := guest.StartRping(t, guest.Addr(t), "9992")
 	done := make(chan error, 1)
-	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", limit) }()
+	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", guest.Limit) }()
 	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
 	if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -268,7 +266,7 @@ func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
 	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
 		t.Fatalf("rmmod succeeded while a server runs: %s", out)
 	}
-	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9991,count=1", limit); err != nil {
+	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9991,count=1", guest.Limit); err != nil {
 		t.Errorf("client: %v", err)
 	}
 	<-done

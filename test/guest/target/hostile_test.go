@@ -394,7 +394,7 @@ func TestManySilentClients(t *testing.T) {
 		t.Errorf("a client that is fenced: %v", err)
 	}
 	start := time.Now()
-	if err := guest.Command("stop,target,block=vol0", limit); err != nil {
+	if err := guest.Command("stop,target,block=vol0", guest.Limit); err != nil {
 		t.Error(err)
 	}
 	t.Logf("stopped after %v", time.Since(start)) // which has to tear down their ends, too

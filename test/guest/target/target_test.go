@@ -24,10 +24,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-const (
-	limit = time.Minute
-	port  = 9840
-)
+const port = 9840
 
 func TestMain(m *testing.M) {
 	if out, err := guest.TryRun("modprobe", "loop"); err != nil {
@@ -54,7 +51,7 @@ func serveCommand(t *testing.T, name string, port int, options string) string {
 // serve begins to serve a volume, until the end of the test at the latest.
 func serve(t *testing.T, name string, port int, options string) {
 	t.Helper()
-	if err := guest.Command(serveCommand(t, name, port, options), limit); err != nil {
+	if err := guest.Command(serveCommand(t, name, port, options), guest.Limit); err != nil {
 		t.Fatalf("serve %s: %v", name, err)
 	}
 	t.Cleanup(func() {
@@ -68,7 +65,7 @@ func serve(t *testing.T, name string, port int, options string) {
 func stop(t *testing.T, name string) {
 	t.Helper()
 	start := time.Now()
-	if err := guest.Command("stop,target,block="+name, limit); err != nil {
+	if err := guest.Command("stop,target,block="+name, guest.Limit); err != nil {
 		t.Errorf("stop %s: %v", name, err)
 	}
 	if took := time.Since(start); took > 3*time.Second {
@@ -221,11 +218,11 @@ func TestSeveralVolumes(t *testing.T) {
 	ctl := guest.Binary(t, "krpingctl")
 	for i, name := range names {
 		serve(t, name, port+i, "backing=ram:8M")
-		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=%s", guest.Addr(t), port+i, name), limit); err != nil {
+		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=%s", guest.Addr(t), port+i, name), guest.Limit); err != nil {
 			t.Fatalf("attach %s: %v", name, err)
 		}
 		t.Cleanup(func() {
-			if err := guest.Command("stop,block="+name, limit); err != nil {
+			if err := guest.Command("stop,block="+name, guest.Limit); err != nil {
 				t.Errorf("stop %s: %v", name, err)
 			}
 		})
@@ -255,12 +252,12 @@ func TestRefusals(t *testing.T) {
 		{fmt.Sprintf("client,addr=%s,port=%d,block=nosuch", guest.Addr(t), port), unix.ENOENT},
 		{fmt.Sprintf("client,addr=%s,port=%d", guest.Addr(t), port), unix.ECONNREFUSED}, // of pings
 	} {
-		if err := guest.Command(tc.command, limit); !errors.Is(err, tc.want) {
+		if err := guest.Command(tc.command, guest.Limit); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.command, err, tc.want)
 		}
 	}
 	serve(t, "vol1", port+1, "backing="+disk+",block_size=4096")
-	if err := guest.Command(serveCommand(t, "vol2", port+2, "backing="+disk), limit); !errors.Is(err, unix.EBUSY) {
+	if err := guest.Command(serveCommand(t, "vol2", port+2, "backing="+disk), guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("a disk that is served already: %v, want EBUSY", err)
 	}
 	if out, err := exec.Command("rmmod", "rdma_krping").CombinedOutput(); err == nil {

@@ -282,14 +282,14 @@ func (b *Bridge) Kill() {
 // are in the module's grammar, each with a comma in front.
 func Attach(t testing.TB, port int, options string) string {
 	t.Helper()
-	if err := Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0%s", Addr(t), port, options), time.Minute); err != nil {
+	if err := Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0%s", Addr(t), port, options), Limit); err != nil {
 		t.Fatalf("attach vol0: %v", err)
 	}
 	t.Cleanup(func() {
 		if Session(t, "vol0") == nil {
 			return
 		}
-		if err := Command("stop,block=vol0,force", time.Minute); err != nil {
+		if err := Command("stop,block=vol0,force", Limit); err != nil {
 			t.Errorf("stop vol0: %v", err)
 		}
 	})
