@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,42 +50,7 @@ func TestOddData(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9801, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9801, ""))
-	rnd := rand.New(rand.NewPCG(1, 2))
-	want := make([]byte, 16<<20)
-	for i := range want {
-		if rnd.IntN(3) == 0 {
-			want[i] = byte(rnd.Uint32())
-		}
-	}
-	memory := guest.Aligned(t, 2<<20)
-	for offset := 0; offset < len(want); {
-		// Up to 300 segments, each at any multiple of 4 bytes in its page, 512 bytes or more.
-		var vectors [][]byte
-		length := 0
-		for page := 0; page < 1+rnd.IntN(300) && offset+length < len(want); page++ {
-			n := min(512*(1+rnd.IntN(7)), len(want)-offset-length)
-			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
-			vectors = append(vectors, memory[at:at+n])
-			length += n
-		}
-		done := 0
-		for _, v := range vectors {
-			copy(v, want[offset+done:])
-			done += len(v)
-		}
-		n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset))
-		if err != nil || n != length {
-			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		clear(memory)
-		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
-			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		if got := bytes.Join(vectors, nil); !bytes.Equal(got, want[offset:offset+length]) {
-			t.Fatalf("%d bytes in %d segments at %d: what was read is not what was written", length, len(vectors), offset)
-		}
-		offset += length
-	}
+	want := guest.WriteOddData(t, dev, 16<<20, nil)
 	got, err := os.ReadFile(store)
 	if err != nil {
 		t.Fatal(err)

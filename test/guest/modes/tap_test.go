@@ -131,36 +131,7 @@ func TestTapOddData(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9832, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
-	rnd := rand.New(rand.NewPCG(1, 2))
-	want := make([]byte, 4<<20)
-	for i := range want {
-		if rnd.IntN(3) == 0 {
-			want[i] = byte(rnd.Uint32())
-		}
-	}
-	memory := guest.Aligned(t, 2<<20)
-	for offset := 0; offset < len(want); {
-		var vectors [][]byte
-		length := 0
-		for page := 0; page < 1+rnd.IntN(300) && offset+length < len(want); page++ {
-			n := min(512*(1+rnd.IntN(7)), len(want)-offset-length)
-			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
-			vectors = append(vectors, memory[at:at+n])
-			copy(memory[at:at+n], want[offset+length:])
-			length += n
-		}
-		if n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
-			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		clear(memory) // the copy is private: this does not change it
-		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
-			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		offset += length
-		if offset%(1<<20) < length {
-			forwarded(t)
-		}
-	}
+	want := guest.WriteOddData(t, dev, 4<<20, func() { forwarded(t) })
 	forwarded(t)
 	check(t, map[string]int64{"dropped": 0, "mismatches": 0, "unchecked": 0})
 	got, err := os.ReadFile(store)

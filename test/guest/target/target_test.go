@@ -7,10 +7,8 @@
 package target
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,40 +138,9 @@ func TestFioVerify(t *testing.T) {
 func TestOddData(t *testing.T) {
 	disk := loop(t, "4M")
 	serve(t, "vol0", port, "backing="+disk)
-	path := guest.Attach(t, port, "")
-	dev := guest.OpenDirect(t, path)
-	rnd := rand.New(rand.NewPCG(1, 2))
-	memory := guest.Aligned(t, 2<<20)
-	for offset := 0; offset < 4<<20; {
-		var vectors [][]byte
-		length := 0
-		for page := 0; page < 1+rnd.IntN(300) && offset+length < 4<<20; page++ {
-			n := min(512*(1+rnd.IntN(7)), 4<<20-offset-length)
-			at := page*4096 + 4*rnd.IntN((4096-n)/4+1)
-			v := memory[at : at+n]
-			for i := range v {
-				v[i] = 0
-				if rnd.IntN(3) == 0 {
-					v[i] = byte(rnd.Uint32())
-				}
-			}
-			vectors = append(vectors, v)
-			length += n
-		}
-		want := bytes.Join(vectors, nil)
-		if n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
-			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		clear(memory)
-		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
-			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
-		}
-		if !bytes.Equal(bytes.Join(vectors, nil), want) {
-			t.Fatalf("%d bytes in %d segments at %d: what was read is not what was written", length, len(vectors), offset)
-		}
-		offset += length
-	}
-	guest.WantSame(t, path, disk)
+	dev := guest.Attach(t, port, "")
+	guest.WriteOddData(t, guest.OpenDirect(t, dev), 4<<20, nil)
+	guest.WantSame(t, dev, disk)
 }
 
 func TestReadOnly(t *testing.T) {
