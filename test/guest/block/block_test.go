@@ -29,9 +29,8 @@ func TestFioVerify(t *testing.T) {
 			store := guest.StorePath(t)
 			guest.StartBridge(t, 9800, store, "64MiB")
 			dev := guest.Attach(t, 9800, options)
-			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
-				"--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
-				"--offset_increment=32M", "--io_size=16M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
+			guest.Fio(t, dev, "--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
+				"--offset_increment=32M", "--io_size=16M", "--group_reporting")
 			guest.WantSame(t, dev, store)
 			s := guest.Session(t, "vol0")
 			for _, key := range []string{"errors", "crc_errors", "inflight"} {

@@ -5,10 +5,8 @@
 package block
 
 import (
-	"bytes"
 	"errors"
 	"os"
-	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -17,12 +15,6 @@ import (
 
 	"krping/test/guest/internal/guest"
 )
-
-func fio(dev string, seconds string) *exec.Cmd {
-	return exec.Command("fio", "--name=faults", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio", "--rw=randwrite",
-		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
-		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")
-}
 
 // writeInBackground begins a write that may take long; its result is delivered once.
 func writeInBackground(t *testing.T, dev *os.File) <-chan error {
@@ -42,14 +34,7 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9810, store, "32MiB")
 	dev := guest.Attach(t, 9810, ",queues=2,depth=32")
-	var out bytes.Buffer
-	load := fio(dev, "15")
-	load.Stdout, load.Stderr = &out, &out
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- load.Wait() }()
+	load := guest.StartWriting(t, dev, "15")
 	const kills = 5
 	for i := range kills {
 		time.Sleep(time.Duration(1000+300*i) * time.Millisecond)
@@ -61,9 +46,7 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 		guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
 		t.Logf("live again %v after the bridge began to start", time.Since(restarted).Round(time.Millisecond))
 	}
-	if err := <-ended; err != nil {
-		t.Fatalf("fio: %v\n%s", err, out.String())
-	}
+	load.Succeeds()
 	s := guest.Session(t, "vol0")
 	if s["errors"] != "0" || s["crc_errors"] != "0" {
 		t.Errorf("errors=%s crc_errors=%s", s["errors"], s["crc_errors"])
@@ -123,17 +106,12 @@ func TestStopWhileReconnecting(t *testing.T) {
 func TestStopUnderLoad(t *testing.T) {
 	guest.StartBridge(t, 9813, guest.StorePath(t), "32MiB")
 	dev := guest.Attach(t, 9813, "")
-	load := fio(dev, "60")
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
+	load := guest.StartWriting(t, dev, "60")
 	guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return guest.Session(t, "vol0")["writes"] != "0" })
 	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	if err := load.Wait(); err == nil {
-		t.Error("fio succeeded on a device that was removed")
-	}
+	load.Fails()
 }
 
 // A forced stop does not wait for a silent target longer than 2 s.
@@ -214,12 +192,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9816, store, "32MiB")
 	dev := guest.Attach(t, 9816, "")
-	load := fio(dev, "8")
-	var out bytes.Buffer
-	load.Stdout, load.Stderr = &out, &out
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
+	load := guest.StartWriting(t, dev, "8")
 	time.Sleep(2 * time.Second)
 	// The kernel waits until the bridge, which ends by itself, has let go of the device.
 	guest.Run(t, "rdma", "link", "delete", "rxe0")
@@ -229,9 +202,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
 	guest.StartBridge(t, 9816, store, "32MiB")
 	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
-	if err := load.Wait(); err != nil {
-		t.Fatalf("fio: %v\n%s", err, out.String())
-	}
+	load.Succeeds()
 	guest.WantSame(t, dev, store)
 }
 

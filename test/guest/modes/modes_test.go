@@ -7,12 +7,11 @@
 package modes
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,31 +62,19 @@ func state(t *testing.T, want string) {
 	guest.Eventually(t, 20*time.Second, "the session is "+want, func() bool { return guest.Session(t, "vol0")["state"] == want })
 }
 
-// load is a running fio.
-type load struct {
-	cmd *exec.Cmd
-	out bytes.Buffer
-}
+// load is verified I/O that is timed.
+type load struct{ *guest.Load }
 
-func startFio(t *testing.T, dev string, args ...string) *load {
+func startFio(t *testing.T, dev string, args ...string) load {
 	t.Helper()
-	l := &load{cmd: exec.Command("fio", append([]string{"--name=modes", "--filename=" + dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
-		"--serialize_overlap=1", "--blockalign=512", "--size=" + strconv.Itoa(size), "--verify=crc32c", "--verify_fatal=1",
+	return load{guest.StartFio(t, dev, append([]string{"--serialize_overlap=1", "--blockalign=512", "--size=" + strconv.Itoa(size),
 		"--output-format=json"}, args...)...)}
-	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
-	if err := l.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.cmd.Process.Kill() })
-	return l
 }
 
 // wait fails if an I/O failed, and returns the longest that one took.
-func (l *load) wait(t *testing.T) time.Duration {
+func (l load) wait(t *testing.T) time.Duration {
 	t.Helper()
-	if err := l.cmd.Wait(); err != nil {
-		t.Fatalf("fio: %v\n%s", err, l.out.String())
-	}
+	out := l.Succeeds()
 	type direction struct {
 		Latency struct {
 			Max int64 `json:"max"`
@@ -99,12 +86,9 @@ func (l *load) wait(t *testing.T) time.Duration {
 			Write direction `json:"write"`
 		} `json:"jobs"`
 	}
-	text := l.out.Bytes()
-	if at := bytes.IndexByte(text, '{'); at > 0 {
-		text = text[at:]
-	}
-	if err := json.Unmarshal(text, &report); err != nil || len(report.Jobs) == 0 {
-		t.Fatalf("fio's report: %v\n%s", err, l.out.String())
+	text := out[max(0, strings.IndexByte(out, '{')):]
+	if err := json.Unmarshal([]byte(text), &report); err != nil || len(report.Jobs) == 0 {
+		t.Fatalf("fio's report: %v\n%s", err, out)
 	}
 	return time.Duration(max(report.Jobs[0].Read.Latency.Max, report.Jobs[0].Write.Latency.Max))
 }

@@ -5,9 +5,7 @@
 package target
 
 import (
-	"bytes"
 	"errors"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -15,32 +13,6 @@ import (
 
 	"krping/test/guest/internal/guest"
 )
-
-// load is verified I/O in the background.
-type load struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	out bytes.Buffer
-}
-
-func startLoad(t *testing.T, dev, seconds string) *load {
-	t.Helper()
-	l := &load{t: t, cmd: exec.Command("fio", "--name=faults", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio", "--rw=randwrite",
-		"--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g", "--time_based", "--runtime="+seconds,
-		"--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1")}
-	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
-	if err := l.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func (l *load) succeeds() {
-	l.t.Helper()
-	if err := l.cmd.Wait(); err != nil {
-		l.t.Fatalf("fio: %v\n%s", err, l.out.String())
-	}
-}
 
 func isLive(t *testing.T) {
 	t.Helper()
@@ -53,14 +25,14 @@ func TestStoppedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
-	l := startLoad(t, dev, "30")
+	load := guest.StartWriting(t, dev, "30")
 	for range 20 {
 		time.Sleep(200 * time.Millisecond)
 		stop(t, "vol0")
 		serve(t, "vol0", port, "backing="+disk)
 		isLive(t)
 	}
-	l.succeeds()
+	load.Succeeds()
 	verify(t, dev)
 	guest.WantSame(t, dev, disk)
 	wants(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
@@ -128,7 +100,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, "")
-	l := startLoad(t, dev, "6")
+	load := guest.StartWriting(t, dev, "6")
 	time.Sleep(2 * time.Second)
 	start := time.Now()
 	guest.Run(t, "rdma", "link", "delete", "rxe0")
@@ -139,7 +111,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
 	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
 	isLive(t)
-	l.succeeds()
+	load.Succeeds()
 	guest.WantSame(t, dev, disk)
 }
 

@@ -118,9 +118,8 @@ func TestFioVerify(t *testing.T) {
 			}
 			serve(t, "vol0", port, options+",block_size="+tc.block)
 			dev := guest.Attach(t, port, tc.client)
-			guest.Run(t, "fio", "--name=mixed", "--filename="+dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
-				"--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=16M",
-				"--offset_increment=16M", "--io_size=3M", "--verify=crc32c", "--verify_fatal=1", "--group_reporting")
+			guest.Fio(t, dev, "--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=16M",
+				"--offset_increment=16M", "--io_size=3M", "--group_reporting")
 			verify(t, dev)
 			if disk != "" {
 				guest.WantSame(t, dev, disk)

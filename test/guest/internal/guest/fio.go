@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package guest
+
+import (
+	"os/exec"
+	"testing"
+
+	"krping/test/internal/output"
+)
+
+// Load is verified I/O of a running fio.
+type Load struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	out output.Buffer
+}
+
+func fio(dev string, args []string) []string {
+	return append([]string{"fio", "--name=load", "--filename=" + dev, "--allow_file_create=0", "--direct=1", "--ioengine=libaio",
+		"--verify=crc32c", "--verify_fatal=1"}, args...)
+}
+
+// Fio runs fio on a device to its end; it verifies what it reads.
+func Fio(t testing.TB, dev string, args ...string) {
+	t.Helper()
+	Run(t, fio(dev, args)...)
+}
+
+// StartFio starts such a fio in the background and kills it at the end of the test.
+func StartFio(t testing.TB, dev string, args ...string) *Load {
+	t.Helper()
+	argv := fio(dev, args)
+	l := &Load{t: t, cmd: exec.Command(argv[0], argv[1:]...)}
+	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.cmd.Process.Kill() })
+	return l
+}
+
+// StartWriting starts writes of all sizes to the first 32 MiB of a device, for so many seconds.
+func StartWriting(t testing.TB, dev, seconds string) *Load {
+	t.Helper()
+	return StartFio(t, dev, "--rw=randwrite", "--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g",
+		"--time_based", "--runtime="+seconds, "--verify_backlog=64")
+}
+
+// Succeeds fails if an I/O failed, and returns what fio printed.
+func (l *Load) Succeeds() string {
+	l.t.Helper()
+	if err := l.cmd.Wait(); err != nil {
+		l.t.Fatalf("fio: %v\n%s", err, l.out.String())
+	}
+	return l.out.String()
+}
+
+// Fails waits for the end of a load whose device is gone.
+func (l *Load) Fails() {
+	l.t.Helper()
+	if err := l.cmd.Wait(); err == nil {
+		l.t.Error("fio succeeded on a device that was removed")
+	}
+}
