@@ -16,18 +16,6 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// writeInBackground begins a write that may take long; its result is delivered once.
-func writeInBackground(t *testing.T, dev *os.File) <-chan error {
-	t.Helper()
-	wrote := make(chan error, 1)
-	data := guest.Aligned(t, 65536)
-	go func() {
-		_, err := dev.WriteAt(data, 0)
-		wrote <- err
-	}()
-	return wrote
-}
-
 // kill -9 of the bridge under verified I/O, several times: requests wait, the client
 // reconnects, everything is sent again, nothing is lost.
 func TestBridgeKilledUnderLoad(t *testing.T) {
@@ -80,7 +68,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 	bridge := guest.StartBridge(t, 9812, guest.StorePath(t), "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9812, ""))
 	bridge.Kill()
-	wrote := writeInBackground(t, dev)
+	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
 	guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
@@ -93,14 +81,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("stop took %v, want less than 2 s", took)
 	}
-	select {
-	case err := <-wrote:
-		if err == nil {
-			t.Error("the write succeeded without a target")
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("the write is stuck")
-	}
+	wrote.Fails(5 * time.Second)
 }
 
 func TestStopUnderLoad(t *testing.T) {
@@ -121,7 +102,7 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	wrote := writeInBackground(t, dev)
+	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
 	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
@@ -130,9 +111,7 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("stop took %v, want about 2 s", took)
 	}
-	if err := <-wrote; err == nil {
-		t.Error("the write succeeded without an answer")
-	}
+	wrote.Fails(guest.Limit)
 }
 
 // A target that is stopped for a while is waited for.
@@ -142,23 +121,12 @@ func TestBridgeStoppedAndContinued(t *testing.T) {
 	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	wrote := writeInBackground(t, dev)
-	select {
-	case err := <-wrote:
-		t.Errorf("the write ended while its target is stopped: %v", err)
-	case <-time.After(2 * time.Second):
-	}
+	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
+	wrote.Waits(2 * time.Second)
 	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-wrote:
-		if err != nil {
-			t.Errorf("write: %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the write is stuck")
-	}
+	wrote.Succeeds(10 * time.Second)
 }
 
 // A writeback target that dies with unflushed writes has lost them: EIO, not silence.

@@ -36,18 +36,11 @@ func TestSilentTarget(t *testing.T) {
 	} else {
 		t.Logf("noticed after %v", took.Round(time.Millisecond))
 	}
-	wrote := writeInBackground(t, dev)
+	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
 	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-wrote:
-		if err != nil {
-			t.Errorf("write: %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("the write is stuck after the target went on")
-	}
+	wrote.Succeeds(30 * time.Second)
 }
 
 // With fast_fail I/O fails while the target is lost, and works again when it is back.

@@ -62,20 +62,15 @@ func ask(t *testing.T, conn *verbs.Conn, msg []byte) []wire.Answer {
 			got <- m
 		}
 	}()
-	select {
-	case m := <-got:
-		answers, err := wire.DecodeAnswers(bytes.Clone(m.Data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.Release(); err != nil {
-			t.Fatal(err)
-		}
-		return answers
-	case <-time.After(10 * time.Second):
-		t.Fatal("no answer")
+	m := guest.Within(t, 10*time.Second, "there is an answer", got)
+	answers, err := wire.DecodeAnswers(bytes.Clone(m.Data))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nil
+	if err := m.Release(); err != nil {
+		t.Fatal(err)
+	}
+	return answers
 }
 
 func read(tag uint16) wire.Request {

@@ -117,11 +117,7 @@ func TestForcedStopUnderLoad(t *testing.T) {
 // wantEnd waits for the end of a load whose device is gone.
 func (r *rig) wantEnd(limit time.Duration) {
 	r.t.Helper()
-	select {
-	case <-r.run.Done():
-	case <-time.After(limit):
-		r.t.Fatalf("I/O goes on or hangs %v after the stop%s", limit, guest.BlockedTasks())
-	}
+	guest.Within(r.t, limit, "I/O ends after the stop", r.run.Done())
 	if err := r.stopped(); err == nil || errors.As(err, new(*acklog.HungError)) {
 		r.t.Errorf("the writer sees %v, want an error of the device", err)
 	}

@@ -72,13 +72,8 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 			bridge.Kill()
 			bridge = start()
 		}
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
-		case <-time.After(limit):
-			t.Fatalf("%s does not end%s", what, guest.BlockedTasks())
+		if err := guest.Within(t, limit, what, ended); err != nil {
+			t.Fatalf("%s: %v", what, err)
 		}
 		step(what)
 	}

@@ -234,13 +234,8 @@ func TestSilentServer(t *testing.T) {
 	if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-done:
-		if !errors.Is(err, unix.ETIMEDOUT) {
-			t.Errorf("client: %v, want ETIMEDOUT", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the client is stuck")
+	if err := guest.Within(t, 10*time.Second, "the client ends", done); !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("client: %v, want ETIMEDOUT", err)
 	}
 }
 
@@ -252,12 +247,8 @@ func killAndReap(t *testing.T, cmd *exec.Cmd) {
 	}
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()
-	select {
-	case <-done:
-		t.Logf("gone after %v", time.Since(start).Round(time.Millisecond))
-	case <-time.After(10 * time.Second):
-		t.Fatal("the writer does not die")
-	}
+	guest.Within(t, 10*time.Second, "the writer dies", done)
+	t.Logf("gone after %v", time.Since(start).Round(time.Millisecond))
 }
 
 func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {

@@ -45,27 +45,12 @@ func TestClientWaits(t *testing.T) {
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
 	stop(t, "vol0")
-	wrote := make(chan error, 1)
 	data := guest.Aligned(t, 65536)
 	copy(data, "waited")
-	go func() {
-		_, err := dev.WriteAt(data, 0)
-		wrote <- err
-	}()
-	select {
-	case err := <-wrote:
-		t.Fatalf("the write ended while nobody serves it: %v", err)
-	case <-time.After(2 * time.Second):
-	}
+	wrote := guest.StartWrite(t, dev, data)
+	wrote.Waits(2 * time.Second)
 	serve(t, "vol0", port, "backing="+disk)
-	select {
-	case err := <-wrote:
-		if err != nil {
-			t.Errorf("write: %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the write is stuck")
-	}
+	wrote.Succeeds(10 * time.Second)
 	if out := guest.Run(t, "head", "-c", "6", disk); out != "waited" {
 		t.Errorf("the disk begins with %q", out)
 	}

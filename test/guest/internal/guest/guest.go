@@ -144,6 +144,17 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 	t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
 }
 
+// Within returns what is delivered; after limit the test fails.
+func Within[T any](t testing.TB, limit time.Duration, what string, delivered <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-delivered:
+	case <-time.After(limit):
+		t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
+	}
+	return value
+}
+
 // BlockedTasks returns the kernel stacks of the tasks that sleep uninterruptibly, each
 // beginning with a new line, or "".
 func BlockedTasks() string {
