@@ -170,9 +170,9 @@ func TestStopAndUnloadUnderLoad(t *testing.T) {
 func TestDeviceRemovedForGood(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32,timeout=3")
 	r.write(acklog.Load{ReadOne: 4})
-	defer addDevice(t)
+	defer guest.AddDevice(t)
 	start := time.Now()
-	removeDevice(t, r.bridge)
+	r.bridge.RemoveDevice(t)
 	r.wantEIO(20 * time.Second)
 	t.Logf("I/O failed %v after the removal began", time.Since(start).Round(time.Millisecond))
 	r.check(false)

@@ -73,9 +73,9 @@ var recoverable = []struct {
 		r.start()
 	}},
 	{"RDMA device removed", 2, func(r *rig) {
-		removeDevice(r.t, r.bridge)
+		r.bridge.RemoveDevice(r.t)
 		r.check(false)
-		addDevice(r.t)
+		guest.AddDevice(r.t)
 		r.start()
 	}},
 }
@@ -92,21 +92,6 @@ func (r *rig) kill() {
 	r.t.Helper()
 	r.bridge.Kill()
 	r.check(false)
-}
-
-// removeDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
-// itself, has let go of it.
-func removeDevice(t *testing.T, bridge *guest.Bridge) {
-	t.Helper()
-	guest.Run(t, "rdma", "link", "delete", "rxe0")
-	if err := bridge.Cmd.Wait(); err == nil {
-		t.Error("the bridge's exit status does not tell that its device is gone")
-	}
-}
-
-func addDevice(t *testing.T) {
-	t.Helper()
-	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
 }
 
 // Whatever happens to the target and to the way to it, the writer sees no error, and the
@@ -192,8 +177,8 @@ func TestLinkDownAndUp(t *testing.T) {
 	for _, d := range downs {
 		t.Run(d.String(), func(t *testing.T) {
 			t.Cleanup(func() { // what is broken now must not break other tests
-				guest.Run(t, "rdma", "link", "delete", "rxe0")
-				addDevice(t)
+				guest.RemoveDevice(t)
+				guest.AddDevice(t)
 			})
 			r := newRig(t, "16MiB", ",queues=2,depth=32")
 			r.suffer("link down for "+d.String(), func(r *rig) {
@@ -213,8 +198,8 @@ func TestLinkDownAndUp(t *testing.T) {
 				} else {
 					t.Errorf("I/O does not go on although others reach the target: %v", err)
 				}
-				removeDevice(t, r.bridge)
-				addDevice(t)
+				r.bridge.RemoveDevice(t)
+				guest.AddDevice(t)
 				r.start()
 			})
 		})

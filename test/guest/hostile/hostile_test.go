@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,14 +49,12 @@ func address(t *testing.T) netip.AddrPort {
 }
 
 // leavesNothing checks, when the test and its subtests have ended, that no thread, queue
-// pair, CM id or memory region is left. The one queue pair is the connection manager's.
+// pair, CM id or memory region is left.
 func leavesNothing(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
 		guest.NoThreads(t)
-		guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-			return strings.Contains(guest.Run(t, "rdma", "resource", "show", "rxe0"), " qp 1 cm_id 0 mr 0 ")
-		})
+		guest.NoResources(t)
 	})
 }
 

@@ -88,12 +88,12 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	load := guest.StartWriting(t, dev, "6")
 	time.Sleep(2 * time.Second)
 	start := time.Now()
-	guest.Run(t, "rdma", "link", "delete", "rxe0")
+	guest.RemoveDevice(t)
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("the removal of the device took %v", took)
 	}
 	wants(t, guest.Volume(t, "vol0"), "state", "no_device", "queues", "0")
-	guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	guest.AddDevice(t)
 	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
 	isLive(t)
 	load.Succeeds()
@@ -103,8 +103,8 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 // A volume whose RDMA device is gone can be stopped.
 func TestStopWithoutDevice(t *testing.T) {
 	serve(t, "vol0", port, "backing=ram:8M")
-	guest.Run(t, "rdma", "link", "delete", "rxe0")
-	defer guest.Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	guest.RemoveDevice(t)
+	defer guest.AddDevice(t)
 	guest.Eventually(t, 5*time.Second, "the volume says so", func() bool { return guest.Volume(t, "vol0")["state"] == "no_device" })
 	stop(t, "vol0")
 }

@@ -86,15 +86,10 @@ func wants(t *testing.T, s map[string]string, pairs ...string) {
 	}
 }
 
-// leavesNothing checks that no RDMA resource is left at the end of the test. The one queue
-// pair is the connection manager's.
+// leavesNothing checks that no RDMA resource is left at the end of the test.
 func leavesNothing(t *testing.T) {
 	t.Helper()
-	t.Cleanup(func() {
-		guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-			return strings.Contains(guest.Run(t, "rdma", "resource", "show", "rxe0"), " qp 1 cm_id 0 mr 0 ")
-		})
-	})
+	t.Cleanup(func() { guest.NoResources(t) })
 }
 
 // Mixed sizes at depth 32 from two jobs, verified by fio; then both ends hold the same.
