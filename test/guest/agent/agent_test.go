@@ -81,9 +81,7 @@ func TestInterruptedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
-	if err := server.Process.Signal(unix.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, server, unix.SIGINT)
 	_ = server.Wait()
 	if code := server.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("exit code %d, want 130", code)

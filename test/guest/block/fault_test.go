@@ -27,11 +27,11 @@ func TestBridgeKilledUnderLoad(t *testing.T) {
 	for i := range kills {
 		time.Sleep(time.Duration(1000+300*i) * time.Millisecond)
 		bridge.Kill()
-		guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+		guest.SessionBecomes(t, "reconnecting")
 		time.Sleep(200 * time.Millisecond)
 		restarted := time.Now()
 		bridge = guest.StartBridge(t, 9810, store, "32MiB")
-		guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+		guest.SessionBecomes(t, "live")
 		t.Logf("live again %v after the bridge began to start", time.Since(restarted).Round(time.Millisecond))
 	}
 	load.Succeeds()
@@ -69,7 +69,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 	dev := guest.OpenDirect(t, guest.Attach(t, 9812, ""))
 	bridge.Kill()
 	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
-	guest.Eventually(t, 20*time.Second, "the loss is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+	guest.SessionBecomes(t, "reconnecting")
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
 	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
@@ -99,9 +99,7 @@ func TestStopUnderLoad(t *testing.T) {
 func TestForcedStopOfASilentTarget(t *testing.T) {
 	bridge := guest.StartBridge(t, 9818, guest.StorePath(t), "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9818, ""))
-	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
 	time.Sleep(500 * time.Millisecond)
 	start := time.Now()
@@ -118,14 +116,10 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 func TestBridgeStoppedAndContinued(t *testing.T) {
 	bridge := guest.StartBridge(t, 9814, guest.StorePath(t), "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9814, ""))
-	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
 	wrote.Waits(2 * time.Second)
-	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
 	wrote.Succeeds(10 * time.Second)
 }
 
@@ -165,7 +159,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	bridge.RemoveDevice(t)
 	guest.AddDevice(t)
 	guest.StartBridge(t, 9816, store, "32MiB")
-	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+	guest.SessionBecomes(t, "live")
 	load.Succeeds()
 	guest.WantSame(t, dev, store)
 }

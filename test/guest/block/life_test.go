@@ -26,20 +26,16 @@ func TestSilentTarget(t *testing.T) {
 	if s := guest.Session(t, "vol0"); s["state"] != "live" || s["reconnects"] != "0" {
 		t.Fatalf("state %s after %s reconnects while the target answered", s["state"], s["reconnects"])
 	}
-	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	start := time.Now()
-	guest.Eventually(t, 20*time.Second, "the silence is noticed", func() bool { return guest.Session(t, "vol0")["state"] == "reconnecting" })
+	guest.SessionBecomes(t, "reconnecting")
 	if took := time.Since(start); took > 6*time.Second { // one second for a slow machine
 		t.Errorf("the silence was noticed after %v, want at most 5 s", took)
 	} else {
 		t.Logf("noticed after %v", took.Round(time.Millisecond))
 	}
 	wrote := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
-	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
 	wrote.Succeeds(30 * time.Second)
 }
 
@@ -64,7 +60,7 @@ func TestFastFail(t *testing.T) {
 		t.Errorf("state %s, want reconnecting", state)
 	}
 	guest.StartBridge(t, 9821, store, "16MiB")
-	guest.Eventually(t, 20*time.Second, "the session is live again", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+	guest.SessionBecomes(t, "live")
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Errorf("write after the target's return: %v", err)
 	}

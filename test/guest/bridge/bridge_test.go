@@ -201,9 +201,7 @@ func TestManyConnectionsAndDisconnects(t *testing.T) {
 func TestTermination(t *testing.T) {
 	b := start(t)
 	conn := connect(t, b.Addr, 1)
-	if err := b.Cmd.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, b.Cmd, unix.SIGTERM)
 	if err := b.Cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)
 	}

@@ -82,9 +82,7 @@ var recoverable = []struct {
 
 func (r *rig) signal(sig unix.Signal) {
 	r.t.Helper()
-	if err := r.bridge.Cmd.Process.Signal(sig); err != nil {
-		r.t.Fatal(err)
-	}
+	guest.Signal(r.t, r.bridge.Cmd, sig)
 }
 
 // kill leaves the store to be looked at with writes in flight.

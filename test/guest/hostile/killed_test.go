@@ -57,7 +57,7 @@ func TestKilledServer(t *testing.T) {
 			guest.NoThreads(t)
 			w := write("client,addr=%s,port=%d,timeout=2%s", addr.Addr(), addr.Port(), tc.options)
 			busy(t)
-			signal(t, peer, unix.SIGKILL)
+			guest.Signal(t, peer, unix.SIGKILL)
 			w.ends(t, tc.want...)
 		})
 	}
@@ -79,15 +79,8 @@ func TestKilledClient(t *testing.T) {
 			guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 			peer := guest.Start(t, "rping", "-c", "-a", addr.Addr().String(), "-p", strconv.Itoa(int(addr.Port())))
 			busy(t)
-			signal(t, peer, tc.signal)
+			guest.Signal(t, peer, tc.signal)
 			w.ends(t, tc.want...)
 		})
-	}
-}
-
-func signal(t *testing.T, cmd *exec.Cmd, s unix.Signal) {
-	t.Helper()
-	if err := cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
 	}
 }

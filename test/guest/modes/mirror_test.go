@@ -57,13 +57,13 @@ func TestMirrorPeerKilled(t *testing.T) {
 		before := number(t, "writes")
 		guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
 		bridge.Kill()
-		state(t, "reconnecting")
+		guest.SessionBecomes(t, "reconnecting")
 		guest.Eventually(t, 5*time.Second, "what the peer lacks is noted", func() bool {
 			s := guest.Session(t, "vol0")
 			return s["mirror"] == "degraded" && s["dirty_bytes"] != "0"
 		})
 		bridge = guest.StartBridge(t, 9851, store, "16MiB")
-		state(t, "live")
+		guest.SessionBecomes(t, "live")
 	}
 	t.Logf("longest I/O %v", load.wait(t))
 	insync(t)
@@ -78,10 +78,10 @@ func TestMirrorWritebackPeerKilled(t *testing.T) {
 	insync(t)
 	write(t, dev, "--size", "4MiB")
 	bridge.Kill()
-	state(t, "reconnecting")
+	guest.SessionBecomes(t, "reconnecting")
 	before := number(t, "write_bytes")
 	guest.StartBridge(t, 9852, store, "16MiB", "--writeback")
-	state(t, "live")
+	guest.SessionBecomes(t, "live")
 	insync(t)
 	if copied := number(t, "write_bytes") - before; copied != size {
 		t.Errorf("%d bytes were copied, want %d", copied, size)
@@ -106,7 +106,7 @@ func TestMirrorFileSystem(t *testing.T) {
 	}
 	guest.Run(t, "diff", "-r", "/usr/include/infiniband", mount+"/again")
 	guest.Run(t, "umount", mount)
-	state(t, "live")
+	guest.SessionBecomes(t, "live")
 	insync(t)
 	guest.WantSame(t, dev, store)
 	stop(t, "")
@@ -126,7 +126,7 @@ func TestDeviceRemoved(t *testing.T) {
 			_ = bridge.Cmd.Wait()
 			guest.AddDevice(t)
 			guest.StartBridge(t, 9854, store, "16MiB")
-			state(t, "live")
+			guest.SessionBecomes(t, "live")
 			load.wait(t)
 			if mode == "mirror" {
 				insync(t)

@@ -57,11 +57,6 @@ func check(t *testing.T, want map[string]int64) {
 	}
 }
 
-func state(t *testing.T, want string) {
-	t.Helper()
-	guest.Eventually(t, 20*time.Second, "the session is "+want, func() bool { return guest.Session(t, "vol0")["state"] == want })
-}
-
 // load is verified I/O that is timed.
 type load struct{ *guest.Load }
 

@@ -151,10 +151,10 @@ func TestTapPeerKilled(t *testing.T) {
 	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
 	guest.Eventually(t, 20*time.Second, "copies are forwarded", func() bool { return number(t, "forwarded") > 20 })
 	bridge.Kill()
-	state(t, "reconnecting")
+	guest.SessionBecomes(t, "reconnecting")
 	time.Sleep(time.Second)
 	guest.StartBridge(t, 9833, store, "16MiB")
-	state(t, "live")
+	guest.SessionBecomes(t, "live")
 	atReturn := number(t, "forwarded")
 	longest := load.wait(t)
 	t.Logf("longest I/O %v, %v", longest, guest.Session(t, "vol0"))
@@ -187,9 +187,7 @@ func TestTapSilentPeer(t *testing.T) {
 	defer os.WriteFile(event, []byte("0"), 0)
 	// Without a heartbeat: the peer is not lost, and the queue fills.
 	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write,heartbeat=0")
-	if err := bridge.Cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	for range 3 {
 		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
 			t.Errorf("an I/O took %v", longest)
@@ -201,9 +199,7 @@ func TestTapSilentPeer(t *testing.T) {
 	if log, err := os.ReadFile("/sys/kernel/tracing/trace"); err != nil || !strings.Contains(string(log), "bytes=262144 reason=full") {
 		t.Errorf("the trace has no drop (%v)", err)
 	}
-	if err := bridge.Cmd.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
 	forwarded(t)
 	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
 	forwarded(t)
@@ -283,7 +279,7 @@ func TestForcedStop(t *testing.T) {
 				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
 				before := number(t, "writes")
 				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
-				_ = bridge.Cmd.Process.Signal(sig)
+				guest.Signal(t, bridge.Cmd, sig)
 				time.Sleep(300 * time.Millisecond)
 				if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 					t.Errorf("stop of an open device: %v, want EBUSY", err)

@@ -211,9 +211,7 @@ func TestKilledWriter(t *testing.T) {
 		rping := guest.StartRping(t, guest.Addr(t), "9993")
 		client := write("client,addr=" + addr + ",port=9993")
 		guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
-		if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		guest.Signal(t, rping, unix.SIGSTOP)
 		time.Sleep(200 * time.Millisecond)
 		killAndReap(t, client)
 	})
@@ -231,9 +229,7 @@ func TestSilentServer(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", guest.Limit) }()
 	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
-	if err := rping.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	guest.Signal(t, rping, unix.SIGSTOP)
 	if err := guest.Within(t, 10*time.Second, "the client ends", done); !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("client: %v, want ETIMEDOUT", err)
 	}

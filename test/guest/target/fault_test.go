@@ -14,11 +14,6 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-func isLive(t *testing.T) {
-	t.Helper()
-	guest.Eventually(t, 20*time.Second, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
-}
-
 // Stopped and served again 20 times under verified I/O: nothing is lost.
 func TestStoppedUnderLoad(t *testing.T) {
 	leavesNothing(t)
@@ -30,7 +25,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		stop(t, "vol0")
 		serve(t, "vol0", port, "backing="+disk)
-		isLive(t)
+		guest.SessionBecomes(t, "live")
 	}
 	load.Succeeds()
 	verify(t, dev)
@@ -95,7 +90,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	wants(t, guest.Volume(t, "vol0"), "state", "no_device", "queues", "0")
 	guest.AddDevice(t)
 	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
-	isLive(t)
+	guest.SessionBecomes(t, "live")
 	load.Succeeds()
 	guest.WantSame(t, dev, disk)
 }

@@ -111,6 +111,14 @@ func Start(t testing.TB, argv ...string) *exec.Cmd {
 	return cmd
 }
 
+// Signal sends a signal to a program that runs.
+func Signal(t testing.TB, cmd *exec.Cmd, sig unix.Signal) {
+	t.Helper()
+	if err := cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Run runs a program to its end and returns its output; a failure ends the test.
 func Run(t testing.TB, argv ...string) string {
 	t.Helper()
@@ -225,6 +233,12 @@ func NoThreads(t testing.TB) {
 func Session(t testing.TB, name string) map[string]string {
 	t.Helper()
 	return session(t, name, "client")
+}
+
+// SessionBecomes waits until vol0's block session is in that state.
+func SessionBecomes(t testing.TB, state string) {
+	t.Helper()
+	Eventually(t, 20*time.Second, "the session is "+state, func() bool { return Session(t, "vol0")["state"] == state })
 }
 
 // Volume returns the key=value pairs of the named volume that this kernel serves, or nil.
