@@ -90,12 +90,7 @@ func TestFlush(t *testing.T) {
 			}
 			guest.StartBridge(t, 9803, guest.StorePath(t), "16MiB", args...)
 			dev := guest.OpenDirect(t, guest.Attach(t, 9803, ""))
-			if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := dev.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			guest.WriteAndSync(t, dev)
 			s := guest.Session(t, "vol0")
 			if flushed := s["flushes"] != "0"; flushed != writeback || s["writeback"] != map[bool]string{true: "1", false: "0"}[writeback] {
 				t.Errorf("flushes=%s writeback=%s", s["flushes"], s["writeback"])

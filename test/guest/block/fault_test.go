@@ -128,12 +128,7 @@ func TestWritebackTargetKilled(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9815, ""))
-	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := dev.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	guest.WriteAndSync(t, dev)
 	bridge.Kill()
 	bridge = guest.StartBridge(t, 9815, store, "16MiB", "--writeback")
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 4096); err != nil { // flushed before: goes on

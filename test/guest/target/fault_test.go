@@ -56,12 +56,7 @@ func TestWritebackStopped(t *testing.T) {
 	options := "writeback,backing=" + loop(t, "16M")
 	serve(t, "vol0", port, options)
 	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
-	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := dev.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	guest.WriteAndSync(t, dev)
 	stop(t, "vol0")
 	serve(t, "vol0", port, options)
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 4096); err != nil {

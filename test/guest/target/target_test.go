@@ -161,12 +161,7 @@ func TestFlush(t *testing.T) {
 			}
 			serve(t, "vol0", port, options)
 			dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
-			if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := dev.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			guest.WriteAndSync(t, dev)
 			wants(t, guest.Session(t, "vol0"), "writeback", want)
 			wants(t, guest.Volume(t, "vol0"), "writeback", want, "flushes", want)
 		})

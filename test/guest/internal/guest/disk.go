@@ -38,6 +38,17 @@ func OpenDirect(t testing.TB, path string) *os.File {
 	return f
 }
 
+// WriteAndSync writes the first 4 KiB of a device and flushes them.
+func WriteAndSync(t testing.TB, dev *os.File) {
+	t.Helper()
+	if _, err := dev.WriteAt(Aligned(t, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // WantSame fails if two devices or files differ.
 func WantSame(t testing.TB, a, b string) {
 	t.Helper()
