@@ -29,6 +29,15 @@ func forwarded(t *testing.T) {
 	guest.Eventually(t, 30*time.Second, "all copies are forwarded", func() bool { return number(t, "queued") == 0 })
 }
 
+// overwritten checks that overwriting whatever was dropped makes both equal.
+func overwritten(t *testing.T, dev, store string) {
+	t.Helper()
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
+	forwarded(t)
+	check(t, map[string]int64{"dirty_bytes": 0})
+	guest.WantSame(t, dev, store)
+}
+
 // Verified I/O on the head: what the backing has, the peer has; what was read, too.
 func TestTapCopies(t *testing.T) {
 	for name, backing := range map[string]string{"memory": "ram:16M", "disk": ""} {
@@ -169,11 +178,7 @@ func TestTapPeerKilled(t *testing.T) {
 		t.Error("nothing is forwarded any more")
 	}
 	check(t, map[string]int64{"mismatches": 0, "drops_error": 0})
-	// Whatever was dropped, overwriting it makes both equal.
-	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
-	forwarded(t)
-	check(t, map[string]int64{"dirty_bytes": 0})
-	guest.WantSame(t, dev, store)
+	overwritten(t, dev, store)
 }
 
 // A peer that is silent fills the queue; then copies are dropped, and nobody waits.
@@ -201,10 +206,7 @@ func TestTapSilentPeer(t *testing.T) {
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
 	forwarded(t)
-	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
-	forwarded(t)
-	check(t, map[string]int64{"dirty_bytes": 0})
-	guest.WantSame(t, dev, store)
+	overwritten(t, dev, store)
 }
 
 // Reads are compared: what went wrong at the peer is found, and is not the application's affair.
