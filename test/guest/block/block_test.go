@@ -66,8 +66,8 @@ func TestFileSystem(t *testing.T) {
 	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
 	mount := t.TempDir()
 	guest.Run(t, "mount", dev, mount)
-	guest.Run(t, "cp", "-r", "/usr/include/linux", mount)
-	guest.Run(t, "diff", "-r", "/usr/include/linux", mount+"/linux")
+	guest.Run(t, "cp", "-r", "/usr/include/rdma", mount)
+	guest.Run(t, "diff", "-r", "/usr/include/rdma", mount+"/rdma")
 	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("stop while mounted: %v, want EBUSY", err)
 	}

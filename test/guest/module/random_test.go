@@ -65,14 +65,14 @@ func randomCommand(rnd *rand.Rand) string {
 	return b.String()
 }
 
-// 10,000 strings: each is accepted or refused with a documented errno; the lab fails
+// 5000 strings: each is accepted or refused with a documented errno; the lab fails
 // the run on any complaint of the kernel.
 func TestRandomCommands(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	results := map[error]int{}
-	for range 10000 {
+	for range 5000 {
 		command := randomCommand(rnd)
 		err := guest.Command(command, 50*time.Millisecond)
 		if !slices.Contains(documented, err) {
@@ -81,7 +81,7 @@ func TestRandomCommands(t *testing.T) {
 		results[err]++
 	}
 	t.Logf("results: %v", results)
-	if results[unix.EINVAL] < 5000 || results[unix.ECONNREFUSED] == 0 || results[unix.EINTR] == 0 {
+	if results[unix.EINVAL] < 2500 || results[unix.ECONNREFUSED] == 0 || results[unix.EINTR] == 0 {
 		t.Error("the strings do not reach all stages: parser, connection, wait")
 	}
 	guest.NoThreads(t)

@@ -24,7 +24,7 @@ import (
 // 500 clients and their servers at once: an emulated VM connects no 1000 in the time of a
 // test. They leave nothing behind.
 func TestThousandThreads(t *testing.T) {
-	crowd(t, 100) // what the kernel makes once and keeps, it has then
+	crowd(t, 20) // what the kernel makes once and keeps, it has then
 	before := kernelMemory(t)
 	crowd(t, 500)
 	grown := 0

@@ -14,14 +14,14 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// Stopped and served again 20 times under verified I/O: nothing is lost.
+// Stopped and served again ten times under verified I/O: nothing is lost.
 func TestStoppedUnderLoad(t *testing.T) {
 	leavesNothing(t)
 	disk := loop(t, "32M")
 	serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
-	load := guest.StartWriting(t, dev, "30")
-	for range 20 {
+	load := guest.StartWriting(t, dev, "15")
+	for range 10 {
 		time.Sleep(200 * time.Millisecond)
 		stop(t, "vol0")
 		serve(t, "vol0", port, "backing="+disk)
