@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package target
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"krping/test/guest/internal/guest"
+)
+
+// slowDisk takes one command at a time, and as long as it is told for each.
+func slowDisk(t *testing.T, each time.Duration) string {
+	t.Helper()
+	guest.Run(t, "sh", "-c", "modprobe null_blk nr_devices=0; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config")
+	dir := "/sys/kernel/config/nullb/slow"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { guest.Run(t, "rmdir", dir) })
+	set := func(attribute, value string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("size", "16")
+	set("memory_backed", "1")
+	set("irqmode", "2")
+	set("hw_queue_depth", "1")
+	set("completion_nsec", strconv.FormatInt(each.Nanoseconds(), 10))
+	set("power", "1")
+	index, err := os.ReadFile(filepath.Join(dir, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "/dev/nullb" + strings.TrimSpace(string(index))
+}
+
+// Commands that wait for a disk's only request do not keep the target from giving a sign of life.
+func TestSlowDisk(t *testing.T) {
+	serve(t, "vol0", port, "backing="+slowDisk(t, 2500*time.Millisecond))
+	dev := guest.OpenDirect(t, guest.Attach(t, port, ",queues=1,heartbeat=1"))
+	data := guest.Aligned(t, 4096)
+	var writes errgroup.Group
+	for i := range int64(2) {
+		writes.Go(func() error {
+			_, err := dev.WriteAt(data, i*4096)
+			return err
+		})
+	}
+	if err := writes.Wait(); err != nil {
+		t.Error(err)
+	}
+	wants(t, guest.Session(t, "vol0"), "reconnects", "0", "errors", "0")
+}
