@@ -44,6 +44,9 @@
 /* Messages of responses that a connection sends at a time. */
 #define KRPING_TARGET_TX		32
 
+/* A client that was silent for so long, in jiffies, is looked for, and has as long to answer. */
+#define KRPING_TARGET_SILENCE		(10 * HZ)
+
 /* Memory for large data that a connection has at a time, in bytes. */
 #define KRPING_TARGET_BUFFERS		SZ_4M
 
@@ -199,6 +202,7 @@ struct krping_ttx {
  * @deadline:	fails a connection that the client does not complete
  * @poll:	the worker
  * @retry:	kicks it when memory was short
+ * @look:	kicks it for a look whether the client is still there
  * @kick_lock:	protects @deaf; from any context
  * @deaf:	the worker is not to be queued any more
  * @finished:	commands that the store has finished, from any context
@@ -222,6 +226,10 @@ struct krping_ttx {
  *		wait for is given back by completions alone, so it comes
  * @rx:		receives
  * @nr_rx:	of them
+ * @heard:	jiffies, when the last message arrived
+ * @probe_cqe:	completion of the RDMA WRITE of no bytes that looks for the client
+ * @probing:	it is under way
+ * @probed:	jiffies, when it was posted
  *
  * From @cmds on it belongs to the worker once the connection is accepted.
  */
@@ -240,6 +248,7 @@ struct krping_tqueue {
 	struct delayed_work deadline;
 	struct work_struct poll;
 	struct delayed_work retry;
+	struct delayed_work look;
 	spinlock_t kick_lock;	/* what it protects: above */
 	bool deaf;
 	struct llist_head finished;
@@ -263,6 +272,10 @@ struct krping_tqueue {
 	struct list_head wait_send;
 	struct krping_buf *rx;
 	u32 nr_rx;
+	unsigned long heard;
+	struct ib_cqe probe_cqe;
+	bool probing;
+	unsigned long probed;
 };
 
 /* target.c */

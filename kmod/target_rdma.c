@@ -36,6 +36,14 @@ static void retry(struct work_struct *work)
 	kick(container_of(to_delayed_work(work), struct krping_tqueue, retry));
 }
 
+static void look(struct work_struct *work)
+{
+	struct krping_tqueue *q = container_of(to_delayed_work(work), struct krping_tqueue, look);
+
+	kick(q);
+	queue_delayed_work(krping_target_wq, &q->look, KRPING_TARGET_SILENCE);
+}
+
 #define RETRY_DELAY	(HZ / 50)
 
 /* Nobody tells when there is memory again. */
@@ -520,12 +528,54 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	}
 	if (is_closed(q))
 		return;
+	q->heard = jiffies;
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	ret = read_message(q, buf->data, wc);
 	if (!ret && !is_closed(q))
 		ret = krping_buf_post_recv(conn, buf);
 	if (ret)
 		krping_conn_fail(conn, ret);
+}
+
+/* ---- the client's life ---- */
+
+static void probe_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_tqueue *q = container_of(wc->wr_cqe, struct krping_tqueue, probe_cqe);
+
+	if (wc->status != IB_WC_SUCCESS)
+		krping_conn_wc_failed(&q->conn, wc, "looking for the client");
+	q->probing = false;
+}
+
+/*
+ * A client may die without a word, as its host does. One that lives answers, without knowing it,
+ * an RDMA WRITE of no bytes, which needs no key. Not every device gives up by itself: to rxe
+ * seven retries are endless.
+ */
+static void look_for_client(struct krping_tqueue *q)
+{
+	struct ib_rdma_wr probe = {
+		.wr = {
+			.wr_cqe = &q->probe_cqe,
+			.opcode = IB_WR_RDMA_WRITE,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+	};
+
+	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE ||
+	    time_before(jiffies, q->heard + KRPING_TARGET_SILENCE))
+		return;
+	if (q->probing) {
+		if (time_before(jiffies, q->probed + KRPING_TARGET_SILENCE))
+			return;
+		krping_warn_ratelimited(q->subject, "the client is gone");
+		krping_conn_fail(&q->conn, -ETIMEDOUT);
+		return;
+	}
+	q->probing = true;
+	q->probed = jiffies;
+	post_send(q, &probe.wr);
 }
 
 /* ---- the worker ---- */
@@ -579,6 +629,7 @@ static void poll(struct work_struct *work)
 	} while ((n || !llist_empty(&q->finished)) && total < POLL_BUDGET);
 	if (q->open_len && !is_closed(q))
 		post_open(q, NULL);
+	look_for_client(q);
 	memalloc_noio_restore(flags);
 	if (n || ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)
 		kick(q);
@@ -590,6 +641,8 @@ void krping_tqueue_init(struct krping_tqueue *q)
 {
 	INIT_WORK(&q->poll, poll);
 	INIT_DELAYED_WORK(&q->retry, retry);
+	INIT_DELAYED_WORK(&q->look, look);
+	q->probe_cqe.done = probe_done;
 	spin_lock_init(&q->kick_lock);
 	init_llist_head(&q->finished);
 	atomic_set(&q->async, 1);
@@ -731,7 +784,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
 		       DIV_ROUND_UP(pages, sge));
 	struct krping_queue_attr attr = {
-		.send_wr = KRPING_TARGET_TX,
+		.send_wr = KRPING_TARGET_TX + 1,	/* 1 = probe */
 		.recv_wr = nr_receives(q),
 		.vector = q->index,
 		.notify = completions_ready,
@@ -750,7 +803,11 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	ret = alloc_tx(q);
 	if (!ret)
 		ret = alloc_rx(q);
-	return ret;
+	if (ret)
+		return ret;
+	q->heard = jiffies;
+	queue_delayed_work(krping_target_wq, &q->look, KRPING_TARGET_SILENCE);
+	return 0;
 }
 
 /**
@@ -769,6 +826,7 @@ void krping_tqueue_drain(struct krping_tqueue *q)
 	q->deaf = true;
 	spin_unlock_irq(&q->kick_lock);
 	cancel_delayed_work_sync(&q->retry);
+	cancel_delayed_work_sync(&q->look);
 	cancel_work_sync(&q->poll);
 }
 

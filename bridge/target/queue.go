@@ -5,6 +5,8 @@ package target
 import (
 	"bytes"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -18,6 +20,8 @@ type queue struct {
 	volume    *Volume
 	transport Transport
 	limits    wire.Limits
+	silence   time.Duration
+	heard     atomic.Int64  // when the last message arrived, Unix time in nanoseconds
 	done      chan struct{} // closed when no operation of the queue runs any more
 
 	replies chan reply
@@ -59,7 +63,11 @@ func (q *queue) run() error {
 		defer close(sent)
 		q.send()
 	}()
+	q.heard.Store(time.Now().UnixNano())
+	ended := make(chan struct{})
+	q.workers.Go(func() { q.lookForClient(ended) })
 	err := q.receive()
+	close(ended)
 	q.transport.Close()
 	q.workers.Wait()
 	close(q.replies)
@@ -73,6 +81,7 @@ func (q *queue) receive() error {
 		if err != nil {
 			return err
 		}
+		q.heard.Store(time.Now().UnixNano())
 		// Inline data lives in the receive buffer, which goes back before the first response.
 		data := bytes.Clone(msg.Data)
 		if err := msg.Release(); err != nil {
@@ -88,6 +97,30 @@ func (q *queue) receive() error {
 		for _, r := range requests {
 			q.workers.Go(func() { q.work(r) })
 		}
+	}
+}
+
+// lookForClient ends the connection of a client that has died without a word, as its host does.
+func (q *queue) lookForClient(ended <-chan struct{}) {
+	look := time.NewTicker(q.silence)
+	defer look.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-look.C:
+		}
+		if time.Since(time.Unix(0, q.heard.Load())) < q.silence {
+			continue
+		}
+		// Not every device gives up by itself: to Soft-RoCE seven retries are endless.
+		limit := time.AfterFunc(q.silence, q.transport.Close)
+		if err := q.transport.Probe(); err != nil {
+			q.log.Warn().Err(err).Msg("the client is gone")
+			q.transport.Close()
+			return
+		}
+		limit.Stop()
 	}
 }
 

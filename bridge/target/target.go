@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -28,11 +29,15 @@ const (
 	MaxMessage     = 8 * (wire.CommandSize + MaxInline) // eight small writes
 )
 
+// A client that was silent for so long is looked for.
+const silence = 10 * time.Second
+
 // Target serves volumes. Its epoch is new each time that one is made.
 type Target struct {
 	log     zerolog.Logger
 	volumes map[string]*Volume
 	epoch   uint64
+	silence time.Duration
 
 	mu     sync.Mutex
 	queues map[queueKey]*queue
@@ -46,7 +51,7 @@ type queueKey struct {
 
 // New makes a target for the volumes, which have different names.
 func New(log zerolog.Logger, volumes ...*Volume) (*Target, error) {
-	t := &Target{log: log, volumes: map[string]*Volume{}, queues: map[queueKey]*queue{}}
+	t := &Target{log: log, volumes: map[string]*Volume{}, queues: map[queueKey]*queue{}, silence: silence}
 	for _, v := range volumes {
 		switch {
 		case !wire.ValidVolumeName(v.Name):
@@ -138,6 +143,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 	log := t.log.With().Str("peer", transport.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger()
 	q := newQueue(log, s, transport)
+	q.silence = t.silence
 	key := queueKey{s.hello.Session, s.hello.QueueIndex}
 	if !t.add(key, q) {
 		close(q.done)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type pipe struct {
 	memory   []byte // of the client; rkey 1 opens it
 	closed   chan struct{}
 	once     sync.Once
+	dead     atomic.Bool   // the client answers nothing any more
 	block    chan struct{} // RDMA operations wait for it, if it is not nil
 }
 
@@ -80,6 +82,14 @@ func (p *pipe) Write(b []byte, to Remote) error {
 	}
 	copy(p.memory[to.Addr:], b)
 	return p.wait()
+}
+
+func (p *pipe) Probe() error {
+	if p.dead.Load() {
+		<-p.closed
+		return errClosed
+	}
+	return nil
 }
 
 func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
@@ -402,6 +412,28 @@ func TestFenceAgainAndAgain(t *testing.T) {
 		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 			t.Fatalf("%+v", a)
 		}
+	}
+}
+
+// A client that dies while it is idle is noticed, one that lives is left alone.
+func TestSilentClient(t *testing.T) {
+	f := newFixture(t)
+	f.target.silence = 20 * time.Millisecond
+	dead, idle := f.connect(hello(1, 0)), f.connect(hello(2, 0))
+	time.Sleep(100 * time.Millisecond)
+	for _, p := range []*pipe{dead, idle} {
+		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Errorf("%+v", a)
+		}
+	}
+	dead.dead.Store(true)
+	select {
+	case <-dead.closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection of the dead client goes on")
+	}
+	if a, _ := f.one(idle, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+		t.Errorf("another connection: %+v", a)
 	}
 }
 

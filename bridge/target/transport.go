@@ -30,6 +30,9 @@ type Transport interface {
 	Buffer(n int) ([]byte, error)
 	// Free gives a buffer back.
 	Free(p []byte)
+	// Probe returns nil once the client's device has answered, which it does without the
+	// client's doing. Like the others it may take for ever until the connection is closed.
+	Probe() error
 	// Close moves the queue pair to the error state: the client can't be reached any
 	// more and every call above returns. It may be called twice.
 	Close()

@@ -223,13 +223,28 @@ func (c *Conn) Read(p []byte, from target.Remote) error { return c.rdma(C.IBV_WR
 // Write moves p into the peer's memory; p is of Buffer.
 func (c *Conn) Write(p []byte, to target.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
 
+// Probe writes no bytes: the peer's device answers, whatever its program does.
+func (c *Conn) Probe() error {
+	b, err := c.data.get(c.closed)
+	if err != nil {
+		return err
+	}
+	defer func() { c.data.idle <- b }()
+	return c.move(C.IBV_WR_RDMA_WRITE, b, 0, target.Remote{})
+}
+
 func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote target.Remote) error {
 	b := c.data.find(p)
 	if b == nil {
 		return fmt.Errorf("%d bytes that are not of Buffer", len(p))
 	}
+	return c.move(opcode, b, len(p), remote)
+}
+
+// move waits for an RDMA operation with the first n bytes of b.
+func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote target.Remote) error {
 	err := c.post(C.struct_shim_wr{
-		wr_id: wrID(kindData, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(len(p)), lkey: b.lkey(),
+		wr_id: wrID(kindData, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(n), lkey: b.lkey(),
 		remote_addr: C.uint64_t(remote.Addr), rkey: C.uint32_t(remote.Rkey),
 	})
 	if err != nil {

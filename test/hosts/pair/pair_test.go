@@ -121,8 +121,8 @@ func TestStorageHostKilled(t *testing.T) {
 	h.Sh(h.client, "rmmod rdma_krping")
 }
 
-// The client's host dies under load: the bridge lives on and serves another client, which
-// finds every block whole.
+// The client's host dies, with a session under load and idle ones: the bridge lives on and serves
+// another client, which finds every block whole; both kinds of target notice that the idle ones are gone.
 func TestClientHostKilled(t *testing.T) {
 	h := boot(t)
 	h.bridge()
@@ -130,10 +130,25 @@ func TestClientHostKilled(t *testing.T) {
 	h.Sh(h.client, "krpingctl write /dev/krping0 --size 8MiB --seed 3 --direct")
 	h.Spawn(h.client, "fio --name=load --filename=/dev/krping0 --direct=1 --ioengine=libaio --rw=randwrite --bs=64k --iodepth=16 --offset=16M --size=32M --time_based --runtime=60")
 	time.Sleep(2 * time.Second)
+	h.Sh(h.storage, "krpingctl server --addr "+h.storage.Addr()+" --port 9904 --block kernel --backing ram:16M")
+	h.Spawn(h.storage, "krping-bridge --listen "+h.storage.Addr()+":9905 --name user --store mem: --size 16MiB >/run/user.log 2>&1")
+	h.Eventually(20*time.Second, "the second bridge listens", func() bool {
+		_, err := h.Try(h.storage, "grep -q listening /run/user.log")
+		return err == nil
+	})
+	h.Sh(h.client, "krpingctl client --addr "+h.storage.Addr()+" --port 9904 --block kernel; krpingctl client --addr "+h.storage.Addr()+" --port 9905 --block user")
 	h.client.Kill()
 	time.Sleep(time.Second)
 	out := h.Sh(h.storage, fmt.Sprintf("krpingctl client --addr %s --block vol0 && krpingctl verify /dev/krping0 --size 8MiB --pattern random --seed 3 && krpingctl verify /dev/krping0 && krpingctl stop vol0", h.storage.Addr()))
 	if !strings.Contains(out, "device, target and what was written agree") {
 		t.Errorf("output: %s", out)
 	}
+	h.Eventually(time.Minute, "the kernel's target has no client", func() bool {
+		return strings.Contains(h.Sh(h.storage, "grep name=kernel /proc/krping_sessions"), " queues=0 ")
+	})
+	h.Eventually(time.Minute, "the bridge has no client", func() bool {
+		_, err := h.Try(h.storage, "test $(grep -c disconnected /run/user.log) -ge 2")
+		return err == nil
+	})
+	h.Sh(h.storage, "krpingctl stop --target kernel")
 }
