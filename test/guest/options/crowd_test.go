@@ -24,7 +24,7 @@ import (
 // 500 clients and their servers at once: an emulated VM connects no 1000 in the time of a
 // test. They leave nothing behind.
 func TestThousandThreads(t *testing.T) {
-	crowd(t, 20) // what the kernel makes once and keeps, it has then
+	crowd(t, batch) // what the kernel makes once and keeps, it has then
 	before := kernelMemory(t)
 	crowd(t, 500)
 	grown := 0
@@ -37,7 +37,7 @@ func TestThousandThreads(t *testing.T) {
 
 const (
 	patience = 3 * time.Minute // the machine may be loaded
-	batch    = 50              // connections that are set up at once
+	batch    = 50              // connections that are set up at once; crowds are multiples of it
 )
 
 // crowd runs that many endless pings at once and stops them.

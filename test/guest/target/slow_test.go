@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -38,11 +37,7 @@ func slowDisk(t *testing.T, each time.Duration) string {
 	set("hw_queue_depth", "1")
 	set("completion_nsec", strconv.FormatInt(each.Nanoseconds(), 10))
 	set("power", "1")
-	index, err := os.ReadFile(filepath.Join(dir, "index"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "/dev/nullb" + strings.TrimSpace(string(index))
+	return "/dev/slow"
 }
 
 // Commands that wait for a disk's only request do not keep the target from giving a sign of life.
