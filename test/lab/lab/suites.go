@@ -25,6 +25,7 @@ const suiteTimeout = 15 * time.Minute
 
 func suitesCommand(o *bootOptions) *cobra.Command {
 	var (
+		skip    []string
 		pattern string
 		soak    time.Duration
 	)
@@ -32,11 +33,12 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 		Use:   "suites [NAME...]",
 		Short: "Run the VM suites (test/guest in one VM, test/hosts on two), or those named",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := suites{kernel: o.kernel, boot: *o, only: args, pattern: pattern, soak: soak}
+			s := suites{kernel: o.kernel, boot: *o, only: args, skip: skip, pattern: pattern, soak: soak}
 			return s.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
+	cmd.Flags().StringSliceVar(&skip, "skip", nil, "not these `suites`")
 	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
 	return cmd
 }
@@ -46,6 +48,7 @@ type suites struct {
 	kernel  string
 	boot    bootOptions
 	only    []string
+	skip    []string
 	pattern string
 	soak    time.Duration
 	failed  []string
@@ -80,7 +83,8 @@ func (s *suites) run(ctx context.Context) error {
 }
 
 func (s *suites) wanted(dir string) bool {
-	return len(s.only) == 0 || slices.Contains(s.only, filepath.Base(dir))
+	name := filepath.Base(dir)
+	return (len(s.only) == 0 || slices.Contains(s.only, name)) && !slices.Contains(s.skip, name)
 }
 
 // note runs a suite and says how it ended, and after how long.
