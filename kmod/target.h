@@ -226,7 +226,7 @@ struct krping_ttx {
  *		wait for is given back by completions alone, so it comes
  * @rx:		receives
  * @nr_rx:	of them
- * @heard:	jiffies, when the last message arrived
+ * @heard:	jiffies, when the last message or the answer to a probe arrived
  * @probe_cqe:	completion of the RDMA WRITE of no bytes that looks for the client
  * @probing:	it is under way
  * @probed:	jiffies, when it was posted

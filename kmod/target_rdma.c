@@ -546,6 +546,7 @@ static void probe_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&q->conn, wc, "looking for the client");
 	q->probing = false;
+	q->heard = jiffies;	/* of its device; it is looked for again when that is long ago */
 }
 
 /*

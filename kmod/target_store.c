@@ -30,10 +30,11 @@ u8 krping_store_status(blk_status_t status)
 static void bio_done(struct bio *bio)
 {
 	struct krping_tcmd *cmd = bio->bi_private;
+	bool again = bio->bi_status == BLK_STS_AGAIN && bio->bi_opf & REQ_NOWAIT;
 
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
-	if (cmd->bio_status == BLK_STS_AGAIN)
+	if (again)
 		queue_work(krping_target_wq, &cmd->work);	/* may wait there */
 	else
 		krping_tcmd_finished(cmd);

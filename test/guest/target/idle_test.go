@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package target
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/test/guest/internal/guest"
+)
+
+// sentPackets is what the RDMA device has sent.
+func sentPackets(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// An idle client is looked for now and then, not all the time.
+func TestIdleClient(t *testing.T) {
+	serve(t, "vol0", port, "backing=ram:16M")
+	guest.Attach(t, port, ",queues=2")
+	time.Sleep(22 * time.Second) // each queue but the first was looked for
+	before := sentPackets(t)
+	time.Sleep(3 * time.Second)
+	if n := sentPackets(t) - before; n > 50 {
+		t.Errorf("%d packets in 3 s of an idle session", n)
+	}
+	wants(t, guest.Session(t, "vol0"), "reconnects", "0")
+	wants(t, guest.Volume(t, "vol0"), "queues", "2")
+}
