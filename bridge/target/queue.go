@@ -21,7 +21,7 @@ type queue struct {
 	transport Transport
 	limits    wire.Limits
 	silence   time.Duration
-	heard     atomic.Int64  // when the last message arrived, Unix time in nanoseconds
+	heard     atomic.Bool   // a message has arrived since the last look for the client
 	done      chan struct{} // closed when no operation of the queue runs any more
 
 	replies chan reply
@@ -38,11 +38,12 @@ type reply struct {
 	rkey uint32
 }
 
-func newQueue(log zerolog.Logger, s *Session, transport Transport) *queue {
+func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.Duration) *queue {
 	return &queue{
 		log:       log,
 		volume:    s.volume,
 		transport: transport,
+		silence:   silence,
 		limits: wire.Limits{
 			BlockSize:  s.Welcome.BlockSize,
 			MaxData:    s.Welcome.MaxData,
@@ -63,7 +64,6 @@ func (q *queue) run() error {
 		defer close(sent)
 		q.send()
 	}()
-	q.heard.Store(time.Now().UnixNano())
 	ended := make(chan struct{})
 	q.workers.Go(func() { q.lookForClient(ended) })
 	err := q.receive()
@@ -81,7 +81,7 @@ func (q *queue) receive() error {
 		if err != nil {
 			return err
 		}
-		q.heard.Store(time.Now().UnixNano())
+		q.heard.Store(true)
 		// Inline data lives in the receive buffer, which goes back before the first response.
 		data := bytes.Clone(msg.Data)
 		if err := msg.Release(); err != nil {
@@ -110,7 +110,7 @@ func (q *queue) lookForClient(ended <-chan struct{}) {
 			return
 		case <-look.C:
 		}
-		if time.Since(time.Unix(0, q.heard.Load())) < q.silence {
+		if q.heard.Swap(false) {
 			continue
 		}
 		// Not every device gives up by itself: to Soft-RoCE seven retries are endless.

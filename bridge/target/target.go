@@ -142,8 +142,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 
 	log := t.log.With().Str("peer", transport.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger()
-	q := newQueue(log, s, transport)
-	q.silence = t.silence
+	q := newQueue(log, s, transport, t.silence)
 	key := queueKey{s.hello.Session, s.hello.QueueIndex}
 	if !t.add(key, q) {
 		close(q.done)
