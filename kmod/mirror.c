@@ -128,7 +128,6 @@ static void put_io(struct krping_io *io)
 static void remote_failed(struct krping_io *io, blk_status_t status)
 {
 	struct krping_stack *st = io->stack;
-
 	bool flush = io->sector == io->end || io->orig->bi_opf & REQ_PREFLUSH;
 
 	if (flush && status != BLK_STS_TRANSPORT) {

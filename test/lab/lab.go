@@ -105,17 +105,22 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 		config.Memory = 1536
 	}
 	l.config = config
-	err = l.bootVMs(ctx)
+	return onceMore(ctx, l.bootVMs)
+}
+
+// onceMore boots again if a VM hangs while it boots: emulated CPUs do about once in a hundred
+// boots, before the guest's first process.
+func onceMore(ctx context.Context, boot func(context.Context) error) error {
+	err := boot(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		// Emulated CPUs hang about once in a hundred boots, before the guest's first process.
 		fmt.Fprintln(os.Stderr, "lab: booting once more:", err)
-		l.kill()
-		err = l.bootVMs(ctx)
+		err = boot(ctx)
 	}
 	return err
 }
 
 func (l *Lab) bootVMs(ctx context.Context) error {
+	l.kill()
 	l.vms = nil
 	_ = os.Remove(filepath.Join(l.dir, "link")) // of VMs that were killed
 	for i := range l.config.VMs {
@@ -139,26 +144,18 @@ func (l *Lab) Restart(ctx context.Context) error {
 	last := len(l.vms) - 1
 	l.vms[last].Kill()
 	console := l.vms[last].Console()
-	err := l.restartLast(ctx, console)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // see boot
-		fmt.Fprintln(os.Stderr, "lab: booting once more:", err)
+	return onceMore(ctx, func(ctx context.Context) error {
 		l.vms[last].Kill()
-		err = l.restartLast(ctx, console)
-	}
-	return err
-}
-
-func (l *Lab) restartLast(ctx context.Context, console string) error {
-	last := len(l.vms) - 1
-	vm, err := startVM(l, last, console)
-	if err != nil {
-		return fmt.Errorf("start VM %d again: %w", last+1, err)
-	}
-	l.vms[last] = vm
-	if err := vm.waitReady(ctx, l.config.Boot); err != nil {
-		return fmt.Errorf("boot VM %d again: %w", last+1, err)
-	}
-	return nil
+		vm, err := startVM(l, last, console)
+		if err != nil {
+			return fmt.Errorf("start VM %d again: %w", last+1, err)
+		}
+		l.vms[last] = vm
+		if err := vm.waitReady(ctx, l.config.Boot); err != nil {
+			return fmt.Errorf("boot VM %d again: %w", last+1, err)
+		}
+		return nil
+	})
 }
 
 // VM returns a VM, from 0.
