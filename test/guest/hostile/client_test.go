@@ -85,7 +85,7 @@ func stops(steps []step, hangUp [][]error) []lie {
 		sofar := steps[:i+1]
 		lies = append(lies,
 			lie{"stalls after " + s.name, func(p *peer) { take(p, sofar) }, ends(unix.ETIMEDOUT)},
-			lie{"hangs up after " + s.name, func(p *peer) { take(p, sofar); p.Close() }, hangUp[i]})
+			lie{"hangs up after " + s.name, func(p *peer) { take(p, sofar); p.hangUp() }, hangUp[i]})
 	}
 	return lies
 }
@@ -160,9 +160,9 @@ func sinkLie(name string, n uint32, change func(m *wire.PingMessage), want []err
 // testLies are those of rlat, wlat and bw.
 func testLies() []lie {
 	return append(openings(),
-		lie{"hangs up after connecting", func(p *peer) { p.Close() }, ends(nil)},
-		lie{"hangs up after telling of its sink", func(p *peer) { take(p, testSteps[:2]); p.Close() }, ends(nil)},
-		lie{"hangs up in the test", func(p *peer) { take(p, testSteps); p.Close() }, ends(nil)},
+		lie{"hangs up after connecting", func(p *peer) { p.hangUp() }, ends(nil)},
+		lie{"hangs up after telling of its sink", func(p *peer) { take(p, testSteps[:2]); p.hangUp() }, ends(nil)},
+		lie{"hangs up in the test", func(p *peer) { take(p, testSteps); p.hangUp() }, ends(nil)},
 		lie{"a message of 17 bytes in the test", func(p *peer) { take(p, testSteps); p.send(make([]byte, 17), 0) }, deniedAtAnEnd},
 	)
 }
@@ -264,9 +264,10 @@ func TestHostileClients(t *testing.T) {
 				if tc.name != "wlat" { // which spins, and would slow the others
 					t.Parallel()
 				}
-				w, addr := server(t, tc.options)
-				lie.do(connect(t, addr, kinds[tc.options].Append(nil)))
-				w.ends(t, lie.want...)
+				meets(t, func() (writer, *peer) {
+					w, addr := server(t, tc.options)
+					return w, connect(t, addr, kinds[tc.options].Append(nil))
+				}, lie.do, lie.want)
 			})
 		}
 	}

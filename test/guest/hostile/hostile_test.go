@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -79,13 +81,41 @@ func write(format string, args ...any) writer {
 // ends checks that the command ends as it should, and in time from now on.
 func (w writer) ends(t *testing.T, want ...error) {
 	t.Helper()
+	endsWith(t, w.end(t), want)
+}
+
+// end returns how the command ends, and checks that it is in time from now on.
+func (w writer) end(t *testing.T) error {
+	t.Helper()
 	last := time.Now()
 	end := <-w.ended
-	if !slices.ContainsFunc(want, func(err error) bool { return errors.Is(end.err, err) }) {
-		t.Errorf("the command ended with %v, want %v", end.err, want)
-	}
 	if after := end.at.Sub(last); after > timeout+time.Second {
 		t.Errorf("the command ended after %v, more than its time-out and a second", after)
+	}
+	return end.err
+}
+
+func endsWith(t *testing.T, err error, want []error) {
+	t.Helper()
+	if !slices.ContainsFunc(want, func(w error) bool { return errors.Is(err, w) }) {
+		t.Errorf("the command ended with %v, want %v", err, want)
+	}
+}
+
+// meets has a command meet a hostile peer, and checks how it ends. A peer that hangs up says so
+// with one datagram, that is sent again after more than the time-out only: to a command that
+// does not get it, the peer stalls. That may happen, but not twice in a row.
+func meets(t *testing.T, begin func() (writer, *peer), do func(p *peer), want []error) {
+	t.Helper()
+	for last := false; ; last = true {
+		w, p := begin()
+		do(p)
+		err := w.end(t)
+		if last || !p.hungUp || !errors.Is(err, unix.ETIMEDOUT) {
+			endsWith(t, err, want)
+			return
+		}
+		t.Log("the command did not hear that its peer had hung up: once more")
 	}
 }
 
@@ -97,6 +127,7 @@ type peer struct {
 	source, sink wire.PingMessage
 	data         []byte // read from the source, in the one buffer
 	deaf         bool   // does not post a receive again
+	hungUp       bool
 }
 
 var config = verbs.Config{Receives: 2, MaxMessage: 64, Buffers: 1, MaxData: size}
@@ -143,6 +174,11 @@ func (p *peer) send(msg []byte, invalidate uint32) {
 		p.t.Fatal(err)
 	}
 	_ = p.Flush()
+}
+
+func (p *peer) hangUp() {
+	p.hungUp = true
+	p.Close()
 }
 
 func (p *peer) tell(m wire.PingMessage) { p.t.Helper(); p.send(m.Append(nil), 0) }

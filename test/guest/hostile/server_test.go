@@ -125,14 +125,14 @@ func pingAnswers() []answer {
 		}
 		answers = append(answers,
 			answer{"stalls after " + s.name, pings, func(p *peer) { take(p, sofar) }, ends(unix.ETIMEDOUT)},
-			answer{"hangs up after " + s.name, pings, func(p *peer) { take(p, sofar); p.Close() }, lost})
+			answer{"hangs up after " + s.name, pings, func(p *peer) { take(p, sofar); p.hangUp() }, lost})
 	}
 	for _, n := range []int{0, 1, 15, 17, 64} {
 		answers = append(answers, answer{fmt.Sprintf("go-ahead of %d bytes", n), pings, func(p *peer) { p.hear(); p.send(make([]byte, n), 0) }, wrongSize(n)})
 	}
 	const inv = ",count=2,mem_mode=reg,server_inv"
 	return append(answers,
-		answer{"hangs up after the last ping", pings, func(p *peer) { take(p, answerSteps); take(p, answerSteps); p.Close() }, ends(nil)},
+		answer{"hangs up after the last ping", pings, func(p *peer) { take(p, answerSteps); take(p, answerSteps); p.hangUp() }, ends(nil)},
 		answer{"neither reads nor writes", pings, func(p *peer) { p.hear(); p.goAhead(); p.hear(); p.goAhead() }, ends(unix.EBADMSG)},
 		answer{"writes half", pings, func(p *peer) {
 			take(p, answerSteps[:5])
@@ -195,7 +195,7 @@ func lendAnswers(test string) []answer {
 			answers = append(answers, answer{"stalls after " + s.name, options, func(p *peer) { take(p, sofar) }, ends(unix.ETIMEDOUT)})
 		}
 		if i > 0 {
-			answers = append(answers, answer{"hangs up after " + s.name, options, func(p *peer) { take(p, sofar); p.Close() }, early})
+			answers = append(answers, answer{"hangs up after " + s.name, options, func(p *peer) { take(p, sofar); p.hangUp() }, early})
 		}
 	}
 	for _, lie := range []struct {
@@ -258,13 +258,14 @@ func TestHostileServers(t *testing.T) {
 				if name != "wlat" { // which spins, and would slow the others
 					t.Parallel()
 				}
-				w, r := client(t, a.options)
-				conn, err := r.Accept(nil, config)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.do(newPeer(t, conn))
-				w.ends(t, a.want...)
+				meets(t, func() (writer, *peer) {
+					w, r := client(t, a.options)
+					conn, err := r.Accept(nil, config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return w, newPeer(t, conn)
+				}, a.do, a.want)
 			})
 		}
 	}
