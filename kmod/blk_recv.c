@@ -234,13 +234,29 @@ static void finish(struct krping_queue *q, struct request *rq, int error)
 	blk_mq_complete_request(rq);
 }
 
-/* A CRC of up to a mebibyte has no place in a softirq. */
-static void finish_large_read(struct work_struct *work)
+static void finish_large_read(struct request *rq)
 {
-	struct krping_request *req = container_of(work, struct krping_request, work);
-	struct request *rq = blk_mq_rq_from_pdu(req);
+	finish(rq->mq_hctx->driver_data, rq, rq_crc(rq) == to_req(rq)->crc ? 0 : -EBADMSG);
+}
 
-	finish(rq->mq_hctx->driver_data, rq, rq_crc(rq) == req->crc ? 0 : -EBADMSG);
+static void finish_large_read_work(struct work_struct *work)
+{
+	finish_large_read(blk_mq_rq_from_pdu(container_of(work, struct krping_request, work)));
+}
+
+/* A CRC takes some 10 us for so many bytes; that of a mebibyte has no place in a softirq. */
+#define SOFTIRQ_CRC	SZ_64K
+
+static void check_large_read(struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+
+	if (blk_rq_bytes(rq) <= SOFTIRQ_CRC) {
+		finish_large_read(rq);
+		return;
+	}
+	INIT_WORK(&req->work, finish_large_read_work);
+	queue_work(krping_check_wq, &req->work);
 }
 
 static void accept_response(struct krping_queue *q, struct request *rq,
@@ -255,8 +271,7 @@ static void accept_response(struct krping_queue *q, struct request *rq,
 		req->crc = rsp->crc;
 	if (!error && req_op(rq) == REQ_OP_READ) {
 		if (large) {
-			INIT_WORK(&req->work, finish_large_read);
-			queue_work(krping_check_wq, &req->work);
+			check_large_read(rq);
 			return;
 		}
 		error = finish_inline_read(rq, rsp);

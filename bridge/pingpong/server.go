@@ -17,6 +17,8 @@ import (
 // Conn is one connection.
 type Conn interface {
 	target.Transport
+	// Write moves p into the client's memory by RDMA WRITE; p is of Buffer.
+	Write(p []byte, to target.Remote) error
 	// Lend returns n bytes that the peer may read and write until the connection is released.
 	Lend(n int) (target.Remote, error)
 	// Done is closed when the connection is.

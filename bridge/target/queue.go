@@ -31,11 +31,12 @@ type queue struct {
 	inFlight map[uint16]bool // by tag
 }
 
-// reply is a response on its way, with the key that it gives back.
+// reply is a response on its way, with the memory of the client whose key it gives back.
 type reply struct {
 	wire.Response
-	data []byte
-	rkey uint32
+	data   []byte // in the message
+	client Remote
+	moved  []byte // of Transport.Buffer: goes into the client's memory
 }
 
 func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.Duration) *queue {
@@ -145,7 +146,7 @@ func (q *queue) begin(requests []wire.Request) error {
 }
 
 func (q *queue) work(r wire.Request) {
-	answer := reply{Response: wire.Response{Tag: r.Tag}, rkey: r.Rkey}
+	answer := reply{Response: wire.Response{Tag: r.Tag}, client: Remote{r.Addr, r.Rkey}}
 	if err := q.execute(r, &answer); err != nil {
 		q.transport.Close() // the client's memory could not be reached: the connection is broken
 		return
@@ -164,8 +165,9 @@ func (q *queue) send() {
 	var next *reply
 	for {
 		msg = msg[:0]
-		var rkey uint32
-		for rkey == 0 {
+		var client Remote
+		var moved []byte
+		for client.Rkey == 0 {
 			if next == nil {
 				if next = q.nextReply(len(msg) == 0); next == nil {
 					break
@@ -176,15 +178,22 @@ func (q *queue) send() {
 			}
 			q.finish(next.Tag)
 			msg = next.Response.Append(msg, next.data)
-			rkey, next = next.rkey, nil
+			client, moved, next = next.client, next.moved, nil
 		}
 		if len(msg) == 0 {
 			return
 		}
-		if q.transport.Send(msg, rkey) != nil {
+		if q.post(msg, client, moved) != nil {
 			q.transport.Close() // receive() tells why
 		}
 	}
+}
+
+func (q *queue) post(msg []byte, client Remote, moved []byte) error {
+	if moved != nil {
+		return q.transport.SendBehind(moved, client, msg)
+	}
+	return q.transport.Send(msg, client.Rkey)
 }
 
 // nextReply returns a reply that is ready; if wait, the next one, or nil at the end.

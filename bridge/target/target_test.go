@@ -76,12 +76,12 @@ func (p *pipe) Read(b []byte, from Remote) error {
 	return p.wait()
 }
 
-func (p *pipe) Write(b []byte, to Remote) error {
+func (p *pipe) SendBehind(b []byte, to Remote, msg []byte) error {
 	if to.Rkey != 1 {
 		return errClosed
 	}
 	copy(p.memory[to.Addr:], b)
-	return p.wait()
+	return p.Send(msg, to.Rkey)
 }
 
 func (p *pipe) Probe() error {
@@ -279,7 +279,9 @@ func TestKeepAlive(t *testing.T) {
 	p := f.connect(hello(1, 0))
 	p.block = make(chan struct{})
 	for tag := range uint16(4) {
-		p.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: tag, Length: 8192, Addr: uint64(tag) * 8192, Rkey: 1}}.Append(nil)
+		p.toTarget <- wire.Request{Command: wire.Command{
+			Op: wire.OpWrite, Tag: tag, Length: 8192, Offset: uint64(tag) * 8192, Rkey: 1, CRC: wire.CRC32C(make([]byte, 8192)),
+		}}.Append(nil)
 	}
 	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
 	for _, size := range []int64{1 << 20, 2<<20 + 100} {

@@ -24,8 +24,9 @@ type Transport interface {
 	Send(msg []byte, invalidate uint32) error
 	// Read moves len(p) bytes from the client's memory by RDMA READ; p is of Buffer.
 	Read(p []byte, from Remote) error
-	// Write moves p into the client's memory by RDMA WRITE; p is of Buffer.
-	Write(p []byte, to Remote) error
+	// SendBehind moves p into the client's memory by RDMA WRITE and sends a copy of msg behind
+	// it, by SEND_WITH_INV of to's key, without waiting for either; p is of Buffer, and freed.
+	SendBehind(p []byte, to Remote, msg []byte) error
 	// Buffer returns registered memory of n bytes, waiting until there is some.
 	Buffer(n int) ([]byte, error)
 	// Free gives a buffer back.

@@ -62,6 +62,7 @@ const (
 	kindRecv = iota + 1
 	kindSend
 	kindData
+	kindMoved // nobody waits for it: the buffer is free
 )
 
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
@@ -153,16 +154,19 @@ func (c *Conn) postRecv(slot int) error {
 	return nil
 }
 
-func (c *Conn) post(wr C.struct_shim_wr) error {
+// post posts work requests, in one go. If it fails, some may have been posted.
+func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reason != nil {
 		return c.reason
 	}
-	if errno := C.shim_post_send(c.queue.qp, &wr, 1); errno != 0 {
+	var posted C.int
+	errno := C.shim_post_send(c.queue.qp, &wrs[0], C.int(len(wrs)), &posted)
+	c.posted += int(posted)
+	if errno != 0 {
 		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
 	}
-	c.posted++
 	return nil
 }
 
@@ -182,14 +186,37 @@ func (c *Conn) Recv() (target.Message, error) {
 
 // Send sends a copy of msg; with a key other than 0 by SEND_WITH_INV of it.
 func (c *Conn) Send(msg []byte, invalidate uint32) error {
+	wr, err := c.sendRequest(msg, invalidate)
+	if err != nil {
+		return err
+	}
+	return c.post(wr)
+}
+
+// SendBehind moves p into the peer's memory and sends a copy of msg behind it, by SEND_WITH_INV
+// of the key, without waiting for either; p is of Buffer, and freed when it has been moved.
+func (c *Conn) SendBehind(p []byte, to target.Remote, msg []byte) error {
+	b, err := c.bufferOf(p)
+	if err != nil {
+		return err
+	}
+	wr, err := c.sendRequest(msg, to.Rkey)
+	if err != nil {
+		return err
+	}
+	return c.post(rdmaRequest(kindMoved, C.IBV_WR_RDMA_WRITE, b, len(p), to), wr)
+}
+
+// sendRequest copies msg into a free slot, waiting for one.
+func (c *Conn) sendRequest(msg []byte, invalidate uint32) (C.struct_shim_wr, error) {
 	if len(msg) > c.config.MaxMessage {
-		return fmt.Errorf("message of %d bytes, limit %d", len(msg), c.config.MaxMessage)
+		return C.struct_shim_wr{}, fmt.Errorf("message of %d bytes, limit %d", len(msg), c.config.MaxMessage)
 	}
 	var slot int
 	select {
 	case slot = <-c.freeSends:
 	case <-c.closed:
-		return c.err()
+		return C.struct_shim_wr{}, c.err()
 	}
 	offset := slot * c.config.MaxMessage
 	copy(c.send.data[offset:], msg)
@@ -200,7 +227,14 @@ func (c *Conn) Send(msg []byte, invalidate uint32) error {
 	if invalidate != 0 {
 		wr.opcode, wr.rkey = C.IBV_WR_SEND_WITH_INV, C.uint32_t(invalidate)
 	}
-	return c.post(wr)
+	return wr, nil
+}
+
+func rdmaRequest(kind int, opcode C.uint32_t, b *buffer, n int, remote target.Remote) C.struct_shim_wr {
+	return C.struct_shim_wr{
+		wr_id: wrID(kind, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(n), lkey: b.lkey(),
+		remote_addr: C.uint64_t(remote.Addr), rkey: C.uint32_t(remote.Rkey),
+	}
 }
 
 // Flush waits until the peer's device has acknowledged every message of Send. One caller at a
@@ -234,20 +268,24 @@ func (c *Conn) Probe() error {
 }
 
 func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote target.Remote) error {
-	b := c.data.find(p)
-	if b == nil {
-		return fmt.Errorf("%d bytes that are not of Buffer", len(p))
+	b, err := c.bufferOf(p)
+	if err != nil {
+		return err
 	}
 	return c.move(opcode, b, len(p), remote)
 }
 
+func (c *Conn) bufferOf(p []byte) (*buffer, error) {
+	b := c.data.find(p)
+	if b == nil {
+		return nil, fmt.Errorf("%d bytes that are not of Buffer", len(p))
+	}
+	return b, nil
+}
+
 // move waits for an RDMA operation with the first n bytes of b.
 func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote target.Remote) error {
-	err := c.post(C.struct_shim_wr{
-		wr_id: wrID(kindData, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(n), lkey: b.lkey(),
-		remote_addr: C.uint64_t(remote.Addr), rkey: C.uint32_t(remote.Rkey),
-	})
-	if err != nil {
+	if err := c.post(rdmaRequest(kindData, opcode, b, n, remote)); err != nil {
 		return err
 	}
 	select {
@@ -347,6 +385,8 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.freeSends <- slot
 	case kindData:
 		c.data.complete(slot, ok)
+	case kindMoved:
+		c.data.idle <- c.data.at(slot)
 	}
 }
 

@@ -127,12 +127,13 @@ func (p *bufferPool) put(data []byte) {
 	}
 }
 
-func (p *bufferPool) complete(slot int, ok bool) {
+func (p *bufferPool) at(slot int) *buffer {
 	p.mu.Lock()
-	b := p.slot[slot]
-	p.mu.Unlock()
-	b.done <- ok
+	defer p.mu.Unlock()
+	return p.slot[slot]
 }
+
+func (p *bufferPool) complete(slot int, ok bool) { p.at(slot).done <- ok }
 
 func (p *bufferPool) free() {
 	p.mu.Lock()

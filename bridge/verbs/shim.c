@@ -120,12 +120,14 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 	return attr.max_qp_init_rd_atom;
 }
 
-int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n)
+/* *posted of them are posted, also if it fails. */
+int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted)
 {
 	struct ibv_send_wr wrs[MAX_BATCH] = {}, *bad;
 	struct ibv_sge sges[MAX_BATCH];
-	int i;
+	int i, ret;
 
+	*posted = 0;
 	if (n < 1 || n > MAX_BATCH)
 		return EINVAL;
 	for (i = 0; i < n; i++) {
@@ -146,7 +148,9 @@ int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n)
 		}
 		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
 	}
-	return ibv_post_send(qp, wrs, &bad);
+	ret = ibv_post_send(qp, wrs, &bad);
+	*posted = ret ? bad - wrs : n;
+	return ret;
 }
 
 int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey)

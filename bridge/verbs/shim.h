@@ -53,7 +53,7 @@ void shim_queue_destroy(struct rdma_cm_id *id, struct shim_queue *q);
 int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
 int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
 uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered);
-int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n);
+int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted);
 int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);
 int shim_poll(struct shim_queue *q, struct shim_wc *wc, int n);
 int shim_next_completion(struct shim_queue *q);

@@ -24,9 +24,9 @@ func (s *site) disksOf(ctx context.Context, kind string, n, mebibytes int) ([]st
 	mkdir $disk
 	echo %d > $disk/size
 	echo 1 > $disk/memory_backed
-	echo %d > $disk/submit_queues
+	nproc > $disk/submit_queues
 	echo 1 > $disk/power
-done`, n-1, mebibytes, connections)
+done`, n-1, mebibytes)
 	default:
 		return nil, fmt.Errorf("backing %s: brd and null_blk are known", kind)
 	}

@@ -55,9 +55,6 @@ func newContender(name string) contender {
 	return nil
 }
 
-// connections of a contender whose number can be chosen: one a CPU of a VM, as krping and NVMe have them.
-const connections = 2
-
 // site is the two VMs.
 type site struct {
 	server, client *lab.VM

@@ -16,7 +16,7 @@ const nbdDevice = "/dev/nbd0"
 func (n *networkBlock) name() string { return nbd }
 
 func (n *networkBlock) about() string {
-	return fmt.Sprintf("nbd-client and nbd-server, %d connections; writes rest in the page cache of the server until a flush", connections)
+	return "nbd-client and nbd-server, a connection a CPU; writes rest in the page cache of the server until a flush"
 }
 
 func (n *networkBlock) attach(ctx context.Context, s *site, disk string) (string, error) {
@@ -37,8 +37,8 @@ kill -0 $(cat /run/nbd.pid)`, s.server.Addr(), n.port, disk)
 	if _, err := s.run(ctx, s.server, serve); err != nil {
 		return "", err
 	}
-	_, err := s.run(ctx, s.client, fmt.Sprintf("modprobe nbd nbds_max=1\nnbd-client %s %d %s -N bench -C %d -t 60",
-		s.server.Addr(), n.port, nbdDevice, connections))
+	_, err := s.run(ctx, s.client, fmt.Sprintf("modprobe nbd nbds_max=1\nnbd-client %s %d %s -N bench -C $(nproc) -t 60",
+		s.server.Addr(), n.port, nbdDevice))
 	return nbdDevice, err
 }
 

@@ -19,7 +19,7 @@ type nvme struct {
 func (n *nvme) name() string { return "nvme-" + n.transport }
 
 func (n *nvme) about() string {
-	text := fmt.Sprintf("nvmet's block backend, %d I/O queues of 128, no native multipath, no digest", connections)
+	text := "nvmet's block backend, an I/O queue of 128 a CPU, no native multipath, no digest"
 	if n.transport == "rdma" {
 		text += fmt.Sprintf(", param_inline_data_size=%d", inlineData)
 	}
@@ -56,7 +56,7 @@ ln -s /sys/kernel/config/nvmet/subsystems/%[3]s ports/%[5]d/subsystems/%[3]s`,
 	// default keep-alive of 5 s is for hosts that are not emulated.
 	connect := fmt.Sprintf(`modprobe nvme_core multipath=N
 modprobe nvme-%[1]s
-echo transport=%[1]s,traddr=%[2]s,trsvcid=%[3]d,nqn=%[4]s,nr_io_queues=%[5]d,queue_size=128,keep_alive_tmo=120 > /dev/nvme-fabrics
+echo transport=%[1]s,traddr=%[2]s,trsvcid=%[3]d,nqn=%[4]s,nr_io_queues=$(nproc),queue_size=128,keep_alive_tmo=120 > /dev/nvme-fabrics
 controller=$(grep -lx %[4]s /sys/class/nvme/*/subsysnqn)
 controller=$(basename ${controller%%/subsysnqn})
 for i in $(seq 100); do
@@ -64,7 +64,7 @@ for i in $(seq 100); do
 	sleep 0.1
 done
 test -b /dev/${controller}n1
-echo /dev/${controller}n1`, n.transport, s.server.Addr(), n.port, n.subsystem(), connections)
+echo /dev/${controller}n1`, n.transport, s.server.Addr(), n.port, n.subsystem())
 	out, err := s.run(ctx, s.client, connect)
 	if err != nil {
 		return "", n.withLog(ctx, s, err)

@@ -16,6 +16,7 @@ type Report struct {
 	Kernel     string      `json:"kernel"`
 	Backing    string      `json:"backing"`
 	DiskMiB    int         `json:"disk_mib"`
+	CPUs       int         `json:"vm_cpus"` // of each VM
 	Rounds     int         `json:"rounds"`
 	FIO        FIO         `json:"fio"`
 	Contenders []Contender `json:"contenders"`
@@ -167,8 +168,8 @@ func (r *Report) WriteJSON(out io.Writer) error {
 
 // WriteMarkdown writes the report for people.
 func (r *Report) WriteMarkdown(out io.Writer) error {
-	fmt.Fprintf(out, "Kernel %s, two emulated VMs: only ratios mean anything. Each contender's disk is %d MiB of %s.\nfio: %s.\n%d rounds, medians.\n\n",
-		r.Kernel, r.DiskMiB, r.Backing, r.FIO.About(), r.Rounds)
+	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPU: only ratios mean anything. Each contender's disk is %d MiB of %s.\nfio: %s.\n%d rounds, medians.\n\n",
+		r.Kernel, r.CPUs, r.DiskMiB, r.Backing, r.FIO.About(), r.Rounds)
 	for _, c := range r.Contenders {
 		fmt.Fprintf(out, "- %s: %s\n", c.Name, c.About)
 		if c.Failure != "" {

@@ -30,6 +30,7 @@ type Config struct {
 	Console io.Writer     // gets the consoles as they come; nil for none
 	Boot    time.Duration // limit of one boot; 0 for one minute; one that hangs is tried again
 	Memory  int           // MiB of one VM; 0 for 1536
+	CPUs    int           // of one VM; 0 for 2
 	Shells  bool          // a shell on a second console of each VM: see ShellSocket
 }
 
@@ -41,6 +42,9 @@ type Lab struct {
 	dir    string // sockets and initramfs, removed at the end
 	kvm    bool
 }
+
+// CPUs returns how many each VM has.
+func (l *Lab) CPUs() int { return l.config.CPUs }
 
 // Repo returns the root of the repository that this program was built from.
 func Repo() string {
@@ -103,6 +107,9 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	}
 	if config.Memory == 0 {
 		config.Memory = 1536
+	}
+	if config.CPUs == 0 {
+		config.CPUs = 2
 	}
 	l.config = config
 	return onceMore(ctx, l.bootVMs)

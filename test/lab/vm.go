@@ -74,7 +74,7 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 	share := func(path, tag, mode string) []string {
 		return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, mode)}
 	}
-	args := append(accelerator(l.kvm), "-smp", "2", "-m", fmt.Sprint(config.Memory),
+	args := append(accelerator(l.kvm), "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
 		"-kernel", l.Kernel.Image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ func main() {
 // options of the command line.
 type options struct {
 	kernel, out string
+	cpus        int
 	list        bool
 	blocks      bench.Blocks
 }
@@ -47,6 +49,7 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench-blocks", flag.ContinueOnError)
 	flags.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
 	flags.StringVar(&o.out, "out", filepath.Join(lab.Build(), "bench"), "`directory` of the report")
+	flags.IntVar(&o.cpus, "cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; where both have more than the host, they wait for each other's locks")
 	flags.BoolVar(&o.list, "list", false, "print the names of the jobs and end")
 	jobs := flags.String("jobs", "", "measure only jobs whose name matches this `regexp`")
 	contenders := flags.String("contenders", strings.Join(bench.ContenderNames(), ","), "comma-separated `list` of contenders")
@@ -83,6 +86,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("--jobs %s: matches no job (--list names them)", *jobs)
 	case b.Rounds < 1 || b.FIO.Runtime < time.Second || b.FIO.Ramp < 0 || b.FIO.Batch < 1:
 		return o, errors.New("give --rounds and --batch of 1 or more, and --runtime of 1s or more")
+	case o.cpus < 1:
+		return o, errors.New("--cpus: must be 1 or more")
 	case b.DiskSize < 32 || b.DiskSize > 128:
 		return o, errors.New("--size: must be 32 to 128 MiB: all disks, and page caches, are in a VM's memory")
 	case !slices.Contains(bench.Backings(), b.Backing):
@@ -109,7 +114,7 @@ func run(ctx context.Context, args []string) (err error) {
 	turns := len(b.Jobs) * len(b.Contenders) * b.Rounds
 	fmt.Fprintf(os.Stderr, "%d jobs, %d contenders, %d rounds: about %v\n", len(b.Jobs), len(b.Contenders), b.Rounds,
 		(time.Minute + time.Duration(turns)*turn).Round(time.Minute))
-	l, err := lab.Start(ctx, lab.Config{Kernel: o.kernel, VMs: 2, Memory: vmMemory, Out: o.out})
+	l, err := lab.Start(ctx, lab.Config{Kernel: o.kernel, VMs: 2, Memory: vmMemory, CPUs: o.cpus, Out: o.out})
 	if err != nil {
 		return err
 	}
