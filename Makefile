@@ -76,10 +76,11 @@ bench-verbs: build
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
 # Every fault again and again under verified writes, half of the time in one VM, half on two
-# hosts: a table for each of what was acknowledged, lost, corrupted and hung.
+# hosts: a table for each of what was acknowledged, lost, corrupted and hung; and 1000 times
+# attach and stop.
 SOAK ?= 15m
 soak: build
-	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run TestRecovery faults
+	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|TestAttachAndStopCycles' faults
 
 demo: build
 	go run ./test/demo --kernel $(KERNEL)

@@ -62,14 +62,17 @@ func (s *suites) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	hosts, err := packages("hosts")
+	if err != nil {
+		return err
+	}
+	if err := s.known(append(slices.Clone(guests), hosts...)); err != nil {
+		return err
+	}
 	for _, dir := range guests {
 		if s.wanted(dir) {
 			s.note(dir, func() error { return s.inGuest(ctx, dir) })
 		}
-	}
-	hosts, err := packages("hosts")
-	if err != nil {
-		return err
 	}
 	for _, dir := range hosts {
 		if s.wanted(dir) {
@@ -78,6 +81,22 @@ func (s *suites) run(ctx context.Context) error {
 	}
 	if len(s.failed) > 0 {
 		return fmt.Errorf("kernel %s: failed: %s", s.kernel, strings.Join(s.failed, ", "))
+	}
+	return nil
+}
+
+// known checks the names of suites: one that is misspelt would run nothing, and pass.
+func (s *suites) known(dirs []string) error {
+	var names []string
+	for _, dir := range dirs {
+		if name := filepath.Base(dir); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range append(slices.Clone(s.only), s.skip...) {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("no suite %q: there are %s", name, strings.Join(names, ", "))
+		}
 	}
 	return nil
 }
