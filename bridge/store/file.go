@@ -17,6 +17,7 @@ import (
 type file struct {
 	*os.File
 	device    bool
+	direct    bool // past the page cache
 	writeback bool
 	size      atomic.Int64
 }
@@ -55,6 +56,11 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback}
 	if !info.Mode().IsRegular() && !s.device {
 		return nil, fmt.Errorf("store %s: neither a regular file nor a block device", f.Name())
+	}
+	if s.device {
+		if s.direct, err = makeDirect(f); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.Refresh(); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ package target
 
 import (
 	"bytes"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type queue struct {
 
 	replies chan reply
 	workers sync.WaitGroup
+	working atomic.Int32 // commands that are executed
 
 	mu       sync.Mutex
 	inFlight map[uint16]bool // by tag
@@ -95,6 +97,7 @@ func (q *queue) receive() error {
 		if err := q.begin(requests); err != nil {
 			return err
 		}
+		q.working.Add(int32(len(requests)))
 		for _, r := range requests {
 			q.workers.Go(func() { q.work(r) })
 		}
@@ -146,6 +149,7 @@ func (q *queue) begin(requests []wire.Request) error {
 }
 
 func (q *queue) work(r wire.Request) {
+	defer q.working.Add(-1)
 	answer := reply{Response: wire.Response{Tag: r.Tag}, client: Remote{r.Addr, r.Rkey}}
 	if err := q.execute(r, &answer); err != nil {
 		q.transport.Close() // the client's memory could not be reached: the connection is broken
@@ -169,9 +173,10 @@ func (q *queue) send() {
 		var moved []byte
 		for client.Rkey == 0 {
 			if next == nil {
-				if next = q.nextReply(len(msg) == 0); next == nil {
-					break
-				}
+				next = q.nextReply(len(msg) == 0)
+			}
+			if next == nil {
+				break
 			}
 			if len(msg)+wire.ResponseSize+wire.Padded(len(next.data)) > int(q.limits.MaxMessage) {
 				break
@@ -196,7 +201,8 @@ func (q *queue) post(msg []byte, client Remote, moved []byte) error {
 	return q.transport.Send(msg, client.Rkey)
 }
 
-// nextReply returns a reply that is ready; if wait, the next one, or nil at the end.
+// nextReply returns a reply that is ready; if wait, the next one, or nil at the end. Before it
+// finds none ready it lets the workers run: what they are about to finish goes along.
 func (q *queue) nextReply(wait bool) *reply {
 	if wait {
 		if r, ok := <-q.replies; ok {
@@ -204,14 +210,20 @@ func (q *queue) nextReply(wait bool) *reply {
 		}
 		return nil
 	}
-	select {
-	case r, ok := <-q.replies:
-		if ok {
-			return &r
+	for yielded := false; ; yielded = true {
+		select {
+		case r, ok := <-q.replies:
+			if ok {
+				return &r
+			}
+			return nil
+		default:
 		}
-	default:
+		if yielded || q.working.Load() == 0 {
+			return nil
+		}
+		runtime.Gosched()
 	}
-	return nil
 }
 
 // finish lets the tag be used again; before its response is sent.

@@ -5,8 +5,6 @@
 package target
 
 import (
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -19,25 +17,9 @@ import (
 // slowDisk takes one command at a time, and as long as it is told for each.
 func slowDisk(t *testing.T, each time.Duration) string {
 	t.Helper()
-	guest.Run(t, "sh", "-c", "modprobe null_blk nr_devices=0; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config")
-	dir := "/sys/kernel/config/nullb/slow"
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { guest.Run(t, "rmdir", dir) })
-	set := func(attribute, value string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("size", "16")
-	set("memory_backed", "1")
-	set("irqmode", "2")
-	set("hw_queue_depth", "1")
-	set("completion_nsec", strconv.FormatInt(each.Nanoseconds(), 10))
-	set("power", "1")
-	return "/dev/slow"
+	return guest.NullDisk(t, "slow", map[string]string{
+		"irqmode": "2", "hw_queue_depth": "1", "completion_nsec": strconv.FormatInt(each.Nanoseconds(), 10),
+	})
 }
 
 // Commands that wait for a disk's only request do not keep the target from giving a sign of life.

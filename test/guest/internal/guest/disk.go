@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -47,6 +48,31 @@ func WriteAndSync(t testing.TB, dev *os.File) {
 	if err := dev.Sync(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// NullDisk makes a disk of 16 MiB that remembers what is written to it, until the end of the
+// test. The attributes are those of null_blk in configfs.
+func NullDisk(t testing.TB, name string, attributes map[string]string) string {
+	t.Helper()
+	Run(t, "sh", "-c", "modprobe null_blk nr_devices=0; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config")
+	dir := filepath.Join("/sys/kernel/config/nullb", name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Run(t, "rmdir", dir) })
+	set := func(attribute, value string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, attribute), []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("size", "16")
+	set("memory_backed", "1")
+	for attribute, value := range attributes {
+		set(attribute, value)
+	}
+	set("power", "1")
+	return "/dev/" + name
 }
 
 // WantSame fails if two devices or files differ.

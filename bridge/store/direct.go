@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A block device is used past the page cache: a write that has failed is not read back as if
+// the device had it. Memory, offsets and lengths are then multiples of directAlign, the least
+// block of a volume; a device with larger blocks goes through the page cache.
+const directAlign = 512
+
+// makeDirect turns the page cache off, where that is possible.
+func makeDirect(f *os.File) (bool, error) {
+	block, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET)
+	if err != nil {
+		return false, fmt.Errorf("block size of the store: %w", err)
+	}
+	if block > directAlign {
+		return false, nil
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags|unix.O_DIRECT)
+	}
+	if err != nil {
+		return false, fmt.Errorf("use the store past the page cache: %w", err)
+	}
+	return true, nil
+}
+
+func (f *file) ReadAt(p []byte, off int64) (int, error) {
+	if !f.direct || isAligned(p) {
+		return f.File.ReadAt(p, off)
+	}
+	b := alignedBytes(len(p))
+	n, err := f.File.ReadAt(b, off)
+	copy(p, b[:n])
+	return n, err
+}
+
+func (f *file) WriteAt(p []byte, off int64) (int, error) {
+	if f.direct && !isAligned(p) {
+		b := alignedBytes(len(p))
+		copy(b, p)
+		p = b
+	}
+	return f.File.WriteAt(p, off)
+}
+
+func misalignment(p []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(p))) % directAlign)
+}
+
+func isAligned(p []byte) bool { return misalignment(p) == 0 }
+
+func alignedBytes(n int) []byte {
+	b := make([]byte, n+directAlign)
+	skip := (directAlign - misalignment(b)) % directAlign
+	return b[skip : skip+n]
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import "testing"
+
+func TestAlignedBytes(t *testing.T) {
+	for n := 512; n <= 1<<20; n += 3 * 512 {
+		if b := alignedBytes(n); len(b) != n || !isAligned(b) {
+			t.Fatalf("%d bytes: %d, misaligned by %d", n, len(b), misalignment(b))
+		}
+	}
+	if b := alignedBytes(1024); isAligned(b[32:]) {
+		t.Error("32 bytes behind an aligned address is none")
+	}
+}
