@@ -31,7 +31,7 @@ static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 	struct krping_request *req = to_req(rq);
 	int nents, mapped;
 
-	sg_init_table(slot->sg, q->session->max_segments);
+	sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
 	nents = blk_rq_map_sg(rq->q, rq, slot->sg);
 	req->nents = nents;
 	mapped = ib_dma_map_sg(dev, slot->sg, nents, rq_dma_dir(rq));

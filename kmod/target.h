@@ -221,6 +221,8 @@ struct krping_ttx {
  * @unsignalled: sends posted since the last work request with a completion
  * @rw_room:	free send queue entries for RDMA READs and WRITEs
  * @buffered:	bytes of memory for large data
+ * @chunks:	pages for large data that no command uses
+ * @moved:	jiffies, when large data last needed memory
  * @wait_data:	commands that wait for memory, and have nothing
  * @wait_send:	commands that wait for room in the send queue or for a message; what they
  *		wait for is given back by completions alone, so it comes
@@ -268,6 +270,8 @@ struct krping_tqueue {
 	u32 unsignalled;
 	u32 rw_room;
 	u32 buffered;
+	struct list_head chunks;
+	unsigned long moved;
 	struct list_head wait_data;
 	struct list_head wait_send;
 	struct krping_buf *rx;
@@ -302,6 +306,7 @@ int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct 
 /* target_memory.c */
 bool krping_alloc_large(struct krping_tcmd *cmd);
 void krping_free_large(struct krping_tcmd *cmd);
+void krping_free_chunks(struct krping_tqueue *q);
 u32 krping_large_crc(struct krping_tcmd *cmd);
 void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram);
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Memory for large data of a command: allocated, checksummed, copied, freed. */
+/*
+ * Memory for large data of a command: allocated, checksummed, copied, freed. What a connection
+ * has used it keeps until it pauses: kernels zero what they allocate, which costs as much as the
+ * checksum, and here every byte is written before one is read.
+ */
 #include <linux/mm.h>
 #include <linux/slab.h>
 
@@ -8,17 +12,43 @@
 
 #define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
 
-static struct page *alloc_chunk(u32 len)
+static struct page *alloc_chunk(struct krping_tqueue *q, u32 len)
 {
 	int order = min(get_order(len), CHUNK_ORDER);
 	struct page *page;
 
+	if (order == CHUNK_ORDER) {
+		page = list_first_entry_or_null(&q->chunks, struct page, lru);
+		if (page) {
+			list_del(&page->lru);
+			return page;
+		}
+	}
 	for (; order; order--) {
 		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
 		if (page)
 			return page;
 	}
 	return alloc_page(GFP_NOIO | __GFP_NOWARN);
+}
+
+static void free_chunk(struct krping_tqueue *q, struct page *page)
+{
+	if (compound_order(page) == CHUNK_ORDER)
+		list_add(&page->lru, &q->chunks);
+	else
+		__free_pages(page, compound_order(page));
+}
+
+/* Gives back what no command uses. */
+void krping_free_chunks(struct krping_tqueue *q)
+{
+	struct page *page, *next;
+
+	list_for_each_entry_safe(page, next, &q->chunks, lru) {
+		list_del(&page->lru);
+		__free_pages(page, CHUNK_ORDER);
+	}
 }
 
 /* Twin of krping_alloc_large(). Idempotent. */
@@ -30,7 +60,7 @@ void krping_free_large(struct krping_tcmd *cmd)
 	if (!cmd->sg || cmd->sg == &cmd->small)
 		return;
 	for_each_sg(cmd->sg, sg, cmd->nents, i)
-		__free_pages(sg_page(sg), compound_order(sg_page(sg)));
+		free_chunk(cmd->q, sg_page(sg));
 	kfree(cmd->sg);
 	cmd->sg = NULL;
 	cmd->nents = 0;
@@ -48,8 +78,9 @@ bool krping_alloc_large(struct krping_tcmd *cmd)
 		return false;
 	sg_init_table(cmd->sg, max);
 	cmd->q->buffered += cmd->length;
+	cmd->q->moved = jiffies;
 	for (; left; left -= len) {
-		page = alloc_chunk(left);
+		page = alloc_chunk(cmd->q, left);
 		if (!page) {
 			krping_free_large(cmd);
 			return false;

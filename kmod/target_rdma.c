@@ -579,6 +579,13 @@ static void look_for_client(struct krping_tqueue *q)
 	post_send(q, &probe.wr);
 }
 
+/* Memory is not kept for a client that moves no large data. */
+static void free_idle_chunks(struct krping_tqueue *q)
+{
+	if (time_after(jiffies, q->moved + KRPING_TARGET_SILENCE))
+		krping_free_chunks(q);
+}
+
 /* ---- the worker ---- */
 
 #define POLL_BATCH	16
@@ -631,6 +638,7 @@ static void poll(struct work_struct *work)
 	if (q->open_len && !is_closed(q))
 		post_open(q, NULL);
 	look_for_client(q);
+	free_idle_chunks(q);
 	memalloc_noio_restore(flags);
 	if (n || ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)
 		kick(q);
@@ -649,6 +657,7 @@ void krping_tqueue_init(struct krping_tqueue *q)
 	atomic_set(&q->async, 1);
 	init_completion(&q->async_done);
 	INIT_LIST_HEAD(&q->free_cmds);
+	INIT_LIST_HEAD(&q->chunks);
 	INIT_LIST_HEAD(&q->wait_data);
 	INIT_LIST_HEAD(&q->wait_send);
 }
@@ -699,6 +708,7 @@ static void free_cmds(struct krping_tqueue *q)
 		if (cmd->page)
 			__free_page(cmd->page);
 	}
+	krping_free_chunks(q);
 	kvfree(q->cmds);
 	bitmap_free(q->tags);
 	q->cmds = NULL;
