@@ -47,6 +47,9 @@
 /* A client that was silent for so long, in jiffies, is looked for, and has as long to answer. */
 #define KRPING_TARGET_SILENCE		(10 * HZ)
 
+/* Data that is moved, without any of it arriving for so long, in jiffies: the connection is stuck. */
+#define KRPING_TARGET_STUCK		(4 * HZ)
+
 /* Memory for large data that a connection has at a time, in bytes. */
 #define KRPING_TARGET_BUFFERS		SZ_4M
 
@@ -219,7 +222,9 @@ struct krping_ttx {
  * @tx_tail:	messages whose buffers may be filled again
  * @open_len:	bytes of responses in the message that is being filled
  * @unsignalled: sends posted since the last work request with a completion
- * @rw_room:	free send queue entries for RDMA READs and WRITEs
+ * @rw_size:	send queue entries for RDMA READs and WRITEs
+ * @rw_room:	those of them that are free
+ * @rw_moved:	jiffies, when some were freed, or taken while all were free
  * @buffered:	bytes of memory for large data
  * @chunks:	pages for large data that no command uses
  * @moved:	jiffies, when large data last needed memory
@@ -268,7 +273,9 @@ struct krping_tqueue {
 	u32 tx_tail;
 	u32 open_len;
 	u32 unsignalled;
+	u32 rw_size;
 	u32 rw_room;
+	unsigned long rw_moved;
 	u32 buffered;
 	struct list_head chunks;
 	unsigned long moved;

@@ -36,12 +36,14 @@ static void retry(struct work_struct *work)
 	kick(container_of(to_delayed_work(work), struct krping_tqueue, retry));
 }
 
+#define LOOK_TIME	(2 * HZ)
+
 static void look(struct work_struct *work)
 {
 	struct krping_tqueue *q = container_of(to_delayed_work(work), struct krping_tqueue, look);
 
 	kick(q);
-	queue_delayed_work(krping_target_wq, &q->look, KRPING_TARGET_SILENCE);
+	queue_delayed_work(krping_target_wq, &q->look, LOOK_TIME);
 }
 
 #define RETRY_DELAY	(HZ / 50)
@@ -143,6 +145,13 @@ static int begin_transfer(struct krping_tcmd *cmd)
 	return cmd->nr_wrs <= q->rw_room;
 }
 
+static void take_room(struct krping_tqueue *q, u32 nr_wrs)
+{
+	if (q->rw_room == q->rw_size)
+		q->rw_moved = jiffies;
+	q->rw_room -= nr_wrs;
+}
+
 static void end_transfer(struct krping_tcmd *cmd)
 {
 	struct krping_tqueue *q = cmd->q;
@@ -150,6 +159,14 @@ static void end_transfer(struct krping_tcmd *cmd)
 	rdma_rw_ctx_destroy(&cmd->rw, q->conn.qp, q->conn.id->port_num, cmd->sg, cmd->nents,
 			    dma_dir(cmd));
 	cmd->nr_wrs = 0;
+}
+
+/* Of a transfer that has begun: its data has been moved. */
+static void finish_transfer(struct krping_tcmd *cmd)
+{
+	cmd->q->rw_room += cmd->nr_wrs;
+	cmd->q->rw_moved = jiffies;
+	end_transfer(cmd);
 }
 
 static bool cannot_transfer(struct krping_tcmd *cmd, int error)
@@ -184,7 +201,7 @@ static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
 	tx->cmd = NULL;
 	if (cmd && cmd->nr_wrs) {
 		tx->cmd = cmd;
-		q->rw_room -= cmd->nr_wrs;
+		take_room(q, cmd->nr_wrs);
 		first = rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, NULL, &send);
 	}
 	if (tx->cmd || ++q->unsignalled >= KRPING_TARGET_TX / 4) {
@@ -209,8 +226,7 @@ static void send_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (!cmd)
 		return;
 	tx->cmd = NULL;
-	q->rw_room += cmd->nr_wrs;
-	end_transfer(cmd);
+	finish_transfer(cmd);
 	release(cmd);
 }
 
@@ -304,7 +320,7 @@ static bool fetch_large(struct krping_tcmd *cmd)
 		return cannot_transfer(cmd, ret);
 	if (!ret)
 		return false;
-	q->rw_room -= cmd->nr_wrs;
+	take_room(q, cmd->nr_wrs);
 	q->unsignalled = 0;
 	cmd->sends = q->tx_head;
 	post_send(q, rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, &cmd->rw_cqe,
@@ -380,8 +396,7 @@ static void rdma_read_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	sent(q, cmd->sends);
-	q->rw_room += cmd->nr_wrs;
-	end_transfer(cmd);
+	finish_transfer(cmd);
 	if (is_closed(q))
 		return;
 	crc = krping_large_crc(cmd);
@@ -579,6 +594,16 @@ static void look_for_client(struct krping_tqueue *q)
 	post_send(q, &probe.wr);
 }
 
+/* A device gives up by itself, but not rxe, which may lose an RDMA READ for good. */
+static void look_for_data(struct krping_tqueue *q)
+{
+	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || q->rw_room == q->rw_size ||
+	    time_before(jiffies, q->rw_moved + KRPING_TARGET_STUCK))
+		return;
+	krping_warn_ratelimited(q->subject, "data that is moved does not arrive");
+	krping_conn_fail(&q->conn, -ETIMEDOUT);
+}
+
 /* Memory is not kept for a client that moves no large data. */
 static void free_idle_chunks(struct krping_tqueue *q)
 {
@@ -638,6 +663,7 @@ static void poll(struct work_struct *work)
 	if (q->open_len && !is_closed(q))
 		post_open(q, NULL);
 	look_for_client(q);
+	look_for_data(q);
 	free_idle_chunks(q);
 	memalloc_noio_restore(flags);
 	if (n || ib_req_notify_cq(q->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)
@@ -804,6 +830,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	};
 	int ret;
 
+	q->rw_size = attr.rw_ctxs;
 	q->rw_room = attr.rw_ctxs;
 	ret = alloc_cmds(q);
 	if (!ret)
@@ -817,7 +844,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	if (ret)
 		return ret;
 	q->heard = jiffies;
-	queue_delayed_work(krping_target_wq, &q->look, KRPING_TARGET_SILENCE);
+	queue_delayed_work(krping_target_wq, &q->look, LOOK_TIME);
 	return 0;
 }
 

@@ -53,6 +53,8 @@ type Conn struct {
 
 	mu       sync.Mutex
 	posted   int   // work requests without a completion
+	sending  int   // those of them that are no receives
+	sent     int   // completions of such
 	reason   error // why nothing is posted any more
 	abandons bool  // the device does not flush: what is posted is given up
 }
@@ -87,6 +89,7 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error)
 	}
 	ch.handle(id, c.onEvent)
 	go c.completions()
+	go c.watch()
 	return c, nil
 }
 
@@ -164,6 +167,7 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	var posted C.int
 	errno := C.shim_post_send(c.queue.qp, &wrs[0], C.int(len(wrs)), &posted)
 	c.posted += int(posted)
+	c.sending += int(posted)
 	if errno != 0 {
 		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
 	}
@@ -348,6 +352,36 @@ func (c *Conn) completions() {
 	}
 }
 
+// A send queue that stands still for two looks is stuck: a device gives up by itself, but not
+// Soft-RoCE, to which seven retries are endless and which may lose an RDMA READ.
+const lookTime = 2 * time.Second
+
+var errStuck = fmt.Errorf("nothing that was sent is acknowledged for %v", 2*lookTime)
+
+// watch closes a connection that is stuck.
+func (c *Conn) watch() {
+	look := time.NewTicker(lookTime)
+	defer look.Stop()
+	for before, still := 0, 0; ; {
+		select {
+		case <-c.closed:
+			return
+		case <-look.C:
+		}
+		c.mu.Lock()
+		stands := c.sending > 0 && c.sent == before
+		before = c.sent
+		c.mu.Unlock()
+		if still++; !stands {
+			still = 0
+		}
+		if still == 2 {
+			c.fail(errStuck)
+			return
+		}
+	}
+}
+
 // idle says whether a closed connection has nothing posted; Close sets deadlines so
 // that the poll loop comes by here again.
 func (c *Conn) idle() bool {
@@ -363,9 +397,13 @@ func (c *Conn) idle() bool {
 
 func (c *Conn) complete(wc *C.struct_shim_wc) {
 	ok := wc.status == C.IBV_WC_SUCCESS
-	slot := int(wc.wr_id & 0xffffffff)
+	kind, slot := int(wc.wr_id>>32), int(wc.wr_id&0xffffffff)
 	c.mu.Lock()
 	c.posted--
+	if kind != kindRecv {
+		c.sending--
+		c.sent++
+	}
 	c.mu.Unlock()
 	if !ok {
 		reason := ErrClosed
@@ -375,7 +413,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.because(reason) // before anyone learns of this completion
 		go c.fail(reason)
 	}
-	switch wc.wr_id >> 32 {
+	switch kind {
 	case kindRecv:
 		if ok {
 			c.lengths[slot] = int(wc.byte_len)
