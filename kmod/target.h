@@ -47,7 +47,7 @@
 /* A client that was silent for so long, in jiffies, is looked for, and has as long to answer. */
 #define KRPING_TARGET_SILENCE		(10 * HZ)
 
-/* Data that is moved, without any of it arriving for so long, in jiffies: the connection is stuck. */
+/* Data that is moved while none of it arrives for so long, in jiffies: the connection is stuck. */
 #define KRPING_TARGET_STUCK		(4 * HZ)
 
 /* Memory for large data that a connection has at a time, in bytes. */
