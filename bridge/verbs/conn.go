@@ -52,11 +52,10 @@ type Conn struct {
 	drained chan struct{} // completions have ended
 
 	mu       sync.Mutex
-	posted   int   // work requests without a completion
-	sending  int   // those of them that are no receives
-	sent     int   // completions of such
-	reason   error // why nothing is posted any more
-	abandons bool  // the device does not flush: what is posted is given up
+	posted   int      // work requests without a completion
+	sends    progress // of those of them that are no receives
+	reason   error    // why nothing is posted any more
+	abandons bool     // the device does not flush: what is posted is given up
 }
 
 // Work request ids: the kind and the slot that it uses.
@@ -167,7 +166,7 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	var posted C.int
 	errno := C.shim_post_send(c.queue.qp, &wrs[0], C.int(len(wrs)), &posted)
 	c.posted += int(posted)
-	c.sending += int(posted)
+	c.sends.posted(int(posted), time.Now())
 	if errno != 0 {
 		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
 	}
@@ -352,30 +351,20 @@ func (c *Conn) completions() {
 	}
 }
 
-// A send queue that stands still for two looks is stuck: a device gives up by itself, but not
-// Soft-RoCE, to which seven retries are endless and which may lose an RDMA READ.
-const lookTime = 2 * time.Second
-
-var errStuck = fmt.Errorf("nothing that was sent is acknowledged for %v", 2*lookTime)
-
-// watch closes a connection that is stuck.
+// watch closes a connection whose send queue is stuck.
 func (c *Conn) watch() {
 	look := time.NewTicker(lookTime)
 	defer look.Stop()
-	for before, still := 0, 0; ; {
+	for {
 		select {
 		case <-c.closed:
 			return
 		case <-look.C:
 		}
 		c.mu.Lock()
-		stands := c.sending > 0 && c.sent == before
-		before = c.sent
+		stuck := c.sends.isStuck(time.Now())
 		c.mu.Unlock()
-		if still++; !stands {
-			still = 0
-		}
-		if still == 2 {
+		if stuck {
 			c.fail(errStuck)
 			return
 		}
@@ -401,8 +390,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 	c.mu.Lock()
 	c.posted--
 	if kind != kindRecv {
-		c.sending--
-		c.sent++
+		c.sends.completed(time.Now())
 	}
 	c.mu.Unlock()
 	if !ok {
