@@ -53,19 +53,13 @@ func (q *queue) read(r wire.Request, answer *reply) error {
 		if err != nil {
 			return err
 		}
-		data = buf
+		data, answer.moved = buf, buf
 	}
 	_, err := q.volume.Store.ReadAt(data, int64(r.Offset))
 	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
-		if r.Rkey != 0 {
-			q.transport.Free(data)
-		}
 		return nil
 	}
 	answer.Length, answer.CRC = r.Length, wire.CRC32C(data)
-	if r.Rkey != 0 {
-		answer.moved = data
-	}
 	q.volume.Counters.Reads.Add(1)
 	q.volume.Counters.BytesRead.Add(uint64(r.Length))
 	return nil

@@ -117,14 +117,11 @@ func (q *queue) lookForClient(ended <-chan struct{}) {
 		if q.heard.Swap(false) {
 			continue
 		}
-		// Not every device gives up by itself: to Soft-RoCE seven retries are endless.
-		limit := time.AfterFunc(q.silence, q.transport.Close)
 		if err := q.transport.Probe(); err != nil {
 			q.log.Warn().Err(err).Msg("the client is gone")
 			q.transport.Close()
 			return
 		}
-		limit.Stop()
 	}
 }
 
@@ -157,7 +154,8 @@ func (q *queue) work(r wire.Request) {
 	}
 	if answer.Status != wire.StatusOK {
 		q.volume.Counters.Errors.Add(1)
-		answer.Length, answer.Flags, answer.CRC, answer.data = 0, 0, 0, nil
+		q.transport.Free(answer.moved)
+		answer.Length, answer.Flags, answer.CRC, answer.data, answer.moved = 0, 0, 0, nil, nil
 	}
 	q.replies <- answer
 }
@@ -169,36 +167,35 @@ func (q *queue) send() {
 	var next *reply
 	for {
 		msg = msg[:0]
-		var client Remote
-		var moved []byte
-		for client.Rkey == 0 {
+		var last reply
+		for last.client.Rkey == 0 {
 			if next == nil {
-				next = q.nextReply(len(msg) == 0)
-			}
-			if next == nil {
-				break
+				if next = q.nextReply(len(msg) == 0); next == nil {
+					break
+				}
 			}
 			if len(msg)+wire.ResponseSize+wire.Padded(len(next.data)) > int(q.limits.MaxMessage) {
 				break
 			}
 			q.finish(next.Tag)
 			msg = next.Response.Append(msg, next.data)
-			client, moved, next = next.client, next.moved, nil
+			last, next = *next, nil
 		}
 		if len(msg) == 0 {
 			return
 		}
-		if q.post(msg, client, moved) != nil {
+		if q.post(msg, last) != nil {
 			q.transport.Close() // receive() tells why
 		}
 	}
 }
 
-func (q *queue) post(msg []byte, client Remote, moved []byte) error {
-	if moved != nil {
-		return q.transport.SendBehind(moved, client, msg)
+// post sends a message of responses that ends with last.
+func (q *queue) post(msg []byte, last reply) error {
+	if last.moved != nil {
+		return q.transport.SendBehind(last.moved, last.client, msg)
 	}
-	return q.transport.Send(msg, client.Rkey)
+	return q.transport.Send(msg, last.client.Rkey)
 }
 
 // nextReply returns a reply that is ready; if wait, the next one, or nil at the end. Before it

@@ -86,7 +86,6 @@ func (p *pipe) SendBehind(b []byte, to Remote, msg []byte) error {
 
 func (p *pipe) Probe() error {
 	if p.dead.Load() {
-		<-p.closed
 		return errClosed
 	}
 	return nil

@@ -16,7 +16,8 @@ type Message struct {
 }
 
 // Transport is one connected queue. Calls may run concurrently, block until they are
-// done, and fail once the connection is closed.
+// done, and fail once the connection is closed, which it is too when the client's device
+// acknowledges nothing any more.
 type Transport interface {
 	// Recv returns the next message.
 	Recv() (Message, error)
@@ -29,10 +30,10 @@ type Transport interface {
 	SendBehind(p []byte, to Remote, msg []byte) error
 	// Buffer returns registered memory of n bytes, waiting until there is some.
 	Buffer(n int) ([]byte, error)
-	// Free gives a buffer back.
+	// Free gives a buffer back; nil is none.
 	Free(p []byte)
 	// Probe returns nil once the client's device has answered, which it does without the
-	// client's doing. Like the others it may take for ever until the connection is closed.
+	// client's doing.
 	Probe() error
 	// Close moves the queue pair to the error state: the client can't be reached any
 	// more and every call above returns. It may be called twice.
