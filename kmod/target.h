@@ -227,7 +227,6 @@ struct krping_ttx {
  * @rw_moved:	jiffies, when some were freed, or taken while all were free
  * @buffered:	bytes of memory for large data
  * @chunks:	pages for large data that no command uses
- * @moved:	jiffies, when large data last needed memory
  * @wait_data:	commands that wait for memory, and have nothing
  * @wait_send:	commands that wait for room in the send queue or for a message; what they
  *		wait for is given back by completions alone, so it comes
@@ -278,7 +277,6 @@ struct krping_tqueue {
 	unsigned long rw_moved;
 	u32 buffered;
 	struct list_head chunks;
-	unsigned long moved;
 	struct list_head wait_data;
 	struct list_head wait_send;
 	struct krping_buf *rx;

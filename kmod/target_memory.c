@@ -78,7 +78,6 @@ bool krping_alloc_large(struct krping_tcmd *cmd)
 		return false;
 	sg_init_table(cmd->sg, max);
 	cmd->q->buffered += cmd->length;
-	cmd->q->moved = jiffies;
 	for (; left; left -= len) {
 		page = alloc_chunk(cmd->q, left);
 		if (!page) {

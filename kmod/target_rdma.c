@@ -607,7 +607,7 @@ static void look_for_data(struct krping_tqueue *q)
 /* Memory is not kept for a client that moves no large data. */
 static void free_idle_chunks(struct krping_tqueue *q)
 {
-	if (time_after(jiffies, q->moved + KRPING_TARGET_SILENCE))
+	if (time_after(jiffies, q->rw_moved + KRPING_TARGET_SILENCE))
 		krping_free_chunks(q);
 }
 
