@@ -13,40 +13,127 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type bioEvent struct {
-	_        structs.HostLayout
-	QueuedNs uint64
-	IssuedNs uint64
-	DoneNs   uint64
-	Sector   uint64
-	Bytes    uint32
-	Dev      uint32
-	Opf      uint32
-	Pid      uint32
-	Tid      uint32
-	Status   uint32
-	Comm     [16]int8
+type bioCommand struct {
+	_          structs.HostLayout
+	Sector     uint64
+	IssuedNs   uint64
+	PostedNs   uint64
+	AnsweredNs uint64
+	Disk       uint32
+	Session    uint32
+	Crc        uint32
+	Queue      uint16
+	Tag        uint16
+	WireTag    uint16
+	Flush      uint16
+	_          [4]byte
 }
 
-type bioTracked struct {
+type bioEvent struct {
+	_          structs.HostLayout
+	QueuedNs   uint64
+	IssuedNs   uint64
+	PostedNs   uint64
+	AnsweredNs uint64
+	DoneNs     uint64
+	Sector     uint64
+	Cgroup     uint64
+	Bytes      uint32
+	Dev        uint32
+	Opf        uint32
+	Pid        uint32
+	Tid        uint32
+	Status     uint32
+	Session    uint32
+	Crc        uint32
+	Queue      uint16
+	Tag        uint16
+	Requeues   uint16
+	Parts      uint16
+	Merged     uint8
+	Pad        [7]uint8
+	Comm       [16]int8
+}
+
+type bioKrpingCmd struct {
+	_       structs.HostLayout
+	Sector  uint64
+	Session uint32
+	Dev     uint32
+	Bytes   uint32
+	Crc     uint32
+	Status  int32
+	Queue   uint16
+	Tag     uint16
+	Op      uint8
+	Flags   uint8
+	_       [6]byte
+}
+
+type bioMeasured struct {
+	_      structs.HostLayout
+	Stages [6]struct {
+		_       structs.HostLayout
+		Count   uint64
+		SumNs   uint64
+		Buckets [241]uint64
+	}
+}
+
+type bioSeriesKey struct {
+	_    structs.HostLayout
+	Disk uint32
+	Op   uint32
+}
+
+type bioSlotSet struct {
 	_     structs.HostLayout
-	Event bioEvent
-	Left  int64
+	Slots [4]struct {
+		_       structs.HostLayout
+		Bio     uint64
+		Tracked struct {
+			_     structs.HostLayout
+			Event bioEvent
+			Disk  uint32
+			Head  uint32
+			Left  int64
+		}
+	}
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	bioMapBios         = "bios"
-	bioMapEvents       = "events"
-	bioMapLost         = "lost"
-	bioProgBioComplete = "bio_complete"
-	bioProgBioQueue    = "bio_queue"
-	bioProgRqComplete  = "rq_complete"
-	bioProgRqIssue     = "rq_issue"
-	bioVarOnlyDev      = "only_dev"
-	bioVarUnused       = "unused"
+	bioMapBios           = "bios"
+	bioMapCommands       = "commands"
+	bioMapCounts         = "counts"
+	bioMapEvents         = "events"
+	bioMapHidden         = "hidden"
+	bioMapHistograms     = "histograms"
+	bioMapSeries         = "series"
+	bioProgBioComplete   = "bio_complete"
+	bioProgBioQueue      = "bio_queue"
+	bioProgBioRemap      = "bio_remap"
+	bioProgCmdDone       = "cmd_done"
+	bioProgCmdPost       = "cmd_post"
+	bioProgRqComplete    = "rq_complete"
+	bioProgRqIssue       = "rq_issue"
+	bioProgRqRequeue     = "rq_requeue"
+	bioVarMetering       = "metering"
+	bioVarMinBytes       = "min_bytes"
+	bioVarMinNs          = "min_ns"
+	bioVarOnlyComm       = "only_comm"
+	bioVarOnlyDev        = "only_dev"
+	bioVarOnlyDisk       = "only_disk"
+	bioVarOnlyHidden     = "only_hidden"
+	bioVarOnlyOps        = "only_ops"
+	bioVarOnlyPid        = "only_pid"
+	bioVarUnusedCmd      = "unused_cmd"
+	bioVarUnusedEvent    = "unused_event"
+	bioVarUnusedKey      = "unused_key"
+	bioVarUnusedMeasured = "unused_measured"
+	bioVarUnusedSet      = "unused_set"
 )
 
 // loadBio returns the embedded CollectionSpec for bio.
@@ -93,25 +180,45 @@ type bioSpecs struct {
 type bioProgramSpecs struct {
 	BioComplete *ebpf.ProgramSpec `ebpf:"bio_complete"`
 	BioQueue    *ebpf.ProgramSpec `ebpf:"bio_queue"`
+	BioRemap    *ebpf.ProgramSpec `ebpf:"bio_remap"`
+	CmdDone     *ebpf.ProgramSpec `ebpf:"cmd_done"`
+	CmdPost     *ebpf.ProgramSpec `ebpf:"cmd_post"`
 	RqComplete  *ebpf.ProgramSpec `ebpf:"rq_complete"`
 	RqIssue     *ebpf.ProgramSpec `ebpf:"rq_issue"`
+	RqRequeue   *ebpf.ProgramSpec `ebpf:"rq_requeue"`
 }
 
 // bioMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bioMapSpecs struct {
-	Bios   *ebpf.MapSpec `ebpf:"bios"`
-	Events *ebpf.MapSpec `ebpf:"events"`
-	Lost   *ebpf.MapSpec `ebpf:"lost"`
+	Bios       *ebpf.MapSpec `ebpf:"bios"`
+	Commands   *ebpf.MapSpec `ebpf:"commands"`
+	Counts     *ebpf.MapSpec `ebpf:"counts"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
+	Hidden     *ebpf.MapSpec `ebpf:"hidden"`
+	Histograms *ebpf.MapSpec `ebpf:"histograms"`
+	Series     *ebpf.MapSpec `ebpf:"series"`
 }
 
 // bioVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bioVariableSpecs struct {
-	OnlyDev *ebpf.VariableSpec `ebpf:"only_dev"`
-	Unused  *ebpf.VariableSpec `ebpf:"unused"`
+	Metering       *ebpf.VariableSpec `ebpf:"metering"`
+	MinBytes       *ebpf.VariableSpec `ebpf:"min_bytes"`
+	MinNs          *ebpf.VariableSpec `ebpf:"min_ns"`
+	OnlyComm       *ebpf.VariableSpec `ebpf:"only_comm"`
+	OnlyDev        *ebpf.VariableSpec `ebpf:"only_dev"`
+	OnlyDisk       *ebpf.VariableSpec `ebpf:"only_disk"`
+	OnlyHidden     *ebpf.VariableSpec `ebpf:"only_hidden"`
+	OnlyOps        *ebpf.VariableSpec `ebpf:"only_ops"`
+	OnlyPid        *ebpf.VariableSpec `ebpf:"only_pid"`
+	UnusedCmd      *ebpf.VariableSpec `ebpf:"unused_cmd"`
+	UnusedEvent    *ebpf.VariableSpec `ebpf:"unused_event"`
+	UnusedKey      *ebpf.VariableSpec `ebpf:"unused_key"`
+	UnusedMeasured *ebpf.VariableSpec `ebpf:"unused_measured"`
+	UnusedSet      *ebpf.VariableSpec `ebpf:"unused_set"`
 }
 
 // bioObjects contains all objects after they have been loaded into the kernel.
@@ -134,16 +241,24 @@ func (o *bioObjects) Close() error {
 //
 // It can be passed to loadBioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bioMaps struct {
-	Bios   *ebpf.Map `ebpf:"bios"`
-	Events *ebpf.Map `ebpf:"events"`
-	Lost   *ebpf.Map `ebpf:"lost"`
+	Bios       *ebpf.Map `ebpf:"bios"`
+	Commands   *ebpf.Map `ebpf:"commands"`
+	Counts     *ebpf.Map `ebpf:"counts"`
+	Events     *ebpf.Map `ebpf:"events"`
+	Hidden     *ebpf.Map `ebpf:"hidden"`
+	Histograms *ebpf.Map `ebpf:"histograms"`
+	Series     *ebpf.Map `ebpf:"series"`
 }
 
 func (m *bioMaps) Close() error {
 	return _BioClose(
 		m.Bios,
+		m.Commands,
+		m.Counts,
 		m.Events,
-		m.Lost,
+		m.Hidden,
+		m.Histograms,
+		m.Series,
 	)
 }
 
@@ -151,8 +266,20 @@ func (m *bioMaps) Close() error {
 //
 // It can be passed to loadBioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bioVariables struct {
-	OnlyDev *ebpf.Variable `ebpf:"only_dev"`
-	Unused  *ebpf.Variable `ebpf:"unused"`
+	Metering       *ebpf.Variable `ebpf:"metering"`
+	MinBytes       *ebpf.Variable `ebpf:"min_bytes"`
+	MinNs          *ebpf.Variable `ebpf:"min_ns"`
+	OnlyComm       *ebpf.Variable `ebpf:"only_comm"`
+	OnlyDev        *ebpf.Variable `ebpf:"only_dev"`
+	OnlyDisk       *ebpf.Variable `ebpf:"only_disk"`
+	OnlyHidden     *ebpf.Variable `ebpf:"only_hidden"`
+	OnlyOps        *ebpf.Variable `ebpf:"only_ops"`
+	OnlyPid        *ebpf.Variable `ebpf:"only_pid"`
+	UnusedCmd      *ebpf.Variable `ebpf:"unused_cmd"`
+	UnusedEvent    *ebpf.Variable `ebpf:"unused_event"`
+	UnusedKey      *ebpf.Variable `ebpf:"unused_key"`
+	UnusedMeasured *ebpf.Variable `ebpf:"unused_measured"`
+	UnusedSet      *ebpf.Variable `ebpf:"unused_set"`
 }
 
 // bioPrograms contains all programs after they have been loaded into the kernel.
@@ -161,16 +288,24 @@ type bioVariables struct {
 type bioPrograms struct {
 	BioComplete *ebpf.Program `ebpf:"bio_complete"`
 	BioQueue    *ebpf.Program `ebpf:"bio_queue"`
+	BioRemap    *ebpf.Program `ebpf:"bio_remap"`
+	CmdDone     *ebpf.Program `ebpf:"cmd_done"`
+	CmdPost     *ebpf.Program `ebpf:"cmd_post"`
 	RqComplete  *ebpf.Program `ebpf:"rq_complete"`
 	RqIssue     *ebpf.Program `ebpf:"rq_issue"`
+	RqRequeue   *ebpf.Program `ebpf:"rq_requeue"`
 }
 
 func (p *bioPrograms) Close() error {
 	return _BioClose(
 		p.BioComplete,
 		p.BioQueue,
+		p.BioRemap,
+		p.CmdDone,
+		p.CmdPost,
 		p.RqComplete,
 		p.RqIssue,
+		p.RqRequeue,
 	)
 }
 

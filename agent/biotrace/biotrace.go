@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package biotrace follows every bio of a block device with eBPF: who submitted it, how
-// long it waited, how long it took.
+// Package biotrace follows every bio of a block device with eBPF, from its submit to its
+// end: who submitted it, and how long each stage took. A Tracer shows each bio, a Meter
+// counts latencies in the kernel.
 package biotrace
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,56 +18,104 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 )
 
-//go:generate go tool bpf2go -go-package biotrace -tags linux -target bpfel -type event bio bio.bpf.c -- -O2 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
+//go:generate go tool bpf2go -go-package biotrace -tags linux -target bpfel -type event -type slot_set -type krping_cmd -type measured -type series_key bio bio.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
-// Bio is a bio that has ended.
-type Bio struct {
-	Time   time.Time     `json:"time"` // of the submit
-	PID    uint32        `json:"pid"`
-	TID    uint32        `json:"tid"`
-	Comm   string        `json:"comm"`
-	Device string        `json:"device"`
-	Op     string        `json:"op"`
-	Flags  string        `json:"flags,omitempty"`
-	Sector uint64        `json:"sector"`
-	Bytes  uint32        `json:"bytes"`
-	Queue  time.Duration `json:"queue_ns"` // from the submit to the issue of its request; 0 if it had none
-	Total  time.Duration `json:"total_ns"` // from the submit to the end
-	Status uint32        `json:"status"`   // blk_status_t: 0 is success
+// Filter chooses, in the kernel, which bios are traced. Its zero value is all of them.
+type Filter struct {
+	Device     *BlockDevice // with its partitions and, of a krping disk with a backing, its target's
+	PID        uint32       // of the process that submitted
+	Comm       string       // its name
+	Ops        []string     // READ, WRITE and so on, as OpNames has them
+	MinBytes   uint32
+	MinLatency time.Duration // of the whole, from the submit to the end
 }
 
-// Lost counts what a trace has not seen.
+// Check says what is wrong with a filter, and what would be right.
+func (f Filter) Check() error {
+	if len(f.Comm) > maxComm {
+		return fmt.Errorf("process name %q has more than the %d bytes that the kernel keeps", f.Comm, maxComm)
+	}
+	for _, op := range f.Ops {
+		if _, ok := opNumber(op); !ok {
+			return fmt.Errorf("operation %q is unknown; known are %s", op, strings.Join(OpNames(), ", "))
+		}
+	}
+	return nil
+}
+
+const maxComm = 15 // TASK_COMM_LEN - 1
+
+func (f Filter) variables() map[string]any {
+	v := map[string]any{"only_pid": f.PID, "min_bytes": f.MinBytes, "min_ns": uint64(f.MinLatency)}
+	var comm [16]int8
+	for i, c := range []byte(f.Comm) {
+		comm[i] = int8(c)
+	}
+	v["only_comm"] = comm
+	var ops uint64
+	for _, op := range f.Ops {
+		n, _ := opNumber(op)
+		ops |= 1 << n
+	}
+	v["only_ops"] = ops
+	if d := f.Device; d != nil {
+		v["only_dev"], v["only_disk"] = d.number, d.disk
+		var name [32]int8
+		for i, c := range []byte(d.hidden) {
+			name[i] = int8(c)
+		}
+		v["only_hidden"] = name
+	}
+	return v
+}
+
+// Lost counts what was not seen, by CPU.
 type Lost struct {
-	Events uint64 `json:"events"` // the ring buffer was full
-	Bios   uint64 `json:"bios"`   // too many were in flight
+	Events []uint64 `json:"events"` // the ring buffer was full
+	Bios   []uint64 `json:"bios"`   // too many were in flight
+	Stages []uint64 `json:"stages"` // bios of which only the submit and the end are known
 }
 
-// Tracer is a running trace.
-type Tracer struct {
+// Any tells whether anything was lost.
+func (l Lost) Any() bool { return l.Total() > 0 }
+
+// Total returns the sum over all causes and CPUs.
+func (l Lost) Total() uint64 { return sum(l.Events) + sum(l.Bios) + sum(l.Stages) }
+
+// String names what was lost where.
+func (l Lost) String() string {
+	var parts []string
+	for _, cause := range []struct {
+		name   string
+		perCPU []uint64
+	}{{"events for which the ring buffer had no room", l.Events}, {"bios beyond those that can be in flight", l.Bios}, {"bios whose stages are not known", l.Stages}} {
+		for cpu, n := range cause.perCPU {
+			if n > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s on CPU %d", n, cause.name, cpu))
+			}
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func sum(perCPU []uint64) (n uint64) {
+	for _, count := range perCPU {
+		n += count
+	}
+	return n
+}
+
+// probe is the loaded program.
+type probe struct {
 	objects bioObjects
 	links   []link.Link
-	reader  *ringbuf.Reader
-	boot    time.Time // when CLOCK_MONOTONIC was 0
-	names   deviceNames
+	module  []link.Link // on the module's events, while it is loaded
 }
 
-// Device returns the kernel's number of a block device, for New.
-func Device(path string) (uint32, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		return 0, fmt.Errorf("device %s: %w", path, err)
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, fmt.Errorf("device %s: not a block device", path)
-	}
-	return unix.Major(stat.Rdev)<<20 | unix.Minor(stat.Rdev), nil
-}
-
-// New attaches to the kernel's block tracepoints; dev 0 is every device.
-func New(dev uint32) (*Tracer, error) {
+// load loads the program with variables and sizes of maps of its own.
+func load(variables map[string]any, sizes map[string]uint32) (*probe, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memory lock limit: %w", err)
 	}
@@ -75,17 +123,19 @@ func New(dev uint32) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the trace program: %w", err)
 	}
-	if err := spec.Variables["only_dev"].Set(dev); err != nil {
-		return nil, fmt.Errorf("set the device filter: %w", err)
+	for name, value := range variables {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s of the trace program: %w", name, err)
+		}
 	}
-	t := &Tracer{boot: monotonicZero(), names: deviceNames{}}
-	if err := spec.LoadAndAssign(&t.objects, nil); err != nil {
+	for name, size := range sizes {
+		spec.Maps[name].MaxEntries = size
+	}
+	p := &probe{}
+	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {
 		return nil, explain(err)
 	}
-	if err := t.attach(); err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return t, nil
+	return p, nil
 }
 
 func explain(err error) error {
@@ -94,123 +144,180 @@ func explain(err error) error {
 	}
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) {
-		return fmt.Errorf("load the trace program: %+v", verifier)
+		return fmt.Errorf("load the trace program: %w", verifier) // its last lines
 	}
 	return fmt.Errorf("load the trace program (the kernel needs BTF, CONFIG_DEBUG_INFO_BTF): %w", err)
 }
 
-func (t *Tracer) attach() error {
-	for _, program := range []*ebpf.Program{t.objects.BioQueue, t.objects.RqIssue, t.objects.RqComplete, t.objects.BioComplete} {
-		l, err := link.AttachTracing(link.TracingOptions{Program: program})
-		if err != nil {
-			return fmt.Errorf("attach %s: %w", program, err)
+// attach begins to trace; bios that are submitted from now on are seen. The ends come
+// first, so that no bio is left in the map because its end was missed.
+func (p *probe) attach() error {
+	o := &p.objects
+	for _, program := range []*ebpf.Program{o.BioComplete, o.RqComplete, o.RqRequeue, o.RqIssue, o.BioRemap} {
+		if err := p.trace(program); err != nil {
+			return err
 		}
-		t.links = append(t.links, l)
 	}
-	var err error
-	if t.reader, err = ringbuf.NewReader(t.objects.Events); err != nil {
-		return fmt.Errorf("read the events: %w", err)
+	if err := p.attachModule(); err != nil {
+		return err
 	}
+	return p.trace(o.BioQueue)
+}
+
+func (p *probe) trace(program *ebpf.Program) error {
+	l, err := link.AttachTracing(link.TracingOptions{Program: program})
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", program, err)
+	}
+	p.links = append(p.links, l)
 	return nil
 }
 
-// Close detaches.
-func (t *Tracer) Close() error {
+func (p *probe) close() error {
 	var errs []error
-	for _, l := range t.links {
+	for _, l := range slices.Concat(p.links, p.module) {
 		errs = append(errs, l.Close())
 	}
-	if t.reader != nil {
-		errs = append(errs, t.reader.Close())
-	}
-	return errors.Join(append(errs, t.objects.Close())...)
+	return errors.Join(append(errs, p.objects.Close())...)
 }
 
-// Run calls f for each bio that ends, until ctx does; what ended before is still seen.
-func (t *Tracer) Run(ctx context.Context, f func(Bio) error) error {
-	stop := context.AfterFunc(ctx, func() { _ = t.reader.Flush() }) // fails only if it is closed
-	defer stop()
+// Indexes of the counts, as enum count of bio.bpf.c has them.
+const (
+	lostEvents = iota
+	lostBios
+	lostStages
+	ended
+)
+
+func (p *probe) count(what uint32) ([]uint64, error) {
+	var perCPU []uint64
+	if err := p.objects.Counts.Lookup(what, &perCPU); err != nil {
+		return nil, fmt.Errorf("read the counts of the trace program: %w", err)
+	}
+	return perCPU, nil
+}
+
+func (p *probe) lost() (l Lost, err error) {
+	for what, counts := range map[uint32]*[]uint64{lostEvents: &l.Events, lostBios: &l.Bios, lostStages: &l.Stages} {
+		if *counts, err = p.count(what); err != nil {
+			return Lost{}, err
+		}
+	}
+	return l, nil
+}
+
+// Tracer is a running trace.
+type Tracer struct {
+	probe  *probe
+	reader *ringbuf.Reader
+	decoder
+}
+
+// New attaches to the tracepoints of the kernel's block layer and, if it is loaded, of the
+// module. Until it is closed the module cannot be unloaded.
+func New(f Filter) (*Tracer, error) {
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
+	p, err := load(f.variables(), nil)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tracer{probe: p, decoder: newDecoder(p.objects.Hidden)}
+	if t.reader, err = ringbuf.NewReader(p.objects.Events); err != nil {
+		return nil, errors.Join(fmt.Errorf("read the events: %w", err), p.close())
+	}
+	if err := p.attach(); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Close detaches.
+func (t *Tracer) Close() error { return errors.Join(t.reader.Close(), t.probe.close()) }
+
+// The program wakes the reader up only if much is waiting, so it looks by itself: soon if what
+// comes is so little that somebody may read along, else seldom, as each look costs the system.
+const (
+	lookSoon   = 100 * time.Millisecond
+	lookSeldom = 500 * time.Millisecond
+	readAlong  = 50 // bios between two looks
+)
+
+// Run calls each for each bio that ends, until ctx does, and caughtUp several times a second,
+// when there is nothing more to show at the moment. What ended before ctx is still seen. The
+// bio is valid until each returns.
+func (t *Tracer) Run(ctx context.Context, each func(*Bio) error, caughtUp func() error) error {
+	defer context.AfterFunc(ctx, func() { t.reader.SetDeadline(time.Now()) })()
+	var record ringbuf.Record
+	wait := lookSoon
 	for {
-		record, err := t.reader.Read()
-		if errors.Is(err, ringbuf.ErrFlushed) {
+		last := ctx.Err() != nil
+		if last {
+			wait = 0
+		}
+		t.reader.SetDeadline(time.Now().Add(wait))
+		n := 0
+		for ; ; n++ {
+			err := t.reader.ReadInto(&record)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("read an event: %w", err)
+			}
+			e, err := toEvent(record.RawSample)
+			if err != nil {
+				return err
+			}
+			if err := each(t.bio(e)); err != nil {
+				return err
+			}
+		}
+		if err := caughtUp(); err != nil {
+			return err
+		}
+		if last {
 			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("read an event: %w", err)
-		}
-		bio, err := t.decode(record.RawSample)
-		if err != nil {
-			return err
-		}
-		if err := f(bio); err != nil {
-			return err
+		wait = lookSeldom
+		if 0 < n && n <= readAlong {
+			wait = lookSoon
 		}
 	}
 }
 
 // Lost returns what was not seen so far.
-func (t *Tracer) Lost() (Lost, error) {
-	var counts [2]uint64
-	for i := range counts {
-		var perCPU []uint64
-		if err := t.objects.Lost.Lookup(uint32(i), &perCPU); err != nil {
-			return Lost{}, fmt.Errorf("read the count of lost events: %w", err)
+func (t *Tracer) Lost() (Lost, error) { return t.probe.lost() }
+
+// Ended returns how many bios have ended, with those that MinLatency hides.
+func (t *Tracer) Ended() (uint64, error) {
+	perCPU, err := t.probe.count(ended)
+	return sum(perCPU), err
+}
+
+// InFlight returns the bios that have not ended, the oldest first. Their Total is how long
+// that is ago that they were submitted; how far they have come is not known.
+func (t *Tracer) InFlight() ([]Bio, error) {
+	var (
+		bios []Bio
+		key  uint32
+		set  bioSlotSet
+	)
+	now := monotonic()
+	each := t.probe.objects.Bios.Iterate()
+	for each.Next(&key, &set) {
+		for _, slot := range set.Slots {
+			e := slot.Tracked.Event
+			if slot.Bio != 0 && e.QueuedNs < now {
+				e.DoneNs = now
+				bios = append(bios, *t.bio(&e))
+			}
 		}
-		for _, n := range perCPU {
-			counts[i] += n
-		}
 	}
-	return Lost{Events: counts[0], Bios: counts[1]}, nil
-}
-
-func (t *Tracer) decode(sample []byte) (Bio, error) {
-	var e bioEvent
-	if err := binary.Read(bytes.NewReader(sample), binary.NativeEndian, &e); err != nil {
-		return Bio{}, fmt.Errorf("event of %d bytes: %w", len(sample), err)
+	if err := each.Err(); err != nil {
+		return nil, fmt.Errorf("read the bios in flight: %w", err)
 	}
-	b := Bio{
-		Time: t.boot.Add(time.Duration(e.QueuedNs)),
-		PID:  e.Pid, TID: e.Tid, Comm: comm(e.Comm[:]),
-		Device: t.names.name(e.Dev), Op: opName(e.Opf), Flags: flagNames(e.Opf),
-		Sector: e.Sector, Bytes: e.Bytes,
-		Total: time.Duration(e.DoneNs - e.QueuedNs), Status: e.Status,
-	}
-	if e.IssuedNs != 0 {
-		b.Queue = time.Duration(e.IssuedNs - e.QueuedNs)
-	}
-	return b, nil
-}
-
-func comm(c []int8) string {
-	b := make([]byte, 0, len(c))
-	for _, ch := range c {
-		if ch == 0 {
-			break
-		}
-		b = append(b, byte(ch))
-	}
-	return string(b)
-}
-
-func monotonicZero() time.Time {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return time.Time{}
-	}
-	return time.Now().Add(-time.Duration(now.Nano()))
-}
-
-// deviceNames maps numbers to names of /sys/dev/block, which it reads once for each.
-type deviceNames map[uint32]string
-
-func (d deviceNames) name(dev uint32) string {
-	if name, ok := d[dev]; ok {
-		return name
-	}
-	name := fmt.Sprintf("%d:%d", dev>>20, dev&0xfffff)
-	if target, err := os.Readlink("/sys/dev/block/" + name); err == nil {
-		name = target[strings.LastIndexByte(target, '/')+1:]
-	}
-	d[dev] = name
-	return name
+	slices.SortFunc(bios, func(a, b Bio) int { return a.Time.Compare(b.Time) })
+	return bios, nil
 }

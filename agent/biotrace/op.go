@@ -4,6 +4,8 @@ package biotrace
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -13,7 +15,11 @@ var ops = map[uint32]string{
 	0: "READ", 1: "WRITE", 2: "FLUSH", 3: "DISCARD", 5: "SECURE_ERASE", 9: "WRITE_ZEROES", 34: "DRV_IN", 35: "DRV_OUT",
 }
 
-const opMask = 0xff
+const (
+	opMask   = 0xff
+	preflush = 1 << 18
+	opFlush  = 2
+)
 
 var flags = []struct {
 	bit  uint32
@@ -22,12 +28,29 @@ var flags = []struct {
 	{11, "SYNC"}, {12, "META"}, {13, "PRIO"}, {17, "FUA"}, {18, "PREFLUSH"}, {19, "RAHEAD"},
 }
 
-func opName(opf uint32) string {
-	if name, ok := ops[opf&opMask]; ok {
+// opName names an operation. What file systems submit as a flush is a write of nothing.
+func opName(opf, bytes uint32) string {
+	op := opf & opMask
+	if opf&preflush != 0 && bytes == 0 {
+		op = opFlush
+	}
+	if name, ok := ops[op]; ok {
 		return name
 	}
-	return fmt.Sprintf("OP%d", opf&opMask)
+	return fmt.Sprintf("OP%d", op)
 }
+
+func opNumber(name string) (uint32, bool) {
+	for number, op := range ops {
+		if strings.EqualFold(op, name) {
+			return number, true
+		}
+	}
+	return 0, false
+}
+
+// OpNames returns the operations of a bio by name.
+func OpNames() []string { return slices.Sorted(maps.Values(ops)) }
 
 func flagNames(opf uint32) string {
 	var names []string

@@ -6,10 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"krping/agent/rawio"
 )
 
 // Asker asks the far end for digests.
@@ -68,4 +71,23 @@ func (t *Target) SHA256(r Range) (string, error) {
 		return "", fmt.Errorf("digest of %d bytes, not 32", arg.DigestLen)
 	}
 	return hex.EncodeToString(arg.Digest[:]), nil
+}
+
+// Backing is what a target serves where this host can read it: it answers for the target.
+type Backing struct{ io.ReaderAt }
+
+// SHA256 implements Asker.
+func (b Backing) SHA256(r Range) (string, error) {
+	if r.Length < 0 || r.Length > MaxDigest {
+		return "", fmt.Errorf("digest of %d bytes: must be at most %d", r.Length, MaxDigest)
+	}
+	buf, err := rawio.Buffer(int(r.Length))
+	if err != nil {
+		return "", err
+	}
+	defer rawio.Free(buf)
+	if _, err := b.ReadAt(buf, r.Offset); err != nil {
+		return "", err
+	}
+	return digest(buf), nil
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package biotrace
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func sampleEvent() bioEvent {
+	e := bioEvent{
+		QueuedNs: 1000, IssuedNs: 3000, PostedNs: 3500, AnsweredNs: 10000, DoneNs: 11000, Sector: 2048, Bytes: 4096, Dev: 259 << 20, Cgroup: 7,
+		Opf: 1 | 1<<11 | 1<<17, Pid: 10, Tid: 11, Status: 10, Session: 1, Crc: 0xabcd, Queue: 2, Tag: 0x1003, Requeues: 1, Parts: 2, Merged: 1,
+	}
+	for i, c := range "write_data" {
+		e.Comm[i] = int8(c)
+	}
+	return e
+}
+
+func decode(t *testing.T, e bioEvent) Bio {
+	t.Helper()
+	var sample bytes.Buffer
+	if err := binary.Write(&sample, binary.NativeEndian, e); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := toEvent(sample.Bytes()[:20]); err == nil {
+		t.Error("a truncated event is accepted")
+	}
+	event, err := toEvent(sample.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := decoder{
+		zero: time.Unix(100, 0), devices: &deviceNames{known: map[uint32]string{259 << 20: "krping0"}},
+		cgroups: &cgroupNames{known: map[uint64]string{7: "/a"}},
+		comms:   map[[16]int8]string{}, ops: map[uint32]opNames{},
+	}
+	return *d.bio(event)
+}
+
+func TestDecode(t *testing.T) {
+	want := Bio{
+		Time: time.Unix(100, 1000), PID: 10, TID: 11, Comm: "write_data", CGroup: "/a", Device: "krping0", Op: "WRITE", Flags: "SYNC|FUA",
+		Sector: 2048, Bytes: 4096, Queue: 2000, Send: 500, Peer: 6500, Finish: 1000, Total: 10000, Status: 10,
+		HWQueue: 2, Tag: 0x1003, Session: 1, CRC: 0xabcd, Requeues: 1, Parts: 2, Merged: true,
+	}
+	if got := decode(t, sampleEvent()); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestStages(t *testing.T) {
+	krping := decode(t, sampleEvent())
+	e := sampleEvent()
+	e.PostedNs, e.AnsweredNs = 0, 0
+	disk := decode(t, e)
+	e.IssuedNs = 0
+	stacked := decode(t, e)
+	for _, c := range []struct {
+		name    string
+		bio     Bio
+		want    []time.Duration // queue, send, peer, finish, device, total
+		slowest Stage
+	}{
+		{"krping", krping, []time.Duration{2000, 500, 6500, 1000, 8000, 10000}, StagePeer},
+		{"another disk", disk, []time.Duration{2000, 0, 0, 0, 8000, 10000}, StageDevice},
+		{"without requests", stacked, []time.Duration{0, 0, 0, 0, 0, 10000}, StageTotal},
+	} {
+		for _, s := range Stages() {
+			if got := c.bio.Stage(s); got != c.want[s] {
+				t.Errorf("%s: %v is %v, want %v", c.name, s, got, c.want[s])
+			}
+		}
+		if got := c.bio.Slowest(); got != c.slowest {
+			t.Errorf("%s: slowest is %v, want %v", c.name, got, c.slowest)
+		}
+	}
+}
+
+func TestOpNames(t *testing.T) {
+	for _, c := range []struct {
+		opf, bytes uint32
+		want       string
+	}{
+		{0, 512, "READ"}, {1, 512, "WRITE"}, {2, 0, "FLUSH"}, {3, 512, "DISCARD"}, {9, 512, "WRITE_ZEROES"}, {77, 0, "OP77"},
+		{1 | 1<<18, 512, "WRITE"}, {1 | 1<<18, 0, "FLUSH"},
+	} {
+		if got := opName(c.opf, c.bytes); got != c.want {
+			t.Errorf("%#x of %d bytes: %s, want %s", c.opf, c.bytes, got, c.want)
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	for _, f := range []Filter{{Comm: "sixteen_bytes_xx"}, {Ops: []string{"READ", "ERASE"}}} {
+		if f.Check() == nil {
+			t.Errorf("%+v is accepted", f)
+		}
+	}
+	v := Filter{Ops: []string{"read", "WRITE_ZEROES"}, MinLatency: time.Millisecond}.variables()
+	if v["only_ops"] != uint64(1|1<<9) || v["min_ns"] != uint64(1e6) {
+		t.Errorf("variables: %v", v)
+	}
+	spec, err := loadBio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range (Filter{Device: &BlockDevice{hidden: "krping0target"}}).variables() {
+		if err := spec.Variables[name].Set(value); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLost(t *testing.T) {
+	if l := (Lost{Events: []uint64{0, 0}}); l.Any() || l.String() != "" {
+		t.Errorf("nothing is lost, and yet %q", l)
+	}
+	l := Lost{Events: []uint64{0, 3}, Bios: []uint64{1, 0}}
+	if want := "3 events for which the ring buffer had no room on CPU 1, 1 bios beyond those that can be in flight on CPU 0"; l.String() != want || l.Total() != 4 {
+		t.Errorf("%q, total %d", l, l.Total())
+	}
+}
+
+const format = `name: krping_cmd_post
+ID: 1500
+format:
+	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
+	field:int common_pid;	offset:4;	size:4;	signed:1;
+
+	field:u64 sector;	offset:8;	size:8;	signed:0;
+	field:u32 session;	offset:16;	size:4;	signed:0;
+	field:u32 dev;	offset:20;	size:4;	signed:0;
+	field:u32 bytes;	offset:24;	size:4;	signed:0;
+	field:u32 crc;	offset:28;	size:4;	signed:0;
+	field:int status;	offset:32;	size:4;	signed:1;
+	field:u16 queue;	offset:36;	size:2;	signed:0;
+	field:u16 tag;	offset:38;	size:2;	signed:0;
+	field:u8 op;	offset:40;	size:1;	signed:0;
+	field:u8 flags;	offset:41;	size:1;	signed:0;
+
+print fmt: "session=%u dev=%u:%u", REC->session
+`
+
+func TestFormat(t *testing.T) {
+	if err := checkFormat(format); err != nil {
+		t.Error(err)
+	}
+	for _, change := range [][2]string{{"offset:38", "offset:40"}, {"field:u16 tag", "field:u16 wire_tag"}, {"offset:20;	size:4", "offset:20;	size:8"}} {
+		if checkFormat(string(bytes.Replace([]byte(format), []byte(change[0]), []byte(change[1]), 1))) == nil {
+			t.Errorf("a format with %s is accepted", change[1])
+		}
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	// Bucket 0 ends at 1 s, 8 at 2 s, -8 at 500 ms.
+	h := Histogram{Count: 100, Buckets: map[int]uint64{-8: 50, 0: 49, 8: 1}}
+	for q, want := range map[float64]time.Duration{0: time.Second / 2, 0.5: time.Second / 2, 0.51: time.Second, 0.99: time.Second, 1: 2 * time.Second} {
+		if got := h.Quantile(q); math.Abs(float64(got-want)) > 1e3 {
+			t.Errorf("quantile %v is %v, want %v", q, got, want)
+		}
+	}
+	d := h.Sub(Histogram{Count: 60, Buckets: map[int]uint64{-8: 50, 0: 10}})
+	if d.Count != 40 || len(d.Buckets) != 2 || d.Buckets[0] != 39 {
+		t.Errorf("difference: %+v", d)
+	}
+	if (Histogram{}).Quantile(0.5) != 0 {
+		t.Error("an empty histogram has a median")
+	}
+}
+
+func TestCGroupName(t *testing.T) {
+	mount := t.TempDir()
+	dir := filepath.Join(mount, "system.slice", "a.service")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inode := func(path string) uint64 {
+		var stat unix.Stat_t
+		if err := unix.Stat(path, &stat); err != nil {
+			t.Fatal(err)
+		}
+		return stat.Ino
+	}
+	names := newCGroupNames(mount)
+	for id, want := range map[uint64]string{inode(dir): "/system.slice/a.service", inode(mount): "/", 1 << 60: "1152921504606846976"} {
+		if got := names.name(id); got != want {
+			t.Errorf("cgroup %d is %q, want %q", id, got, want)
+		}
+	}
+}

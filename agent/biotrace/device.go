@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package biotrace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// BlockDevice is a block device as the kernel numbers it: major << 20 | minor.
+type BlockDevice struct {
+	number uint32
+	disk   uint32 // that it is on, or itself
+	hidden string // the disk of its target, which has no number
+}
+
+const sysDev = "/sys/dev/block"
+
+// NewBlockDevice returns the device of a path.
+func NewBlockDevice(path string) (*BlockDevice, error) {
+	number, err := deviceNumber(path)
+	if err != nil {
+		return nil, err
+	}
+	d := &BlockDevice{number: number, disk: number}
+	dir, err := filepath.EvalSymlinks(filepath.Join(sysDev, numberText(number)))
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", path, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
+		dir = filepath.Dir(dir)
+		if d.disk, err = readNumber(filepath.Join(dir, "dev")); err != nil {
+			return nil, fmt.Errorf("device %s: its disk: %w", path, err)
+		}
+	}
+	// A disk with a backing has its target below it, under a name that only krping gives.
+	if name := filepath.Base(dir) + "target"; strings.HasPrefix(name, "krping") {
+		if _, err := os.Stat(filepath.Join("/sys/block", name)); err == nil {
+			d.hidden = name
+		}
+	}
+	return d, nil
+}
+
+// deviceNumber returns the kernel's number of a block device.
+func deviceNumber(path string) (uint32, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return 0, fmt.Errorf("device %s: %w", path, err)
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, fmt.Errorf("device %s: not a block device", path)
+	}
+	return unix.Major(stat.Rdev)<<20 | unix.Minor(stat.Rdev), nil
+}
+
+func numberText(dev uint32) string { return fmt.Sprintf("%d:%d", dev>>20, dev&0xfffff) }
+
+func readNumber(path string) (uint32, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(data), "%d:%d", &major, &minor); err != nil {
+		return 0, fmt.Errorf("%s: %q is no number of a device: %w", path, data, err)
+	}
+	return major<<20 | minor, nil
+}
+
+// deviceNames maps numbers to names, and remembers them.
+type deviceNames struct {
+	known  map[uint32]string
+	hidden *ebpf.Map // of disks that sysfs gives no number
+}
+
+func newDeviceNames(hidden *ebpf.Map) *deviceNames {
+	return &deviceNames{map[uint32]string{}, hidden}
+}
+
+func (d *deviceNames) name(dev uint32) string {
+	if name, ok := d.known[dev]; ok {
+		return name
+	}
+	name := numberText(dev)
+	var hidden [32]int8
+	if target, err := os.Readlink(filepath.Join(sysDev, name)); err == nil {
+		name = filepath.Base(target)
+	} else if d.hidden != nil && d.hidden.Lookup(dev, &hidden) == nil {
+		name = text(hidden[:])
+	}
+	d.known[dev] = name
+	return name
+}
+
+const cgroupMount = "/sys/fs/cgroup"
+
+// cgroupNames maps the inodes of cgroups to their paths, and remembers them.
+type cgroupNames struct {
+	mount string
+	known map[uint64]string
+}
+
+func newCGroupNames(mount string) *cgroupNames { return &cgroupNames{mount, map[uint64]string{}} }
+
+var errFound = errors.New("found")
+
+// name returns "/" for the root, and the inode if there is no such cgroup any more.
+func (c *cgroupNames) name(inode uint64) string {
+	if name, ok := c.known[inode]; ok {
+		return name
+	}
+	name := strconv.FormatUint(inode, 10)
+	_ = filepath.WalkDir(c.mount, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // it is gone: look at the others
+		}
+		var stat unix.Stat_t
+		if unix.Stat(path, &stat) != nil || stat.Ino != inode {
+			return nil
+		}
+		name = "/" + strings.TrimPrefix(strings.TrimPrefix(path, c.mount), "/")
+		return errFound
+	})
+	c.known[inode] = name
+	return name
+}

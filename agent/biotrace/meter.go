@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package biotrace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// Meter counts latencies of chosen devices in the kernel: it costs no event a bio. It is not
+// for use by several goroutines at once.
+type Meter struct {
+	probe  *probe
+	series map[uint32][]uint32 // a device's histograms, one for each of meteredOps
+	paths  map[uint32]string   // the devices', whose numbers are used again
+	free   []uint32
+	names  *deviceNames
+}
+
+// Schema is that of the buckets, as Prometheus' native histograms have it: bucket i counts
+// latencies in (2^((i-1)/8), 2^(i/8)] seconds. What is shorter than 1 us or longer than
+// 1024 s is in the first or the last bucket.
+const Schema = 3
+
+// Of bio.bpf.c.
+const lowestBucket = -160
+
+// Histogram is how long one stage took for one operation of a device.
+type Histogram struct {
+	Device, Op string
+	Stage      Stage
+	Count      uint64
+	Sum        time.Duration
+	Buckets    map[int]uint64 // by index; only those that are not 0
+}
+
+// Upper returns the upper limit of a bucket.
+func Upper(bucket int) time.Duration {
+	return time.Duration(math.Exp2(float64(bucket)/(1<<Schema)) * float64(time.Second))
+}
+
+// Quantile returns the latency that a share q, from 0 to 1, of the bios does not exceed: the
+// upper limit of its bucket, at most 9% more than the exact value. It is 0 if there is none.
+func (h Histogram) Quantile(q float64) time.Duration {
+	rank, seen := uint64(math.Ceil(q*float64(h.Count))), uint64(0)
+	for _, bucket := range slices.Sorted(maps.Keys(h.Buckets)) {
+		seen += h.Buckets[bucket]
+		if seen >= max(rank, 1) {
+			return Upper(bucket)
+		}
+	}
+	return 0
+}
+
+// Sub returns what was counted since an older state of the same histogram.
+func (h Histogram) Sub(older Histogram) Histogram {
+	d := h
+	d.Count -= older.Count
+	d.Sum -= older.Sum
+	d.Buckets = map[int]uint64{}
+	for bucket, n := range h.Buckets {
+		if n -= older.Buckets[bucket]; n > 0 {
+			d.Buckets[bucket] = n
+		}
+	}
+	return d
+}
+
+var meteredOps = []uint32{0, 1, 2, 3, 9} // READ, WRITE, FLUSH, DISCARD, WRITE_ZEROES
+
+const maxMetered = 64 // devices
+
+// NewMeter loads the program; it counts nothing until WatchOnly.
+func NewMeter() (*Meter, error) {
+	slots := uint32(maxMetered * len(meteredOps))
+	p, err := load(map[string]any{"metering": true}, map[string]uint32{"series": slots, "histograms": slots, "events": 4096})
+	if err != nil {
+		return nil, err
+	}
+	m := &Meter{probe: p, series: map[uint32][]uint32{}, paths: map[uint32]string{}, names: newDeviceNames(nil)}
+	for slot := range slots {
+		m.free = append(m.free, slot)
+	}
+	if err := p.attach(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, p.detachModule()
+}
+
+// Close detaches.
+func (m *Meter) Close() error { return m.probe.close() }
+
+// WatchOnly counts the bios of the disks with these paths, each with its partitions, and forgets
+// what was counted of others. It leaves out a path that does not exist: its disk is being made, or
+// removed. While any is watched the module cannot be unloaded.
+func (m *Meter) WatchOnly(paths []string) error {
+	var errs []error
+	wanted := map[uint32]string{}
+	for _, path := range paths {
+		switch dev, err := deviceNumber(path); {
+		case err == nil:
+			wanted[dev] = path
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, err)
+		}
+	}
+	for dev, path := range m.paths {
+		if wanted[dev] != path {
+			errs = append(errs, m.unwatch(dev))
+		}
+	}
+	for dev, path := range wanted {
+		if err := m.watch(dev, path); err != nil {
+			errs = append(errs, fmt.Errorf("measure %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Meter) watch(dev uint32, path string) error {
+	if _, ok := m.paths[dev]; ok {
+		return nil
+	}
+	if len(m.free) < len(meteredOps) {
+		return fmt.Errorf("more than %d devices cannot be measured at once", maxMetered)
+	}
+	if err := m.probe.attachModule(); err != nil {
+		return err
+	}
+	slots := slices.Clone(m.free[:len(meteredOps)])
+	m.free = m.free[len(meteredOps):]
+	m.series[dev], m.paths[dev] = slots, path
+	for i, slot := range slots {
+		err := m.probe.objects.Histograms.Put(slot, bioMeasured{}) // of another device, before
+		if err == nil {
+			err = m.probe.objects.Series.Put(bioSeriesKey{Disk: dev, Op: meteredOps[i]}, slot)
+		}
+		if err != nil {
+			return errors.Join(err, m.unwatch(dev))
+		}
+	}
+	return nil
+}
+
+func (m *Meter) unwatch(dev uint32) error {
+	for i := range m.series[dev] {
+		_ = m.probe.objects.Series.Delete(bioSeriesKey{Disk: dev, Op: meteredOps[i]}) // a watch that failed has not put all
+	}
+	m.free = append(m.free, m.series[dev]...)
+	delete(m.series, dev)
+	delete(m.paths, dev)
+	delete(m.names.known, dev)
+	if len(m.series) == 0 {
+		return m.probe.detachModule()
+	}
+	return nil
+}
+
+// Read returns what was counted since a disk is watched, and what was not seen since NewMeter. Stages and
+// operations that did not occur are left out.
+func (m *Meter) Read() ([]Histogram, Lost, error) {
+	var all []Histogram
+	for _, dev := range slices.Sorted(maps.Keys(m.series)) {
+		for i, slot := range m.series[dev] {
+			var counted bioMeasured
+			if err := m.probe.objects.Histograms.Lookup(slot, &counted); err != nil {
+				return nil, Lost{}, fmt.Errorf("read the histograms: %w", err)
+			}
+			for stage, c := range counted.Stages {
+				if c.Count == 0 {
+					continue
+				}
+				h := Histogram{
+					Device: m.names.name(dev), Op: ops[meteredOps[i]], Stage: Stage(stage),
+					Sum: time.Duration(c.SumNs), Buckets: map[int]uint64{},
+				}
+				for bucket, n := range c.Buckets {
+					if n > 0 {
+						h.Buckets[bucket+lowestBucket] = n
+						h.Count += n // the kernel counts meanwhile: they have to agree
+					}
+				}
+				all = append(all, h)
+			}
+		}
+	}
+	lost, err := m.probe.lost()
+	return all, lost, err
+}

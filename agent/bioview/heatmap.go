@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bioview
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// heatMap counts bios by time, to the right, and latency, upwards: two rows a power of two.
+// Its columns become as wide as it takes for all of the time to fit.
+type heatMap struct {
+	start time.Time
+	width time.Duration // of a column; 0 while it is empty
+	cells [heatColumns][heatRows]uint64
+}
+
+const (
+	heatColumns  = 64
+	heatRows     = 60 // from 1 us on
+	rowsAnOctave = 2
+	narrowest    = 10 * time.Millisecond
+	shades       = " .:-=+*#%@"
+)
+
+func heatRow(latency time.Duration) int {
+	us := float64(latency) / float64(time.Microsecond)
+	return min(max(int(rowsAnOctave*math.Log2(max(us, 1))), 0), heatRows-1)
+}
+
+// add counts a bio. One that was submitted before the first one that ended is in its column.
+func (h *heatMap) add(at time.Time, latency time.Duration) {
+	if h.width == 0 {
+		h.start, h.width = at, narrowest
+	}
+	for at.Sub(h.start) >= heatColumns*h.width {
+		h.widen()
+	}
+	h.cells[max(at.Sub(h.start)/h.width, 0)][heatRow(latency)]++
+}
+
+func (h *heatMap) widen() {
+	for i := range h.cells {
+		if i < heatColumns/2 {
+			for row := range h.cells[i] {
+				h.cells[i][row] = h.cells[2*i][row] + h.cells[2*i+1][row]
+			}
+		} else {
+			h.cells[i] = [heatRows]uint64{}
+		}
+	}
+	h.width *= 2
+}
+
+func (h *heatMap) write(out *printer) {
+	low, high, last, most := heatRows, 0, 0, uint64(1)
+	for i := range h.cells {
+		for row, n := range h.cells[i] {
+			if n > 0 {
+				low, high, last, most = min(low, row), max(high, row), i, max(most, n)
+			}
+		}
+	}
+	out.print("total latency over time; a column is %v, and %s are 1 to %d bios\n", h.width, shades[1:], most)
+	empty := 0
+	for row := high; row >= low; row-- {
+		if h.isEmpty(row) {
+			if empty++; empty == 2 { // and more: a far outlier would fill the screen
+				out.print("%10s |\n", "...")
+			}
+			continue
+		}
+		if empty == 1 {
+			out.print("%10s |\n", rowLabel(row+1))
+		}
+		empty = 0
+		var line strings.Builder
+		for i := 0; i <= last; i++ {
+			line.WriteByte(shade(h.cells[i][row], most))
+		}
+		out.print("%10s |%s\n", rowLabel(row), strings.TrimRight(line.String(), " "))
+	}
+	out.print("%10s +%s\n%12s%-*s%v\n", "", strings.Repeat("-", last+1), "", max(last-6, 1), "0", time.Duration(last+1)*h.width)
+}
+
+func (h *heatMap) isEmpty(row int) bool {
+	for i := range h.cells {
+		if h.cells[i][row] > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// shade is logarithmic: a single outlier among thousands is to be seen.
+func shade(n, most uint64) byte {
+	if n == 0 {
+		return shades[0]
+	}
+	const steps = len(shades) - 2
+	return shades[1+int(math.Round(float64(steps)*math.Log(float64(n))/math.Log(float64(max(most, 2)))))]
+}
+
+// rowLabel is the lower limit of a row's latencies.
+func rowLabel(row int) string {
+	us := math.Exp2(float64(row) / rowsAnOctave)
+	switch {
+	case us < 1000:
+		return fmt.Sprintf("%.3g us", us)
+	case us < 1e6:
+		return fmt.Sprintf("%.3g ms", us/1000)
+	default:
+		return fmt.Sprintf("%.3g s", us/1e6)
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capture
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"golang.org/x/net/bpf"
+)
+
+// The program runs as the kernel would run it.
+func TestFilter(t *testing.T) {
+	raw, err := filter([]uint16{4420, 8009}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, ok := bpf.Disassemble(raw)
+	if !ok {
+		t.Fatal("instructions that are none")
+	}
+	vm, err := bpf.NewVM(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		mac   = "525400770001525400770002"
+		roce  = "ff0012b7"
+		nvme  = "c0001144"
+		other = "12b70035" // from port 4791
+	)
+	ip4 := func(first, flags, proto, options string) string {
+		return mac + "0800" + first + "000040" + "0000" + flags + "40" + proto + "0000" + "c0a84d02c0a84d01" + options
+	}
+	ip6 := func(proto string) string {
+		return mac + "86dd" + "60000000" + "0020" + proto + "40" + strings.Repeat("00", 32)
+	}
+	for name, c := range map[string]struct {
+		frame string
+		pass  bool
+	}{
+		"RoCE":                      {ip4("45", "4000", "11", "") + roce, true},
+		"RoCE, IP with options":     {ip4("46", "4000", "11", "01010101") + roce, true},
+		"RoCE, IPv6":                {ip6("11") + roce, true},
+		"UDP of another port":       {ip4("45", "4000", "11", "") + other, false},
+		"TCP to the port of RoCE":   {ip4("45", "4000", "06", "") + roce, false},
+		"UDP to the port of NVMe":   {ip4("45", "4000", "11", "") + nvme, false},
+		"NVMe/TCP":                  {ip4("45", "4000", "06", "") + nvme, true},
+		"NVMe/TCP, back, IPv6":      {ip6("06") + "1f49c000", true},
+		"a fragment, the first":     {ip4("45", "2000", "11", "") + roce, true},
+		"a fragment, a later one":   {ip4("45", "2001", "11", "") + roce, false},
+		"ICMP":                      {ip4("45", "4000", "01", "") + roce, false},
+		"ICMPv6":                    {ip6("3a") + roce, false},
+		"ARP":                       {mac + "0806" + strings.Repeat("00", 28), false},
+		"a frame without its ports": {ip4("45", "4000", "11", ""), false},
+	} {
+		frame, err := hex.DecodeString(c.frame)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if kept, err := vm.Run(frame); err != nil || kept != map[bool]int{true: snapLength}[c.pass] {
+			t.Errorf("%s: %d bytes kept, %v", name, kept, err)
+		}
+	}
+	if _, err := filter(make([]uint16, MaxTCPPorts), true); err != nil {
+		t.Error(err)
+	}
+	if _, err := filter(make([]uint16, MaxTCPPorts+1), false); err == nil {
+		t.Error("too many ports are taken")
+	}
+}
+
+type packet struct {
+	data []byte
+	info gopacket.CaptureInfo
+}
+
+func read(r io.Reader) (packets []packet, s Statistics, err error) {
+	s, err = Read(r, func(data []byte, info gopacket.CaptureInfo) (bool, error) {
+		packets = append(packets, packet{bytes.Clone(data), info})
+		return true, nil
+	})
+	return packets, s, err
+}
+
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pcapng")
+	w, err := Create(path, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []packet{
+		{[]byte("one packet"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000000, 123456789).UTC(), CaptureLength: 10, Length: 10}},
+		{[]byte("of more"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000001, 1).UTC(), CaptureLength: 7, Length: 1500}},
+	}
+	for _, p := range want {
+		if err := w.Write(p.data, p.info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts := Statistics{Packets: 5, Dropped: 3}
+	if err := w.Close(counts); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	got, s, err := read(file)
+	if err != nil || s != counts || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %+v, %v", got, s, err)
+	}
+	if info, err := file.Stat(); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+func TestFilesThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct{ data, want string }{
+		"empty":         {"", "no capture file: EOF"},
+		"text":          {"hello, world", "neither a pcapng nor a pcap file"},
+		"gzip":          {"\x1f\x8bxxxxxxxx", "no gzip file"},
+		"pcapng, short": {"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "no pcapng file"},
+	} {
+		if _, _, err := read(strings.NewReader(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	stop := errors.New("enough")
+	file, err := os.Open("testdata/ping.pcapng.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := Read(file, func([]byte, gopacket.CaptureInfo) (bool, error) { return true, stop }); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+}
+
+// FuzzRead reads files that are none, or broken.
+func FuzzRead(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "x.pcapng")
+	w, err := Create(path, "eth0")
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := errors.Join(w.Write([]byte("packet"), gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: 6, Length: 6}), w.Close(Statistics{1, 0})); err != nil {
+		f.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte("\xd4\xc3\xb2\xa1\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x04\x00\x01\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		packets, _, err := read(bytes.NewReader(data))
+		for _, p := range packets {
+			if len(p.data) > len(data) && !bytes.HasPrefix(data, []byte("\x1f\x8b")) {
+				t.Errorf("a packet of %d bytes from %d, %v", len(p.data), len(data), err)
+			}
+		}
+	})
+}

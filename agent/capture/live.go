@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package capture takes packets of RoCEv2 and NVMe/TCP from a network interface, and keeps them in
+// files of pcapng, which Wireshark opens.
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/gopacket/gopacket"
+	"golang.org/x/sys/unix"
+)
+
+// The ring that the kernel puts packets in: blocks, each with as many as it holds, which a reader
+// gets when it is full or blockTime has passed. So a reader may stand still for as long as filling the
+// ring takes, and for no longer than blockCount * blockTime, 12 s: disks do stall.
+const (
+	blockSize  = 1 << 18
+	blockCount = 1 << 8
+	blockTime  = 50 // ms
+	frameSize  = 1 << 11
+)
+
+// Live captures from an interface. A NIC that does RDMA in hardware keeps its RoCE packets from
+// the kernel, and so from this; Soft-RoCE and NVMe/TCP pass.
+type Live struct {
+	netdev string
+	fd     int
+	ring   []byte
+	block  int // the next one to be read
+	wake   int // an eventfd that ends a wait
+	lost   Statistics
+}
+
+// Statistics are the kernel's counts.
+type Statistics struct {
+	Packets uint64 `json:"packets"` // that passed the filter, those dropped among them
+	Dropped uint64 `json:"dropped"` // for which the ring had no room
+}
+
+// Open begins to capture from an interface. It needs CAP_NET_RAW: else the error is EPERM.
+func Open(netdev string, tcpPorts []uint16) (*Live, error) {
+	device, err := net.InterfaceByName(netdev)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w; there are: %s", netdev, err, strings.Join(netdevs(), ", "))
+	}
+	program, err := filter(tcpPorts, device.Flags&net.FlagLoopback != 0)
+	if err != nil {
+		return nil, err
+	}
+	l := &Live{netdev: netdev, wake: -1}
+	if l.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("open a packet socket: %w", err)
+	}
+	filters := make([]unix.SockFilter, len(program))
+	for i, op := range program {
+		filters[i] = unix.SockFilter{Code: op.Op, Jt: op.Jt, Jf: op.Jf, K: op.K}
+	}
+	if err := l.setUp(device.Index, filters); err != nil {
+		return nil, errors.Join(fmt.Errorf("capture from %s: %w", netdev, err), l.Close())
+	}
+	return l, nil
+}
+
+func netdevs() []string {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = d.Name
+	}
+	return names
+}
+
+// setUp attaches the filter and the ring before the socket gets any packet.
+func (l *Live) setUp(device int, filters []unix.SockFilter) error {
+	fprog := unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}
+	if err := unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
+		return fmt.Errorf("attach the filter: %w", err)
+	}
+	if err := unix.SetsockoptInt(l.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
+		return fmt.Errorf("choose TPACKET_V3: %w", err)
+	}
+	request := unix.TpacketReq3{
+		Block_size: blockSize, Block_nr: blockCount, Frame_size: frameSize, Frame_nr: blockSize / frameSize * blockCount, Retire_blk_tov: blockTime,
+	}
+	if err := unix.SetsockoptTpacketReq3(l.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &request); err != nil {
+		return fmt.Errorf("make a ring of %d MiB: %w", blockSize*blockCount>>20, err)
+	}
+	var err error
+	if l.ring, err = unix.Mmap(l.fd, 0, blockSize*blockCount, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map the ring: %w", err)
+	}
+	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("make an eventfd: %w", err)
+	}
+	all := uint16(unix.ETH_P_ALL)
+	return unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: device})
+}
+
+// Netdev returns the interface's name.
+func (l *Live) Netdev() string { return l.netdev }
+
+// Close ends the capture.
+func (l *Live) Close() error {
+	errs := []error{unix.Close(l.fd)}
+	if l.ring != nil {
+		errs = append(errs, unix.Munmap(l.ring))
+	}
+	if l.wake >= 0 {
+		errs = append(errs, unix.Close(l.wake))
+	}
+	return errors.Join(errs...)
+}
+
+// Run calls each for every packet until ctx ends or each says so, and idle when none has come for
+// a moment. A packet's data is valid during the call. When ctx ends, what had been captured until
+// then comes first.
+func (l *Live) Run(ctx context.Context, each func(data []byte, info gopacket.CaptureInfo) (more bool, err error), idle func() error) error {
+	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
+	defer stop()
+	var until time.Time
+	inTime := func(data []byte, info gopacket.CaptureInfo) (bool, error) {
+		if !until.IsZero() && info.Timestamp.After(until) {
+			return false, nil
+		}
+		return each(data, info)
+	}
+	for {
+		if ctx.Err() != nil && until.IsZero() {
+			until = time.Now()
+		}
+		block := l.ring[l.block*blockSize:][:blockSize]
+		header := (*unix.TpacketHdrV1)(unsafe.Pointer(&(*unix.TpacketBlockDesc)(unsafe.Pointer(&block[0])).Hdr))
+		if atomic.LoadUint32(&header.Block_status)&unix.TP_STATUS_USER == 0 {
+			if err := idle(); err != nil {
+				return err
+			}
+			if ended, err := l.wait(ctx); ended || err != nil {
+				return err
+			}
+			continue
+		}
+		more, err := eachOf(block, header, inTime)
+		atomic.StoreUint32(&header.Block_status, unix.TP_STATUS_KERNEL)
+		l.block = (l.block + 1) % blockCount
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// wait waits for a block. After the end of ctx it waits once more for the one that the kernel still fills.
+func (l *Live) wait(ctx context.Context) (ended bool, err error) {
+	polled := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN | unix.POLLERR}, {Fd: int32(l.wake), Events: unix.POLLIN}}
+	timeout := -1
+	if ctx.Err() != nil {
+		polled, timeout = polled[:1], 5*blockTime
+	}
+	n, err := unix.Poll(polled, timeout)
+	switch {
+	case errors.Is(err, unix.EINTR):
+		return false, nil
+	case err != nil:
+		return true, fmt.Errorf("wait for packets: %w", err)
+	case polled[0].Revents&unix.POLLERR != 0:
+		code, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
+		if err != nil {
+			return true, fmt.Errorf("capture from %s: %w", l.netdev, err)
+		}
+	}
+	return n == 0, nil
+}
+
+func eachOf(block []byte, header *unix.TpacketHdrV1, each func([]byte, gopacket.CaptureInfo) (bool, error)) (more bool, err error) {
+	at := header.Offset_to_first_pkt
+	for range header.Num_pkts {
+		packet := (*unix.Tpacket3Hdr)(unsafe.Pointer(&block[at]))
+		data := block[at+uint32(packet.Mac):][:packet.Snaplen]
+		info := gopacket.CaptureInfo{
+			Timestamp: time.Unix(int64(packet.Sec), int64(packet.Nsec)), CaptureLength: len(data), Length: int(packet.Len),
+		}
+		if more, err := each(data, info); err != nil || !more {
+			return more, err
+		}
+		at += packet.Next_offset
+	}
+	return true, nil
+}
+
+// Statistics returns the kernel's counts since Open.
+func (l *Live) Statistics() (Statistics, error) {
+	s, err := unix.GetsockoptTpacketStatsV3(l.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS) // and sets them to zero
+	if err != nil {
+		return l.lost, fmt.Errorf("read the socket's statistics: %w", err)
+	}
+	l.lost.Packets += uint64(s.Packets)
+	l.lost.Dropped += uint64(s.Drops)
+	return l.lost, nil
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agext/levenshtein"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+	"github.com/rs/zerolog"
+
+	"krping/bridge/access"
+	"krping/proc"
+)
+
+// decoder makes a Config of a file's syntax tree and collects what is wrong with it.
+type decoder struct {
+	file   string
+	errors Errors
+}
+
+func (d *decoder) fail(at *token.Token, format string, args ...any) {
+	e := Error{File: d.file, Text: fmt.Sprintf(format, args...)}
+	if at != nil {
+		e.Line, e.Column = at.Position.Line, at.Position.Column
+	}
+	d.errors = append(d.errors, e)
+}
+
+func (d *decoder) sorted() Errors {
+	slices.SortStableFunc(d.errors, func(a, b Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return d.errors
+}
+
+func (d *decoder) config(text []byte) Config {
+	c := Config{Listen: Address{"unix", DefaultListen}, LogLevel: zerolog.InfoLevel}
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey()) // repeated keys are ours to report
+	var syntax yaml.Error
+	switch {
+	case errors.As(err, &syntax):
+		d.fail(syntax.GetToken(), "%s", syntax.GetMessage())
+		return c
+	case err != nil:
+		d.fail(nil, "%v", err)
+		return c
+	case len(file.Docs) == 0:
+		return c
+	case len(file.Docs) > 1:
+		d.fail(tokenOf(file.Docs[1].Body), "a second document: there can be one only")
+	}
+	root := file.Docs[0].Body
+	switch root.(type) {
+	case nil, *ast.NullNode, *ast.CommentGroupNode:
+		return c
+	}
+	d.mapping(root, "the file", []string{"listen", "log", "sessions"}, func(key string, _ *token.Token, value ast.Node) {
+		switch key {
+		case "listen":
+			d.listen(&c.Listen, value)
+		case "log":
+			d.level(&c.LogLevel, value)
+		case "sessions":
+			c.Sessions = d.sessions(value)
+		}
+	})
+	return c
+}
+
+// tokenOf returns the place of a node, which may be missing in what is hardly YAML.
+func tokenOf(n ast.Node) *token.Token {
+	if n == nil {
+		return nil
+	}
+	return n.GetToken()
+}
+
+// mapping calls f for each key that is known, and once.
+func (d *decoder) mapping(n ast.Node, what string, known []string, f func(key string, at *token.Token, value ast.Node)) {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.fail(tokenOf(n), "%s must be keys with values: %s", what, strings.Join(known, ", "))
+		return
+	}
+	lines := map[string]int{}
+	for _, entry := range m.Values {
+		at := entry.Key.GetToken()
+		key := at.Value
+		switch {
+		case !slices.Contains(known, key):
+			d.fail(at, "unknown key %q: %s", key, meant(key, known))
+		case lines[key] != 0:
+			d.fail(at, "%s is given twice, first in line %d", key, lines[key])
+		default:
+			lines[key] = at.Position.Line
+			f(key, at, entry.Value)
+		}
+	}
+}
+
+// meant returns the key that was probably meant, or all.
+func meant(key string, known []string) string {
+	best, distance := "", 3
+	for _, k := range known {
+		if d := levenshtein.Distance(key, k, nil); d < distance {
+			best, distance = k, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("did you mean %s?", best)
+	}
+	return "it must be one of " + strings.Join(known, ", ")
+}
+
+// scalar returns the text of a plain value as it is written.
+func (d *decoder) scalar(key string, n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	d.fail(tokenOf(n), "%s must have one plain value", key)
+	return "", false
+}
+
+func (d *decoder) listen(to *Address, n ast.Node) {
+	text, ok := d.scalar("listen", n)
+	if !ok {
+		return
+	}
+	if filepath.IsAbs(text) {
+		*to = Address{"unix", filepath.Clean(text)}
+		return
+	}
+	addr, err := netip.ParseAddrPort(text)
+	if err != nil || addr.Port() == 0 {
+		d.fail(tokenOf(n), "listen %q: must be the path of a socket or ADDRESS:PORT, like %s or 127.0.0.1:9450 (every address: 0.0.0.0 or [::])", text, DefaultListen)
+		return
+	}
+	*to = Address{"tcp", addr.String()}
+}
+
+func (d *decoder) level(to *zerolog.Level, n ast.Node) {
+	text, ok := d.scalar("log", n)
+	if !ok {
+		return
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, text) {
+		d.fail(tokenOf(n), "log %q: must be debug, info, warn or error", text)
+		return
+	}
+	*to, _ = zerolog.ParseLevel(text) // these it knows
+}
+
+func (d *decoder) sessions(n ast.Node) []Session {
+	if _, none := n.(*ast.NullNode); none {
+		return nil
+	}
+	list, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.fail(tokenOf(n), "sessions must be a list: each begins with '- name: VOLUME'")
+		return nil
+	}
+	var sessions []Session
+	lines := map[string]int{} // of names
+	for _, n := range list.Values {
+		if s, at := d.session(n); s.Name() != "" {
+			if line := lines[s.Name()]; line != 0 {
+				d.fail(at, "session %s is declared twice, first in line %d", s.Name(), line)
+			}
+			lines[s.Name()] = at.Position.Line
+			sessions = append(sessions, s)
+		}
+	}
+	return sessions
+}
+
+// options are those of a block client by their keys. Its name is the volume's; and an address
+// is of either kind.
+func options() map[string]proc.Option {
+	keys := map[string]proc.Option{}
+	for _, o := range proc.Options {
+		switch {
+		case o.Contexts&proc.BlockClient == 0, o.Name == "client", o.Name == "server", o.Name == "addr6":
+			continue
+		case o.Name == "block":
+			o.Name = "name"
+		}
+		keys[o.Name] = o
+	}
+	return keys
+}
+
+func sessionKeys() []string {
+	keys := []string{"name", "addr"}
+	for _, o := range proc.Options { // in the order of the reference
+		if _, ok := options()[o.Name]; ok && o.Name != "addr" {
+			keys = append(keys, o.Name)
+		}
+	}
+	return append(keys, "key_file", "reattach")
+}
+
+// session returns a session and the place of its name.
+func (d *decoder) session(n ast.Node) (Session, *token.Token) {
+	s := Session{Command: proc.Command{Role: proc.Client}, Reattach: ReattachSafe}
+	at := tokenOf(n)
+	m, ok := n.(*ast.MappingNode)
+	if ok && len(m.Values) > 0 {
+		at = m.Values[0].Key.GetToken()
+	}
+	before := len(d.errors)
+	given := map[string]bool{}
+	d.mapping(n, "a session", sessionKeys(), func(key string, place *token.Token, value ast.Node) {
+		given[key] = true
+		if key == "name" {
+			at = place
+		}
+		text, ok := d.scalar(key, value)
+		if !ok {
+			return
+		}
+		if err := set(&s, key, text); err != nil {
+			d.fail(tokenOf(value), "%v", err)
+		}
+	})
+	for _, key := range []string{"name", "addr"} {
+		if ok && !given[key] {
+			d.fail(at, "a session needs %s", key)
+		}
+	}
+	if len(d.errors) == before { // else what is wrong with the whole may follow from a part
+		if err := s.Command.Check(); err != nil {
+			d.fail(at, "session %s: %v", s.Name(), err)
+		}
+	}
+	return s, at
+}
+
+// set gives a session the value of a key, or says what would be right.
+func set(s *Session, key, text string) error {
+	c := &s.Command
+	switch key {
+	case "reattach":
+		s.Reattach = Reattach(text)
+		if s.Reattach != ReattachSafe && s.Reattach != ReattachAlways {
+			return fmt.Errorf("reattach %q: must be safe or always", text)
+		}
+		return nil
+	case "key_file":
+		if !filepath.IsAbs(text) {
+			return fmt.Errorf("key_file %q: must be an absolute path", text)
+		}
+		c.KeyFile = text
+		_, err := access.ReadKey(text)
+		return err
+	case "addr":
+		var err error
+		if c.Addr, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("addr %q: must be the IP address of the target's RDMA device", text)
+		}
+		return nil
+	case "timeout", "fast_fail", "heartbeat":
+		var err error
+		if text, err = inSeconds(key, text); err != nil {
+			return err
+		}
+	}
+	if err := options()[key].CheckValue(text); err != nil {
+		return err
+	}
+	n, _ := strconv.ParseUint(text, 10, 32) // of those that are numbers: it is one, and in range
+	number := uint32(n)
+	switch key {
+	case "name":
+		c.Block = text
+	case "port":
+		c.Port = uint16(number)
+	case "timeout":
+		c.Timeout = time.Duration(number) * time.Second
+	case "queues":
+		c.Queues = number
+	case "depth":
+		c.Depth = number
+	case "fast_fail":
+		c.FastFail = time.Duration(number) * time.Second
+	case "heartbeat":
+		c.Heartbeat = &number
+	case "mode":
+		c.Mode = text
+	case "backing":
+		c.Backing = text
+	case "comm":
+		c.Comm = text
+	case "pid":
+		c.PID = number
+	case "op":
+		c.Op = text
+	case "sectors":
+		c.Sectors = text
+	case "key":
+		c.Key = text
+	}
+	return nil
+}
+
+// inSeconds takes a number of seconds, or a duration such as 10m.
+func inSeconds(key, text string) (string, error) {
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil || text == "0":
+		return text, nil // a number, or no value at all: the option tells
+	case d%time.Second != 0:
+		return "", fmt.Errorf("%s %q: must be whole seconds", key, text)
+	}
+	return strconv.FormatInt(int64(d/time.Second), 10), nil
+}

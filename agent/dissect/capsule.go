@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dissect
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Sizes in bytes of what NVMe over fabrics puts in capsules (NVM Express Base Specification).
+const (
+	sqeSize = 64 // submission queue entry: a command
+	cqeSize = 16 // completion queue entry
+)
+
+// Opcodes and SGL descriptors that mean something here.
+const (
+	opcodeFabrics  = 0x7f
+	fabricsConnect = 0x01
+	ioWrite        = 0x01
+	ioRead         = 0x02
+	ioWriteZeroes  = 0x08
+	ioCompare      = 0x05
+
+	sglsOnly  = 0x40 // in flags: the data is described by SGLs
+	sglInside = 0x01 // descriptor: data block, by its offset in the capsule
+	sglKeyed  = 0x4  // descriptor type: address, length, key
+)
+
+var ioNames = map[uint8]string{
+	0x00: "Flush", 0x01: "Write", 0x02: "Read", 0x04: "Write Uncorrectable", 0x05: "Compare", 0x08: "Write Zeroes",
+	0x09: "Dataset Management", 0x0c: "Verify", 0x0d: "Reservation Register", 0x0e: "Reservation Report", 0x11: "Reservation Acquire",
+	0x15: "Reservation Release", 0x19: "Copy", 0x79: "Zone Management Send", 0x7a: "Zone Management Receive", 0x7d: "Zone Append",
+}
+
+var adminNames = map[uint8]string{
+	0x00: "Delete I/O Submission Queue", 0x01: "Create I/O Submission Queue", 0x02: "Get Log Page", 0x04: "Delete I/O Completion Queue",
+	0x05: "Create I/O Completion Queue", 0x06: "Identify", 0x08: "Abort", 0x09: "Set Features", 0x0a: "Get Features",
+	0x0c: "Asynchronous Event Request", 0x0d: "Namespace Management", 0x10: "Firmware Commit", 0x11: "Firmware Image Download",
+	0x14: "Device Self-test", 0x15: "Namespace Attachment", 0x18: "Keep Alive", 0x19: "Directive Send", 0x1a: "Directive Receive",
+	0x80: "Format NVM", 0x81: "Security Send", 0x82: "Security Receive", 0x84: "Sanitize", 0x86: "Get LBA Status",
+}
+
+var fabricsNames = map[uint8]string{
+	0x00: "Property Set", 0x01: "Connect", 0x04: "Property Get", 0x05: "Authentication Send", 0x06: "Authentication Receive", 0x08: "Disconnect",
+}
+
+// nvmeQueue is what is known of a queue: admin commands and I/O commands have the same opcodes.
+type nvmeQueue struct {
+	number int
+	known  bool
+}
+
+// command is a command capsule's.
+type command struct {
+	name    string
+	cid     uint16
+	subject string
+	bytes   int // of data, as its SGL says
+	inline  bool
+	addr    uint64
+	key     uint32 // 0 if the SGL has none
+}
+
+// isCapsule says whether a message begins with a command: SGLs only, not fused, and one of the
+// descriptors that RDMA has.
+func isCapsule(message []byte) bool {
+	if len(message) < sqeSize || message[1] != sglsOnly {
+		return false
+	}
+	descriptor := message[39]
+	return descriptor == sglInside || descriptor>>4 == sglKeyed && descriptor&0xf != 1 || descriptor == 0
+}
+
+// readCommand reads a submission queue entry, which is little-endian. What a Connect says of the
+// queue is noted there.
+func readCommand(b []byte, q *nvmeQueue) (command, error) {
+	if len(b) < sqeSize {
+		return command{}, fmt.Errorf("capsule of %d bytes, a command has %d", len(b), sqeSize)
+	}
+	opcode, kind := b[0], b[4]
+	c := command{cid: binary.LittleEndian.Uint16(b[2:])}
+	switch descriptor := b[39]; {
+	case descriptor>>4 == sglKeyed:
+		c.addr = binary.LittleEndian.Uint64(b[24:])
+		c.bytes = int(b[32]) | int(b[33])<<8 | int(b[34])<<16
+		c.key = binary.LittleEndian.Uint32(b[35:])
+	default:
+		c.bytes, c.inline = int(binary.LittleEndian.Uint32(b[32:])), descriptor == sglInside
+	}
+	c.inline = c.inline && c.bytes > 0
+	nsid := binary.LittleEndian.Uint32(b[4:])
+	switch {
+	case opcode == opcodeFabrics:
+		c.name = nameOf(fabricsNames, kind, "Fabrics command")
+		if kind == fabricsConnect {
+			q.number, q.known = int(binary.LittleEndian.Uint16(b[42:])), true
+			c.subject = fmt.Sprintf("queue %d", q.number)
+		}
+	case q.known && q.number == 0:
+		c.name = nameOf(adminNames, opcode, "admin command")
+		if nsid != 0 {
+			c.subject = fmt.Sprintf("nsid %d", nsid)
+		}
+	default:
+		c.name = nameOf(ioNames, opcode, "command")
+		c.subject = fmt.Sprintf("nsid %d", nsid)
+		switch opcode {
+		case ioRead, ioWrite, ioWriteZeroes, ioCompare:
+			c.subject += fmt.Sprintf(", lba %d", binary.LittleEndian.Uint64(b[40:]))
+		}
+		if opcode == ioWriteZeroes { // of the others bytes are known
+			c.subject += fmt.Sprintf(", %d blocks", int(binary.LittleEndian.Uint16(b[48:]))+1)
+		}
+	}
+	return c, nil
+}
+
+func nameOf(names map[uint8]string, code uint8, what string) string {
+	if name, ok := names[code]; ok {
+		return name
+	}
+	return fmt.Sprintf("%s %#02x", what, code)
+}
+
+// text is what a packet's line says of the command.
+func (c command) text() string {
+	text := fmt.Sprintf("%s cid %d", c.name, c.cid)
+	if c.subject != "" {
+		text += ", " + c.subject
+	}
+	switch {
+	case c.key != 0:
+		text += ", " + memory(uint32(c.bytes), c.addr, c.key)
+	case c.inline:
+		text += fmt.Sprintf(", %d bytes inline", c.bytes)
+	case c.bytes > 0:
+		text += fmt.Sprintf(", %d bytes", c.bytes)
+	}
+	return text
+}
+
+// completion is a response capsule's.
+type completion struct {
+	cid    uint16
+	status string
+}
+
+// readCompletion reads a completion queue entry, which is little-endian.
+func readCompletion(b []byte) (completion, error) {
+	if len(b) < cqeSize {
+		return completion{}, fmt.Errorf("capsule of %d bytes, a completion has %d", len(b), cqeSize)
+	}
+	status := binary.LittleEndian.Uint16(b[14:]) >> 1
+	c := completion{cid: binary.LittleEndian.Uint16(b[12:]), status: "success"}
+	if code := status & 0xff; status&0x7ff != 0 {
+		c.status = fmt.Sprintf("status %#02x of type %d", code, status>>8&7)
+	}
+	return c, nil
+}
+
+func (c completion) text() string { return fmt.Sprintf("completion cid %d: %s", c.cid, c.status) }

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"krping/agent/rdmalink"
+)
+
+// device is an RDMA device.
+type device struct {
+	name  string
+	kind  string // rxe, iwarp, or "" for RoCE and InfiniBand in hardware
+	ports []port
+}
+
+type port struct {
+	number     int
+	state      string // such as "4: ACTIVE"
+	infiniband bool   // not Ethernet
+	netdev     string // of Ethernet, or of IP over InfiniBand
+	gids       []gid
+}
+
+// serves says whether connections through a network device go through the port.
+func (p port) serves(netdev string) bool {
+	return p.netdev == netdev || slices.ContainsFunc(p.gids, func(g gid) bool { return g.netdev == netdev })
+}
+
+// gid is an address of a port. Of RoCE it is made from an address of a network device.
+type gid struct {
+	index  int
+	addr   netip.Addr
+	netdev string
+	kind   string // such as "RoCE v2"
+}
+
+// netdev is a network device.
+type netdev struct {
+	name     string
+	index    int
+	up       bool
+	carrier  bool
+	loopback bool
+	mtu      int
+	gid      netip.Addr // of IP over InfiniBand: its port's
+	addrs    []netip.Prefix
+}
+
+// Kinds of device.
+const (
+	rxe   = "rxe"
+	iwarp = "iwarp"
+)
+
+const infiniband = "/sys/class/infiniband"
+
+func readDevices() ([]device, error) {
+	links, err := rdmalink.List()
+	if err != nil {
+		return nil, err
+	}
+	devices := make([]device, 0, len(links))
+	for _, l := range links {
+		devices = append(devices, readDevice(infiniband, l.Name))
+	}
+	return devices, nil
+}
+
+// readDevice reads what the sysfs class has of a device. An attribute that a device lacks,
+// or that vanishes with it, is left empty.
+func readDevice(class, name string) device {
+	dir := filepath.Join(class, name)
+	d := device{name: name}
+	parent := content(filepath.Join(dir, "parent")) // of Soft-RoCE only
+	switch {
+	case parent != "":
+		d.kind = rxe
+	case strings.HasPrefix(content(filepath.Join(dir, "node_type")), "4:"):
+		d.kind = iwarp
+	}
+	for _, sub := range subdirectories(filepath.Join(dir, "ports")) {
+		p := port{
+			state: content(filepath.Join(sub, "state")), netdev: parent, gids: readGIDs(sub),
+			infiniband: content(filepath.Join(sub, "link_layer")) == "InfiniBand",
+		}
+		p.number, _ = strconv.Atoi(filepath.Base(sub)) // the class has numbers only
+		if i := slices.IndexFunc(p.gids, func(g gid) bool { return g.netdev != "" }); i >= 0 {
+			p.netdev = p.gids[i].netdev
+		}
+		d.ports = append(d.ports, p)
+	}
+	return d
+}
+
+func subdirectories(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var list []string
+	for _, e := range entries {
+		list = append(list, filepath.Join(dir, e.Name()))
+	}
+	return list
+}
+
+func readGIDs(port string) []gid {
+	var gids []gid
+	for _, file := range subdirectories(filepath.Join(port, "gids")) {
+		addr, err := netip.ParseAddr(content(file))
+		if err != nil || addr.IsUnspecified() || isEmptyGID(addr) {
+			continue // a free entry of the table
+		}
+		name := filepath.Base(file)
+		index, _ := strconv.Atoi(name)
+		gids = append(gids, gid{
+			index: index, addr: addr.Unmap(),
+			netdev: content(filepath.Join(port, "gid_attrs/ndevs", name)), kind: content(filepath.Join(port, "gid_attrs/types", name)),
+		})
+	}
+	slices.SortFunc(gids, func(a, b gid) int { return a.index - b.index })
+	return gids
+}
+
+// isEmptyGID says whether it is the default subnet's prefix without an identifier.
+func isEmptyGID(addr netip.Addr) bool { return addr == netip.MustParseAddr("fe80::") }
+
+func readNetdevs() ([]netdev, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list the network devices: %w", err)
+	}
+	var netdevs []netdev
+	for _, l := range links {
+		a := l.Attrs()
+		n := netdev{
+			name: a.Name, index: a.Index, mtu: a.MTU, up: a.RawFlags&unix.IFF_UP != 0,
+			carrier: a.RawFlags&unix.IFF_LOWER_UP != 0, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		}
+		if len(a.HardwareAddr) == 20 { // 4 bytes of flags and queue pair before the GID
+			n.gid = toAddr(net.IP(a.HardwareAddr[4:]))
+		}
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			return nil, fmt.Errorf("list the addresses of %s: %w", a.Name, err)
+		}
+		for _, addr := range addrs {
+			n.addrs = append(n.addrs, prefix(addr))
+		}
+		netdevs = append(netdevs, n)
+	}
+	return netdevs, nil
+}
+
+// nameNetdevs finds the network devices of InfiniBand ports: those with a port's GID in their
+// link-layer address.
+func (h host) nameNetdevs() {
+	for _, d := range h.devices {
+		for i, p := range d.ports {
+			isOf := func(n netdev) bool {
+				return n.gid.IsValid() && slices.ContainsFunc(p.gids, func(g gid) bool { return g.addr == n.gid })
+			}
+			if at := slices.IndexFunc(h.netdevs, isOf); p.netdev == "" && at >= 0 {
+				d.ports[i].netdev = h.netdevs[at].name
+			}
+		}
+	}
+}
+
+func (h host) deviceFindings() []Finding {
+	if len(h.devices) == 0 {
+		return []Finding{h.noDevice()}
+	}
+	var findings []Finding
+	for _, d := range h.devices {
+		for _, p := range d.ports {
+			findings = append(findings, h.portState(d, p))
+		}
+	}
+	return findings
+}
+
+func (h host) noDevice() Finding {
+	f := Finding{Check: "rdma devices", Level: Problem, Found: "this host has no RDMA device", Cause: "no driver of an RDMA NIC is loaded, and no Soft-RoCE device was made"}
+	if space, found := h.spaces.find(namespace.hasDevices); h.spaces.mode == exclusive && found {
+		f.Found = "this network namespace has no RDMA device"
+		f.Cause = fmt.Sprintf("each RDMA device belongs to one network namespace (rdma system: netns exclusive), and the %v has them", space)
+		f.Fix = space.enter() + " krpingctl doctor, and work there; or rdma system set netns shared, once no other namespace is left"
+		return f
+	}
+	f.Fix = h.makeDevice("")
+	return f
+}
+
+// makeDevice returns the command that makes a Soft-RoCE device on a network device, or on the
+// best one if that is "".
+func (h host) makeDevice(on string) string {
+	if on == "" {
+		on = "NETDEV"
+		for _, n := range h.netdevs {
+			if !n.loopback && n.up && n.carrier && len(n.addrs) > 0 {
+				on = n.name
+				break
+			}
+		}
+	}
+	name := "rxe0"
+	for i := 1; slices.ContainsFunc(h.devices, func(d device) bool { return d.name == name }); i++ {
+		name = fmt.Sprintf("rxe%d", i)
+	}
+	return fmt.Sprintf("modprobe rdma_rxe && krpingctl link add %s --netdev %s", name, on)
+}
+
+// portState judges the state of a port.
+func (h host) portState(d device, p port) Finding {
+	where := d.name
+	if len(d.ports) > 1 {
+		where = fmt.Sprintf("%s port %d", d.name, p.number)
+	}
+	_, state, _ := strings.Cut(p.state, ": ")
+	n, known := h.netdev(p.netdev)
+	if state == "ACTIVE" && (!known || n.up) {
+		return ok("rdma devices", "%s%s is %s", where, on(p.netdev), state)
+	}
+	f := Finding{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s%s is %s", where, on(p.netdev), state)}
+	if len(h.devices) > 1 {
+		f.Level = Warning // another may do
+	}
+	switch {
+	case known && !n.up:
+		f.Cause, f.Fix = "its network device is down", "ip link set "+n.name+" up"
+	case known && !n.carrier:
+		f.Cause, f.Fix = n.name+" has no carrier", "check the cable, the transceiver and the switch's port; ethtool "+n.name
+	case p.infiniband && state == "INIT":
+		f.Cause, f.Fix = "no subnet manager has set up the InfiniBand link", "run opensm on one host of the fabric, or on its switch"
+	default:
+		f.Cause, f.Fix = "its link is not up", "check the cable; rdma link show "+d.name
+	}
+	return f
+}
+
+func on(netdev string) string {
+	if netdev == "" {
+		return ""
+	}
+	return " on " + netdev
+}
+
+// gidFindings judges what addresses the ports have.
+func (h host) gidFindings() []Finding {
+	var findings []Finding
+	for _, d := range h.devices {
+		for _, p := range d.ports {
+			if !p.infiniband && d.kind != iwarp { // GIDs of those are not IP addresses
+				findings = append(findings, gidFinding(d, p))
+			}
+		}
+	}
+	return findings
+}
+
+func gidFinding(d device, p port) Finding {
+	var served []string
+	usable := false
+	for _, g := range p.gids {
+		if g.kind != "" && !strings.Contains(g.kind, "v2") {
+			continue // RoCE v1 is not routed, and the same address is there as v2
+		}
+		served = append(served, fmt.Sprintf("%v (GID %d)", g.addr, g.index))
+		usable = usable || !g.addr.IsLinkLocalUnicast()
+	}
+	if usable {
+		return ok("gids", "%s serves %s", d.name, strings.Join(served, ", "))
+	}
+	f := Finding{Check: "gids", Level: Problem, Found: d.name + " serves no address", Cause: p.netdev + " has no IP address, and GIDs are made from those"}
+	if len(served) > 0 {
+		f.Level, f.Found = Warning, d.name+" serves only "+strings.Join(served, ", ")
+		f.Cause = p.netdev + " has only link-local addresses, which need %" + p.netdev + " behind them"
+	}
+	f.Fix = "ip addr add ADDRESS/24 dev " + p.netdev
+	return f
+}
+
+// roceMTU returns how many bytes of data a RoCE packet carries on a network device, by the
+// rule of the kernel's connection manager, or 0 if not even the least fits.
+func roceMTU(mtu int) int {
+	const headers = 96 // GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4
+	for size := 4096; size >= 256; size /= 2 {
+		if mtu-headers >= size {
+			return size
+		}
+	}
+	return 0
+}
+
+// mtuFindings judges the MTU of the network devices below RoCE ports.
+func (h host) mtuFindings() []Finding {
+	var findings []Finding
+	for _, d := range h.devices {
+		for _, p := range d.ports {
+			if n, known := h.netdev(p.netdev); known && !p.infiniband && d.kind != iwarp {
+				findings = append(findings, mtuFinding(d.name, n))
+			}
+		}
+	}
+	return findings
+}
+
+func mtuFinding(device string, n netdev) Finding {
+	f := Finding{Check: "mtu", Fix: "ip link set " + n.name + " mtu 4300; or more, on both hosts, if the switches between carry it"}
+	size := roceMTU(n.mtu)
+	f.Found = fmt.Sprintf("%s has MTU %d: RoCE packets of %s carry %d bytes", n.name, n.mtu, device, size)
+	switch {
+	case size == 0:
+		f.Level, f.Found = Problem, fmt.Sprintf("%s has MTU %d: not even a RoCE packet of 256 bytes fits", n.name, n.mtu)
+		f.Cause = "RoCE needs 352 at least"
+		f.Fix = "ip link set " + n.name + " mtu 1500"
+	case size < 1024:
+		f.Level, f.Cause = Warning, "the MTU is less than Ethernet's 1500"
+		f.Fix = "ip link set " + n.name + " mtu 1500"
+	case size < 4096:
+		f.Level, f.Cause = Note, "4096 need an MTU of 4192: large transfers are faster then"
+	default:
+		return ok("mtu", "%s", f.Found)
+	}
+	return f
+}

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
+)
+
+const rocePort = 4791
+
+// ruleset is a table of the firewall.
+type ruleset struct {
+	table  *nftables.Table
+	chains []*nftables.Chain
+	rules  map[string][]*nftables.Rule      // by the chain's name
+	sets   map[string]*nftables.Set         // by name
+	elems  map[string][]nftables.SetElement // by the set's name
+}
+
+// readFirewall reads the tables that see packets of IPv4 or IPv6. iptables-nft keeps its
+// rules there, too.
+func readFirewall() ([]ruleset, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("ask for the firewall's rules: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return nil, fmt.Errorf("list the firewall's tables: %w", err)
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list the firewall's chains: %w", err)
+	}
+	var sets []ruleset
+	for _, table := range tables {
+		if !slices.Contains([]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}, table.Family) {
+			continue
+		}
+		r := ruleset{table: table, rules: map[string][]*nftables.Rule{}, sets: map[string]*nftables.Set{}, elems: map[string][]nftables.SetElement{}}
+		for _, c := range chains {
+			if c.Table.Name != table.Name || c.Table.Family != table.Family {
+				continue
+			}
+			r.chains = append(r.chains, c)
+			if r.rules[c.Name], err = conn.GetRules(table, c); err != nil {
+				return nil, fmt.Errorf("list the rules of the firewall's chain %s: %w", c.Name, err)
+			}
+		}
+		named, _ := conn.GetSets(table) // of one that cannot be read, anything may be an element
+		for _, s := range named {
+			if r.elems[s.Name], err = conn.GetSetElements(s); err == nil {
+				r.sets[s.Name] = s
+			}
+		}
+		sets = append(sets, r)
+	}
+	return sets, nil
+}
+
+// packet is what the rules are asked about: UDP to port 4791, between the RDMA device's
+// network device and another host. The firewall takes each for the first of its flow,
+// because packets of the other direction have another source port.
+type packet struct {
+	netdev   netdev
+	outgoing bool
+	ipv6     bool
+	from, to netip.Addr // if they are valid
+}
+
+// firewallFindings judges whether packets of the Soft-RoCE devices pass. Those of hardware
+// bypass the host's firewall. It also says whether packets that are sent may be dropped: the
+// driver does not give up on those, and a command that waits for it cannot be killed until
+// the rule is gone.
+func (h host) firewallFindings(o Options) (findings []Finding, lost bool) {
+	var on []netdev
+	for _, d := range h.devices {
+		for _, p := range d.ports {
+			if n, known := h.netdev(p.netdev); known && d.kind == rxe {
+				on = append(on, n)
+			}
+		}
+	}
+	if len(on) == 0 {
+		return nil, false
+	}
+	tables, err := readFirewall()
+	if err != nil {
+		return []Finding{unchecked("firewall", err)}, false
+	}
+	for _, n := range on {
+		lost = lost || losesSent(tables, packetsOf(n, o))
+		if packets := packetsOf(n, o); len(packets) > 0 {
+			findings = append(findings, firewallFinding(tables, n, packets))
+		}
+	}
+	if legacy := content("/proc/net/ip_tables_names") + content("/proc/net/ip6_tables_names"); legacy != "" {
+		findings = append(findings, Finding{
+			Check: "firewall", Level: Note, Found: "tables of the old iptables are in use",
+			Cause: "their rules are not looked at here", Fix: "iptables-legacy-save | grep -E 'DROP|REJECT'; iptables-legacy -I INPUT -p udp --dport 4791 -j ACCEPT",
+		})
+	}
+	return findings, lost
+}
+
+func losesSent(tables []ruleset, packets []packet) bool {
+	return slices.ContainsFunc(packets, func(p packet) bool {
+		return p.outgoing && slices.ContainsFunc(tables, func(t ruleset) bool { return t.judge(p) != nil })
+	})
+}
+
+// packetsOf returns the packets that have to pass: over the peer's protocol, or over those
+// that the network device has an address of.
+func packetsOf(n netdev, o Options) []packet {
+	var packets []packet
+	for _, ipv6 := range []bool{false, true} {
+		wanted := slices.ContainsFunc(n.addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == ipv6 && !p.Addr().IsLinkLocalUnicast() })
+		if o.Peer.IsValid() {
+			wanted = o.Peer.Unmap().Is6() == ipv6
+		}
+		if !wanted {
+			continue
+		}
+		own := o.Addr
+		if own.IsValid() && own.Unmap().Is6() != ipv6 {
+			own = netip.Addr{}
+		}
+		packets = append(packets,
+			packet{netdev: n, ipv6: ipv6, from: o.Peer, to: own},
+			packet{netdev: n, ipv6: ipv6, from: own, to: o.Peer, outgoing: true})
+	}
+	return packets
+}
+
+func firewallFinding(tables []ruleset, n netdev, packets []packet) Finding {
+	var unsure *Finding
+	for _, p := range packets {
+		for _, t := range tables {
+			f := t.judge(p)
+			if f != nil && f.Level == Problem {
+				return *f
+			}
+			if f != nil && unsure == nil {
+				unsure = f
+			}
+		}
+	}
+	if unsure != nil {
+		return *unsure
+	}
+	return ok("firewall", "RoCE (UDP port %d) passes on %s", rocePort, n.name)
+}
+
+// judge returns what is wrong for the packet, or nil.
+func (r ruleset) judge(p packet) *Finding {
+	if r.table.Family == nftables.TableFamilyIPv4 && p.ipv6 || r.table.Family == nftables.TableFamilyIPv6 && !p.ipv6 {
+		return nil
+	}
+	hooks, direction := []nftables.ChainHook{*nftables.ChainHookPrerouting, *nftables.ChainHookInput}, "from"
+	if p.outgoing {
+		hooks, direction = []nftables.ChainHook{*nftables.ChainHookOutput, *nftables.ChainHookPostrouting}, "to"
+	}
+	for _, c := range r.chains {
+		if c.Hooknum == nil || !slices.Contains(hooks, *c.Hooknum) {
+			continue
+		}
+		w := walk{ruleset: r, packet: p}
+		end := w.chain(c.Name, true, 0)
+		if end == passes && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+			end, w.where = drops, "the policy drops what no rule accepts"
+		}
+		if end != drops && w.mayDrop == "" {
+			continue
+		}
+		place := fmt.Sprintf("table %s %s, chain %s", family(r.table), r.table.Name, c.Name)
+		f := &Finding{
+			Check: "firewall", Level: Problem,
+			Found: fmt.Sprintf("the firewall drops RoCE (UDP port %d, %s) %s other hosts on %s", rocePort, p.protocol(), direction, p.netdev.name),
+			Cause: fmt.Sprintf("%s: %s", place, w.where),
+			Fix:   r.allow(c),
+		}
+		if end != drops || w.mayAccept {
+			f.Level = Warning
+			f.Found = strings.Replace(f.Found, "drops", "may drop", 1)
+		}
+		if end != drops {
+			f.Cause = fmt.Sprintf("%s: %s", place, w.mayDrop)
+		}
+		return f
+	}
+	return nil
+}
+
+func family(t *nftables.Table) string {
+	switch t.Family {
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	}
+	return "inet"
+}
+
+// allow returns the command that lets RoCE pass the chain, in the words of what manages it.
+func (r ruleset) allow(c *nftables.Chain) string {
+	program := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family(r.table)]
+	switch {
+	case r.table.Name == "firewalld":
+		return "firewall-cmd --permanent --add-port=4791/udp && firewall-cmd --reload"
+	case r.rules["ufw-user-input"] != nil, r.rules["ufw6-user-input"] != nil:
+		return "ufw allow 4791/udp"
+	case program != "" && (c.Name == "INPUT" || c.Name == "OUTPUT"):
+		return fmt.Sprintf("%s -t %s -I %s -p udp --dport 4791 -j ACCEPT", program, r.table.Name, c.Name)
+	}
+	return fmt.Sprintf("nft insert rule %s %s %s udp dport 4791 accept", family(r.table), r.table.Name, c.Name)
+}
+
+// verdict is how a chain ends for a packet.
+type verdict int
+
+const (
+	passes verdict = iota // it goes on, to the policy in the end
+	accepts
+	drops
+)
+
+// walk follows a packet through a chain and those that it jumps to.
+type walk struct {
+	ruleset
+	packet
+	where     string // the rule that dropped it
+	mayAccept bool   // a rule that may match accepts it
+	mayDrop   string // a rule that may match, and asks for the port, drops it
+}
+
+const maxJumps = 16 // as many as the kernel allows
+
+func (w *walk) chain(name string, sure bool, depth int) verdict {
+	if depth > maxJumps {
+		return passes
+	}
+	for _, rule := range w.rules[name] {
+		m := w.match(rule.Exprs)
+		if m.matches == no {
+			continue
+		}
+		certain := sure && m.matches == yes
+		switch m.kind {
+		case expr.VerdictJump, expr.VerdictGoto:
+			if end := w.chain(m.target, certain, depth+1); certain && end != passes {
+				return end
+			}
+			if certain && m.kind == expr.VerdictGoto {
+				return passes
+			}
+		case expr.VerdictReturn:
+			if certain {
+				return passes
+			}
+		case expr.VerdictAccept:
+			if certain {
+				return accepts
+			}
+			w.mayAccept = true
+		case expr.VerdictDrop:
+			where := fmt.Sprintf("rule %d", rule.Handle)
+			if depth > 0 {
+				where += " in chain " + name
+			}
+			if certain {
+				w.where = where
+				return drops
+			}
+			if m.named {
+				w.mayDrop = where
+			}
+		}
+	}
+	return passes
+}
+
+// certainty is whether a rule matches.
+type certainty int
+
+const (
+	no certainty = iota
+	maybe
+	yes
+)
+
+// match is what a rule does with a packet.
+type match struct {
+	matches certainty
+	named   bool // it asks for the port
+	kind    expr.VerdictKind
+	target  string // of a jump
+}
+
+// match evaluates a rule. What it asks and the packet does not tell, it may match.
+func (w *walk) match(exprs []expr.Any) match {
+	m := match{matches: yes, kind: expr.VerdictContinue}
+	registers := map[uint32][]byte{} // nil: unknown
+	and := func(c certainty) { m.matches = min(m.matches, c) }
+	for _, e := range exprs {
+		switch e := e.(type) {
+		case *expr.Meta:
+			if !e.SourceRegister {
+				registers[e.Register] = w.meta(e.Key)
+			}
+		case *expr.Payload:
+			registers[e.DestRegister] = w.payload(e)
+			m.named = m.named || isPort(e)
+		case *expr.Ct:
+			registers[e.Register] = nil
+			if e.Key == expr.CtKeySTATE {
+				registers[e.Register] = binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW)
+			}
+		case *expr.Bitwise:
+			registers[e.DestRegister] = mask(registers[e.SourceRegister], e.Mask, e.Xor)
+		case *expr.Cmp:
+			and(compare(registers[e.Register], e.Op, e.Data))
+		case *expr.Range:
+			and(within(registers[e.Register], e))
+		case *expr.Lookup:
+			c, v := w.lookup(registers[e.SourceRegister], e)
+			and(c)
+			w.mayAccept = w.mayAccept || e.IsDestRegSet && m.matches == maybe
+			if v != nil {
+				m.kind, m.target = v.Kind, v.Chain
+			}
+		case *expr.Match:
+			and(xtMatch(e))
+			m.named = m.named || e.Name == "udp"
+		case *expr.Verdict:
+			m.kind, m.target = e.Kind, e.Chain
+		case *expr.Reject:
+			m.kind = expr.VerdictDrop
+		case *expr.Target:
+			if e.Name == "REJECT" || e.Name == "DROP" {
+				m.kind = expr.VerdictDrop
+			}
+		case *expr.Counter, *expr.Log, *expr.Notrack, *expr.Immediate, *expr.Objref:
+		default:
+			and(maybe)
+		}
+	}
+	return m
+}
+
+func (p packet) protocol() string {
+	if p.ipv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// meta returns what a packet's circumstances are, or nil.
+func (p packet) meta(key expr.MetaKey) []byte {
+	const ipv4, ipv6 = unix.NFPROTO_IPV4, unix.NFPROTO_IPV6
+	name, index := make([]byte, unix.IFNAMSIZ), binary.NativeEndian.AppendUint32(nil, uint32(p.netdev.index))
+	copy(name, p.netdev.name)
+	switch {
+	case key == expr.MetaKeyL4PROTO:
+		return []byte{unix.IPPROTO_UDP}
+	case key == expr.MetaKeyNFPROTO && p.ipv6:
+		return []byte{ipv6}
+	case key == expr.MetaKeyNFPROTO:
+		return []byte{ipv4}
+	case key == expr.MetaKeyIIFNAME && !p.outgoing, key == expr.MetaKeyOIFNAME && p.outgoing:
+		return name
+	case key == expr.MetaKeyIIF && !p.outgoing, key == expr.MetaKeyOIF && p.outgoing:
+		return index
+	}
+	return nil
+}
+
+func isPort(e *expr.Payload) bool {
+	return e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2
+}
+
+// payload returns the bytes of a packet's headers, or nil.
+func (p packet) payload(e *expr.Payload) []byte {
+	if isPort(e) {
+		return binary.BigEndian.AppendUint16(nil, rocePort)
+	}
+	if e.Base != expr.PayloadBaseNetworkHeader {
+		return nil
+	}
+	protocol, source, size := uint32(9), uint32(12), uint32(4)
+	if p.ipv6 {
+		protocol, source, size = 6, 8, 16
+	}
+	switch {
+	case e.Offset == protocol && e.Len == 1:
+		return []byte{unix.IPPROTO_UDP}
+	case e.Offset == source && e.Len <= size:
+		return address(p.from, e.Len)
+	case e.Offset == source+size && e.Len <= size:
+		return address(p.to, e.Len)
+	}
+	return nil
+}
+
+// address returns the first bytes of an address, or nil if it is not valid.
+func address(a netip.Addr, n uint32) []byte {
+	if b := a.Unmap().AsSlice(); len(b) >= int(n) {
+		return b[:n]
+	}
+	return nil
+}
+
+func mask(value, mask, xor []byte) []byte {
+	if value == nil || len(mask) > len(value) || len(xor) > len(value) {
+		return nil
+	}
+	result := bytes.Clone(value[:len(mask)])
+	for i := range result {
+		result[i] &= mask[i]
+		if i < len(xor) {
+			result[i] ^= xor[i]
+		}
+	}
+	return result
+}
+
+func holds(condition bool) certainty {
+	if condition {
+		return yes
+	}
+	return no
+}
+
+func compare(value []byte, op expr.CmpOp, with []byte) certainty {
+	if value == nil || len(value) < len(with) {
+		return maybe
+	}
+	order := bytes.Compare(value[:len(with)], with)
+	switch op {
+	case expr.CmpOpEq:
+		return holds(order == 0)
+	case expr.CmpOpNeq:
+		return holds(order != 0)
+	case expr.CmpOpLt:
+		return holds(order < 0)
+	case expr.CmpOpLte:
+		return holds(order <= 0)
+	case expr.CmpOpGt:
+		return holds(order > 0)
+	case expr.CmpOpGte:
+		return holds(order >= 0)
+	}
+	return maybe
+}
+
+func within(value []byte, r *expr.Range) certainty {
+	inside := min(compare(value, expr.CmpOpGte, r.FromData), compare(value, expr.CmpOpLte, r.ToData))
+	if inside == maybe || r.Op == expr.CmpOpEq {
+		return inside
+	}
+	return holds(inside == no)
+}
+
+// lookup asks a set, or a map of verdicts.
+func (w *walk) lookup(value []byte, l *expr.Lookup) (certainty, *expr.Verdict) {
+	set := w.sets[l.SetName]
+	if value == nil || set == nil || l.IsDestRegSet && !isVerdictMap(set) {
+		return maybe, nil
+	}
+	var found *nftables.SetElement
+	elems := slices.Clone(w.elems[l.SetName])
+	slices.SortFunc(elems, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
+	for i, e := range elems {
+		if len(e.Key) != len(value) {
+			return maybe, nil // of several fields
+		}
+		if order := bytes.Compare(e.Key, value); order == 0 || order < 0 && set.Interval {
+			found = &elems[i]
+		}
+	}
+	if found != nil && found.IntervalEnd {
+		found = nil
+	}
+	if found == nil || l.Invert {
+		return holds((found != nil) != l.Invert), nil
+	}
+	return yes, elementVerdict(found.Val)
+}
+
+// isVerdictMap says whether a set maps to verdicts. nftables' reader puts the type of what it
+// maps to in place of its keys'.
+func isVerdictMap(s *nftables.Set) bool {
+	return s.IsMap && s.KeyType.Name == nftables.TypeVerdict.Name
+}
+
+// elementVerdict reads the verdict of a map's element, or returns nil.
+func elementVerdict(value []byte) *expr.Verdict {
+	var v *expr.Verdict
+	attributes(value, func(kind uint16, data []byte) {
+		switch {
+		case kind == unix.NFTA_VERDICT_CODE && len(data) == 4:
+			v = &expr.Verdict{Kind: expr.VerdictKind(int32(binary.BigEndian.Uint32(data)))}
+		case kind == unix.NFTA_VERDICT_CHAIN && v != nil:
+			v.Chain = unix.ByteSliceToString(data)
+		}
+	})
+	return v
+}
+
+// xtMatch evaluates a match of iptables.
+func xtMatch(e *expr.Match) certainty {
+	switch info := e.Info.(type) {
+	case *xt.Udp:
+		inside := info.DstPorts[0] <= rocePort && rocePort <= info.DstPorts[1]
+		if inside == (info.InvFlags&xt.UdpInvDestPorts != 0) {
+			return no
+		}
+		if info.SrcPorts[0] == 0 && info.SrcPorts[1] == 0xffff && info.InvFlags&xt.UdpInvSrcPorts == 0 {
+			return yes
+		}
+		return maybe
+	case *xt.Tcp:
+		return no
+	case *xt.Comment:
+		return yes
+	}
+	return maybe
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const krping = "rdma_krping"
+
+// modules is what is known of the kernel's modules.
+type modules struct {
+	release    string          // of the kernel, as uname -r
+	ubuntu     bool            // which has some drivers in a package of their own
+	installed  map[string]bool // or built in; nil if that is not known
+	loaded     map[string]bool // or built in, if it shows in /sys/module
+	headers    bool            // to build modules are there
+	version    string          // of rdma_krping, if it is loaded
+	taint      string          // its letters, as /sys/module has them
+	signedOnly bool            // modules without a trusted signature are refused
+}
+
+func readModules() (modules, error) {
+	var m modules
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return m, fmt.Errorf("uname: %w", err)
+	}
+	m.release = unix.ByteSliceToString(uts.Release[:])
+	m.ubuntu = isUbuntu(content("/etc/os-release"))
+	dir := filepath.Join("/lib/modules", m.release)
+	m.headers = exists(filepath.Join(dir, "build", "Makefile"))
+	m.version, m.taint = content("/sys/module/"+krping+"/version"), content("/sys/module/"+krping+"/taint")
+	m.signedOnly = content("/sys/module/module/parameters/sig_enforce") == "Y" || isLockedDown(content("/sys/kernel/security/lockdown"))
+	m.loaded = map[string]bool{}
+	entries, err := os.ReadDir("/sys/module")
+	if err != nil {
+		return m, fmt.Errorf("list the loaded modules: %w", err)
+	}
+	for _, e := range entries {
+		m.loaded[e.Name()] = true
+	}
+	if list := content(filepath.Join(dir, "modules.dep")); list != "" {
+		m.installed = parseModuleList(list + "\n" + content(filepath.Join(dir, "modules.builtin")))
+	}
+	return m, nil
+}
+
+// content returns a small file's text, or "" if it cannot be read.
+func content(name string) string {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// parseModuleList reads the text of modules.dep or modules.builtin: a path a line, which a
+// colon and other paths may follow.
+func parseModuleList(text string) map[string]bool {
+	names := map[string]bool{}
+	for line := range strings.Lines(text) {
+		file, _, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name, _, found := strings.Cut(path.Base(file), ".ko"); found {
+			names[strings.ReplaceAll(name, "-", "_")] = true
+		}
+	}
+	return names
+}
+
+func isUbuntu(osRelease string) bool {
+	for line := range strings.Lines(osRelease) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if (key == "ID" || key == "ID_LIKE") && strings.Contains(value, "ubuntu") {
+			return true
+		}
+	}
+	return false
+}
+
+// isLockedDown reads /sys/kernel/security/lockdown: "none [integrity] confidentiality".
+func isLockedDown(text string) bool {
+	return strings.Contains(text, "[") && !strings.Contains(text, "[none]")
+}
+
+// supported says whether rdma_krping can be built for the kernel: 6.1 to 6.4, and 6.11 and
+// later, as kmod/compat.h has it.
+func supported(release string) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
+		return true // let the compiler say
+	}
+	return major > 6 || major == 6 && (minor >= 1 && minor <= 4 || minor >= 11)
+}
+
+func (m modules) findings() []Finding {
+	if m.loaded == nil {
+		return nil
+	}
+	findings := []Finding{m.own()}
+	if m.signedOnly && !m.loaded[krping] {
+		findings = append(findings, Finding{
+			Check: "module signature", Level: Warning, Found: "this kernel loads only modules with a signature that it trusts",
+			Cause: "secure boot, lockdown or module.sig_enforce; insmod then fails with \"Key was rejected\" or \"Operation not permitted\"",
+			Fix:   fmt.Sprintf("/lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko, after mokutil --import CERT and a reboot", m.release),
+		})
+	}
+	return append(findings, m.drivers()...)
+}
+
+// own judges the project's own module.
+func (m modules) own() Finding {
+	f := Finding{Check: "module", Level: Problem, Found: krping + " is not loaded"}
+	const load = "modprobe -a rdma_cm libcrc32c && insmod kmod/rdma_krping.ko"
+	switch {
+	case m.loaded[krping] && strings.Contains(m.taint, "F"):
+		f.Level, f.Found = Warning, krping+" "+m.version+" is loaded by force"
+		f.Cause, f.Fix = "it was built for another kernel", "rmmod rdma_krping; make -C kmod clean modules && "+load
+	case m.loaded[krping]:
+		return ok("module", "%s %s is loaded%s", krping, m.version, explainTaint(m.taint))
+	case m.installed[krping]:
+		f.Cause, f.Fix = "it is installed, but nothing has loaded it since the host booted", "modprobe rdma_krping"
+	case !supported(m.release):
+		f.Cause = fmt.Sprintf("it is not installed, and cannot be built for kernel %s: only for 6.1 to 6.4, and 6.11 and later", m.release)
+		f.Fix = "boot a kernel of those; or use krping-bridge here, which needs no module"
+	case !m.headers:
+		f.Cause = "it is not installed for kernel " + m.release + ", nor are the headers to build it"
+		f.Fix = fmt.Sprintf("apt install linux-headers-%s && make -C kmod modules && %s", m.release, load)
+	default:
+		f.Cause = "it is not installed for kernel " + m.release
+		f.Fix = "make -C kmod modules && " + load
+	}
+	return f
+}
+
+// explainTaint says what the letters of /sys/module/NAME/taint mean that a user may wonder about.
+func explainTaint(letters string) string {
+	text := ""
+	if strings.Contains(letters, "O") {
+		text += ", built outside the kernel's tree"
+	}
+	if strings.Contains(letters, "E") {
+		text += ", without a signature"
+	}
+	return text
+}
+
+// drivers judges the kernel's own modules that the project needs.
+func (m modules) drivers() []Finding {
+	if m.installed == nil {
+		return []Finding{{
+			Check: "drivers", Level: Warning, Found: "the modules of kernel " + m.release + " are not known",
+			Cause: "/lib/modules/" + m.release + "/modules.dep is not there: the kernel's package is not installed here, or this is a container",
+			Fix:   "install the package of the kernel, then depmod -a",
+		}}
+	}
+	missing := func(names ...string) []string {
+		var list []string
+		for _, name := range names {
+			if !m.installed[name] && !m.loaded[name] {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	core, soft := missing("ib_core", "rdma_cm"), missing("ib_uverbs", "rdma_ucm", "rdma_rxe")
+	if all := append(core, soft...); len(all) > 0 {
+		f := Finding{Check: "drivers", Level: Warning, Found: "this kernel has no " + strings.Join(all, ", no ")}
+		if len(core) > 0 {
+			f.Level = Problem
+		}
+		f.Cause, f.Fix = m.explainMissing()
+		return []Finding{f}
+	}
+	if !m.loaded["rdma_ucm"] || !m.loaded["ib_uverbs"] {
+		return []Finding{{
+			Check: "drivers", Level: Note, Found: "rdma_ucm and ib_uverbs are not both loaded",
+			Cause: "programs in user space need them: krping-bridge, rping, ibv_devinfo",
+			Fix:   "modprobe -a rdma_ucm ib_uverbs",
+		}}
+	}
+	return []Finding{ok("drivers", "rdma_ucm and ib_uverbs are loaded, for krping-bridge")}
+}
+
+func (m modules) explainMissing() (cause, fix string) {
+	switch {
+	case m.ubuntu:
+		return "Ubuntu has them in a package that is not installed", "apt install linux-modules-extra-" + m.release
+	case strings.Contains(m.release, "-cloud-"):
+		return "a kernel for clouds lacks them", "apt install linux-image-amd64 && reboot"
+	}
+	return "it was built without CONFIG_INFINIBAND, CONFIG_INFINIBAND_ADDR_TRANS, CONFIG_INFINIBAND_USER_ACCESS or CONFIG_RDMA_RXE", "boot a kernel that has them"
+}

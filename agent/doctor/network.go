@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// route is the way to the peer.
+type route struct {
+	netdev  string
+	local   bool       // the peer is this host
+	source  netip.Addr // of packets, by default
+	gateway netip.Addr // if it is valid, the next hop
+	mtu     int        // if the route has one of its own
+	err     error
+}
+
+func (h host) readRoute(peer netip.Addr) route {
+	if peer.Zone() != "" {
+		return route{netdev: peer.Zone()}
+	}
+	routes, err := netlink.RouteGet(peer.Unmap().AsSlice())
+	if err != nil || len(routes) == 0 {
+		return route{err: err}
+	}
+	r := routes[0]
+	way := route{local: r.Type == unix.RTN_LOCAL, mtu: r.MTU, source: toAddr(r.Src), gateway: toAddr(r.Gw)}
+	if i := slices.IndexFunc(h.netdevs, func(n netdev) bool { return n.index == r.LinkIndex }); i >= 0 {
+		way.netdev = h.netdevs[i].name
+	}
+	return way
+}
+
+// routeFindings judges the way to the peer: its route, its next hop, its MTU.
+func (h host) routeFindings(o Options) []Finding {
+	r := h.readRoute(o.Peer)
+	findings := []Finding{h.routeFinding(o, r)}
+	if r.err != nil || r.local {
+		return findings
+	}
+	hop := o.Peer
+	if r.gateway.IsValid() {
+		hop = r.gateway
+	}
+	state, err := resolve(hop, o.Peer, r.netdev)
+	if err != nil {
+		return append(findings, unchecked("neighbour", err))
+	}
+	findings = append(findings, neighbourFinding(hop, r.netdev, state))
+	return append(findings, h.pathFindings(o.Peer, r.netdev)...)
+}
+
+func (h host) routeFinding(o Options, r route) Finding {
+	f := Finding{Check: "route", Level: Problem}
+	if r.err != nil {
+		f.Found, f.Cause = fmt.Sprintf("no route to %v", o.Peer), r.err.Error()
+		f.Fix = fmt.Sprintf("ip route add %v dev NETDEV; or an address in its network: ip addr add ADDRESS/PREFIX dev NETDEV", o.Peer)
+		return f
+	}
+	if r.local {
+		return ok("route", "%v is this host", o.Peer)
+	}
+	carries := func(d device) bool {
+		return slices.ContainsFunc(d.ports, func(p port) bool { return p.serves(r.netdev) })
+	}
+	i := slices.IndexFunc(h.devices, carries)
+	if i < 0 {
+		f.Found = fmt.Sprintf("the route to %v is through %s, which has no RDMA device", o.Peer, r.netdev)
+		f.Cause, f.Fix = "the connection manager takes the RDMA device of the route's network device", h.makeDevice(r.netdev)
+		if len(h.devices) > 0 && len(h.devices[0].ports) > 0 && h.devices[0].ports[0].netdev != "" {
+			f.Fix += fmt.Sprintf("; or ip route add %v dev %s", o.Peer, h.devices[0].ports[0].netdev)
+		}
+		return f
+	}
+	if n, known := h.netdev(r.netdev); known && o.Addr.IsValid() && !hasAddress(n.addrs, o.Addr.Unmap().WithZone("")) {
+		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v is through %s, which has not %v", o.Peer, r.netdev, o.Addr)
+		f.Cause = "connections to the peer come from another address than the one given"
+		f.Fix = fmt.Sprintf("ip route add %v src %v dev the network device of %v", o.Peer, o.Addr, o.Addr)
+		return f
+	}
+	if n, known := h.netdev(r.netdev); known && r.mtu != 0 && roceMTU(r.mtu) < roceMTU(n.mtu) {
+		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v has MTU %d, but RoCE packets follow the %d of %s", o.Peer, r.mtu, n.mtu, r.netdev)
+		f.Cause, f.Fix = "RoCE packets are not split on the way: large ones are lost", fmt.Sprintf("ip link set %s mtu %d", r.netdev, r.mtu)
+		return f
+	}
+	through := ""
+	if r.gateway.IsValid() {
+		through = fmt.Sprintf(" by %v", r.gateway)
+	}
+	return ok("route", "to %v through %s%s, RDMA device %s", o.Peer, r.netdev, through, h.devices[i].name)
+}
+
+// resolve provokes a look-up of the next hop's link-layer address and returns the state of
+// its entry: a NUD_ constant of netlink, NUD_NONE if there is no entry.
+func resolve(hop, peer netip.Addr, netdev string) (int, error) {
+	link, err := netlink.LinkByName(netdev)
+	if err != nil {
+		return 0, fmt.Errorf("network device %s: %w", netdev, err)
+	}
+	const discard = 9
+	if conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, discard))); err == nil {
+		_, _ = conn.Write([]byte{0}) // only to provoke the look-up
+		_ = conn.Close()
+	}
+	bare := hop.Unmap().WithZone("")
+	for deadline := time.Now().Add(4 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		entries, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return 0, fmt.Errorf("list the neighbours on %s: %w", netdev, err)
+		}
+		state := netlink.NUD_NONE
+		for _, e := range entries {
+			if toAddr(e.IP) == bare {
+				state = e.State
+			}
+		}
+		if state != netlink.NUD_INCOMPLETE || time.Now().After(deadline) {
+			return state, nil
+		}
+	}
+}
+
+func neighbourFinding(hop netip.Addr, netdev string, state int) Finding {
+	switch {
+	case state&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY|netlink.NUD_PROBE) != 0:
+		return ok("neighbour", "%v answers on %s", hop, netdev)
+	case state&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0:
+		return ok("neighbour", "%v on %s needs no look-up", hop, netdev)
+	case state == netlink.NUD_NONE:
+		return Finding{
+			Check: "neighbour", Level: Warning, Found: fmt.Sprintf("%s has no entry for %v", netdev, hop),
+			Cause: "no packet could be sent there", Fix: fmt.Sprintf("ping -c 1 -I %s %v", netdev, hop),
+		}
+	}
+	return Finding{
+		Check: "neighbour", Level: Problem, Found: fmt.Sprintf("%v does not answer on %s", hop, netdev),
+		Cause: "no host there has the address, its network device is down, or a switch or VLAN is between",
+		Fix:   fmt.Sprintf("on the peer: ip addr, ip link set NETDEV up; then here: ip neigh flush dev %s", netdev),
+	}
+}

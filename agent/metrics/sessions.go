@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"krping/proc"
+)
+
+// A session is named by its volume, and by what this host is in it: client, or target of a volume that
+// it serves.
+func sessionDesc(name, help string, more ...string) *prometheus.Desc {
+	return desc("session_"+name, help, append([]string{"session", "role"}, more...)...)
+}
+
+func tapDesc(name, help string, more ...string) *prometheus.Desc {
+	return desc("tap_"+name, help, append([]string{"session"}, more...)...)
+}
+
+var (
+	sessionInfo   = sessionDesc("info", "A block session, or a volume that is served.", "mode", "device", "peer", "rdma_device", "backing")
+	sessionState  = sessionDesc("state", "State of a session: 1 for the one that it is in.", "state")
+	sessionMirror = sessionDesc("mirror_state", "State of a mirror: 1 for the one that it is in.", "state")
+	sessionOps    = sessionDesc("ops_total", "Commands that were carried out.", "op")
+	sessionBytes  = sessionDesc("bytes_total", "Bytes of data that were read and written.", "op")
+
+	tapDrops = tapDesc("drops_total", "Requests of a tap that were not forwarded, by reason.", "reason")
+)
+
+// figures are the values of a session that need no more labels.
+var figures = []struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	roles string // those that have it; "": both
+	value func(proc.Session) uint64
+}{
+	{sessionDesc("size_bytes", "Size of the volume."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Size }},
+	{sessionDesc("queues", "Connections."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Queues }},
+	{sessionDesc("queue_depth", "Requests that may be in flight on a connection."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Depth }},
+	{sessionDesc("inflight", "Requests in flight."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Inflight }},
+	{sessionDesc("messages_total", "Messages sent."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.Messages }},
+	{sessionDesc("errors_total", "Requests that failed."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.Errors }},
+	{sessionDesc("crc_errors_total", "Requests whose data did not match its checksum."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.CRCErrors }},
+	{sessionDesc("retries_total", "Requests that were sent again."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Retries }},
+	{sessionDesc("reconnects_total", "Times that a lost target was connected again."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Reconnects }},
+	{sessionDesc("stalls_total", "Requests that found no free message and waited."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Stalls }},
+	{sessionDesc("connections_total", "Connections that were accepted."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Connections }},
+	{sessionDesc("rejected_total", "Clients that were refused: no key, a wrong one, an address that is not allowed, too many."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Rejected }},
+	{sessionDesc("violations_total", "Connections that were ended for a breach of the protocol."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Violations }},
+}
+
+var sessionDirty = sessionDesc("dirty_bytes", "Size of the chunks that the target lacks (sessions with a backing).")
+
+// tapFigures are the values of a tap.
+var tapFigures = []struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(proc.Tap) uint64
+}{
+	{tapDesc("forwarded_total", "Requests that were forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Forwarded }},
+	{tapDesc("forwarded_bytes_total", "Bytes that were forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.ForwardedBytes }},
+	{tapDesc("skipped_total", "Requests that did not match the filter."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Skipped }},
+	{tapDesc("dropped_bytes_total", "Bytes that were not forwarded."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.DroppedBytes }},
+	{tapDesc("mismatches_total", "Reads of which the target has other data."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Mismatches }},
+	{tapDesc("unchecked_total", "Reads that could not be compared with the target's."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Unchecked }},
+	{tapDesc("queued", "Copies that the target has not answered."), prometheus.GaugeValue, func(t proc.Tap) uint64 { return t.Queued }},
+}
+
+const (
+	client = "client"
+	target = "target"
+)
+
+var (
+	clientStates = []string{"connecting", "live", "reconnecting", "failed", "stopping"}
+	targetStates = []string{"connecting", "live", "no_device", "stopping"}
+	mirrorStates = []string{"insync", "degraded", "resync"}
+)
+
+func (c *collector) sessions(e emitter) error {
+	sessions, err := c.Proc.Sessions()
+	if err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		e.session(s)
+		if s.Tap != nil {
+			e.tap(s.Name, *s.Tap)
+		}
+	}
+	return nil
+}
+
+func (e emitter) session(s proc.Session) {
+	e.gauge(sessionInfo, 1, s.Name, s.Role, s.Mode, s.Dev, s.Peer, s.IBDev, s.Backing)
+	states := clientStates
+	if s.Role == target {
+		states = targetStates
+	}
+	for _, state := range states {
+		e.gauge(sessionState, truth(s.State == state), s.Name, s.Role, state)
+	}
+	for op, n := range map[string]uint64{
+		"read": s.Reads, "write": s.Writes, "flush": s.Flushes, "digest": s.Digests, "discard": s.Discards, "write_zeroes": s.Zeroes,
+	} {
+		e.counter(sessionOps, float64(n), s.Name, s.Role, op)
+	}
+	e.counter(sessionBytes, float64(s.ReadBytes), s.Name, s.Role, "read")
+	e.counter(sessionBytes, float64(s.WriteBytes), s.Name, s.Role, "write")
+	for _, f := range figures {
+		if f.roles == "" || f.roles == s.Role {
+			e.ch <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(f.value(s)), s.Name, s.Role)
+		}
+	}
+	if s.Backing != "" {
+		e.gauge(sessionDirty, float64(s.DirtyBytes), s.Name, s.Role)
+	}
+	if s.Mirror != "" {
+		for _, state := range mirrorStates {
+			e.gauge(sessionMirror, truth(s.Mirror == state), s.Name, s.Role, state)
+		}
+	}
+}
+
+func (e emitter) tap(session string, t proc.Tap) {
+	for _, f := range tapFigures {
+		e.ch <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(f.value(t)), session)
+	}
+	for reason, n := range map[string]uint64{"lost": t.DropsLost, "full": t.DropsFull, "memory": t.DropsMemory, "error": t.DropsError} {
+		e.counter(tapDrops, float64(n), session, reason)
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmehost is the host's side of NVMe over fabrics: it discovers, connects, lists and
+// disconnects through /dev/nvme-fabrics and sysfs. What they take and show is described in the
+// kernel's drivers/nvme/host/fabrics.c and sysfs.c.
+package nvmehost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// DefaultMount is where sysfs is mounted.
+const DefaultMount = "/sys"
+
+// Sysfs is a mounted sysfs.
+type Sysfs struct{ mount string }
+
+// NewSysfs returns the sysfs at mount.
+func NewSysfs(mount string) Sysfs { return Sysfs{mount} }
+
+// Controller is a connection to a subsystem, or an NVMe device of this host.
+type Controller struct {
+	Name       string `json:"name"` // such as nvme0
+	NQN        string `json:"nqn"`
+	Transport  string `json:"transport"`         // rdma, tcp, pcie, ...
+	Address    string `json:"address"`           // traddr=A,trsvcid=P,...
+	State      string `json:"state"`             // live, connecting, deleting, ...
+	HostNQN    string `json:"hostnqn,omitempty"` // as the target sees us
+	HostID     string `json:"hostid,omitempty"`
+	Model      string `json:"model"`
+	Serial     string `json:"serial"`
+	Firmware   string `json:"firmware"`
+	IOQueues   int    `json:"io_queues"`
+	QueueSize  int    `json:"queue_size"`
+	KeepAlive  int    `json:"keep_alive_tmo"`            // seconds
+	LossTMO    string `json:"ctrl_loss_tmo,omitempty"`   // seconds, or off
+	Delay      string `json:"reconnect_delay,omitempty"` // seconds, or off
+	Namespaces []Disk `json:"namespaces"`
+}
+
+// Disk is a namespace. With native multipath it is one disk for all of its controllers, and
+// Path is this one's way to it, which has no device.
+type Disk struct {
+	Name      string `json:"name"`           // such as nvme0n1
+	Path      string `json:"path,omitempty"` // such as nvme0c0n1
+	NSID      int    `json:"nsid"`
+	UUID      string `json:"uuid,omitempty"`
+	Size      int64  `json:"size"` // bytes
+	BlockSize int    `json:"block_size"`
+}
+
+// Device is its path.
+func (d Disk) Device() string { return "/dev/" + d.Name }
+
+// IsFabric says whether a controller is another host's, or at least could be.
+func (c Controller) IsFabric() bool { return c.Transport != "pcie" && c.Transport != "" }
+
+// Controllers lists all, by number.
+func (s Sysfs) Controllers() ([]Controller, error) {
+	class := filepath.Join(s.mount, "class/nvme")
+	entries, err := os.ReadDir(class)
+	if errors.Is(err, os.ErrNotExist) {
+		return []Controller{}, nil // no driver is loaded
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the NVMe controllers: %w", err)
+	}
+	controllers := []Controller{}
+	for number := range 1 << 12 {
+		name := fmt.Sprintf("nvme%d", number)
+		if len(controllers) == len(entries) {
+			break
+		}
+		if c, found := s.Controller(name); found {
+			controllers = append(controllers, c)
+		}
+	}
+	return controllers, nil
+}
+
+// Controller reads one; found is whether it is there. What it lacks is left empty.
+func (s Sysfs) Controller(name string) (c Controller, found bool) {
+	dir := filepath.Join(s.mount, "class/nvme", name)
+	if _, err := os.Stat(dir); err != nil {
+		return Controller{}, false
+	}
+	c = Controller{
+		Name: name, NQN: text(dir, "subsysnqn"), Transport: text(dir, "transport"), Address: text(dir, "address"), State: text(dir, "state"),
+		HostNQN: text(dir, "hostnqn"), HostID: text(dir, "hostid"), Model: text(dir, "model"), Serial: text(dir, "serial"), Firmware: text(dir, "firmware_rev"),
+		KeepAlive: number(dir, "kato"), LossTMO: text(dir, "ctrl_loss_tmo"), Delay: text(dir, "reconnect_delay"), Namespaces: []Disk{},
+	}
+	if n := number(dir, "queue_count"); n > 0 {
+		c.IOQueues = n - 1 // without the admin queue
+	}
+	if n := number(dir, "sqsize"); n > 0 {
+		c.QueueSize = n + 1 // sysfs shows the largest index
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if d, is := s.disk(name, e.Name()); is {
+			c.Namespaces = append(c.Namespaces, d)
+		}
+	}
+	return c, true
+}
+
+// A namespace in the directory of its controller: nvme0n1, or with native multipath nvme0c1n1,
+// whose first number is the subsystem's, and the second the controller's.
+var diskName = regexp.MustCompile(`^nvme(\d+)(?:c(\d+))?n(\d+)$`)
+
+func (s Sysfs) disk(controller, entry string) (Disk, bool) {
+	match := diskName.FindStringSubmatch(entry)
+	if match == nil {
+		return Disk{}, false
+	}
+	d := Disk{Name: entry}
+	if match[2] != "" {
+		d.Name, d.Path = fmt.Sprintf("nvme%sn%s", match[1], match[3]), entry
+	}
+	dir := filepath.Join(s.mount, "class/nvme", controller, entry)
+	if d.Path != "" {
+		dir = filepath.Join(s.mount, "class/block", d.Name)
+	}
+	d.NSID, d.UUID, d.BlockSize = number(dir, "nsid"), text(dir, "uuid"), number(dir, "queue/logical_block_size")
+	d.Size = int64(number(dir, "size")) * 512 // whatever the block size
+	return d, true
+}
+
+// Of returns the controllers of a disk, by its path or that of a partition's.
+func (s Sysfs) Of(device string) ([]Controller, Disk, error) {
+	resolved, err := filepath.EvalSymlinks(device)
+	if err != nil {
+		return nil, Disk{}, err
+	}
+	name := regexp.MustCompile(`p\d+$`).ReplaceAllString(filepath.Base(resolved), "")
+	all, err := s.Controllers()
+	if err != nil {
+		return nil, Disk{}, err
+	}
+	var of []Controller
+	var disk Disk
+	for _, c := range all {
+		for _, d := range c.Namespaces {
+			if d.Name == name {
+				of, disk = append(of, c), d
+			}
+		}
+	}
+	return of, disk, nil
+}
+
+func text(dir, name string) string {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func number(dir, name string) int {
+	n, _ := strconv.Atoi(text(dir, name)) // 0 if it is not there
+	return n
+}
+
+// Has says whether a disk of that name, or way to it, is one of the controller's.
+func (c Controller) Has(name string) bool {
+	return slices.ContainsFunc(c.Namespaces, func(d Disk) bool { return d.Name == name || d.Path == name })
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmet sets up the kernel's NVMe over fabrics target through configfs, which is
+// described in the kernel's drivers/nvme/target/configfs.c. A change that fails half-way is
+// undone; what is taken away is so in the order that the kernel wants.
+package nvmet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Config is the whole target, in the JSON of nvmetcli's save files.
+type Config struct {
+	Hosts      []Host      `json:"hosts"`
+	Ports      []Port      `json:"ports"`
+	Subsystems []Subsystem `json:"subsystems"`
+}
+
+// Host is a host that subsystems may allow.
+type Host struct {
+	NQN string `json:"nqn"`
+}
+
+// Subsystem is a set of namespaces, known by its NQN.
+type Subsystem struct {
+	AllowedHosts []string    `json:"allowed_hosts"`
+	Attr         Attributes  `json:"attr"`
+	Namespaces   []Namespace `json:"namespaces"`
+	NQN          string      `json:"nqn"`
+	Passthru     []Passthru  `json:"passthru,omitempty"`
+}
+
+// Namespace is a disk or file.
+type Namespace struct {
+	ANAGroup int        `json:"ana_grpid,omitempty"` // 0: the kernel's default, 1
+	Device   Attributes `json:"device"`              // path, uuid, nguid
+	Enable   Switch     `json:"enable"`
+	NSID     int        `json:"nsid"`
+}
+
+// Passthru is another NVMe controller as a whole. One that is enabled cannot be restored.
+type Passthru struct {
+	Device Attributes `json:"device"`
+	Enable Switch     `json:"enable"`
+}
+
+// Port is an address that subsystems are served at.
+type Port struct {
+	Addr       Attributes `json:"addr"` // trtype, adrfam, traddr, trsvcid, treq, tsas
+	ANAGroups  []ANAGroup `json:"ana_groups"`
+	Param      Attributes `json:"param"` // inline_data_size, pi_enable, max_queue_size
+	ID         int        `json:"portid"`
+	Referrals  []Referral `json:"referrals"`
+	Subsystems []string   `json:"subsystems"`
+}
+
+// ANAGroup is the state of a group of namespaces at a port.
+type ANAGroup struct {
+	ANA Attributes `json:"ana"`
+	ID  int        `json:"grpid"`
+}
+
+// Referral is another discovery service that hosts are told of.
+type Referral struct {
+	Addr   Attributes `json:"addr"`
+	Enable Switch     `json:"enable"`
+	Name   string     `json:"name"`
+}
+
+// Attributes are the files NAME_* of a configfs group, without their prefix.
+type Attributes map[string]string
+
+// UnmarshalJSON takes numbers, truth values and null too, which files that were written by
+// hand have.
+func (a *Attributes) UnmarshalJSON(data []byte) error {
+	var values map[string]any
+	if err := json.Unmarshal(data, &values); err != nil {
+		return err
+	}
+	*a = Attributes{}
+	for name, value := range values {
+		switch v := value.(type) {
+		case string:
+			(*a)[name] = v
+		case bool:
+			(*a)[name] = map[bool]string{false: "0", true: "1"}[v]
+		case float64:
+			(*a)[name] = strconv.FormatFloat(v, 'f', -1, 64)
+		case nil:
+		default:
+			return fmt.Errorf("%s: neither a string nor a number", name)
+		}
+	}
+	return nil
+}
+
+// Switch is 0 or 1; files may have false or true as well.
+type Switch bool
+
+// MarshalJSON implements json.Marshaler.
+func (s Switch) MarshalJSON() ([]byte, error) {
+	if s {
+		return []byte("1"), nil
+	}
+	return []byte("0"), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Switch) UnmarshalJSON(data []byte) error {
+	switch text := string(data); text {
+	case "1", "true", `"1"`:
+		*s = true
+	case "0", "false", `"0"`, "null":
+		*s = false
+	default:
+		return fmt.Errorf("enable is %s: must be 0 or 1", text)
+	}
+	return nil
+}
+
+// Parse reads a save file. The error says what in it is wrong.
+func Parse(data []byte) (Config, error) {
+	var c Config
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, fmt.Errorf("not a save file of nvmetcli: %w", err)
+	}
+	return c, c.check()
+}
+
+// check finds what is missing, given twice, or referred to and not there.
+func (c Config) check() error {
+	known := map[string]bool{}
+	for i, h := range c.Hosts {
+		if err := CheckNQN(h.NQN); err != nil {
+			return fmt.Errorf("hosts[%d]: %w", i, err)
+		}
+		known["host "+h.NQN] = true
+	}
+	for i, s := range c.Subsystems {
+		where := fmt.Sprintf("subsystems[%d]", i)
+		if err := CheckNQN(s.NQN); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		if known["subsystem "+s.NQN] {
+			return fmt.Errorf("%s: %s is given twice", where, s.NQN)
+		}
+		known["subsystem "+s.NQN] = true
+		for j, n := range s.Namespaces {
+			if n.NSID < 1 {
+				return fmt.Errorf("%s.namespaces[%d]: nsid %d: must be 1 or more", where, j, n.NSID)
+			}
+			if n.Enable && n.Device["path"] == "" {
+				return fmt.Errorf("%s.namespaces[%d]: has no device path", where, j)
+			}
+		}
+		for _, nqn := range s.AllowedHosts {
+			if !known["host "+nqn] {
+				return fmt.Errorf("%s: allows %s, which is not among the hosts", where, nqn)
+			}
+		}
+		for _, p := range s.Passthru {
+			if p.Enable {
+				return fmt.Errorf("%s: passes commands through to %s: that is not supported", where, p.Device["path"])
+			}
+		}
+	}
+	for i, p := range c.Ports {
+		where := fmt.Sprintf("ports[%d]", i)
+		if p.ID < 0 || p.ID > 65535 || known[fmt.Sprint("port ", p.ID)] {
+			return fmt.Errorf("%s: portid %d: must be 0 to 65535, and given once", where, p.ID)
+		}
+		known[fmt.Sprint("port ", p.ID)] = true
+		for _, nqn := range p.Subsystems {
+			if !known["subsystem "+nqn] {
+				return fmt.Errorf("%s: serves %s, which is not among the subsystems", where, nqn)
+			}
+		}
+	}
+	return nil
+}
+
+// Write writes a save file, as nvmetcli does: sorted, and indented by 2.
+func (c Config) Write(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(c)
+}
+
+// Save writes a save file as a whole or not at all, and its directory if need be. Only its owner
+// can read it, as with nvmetcli.
+func (c Config) Save(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(c.Write(f), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// fake is a directory that behaves as the kernel's configfs does: what is made has attributes
+// and groups at once, and goes only when nothing is left that was made in it. The change of
+// number failAt fails; 0 is none.
+type fake struct {
+	configfs
+	root    string
+	changes int
+	failAt  int
+}
+
+var errFake = errors.New("fails as the test wants")
+
+func newFake(t *testing.T) (*Tree, *fake) {
+	t.Helper()
+	f := &fake{root: t.TempDir()}
+	for _, dir := range []string{"nvmet/hosts", "nvmet/ports", "nvmet/subsystems", "nullb"} {
+		if err := os.MkdirAll(filepath.Join(f.root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &Tree{f.root, f}, f
+}
+
+// step counts a change, and fails it if it is the one.
+func (f *fake) step() error {
+	f.changes++
+	if f.changes == f.failAt {
+		return errFake
+	}
+	return nil
+}
+
+// Attributes and groups of what is made in a directory.
+var made = map[string]struct{ files, dirs []string }{
+	"subsystems": {[]string{"attr_allow_any_host=0", "attr_serial=0123", "attr_model=Linux"}, []string{"namespaces", "allowed_hosts"}},
+	"namespaces": {[]string{"device_path=(null)", "device_uuid=0", "device_nguid=0", "enable=0", "ana_grpid=1", "buffered_io=0"}, nil},
+	"ports": {
+		[]string{"addr_trtype=", "addr_adrfam=", "addr_traddr=", "addr_trsvcid=", "addr_treq=not specified", "param_inline_data_size=-1"},
+		[]string{"subsystems", "referrals", "ana_groups", "ana_groups/1"},
+	},
+	"ana_groups": {[]string{"ana_state=inaccessible"}, nil},
+	"referrals":  {[]string{"addr_trtype=", "addr_traddr=", "enable=0"}, nil},
+	"nullb":      {[]string{"size=250", "memory_backed=0", "power=0"}, nil},
+}
+
+func (f *fake) mkdir(path string) error {
+	if err := f.step(); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	kind := made[filepath.Base(filepath.Dir(path))]
+	for _, dir := range kind.dirs {
+		if err := os.Mkdir(filepath.Join(path, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, file := range kind.files {
+		name, value, _ := strings.Cut(file, "=")
+		if err := os.WriteFile(filepath.Join(path, name), []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
+	if filepath.Base(filepath.Dir(path)) == "ports" {
+		return os.WriteFile(filepath.Join(path, "ana_groups/1/ana_state"), []byte("optimized\n"), 0o644)
+	}
+	return nil
+}
+
+func (f *fake) rmdir(path string) error {
+	kind := made[filepath.Base(filepath.Dir(path))]
+	for _, dir := range kind.dirs {
+		entries, err := os.ReadDir(filepath.Join(path, dir))
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.IsDir() && filepath.Join(dir, e.Name()) != "ana_groups/1" || e.Type()&os.ModeSymlink != 0 {
+				return fmt.Errorf("%s has %s/%s: %w", path, dir, e.Name(), unix.ENOTEMPTY)
+			}
+		}
+	}
+	if f.linked(path) {
+		return fmt.Errorf("%s is linked to: %w", path, unix.EBUSY)
+	}
+	return os.RemoveAll(path)
+}
+
+func (f *fake) linked(path string) bool {
+	found := false
+	_ = filepath.WalkDir(f.root, func(link string, _ os.DirEntry, _ error) error {
+		target, err := os.Readlink(link)
+		found = found || err == nil && target == path
+		return nil
+	})
+	return found
+}
+
+func (f *fake) write(path, value string) error {
+	if err := f.step(); err != nil {
+		return err
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("no attribute %s: %w", path, unix.ENOENT)
+	}
+	return os.WriteFile(path, []byte(value+"\n"), 0o644)
+}
+
+// A host is allowed only where not every one is, as in the kernel.
+func (f *fake) symlink(target, path string) error {
+	if err := f.step(); err != nil {
+		return err
+	}
+	subsystem := filepath.Dir(filepath.Dir(path))
+	if all, err := attribute(subsystem, "attr_allow_any_host"); err == nil && all == "1" && strings.HasSuffix(filepath.Dir(path), "allowed_hosts") {
+		return unix.EINVAL
+	}
+	return os.Symlink(target, path)
+}
+
+// tree lists everything with its content.
+func (f *fake) tree(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(f.root, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		line := strings.TrimPrefix(path, f.root)
+		if entry.Type().IsRegular() {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += "=" + string(data)
+		}
+		all = append(all, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func differences(before, after []string) (more, fewer []string) {
+	in := func(list []string) func(string) bool { return func(s string) bool { return slices.Contains(list, s) } }
+	return slices.DeleteFunc(slices.Clone(after), in(before)), slices.DeleteFunc(slices.Clone(before), in(after))
+}
+
+func newFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func inline(n int) *int { return &n }
+
+func add(t *testing.T, tree *Tree, s Serve) {
+	t.Helper()
+	if err := tree.Add(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAddListRemove(t *testing.T) {
+	tree, f := newFake(t)
+	empty := f.tree(t)
+	file := newFile(t)
+	at := netip.MustParseAddrPort("10.0.0.1:4420")
+	add(t, tree, Serve{NQN: "nqn.a", Device: file, Transport: RDMA, Addr: at, Inline: inline(8192), AllowHosts: []string{"nqn.h1", "nqn.h2"}})
+	add(t, tree, Serve{NQN: "nqn.b", Null: 64 * MiB, Transport: RDMA, Addr: at})
+	add(t, tree, Serve{NQN: "nqn.b", Transport: TCP, Addr: netip.MustParseAddrPort("[fd00::1]:4421"), AllowHosts: []string{"nqn.h2"}})
+	config, err := tree.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := config.Targets()
+	if len(targets) != 2 || len(config.Ports) != 2 || len(config.Hosts) != 2 {
+		t.Fatalf("%+v", config)
+	}
+	a, b := targets[0], targets[1]
+	if a.AllowAnyHost || !slices.Equal(a.AllowedHosts, []string{"nqn.h1", "nqn.h2"}) || a.Serial != StableSerial("nqn.a") ||
+		!slices.Equal(a.Addresses, []Address{{1, RDMA, "10.0.0.1", "4420", 8192}}) ||
+		!slices.Equal(a.Disks, []Disk{{1, file, StableUUID("nqn.a", file), true}}) {
+		t.Errorf("a: %+v", a)
+	}
+	if b.AllowAnyHost || !slices.Equal(b.AllowedHosts, []string{"nqn.h2"}) || b.Disks[0].Device != "/dev/nvmet_null0" ||
+		!slices.Equal(b.Addresses, []Address{{1, RDMA, "10.0.0.1", "4420", 8192}, {2, TCP, "fd00::1", "4421", -1}}) {
+		t.Errorf("b: %+v", b)
+	}
+	if size, err := attribute(tree.null("nvmet_null0"), "size"); err != nil || size != "64" {
+		t.Errorf("null disk of %q MiB, %v, want 64", size, err)
+	}
+	for _, nqn := range []string{"nqn.a", "nqn.b"} {
+		if err := tree.Remove(t.Context(), nqn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := f.tree(t); !slices.Equal(got, empty) {
+		t.Errorf("stays behind: %q", got)
+	}
+	if err := tree.Remove(t.Context(), "nqn.a"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("removed twice: %v", err)
+	}
+}
+
+// Whatever change of a call fails, the tree is as it was before.
+func TestFailedCallLeavesNothing(t *testing.T) {
+	file := newFile(t)
+	at := netip.MustParseAddrPort("10.0.0.1:4420")
+	saved, err := os.ReadFile("testdata/nvmetcli.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := Parse([]byte(strings.ReplaceAll(string(saved), "/dev/nvme0n1", file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(*Tree) error{
+		"add a file": func(tree *Tree) error {
+			return tree.Add(t.Context(), Serve{NQN: "nqn.a", Device: file, Transport: TCP, Addr: at, Inline: inline(0), AllowHosts: []string{"nqn.h1"}})
+		},
+		"add a null disk": func(tree *Tree) error {
+			return tree.Add(t.Context(), Serve{NQN: "nqn.a", Null: MiB, Transport: TCP, Addr: at})
+		},
+		"allow": func(tree *Tree) error {
+			return tree.Add(t.Context(), Serve{NQN: "nqn.there", AllowHosts: []string{"nqn.h1", "nqn.h2"}, Transport: TCP, Addr: at})
+		},
+		"restore": func(tree *Tree) error {
+			_, err := tree.Restore(t.Context(), config, false)
+			return err
+		},
+		"restore, clear": func(tree *Tree) error {
+			_, err := tree.Restore(t.Context(), config, true)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; ; n++ {
+				tree, f := newFake(t)
+				add(t, tree, Serve{NQN: "nqn.there", Null: MiB, Transport: RDMA, Addr: netip.MustParseAddrPort("10.0.0.1:4444")})
+				before := f.tree(t)
+				f.changes, f.failAt = 0, n
+				err := call(tree)
+				if err == nil {
+					if n < 5 {
+						t.Errorf("only %d changes", n-1)
+					}
+					return
+				}
+				if !errors.Is(err, errFake) && !strings.Contains(err.Error(), errFake.Error()) {
+					t.Errorf("change %d: %v", n, err)
+				}
+				if more, fewer := differences(before, f.tree(t)); len(more)+len(fewer) > 0 {
+					t.Fatalf("change %d failed, and this is new: %q, this is gone: %q", n, more, fewer)
+				}
+			}
+		})
+	}
+}
+
+func TestInterruptedCallLeavesNothing(t *testing.T) {
+	tree, f := newFake(t)
+	before := f.tree(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := tree.Add(ctx, Serve{NQN: "nqn.a", Null: MiB, Transport: TCP, Addr: netip.MustParseAddrPort("10.0.0.1:4420")})
+	if !errors.Is(err, context.Canceled) || !slices.Equal(before, f.tree(t)) {
+		t.Errorf("%v, %q", err, f.tree(t))
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	tree, _ := newFake(t)
+	file, at := newFile(t), netip.MustParseAddrPort("10.0.0.1:4420")
+	add(t, tree, Serve{NQN: "nqn.a", Device: file, Transport: RDMA, Addr: at})
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		s    Serve
+		kind error
+		text string
+	}{
+		{Serve{NQN: "nqn.a", Null: MiB, Transport: RDMA, Addr: at}, ErrExists, "nqn.a"},
+		{Serve{NQN: "nqn.a", Transport: RDMA, Addr: at}, ErrExists, "10.0.0.1:4420"},
+		{Serve{NQN: "nqn.b", Transport: RDMA, Addr: at}, ErrUnknown, "nqn.b"},
+		{Serve{NQN: "nqn.b", Device: file, Transport: RDMA, Addr: at}, unix.EBUSY, "nqn.a serves it"},
+		{Serve{NQN: "nqn.b", Device: "/dev/nothing", Transport: RDMA, Addr: at}, unix.ENOENT, "no such device"},
+		{Serve{NQN: "nqn.b", Device: "/dev/null", Transport: RDMA, Addr: at}, unix.EINVAL, "neither"},
+		{Serve{NQN: "nqn.b", Device: empty, Transport: RDMA, Addr: at}, unix.EINVAL, "empty"},
+		{Serve{NQN: "nqn.b", Null: MiB, Transport: RDMA, Addr: at, Inline: inline(1)}, unix.EBUSY, "inline size"},
+		{Serve{NQN: "nqn.b", Null: 1000, Transport: RDMA, Addr: at}, unix.EINVAL, "1 MiB"},
+	} {
+		if err := tree.Add(t.Context(), tc.s); !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%+v: %v, want %v with %q", tc.s, err, tc.kind, tc.text)
+		}
+	}
+}
+
+func TestSaveAndRestore(t *testing.T) {
+	saved, err := os.ReadFile("testdata/nvmetcli.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := Parse([]byte(strings.ReplaceAll(string(saved), "/dev/nvme0n1", newFile(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, f := newFake(t)
+	skipped, err := tree.Restore(t.Context(), config, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(skipped) != 2 || !strings.HasSuffix(skipped[0], "attr_from_a_newer_kernel") || !strings.HasSuffix(skipped[1], "addr_tsas") {
+		t.Errorf("left out %q", skipped)
+	}
+	if _, err := tree.Restore(t.Context(), config, false); !errors.Is(err, ErrExists) {
+		t.Errorf("restored over itself: %v", err)
+	}
+	first := f.tree(t)
+	file := filepath.Join(t.TempDir(), "new/config.json")
+	read, err := tree.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := read.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.Restore(t.Context(), again, true); err != nil {
+		t.Fatal(err)
+	}
+	if second := f.tree(t); !slices.Equal(first, second) {
+		t.Errorf("%q became %q", first, second)
+	}
+	if err := tree.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if read, err = tree.Read(); err != nil || len(read.Hosts)+len(read.Ports)+len(read.Subsystems) != 0 {
+		t.Errorf("after clear: %+v, %v", read, err)
+	}
+}
+
+func TestMistakesInSaveFiles(t *testing.T) {
+	for text, want := range map[string]string{
+		`[]`:             "not a save file",
+		`{"hosts":[{}]}`: "hosts[0]: an NQN is needed",
+		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":0}]}]}`:                                "subsystems[0].namespaces[0]: nsid 0",
+		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":1,"enable":1}]}]}`:                     "no device path",
+		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":1,"enable":2}]}]}`:                     "must be 0 or 1",
+		`{"subsystems":[{"nqn":"nqn.a"},{"nqn":"nqn.a"}]}`:                                          "given twice",
+		`{"subsystems":[{"nqn":"nqn.a","allowed_hosts":["nqn.h"]}]}`:                                "not among the hosts",
+		`{"subsystems":[{"nqn":"nqn.a","passthru":[{"enable":1,"device":{"path":"/dev/nvme0"}}]}]}`: "not supported",
+		`{"subsystems":[{"nqn":"../a"}]}`:                                                           "slash",
+		`{"ports":[{"portid":1,"subsystems":["nqn.a"]}]}`:                                           "not among the subsystems",
+		`{"ports":[{"portid":1},{"portid":1}]}`:                                                     "given once",
+		`{"ports":[{"portid":1,"addr":{"traddr":["x"]}}]}`:                                          "neither a string",
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestStableNames(t *testing.T) {
+	if a, b := StableUUID("nqn.a", "/dev/x"), StableUUID("nqn.a", "/dev/y"); a == b || len(a) != 36 || a[14] != '5' {
+		t.Errorf("UUIDs %s and %s", a, b)
+	}
+	if s := StableSerial("nqn.a"); len(s) != 20 || s == StableSerial("nqn.b") {
+		t.Errorf("serial number %s", s)
+	}
+}
+
+func TestCheckNQN(t *testing.T) {
+	for _, nqn := range []string{"", "..", "a b", "a/b", "a,b", "a\nb", strings.Repeat("x", 224), DiscoveryNQN} {
+		if CheckNQN(nqn) == nil {
+			t.Errorf("%q is accepted", nqn)
+		}
+	}
+	for _, nqn := range []string{"testnqn", "nqn.2024-01.org.example:disk0", strings.Repeat("x", 223)} {
+		if err := CheckNQN(nqn); err != nil {
+			t.Errorf("%q: %v", nqn, err)
+		}
+	}
+}

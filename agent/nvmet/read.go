@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Read returns the target as it is; an empty one if nvmet is not loaded.
+func (t *Tree) Read() (Config, error) {
+	c := Config{Hosts: []Host{}, Ports: []Port{}, Subsystems: []Subsystem{}}
+	hosts, err := names(t.path("hosts"))
+	if err != nil {
+		return c, err
+	}
+	for _, nqn := range hosts {
+		c.Hosts = append(c.Hosts, Host{nqn})
+	}
+	subsystems, err := names(t.path("subsystems"))
+	if err != nil {
+		return c, err
+	}
+	for _, nqn := range subsystems {
+		s, err := t.readSubsystem(nqn)
+		if err != nil {
+			return c, fmt.Errorf("subsystem %s: %w", nqn, err)
+		}
+		c.Subsystems = append(c.Subsystems, s)
+	}
+	ids, err := numbers(t.path("ports"))
+	if err != nil {
+		return c, err
+	}
+	for _, id := range ids {
+		p, err := t.readPort(id)
+		if err != nil {
+			return c, fmt.Errorf("port %d: %w", id, err)
+		}
+		c.Ports = append(c.Ports, p)
+	}
+	return c, nil
+}
+
+func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
+	dir := t.subsystem(nqn)
+	s := Subsystem{NQN: nqn, Namespaces: []Namespace{}}
+	var err error
+	if s.AllowedHosts, err = list(filepath.Join(dir, "allowed_hosts")); err != nil {
+		return s, err
+	}
+	if s.Attr, err = readGroup(dir, "attr"); err != nil {
+		return s, err
+	}
+	ids, err := numbers(filepath.Join(dir, "namespaces"))
+	if err != nil {
+		return s, err
+	}
+	for _, id := range ids {
+		n := Namespace{NSID: id}
+		dir := filepath.Join(dir, "namespaces", strconv.Itoa(id))
+		if n.Device, err = readGroup(dir, "device"); err != nil {
+			return s, err
+		}
+		enable, err1 := attribute(dir, "enable")
+		group, err2 := attribute(dir, "ana_grpid")
+		if err := errors.Join(err1, err2); err != nil {
+			return s, err
+		}
+		n.Enable = enable == "1"
+		n.ANAGroup, _ = strconv.Atoi(group) // the kernel prints a number
+		s.Namespaces = append(s.Namespaces, n)
+	}
+	if enable, err := attribute(filepath.Join(dir, "passthru"), "enable"); err == nil && enable == "1" {
+		device, err := readGroup(filepath.Join(dir, "passthru"), "device")
+		if err != nil {
+			return s, err
+		}
+		s.Passthru = []Passthru{{Device: device, Enable: true}}
+	}
+	return s, nil
+}
+
+func (t *Tree) readPort(id int) (Port, error) {
+	dir := t.port(id)
+	p := Port{ID: id, ANAGroups: []ANAGroup{}, Referrals: []Referral{}}
+	var err error
+	if p.Addr, err = readGroup(dir, "addr"); err != nil {
+		return p, err
+	}
+	if p.Param, err = readGroup(dir, "param"); err != nil {
+		return p, err
+	}
+	if p.Subsystems, err = list(filepath.Join(dir, "subsystems")); err != nil {
+		return p, err
+	}
+	groups, err := numbers(filepath.Join(dir, "ana_groups"))
+	if err != nil {
+		return p, err
+	}
+	for _, id := range groups {
+		ana, err := readGroup(filepath.Join(dir, "ana_groups", strconv.Itoa(id)), "ana")
+		if err != nil {
+			return p, err
+		}
+		p.ANAGroups = append(p.ANAGroups, ANAGroup{ana, id})
+	}
+	referrals, err := names(filepath.Join(dir, "referrals"))
+	if err != nil {
+		return p, err
+	}
+	for _, name := range referrals {
+		dir := filepath.Join(dir, "referrals", name)
+		addr, err1 := readGroup(dir, "addr")
+		enable, err2 := attribute(dir, "enable")
+		if err := errors.Join(err1, err2); err != nil {
+			return p, err
+		}
+		p.Referrals = append(p.Referrals, Referral{Addr: addr, Enable: enable == "1", Name: name})
+	}
+	return p, nil
+}
+
+// list is names, for JSON, where an empty list is not null.
+func list(dir string) ([]string, error) {
+	all, err := names(dir)
+	return append([]string{}, all...), err
+}
+
+// numbers lists a directory whose entries are numbers; others are left out.
+func numbers(dir string) ([]int, error) {
+	all, err := names(dir)
+	var ids []int
+	for _, name := range all {
+		if id, err := strconv.Atoi(name); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// readGroup reads the attributes of a group that can be written.
+func readGroup(dir, group string) (Attributes, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	values := Attributes{}
+	for _, e := range entries {
+		name, found := strings.CutPrefix(e.Name(), group+"_")
+		info, err := e.Info()
+		if !found || err != nil || !info.Mode().IsRegular() || info.Mode()&0o200 == 0 {
+			continue
+		}
+		value, err := attribute(dir, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+func attribute(dir, name string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	value := strings.TrimSpace(string(data))
+	if value == "(null)" { // as the kernel prints a path that is not set
+		value = ""
+	}
+	return value, err
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// DefaultMount is where configfs is mounted.
+const DefaultMount = "/sys/kernel/config"
+
+// Tree is the target's part of a mounted configfs.
+type Tree struct {
+	mount string
+	fs    operations
+}
+
+// operations are the changes that configfs knows.
+type operations interface {
+	mkdir(path string) error
+	rmdir(path string) error
+	write(path, value string) error
+	symlink(target, path string) error
+	unlink(path string) error
+}
+
+// NewTree returns the target in the configfs at mount. Nothing is read or loaded yet.
+func NewTree(mount string) *Tree { return &Tree{mount, configfs{}} }
+
+func (t *Tree) path(names ...string) string {
+	return filepath.Join(append([]string{t.mount, "nvmet"}, names...)...)
+}
+
+func (t *Tree) subsystem(nqn string, more ...string) string {
+	return t.path(append([]string{"subsystems", nqn}, more...)...)
+}
+
+func (t *Tree) port(id int, more ...string) string {
+	return t.path(append([]string{"ports", fmt.Sprint(id)}, more...)...)
+}
+
+func (t *Tree) host(nqn string) string { return t.path("hosts", nqn) }
+
+type configfs struct{}
+
+func (configfs) mkdir(path string) error           { return os.Mkdir(path, 0o755) }
+func (configfs) rmdir(path string) error           { return os.Remove(path) }
+func (configfs) symlink(target, path string) error { return os.Symlink(target, path) }
+func (configfs) unlink(path string) error          { return os.Remove(path) }
+
+func (configfs) write(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// names lists a directory, sorted; one that is not there is empty.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var list []string
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list, err
+}
+
+// change is a change of several steps that is made as a whole or not at all.
+type change struct {
+	*Tree
+	ctx  context.Context
+	undo []func() error
+	// Skipped are attributes that this kernel does not have.
+	skipped []string
+}
+
+// make runs the steps, and takes those back that were made if one fails.
+func (t *Tree) make(ctx context.Context, steps func(*change) error) (skipped []string, err error) {
+	c := &change{Tree: t, ctx: ctx}
+	if err := steps(c); err != nil {
+		for _, undo := range slices.Backward(c.undo) {
+			if failed := undo(); failed != nil {
+				err = errors.Join(err, fmt.Errorf("and this stays behind: %w", failed))
+			}
+		}
+		return nil, err
+	}
+	return c.skipped, nil
+}
+
+func (c *change) mkdir(path string) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.fs.mkdir(path); err != nil {
+		return err
+	}
+	c.undo = append(c.undo, func() error { return c.fs.rmdir(path) })
+	return nil
+}
+
+func (c *change) symlink(target, path string) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.fs.symlink(target, path); err != nil {
+		return err
+	}
+	c.undo = append(c.undo, func() error { return c.fs.unlink(path) })
+	return nil
+}
+
+// set writes an attribute of what was there before.
+func (c *change) set(path, value string) error {
+	before, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := c.fs.write(path, value); err != nil {
+		return err
+	}
+	c.undo = append(c.undo, func() error { return c.fs.write(path, strings.TrimSpace(string(before))) })
+	return nil
+}
+
+// attributes writes those of a group of a new directory, which is their undoing: first the
+// named ones, in that order, then the others. Those that the kernel lacks are skipped.
+func (c *change) attributes(dir, group string, values Attributes, first ...string) error {
+	order := slices.Clone(first)
+	for name := range values {
+		if !slices.Contains(first, name) {
+			order = append(order, name)
+		}
+	}
+	slices.Sort(order[len(first):])
+	for _, name := range order {
+		value, given := values[name]
+		if !given {
+			continue
+		}
+		path := filepath.Join(dir, group+"_"+name)
+		if strings.ContainsRune(name, '/') || !exists(path) {
+			c.skipped = append(c.skipped, path)
+			continue
+		}
+		if err := c.fs.write(path, value); err != nil {
+			return fmt.Errorf("%w (%q)", err, value)
+		}
+	}
+	return nil
+}

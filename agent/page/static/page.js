@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import { Chart } from "./chart.js";
+import { follow } from "./feed.js";
+import { clock } from "./format.js";
+import { Heat } from "./heat.js";
+import { key, Past } from "./past.js";
+import { drawStages, SessionTable } from "./tables.js";
+
+const $ = id => document.getElementById(id);
+
+let picked = ""; // key of a session; "" is all
+let connected = false;
+let arrived = performance.now(); // when the newest sample did
+let waiting = false; // for a frame to draw in
+
+const past = new Past();
+const chart = new Chart($("throughput"), past.window());
+const heat = new Heat($("heat"), $("heat-scale"), $("heat-at"), past.window());
+const sessions = new SessionTable($("sessions"), name => {
+  picked = picked === name ? "" : name;
+  drawSoon();
+});
+
+// drawSoon draws once, however many samples come before the next frame.
+function drawSoon() {
+  if (!waiting) {
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  }
+}
+
+function draw() {
+  const sample = past.newest();
+  if (!sample) {
+    return;
+  }
+  if (picked && !sample.sessions.some(s => key(s) === picked)) {
+    picked = "";
+  }
+  const of = picked ? "of " + picked.slice(picked.indexOf("/") + 1) : sample.sessions.length > 1 ? "of all sessions" : "";
+  $("throughput-of").textContent = $("latency-of").textContent = of;
+  drawState(sample);
+  sessions.draw(sample.sessions, picked);
+  chart.draw(past.window(), past.throughput(picked));
+  $("no-latencies").hidden = !sample.no_latencies;
+  $("no-latencies").textContent = "No latencies: " + sample.no_latencies;
+  $("latency").hidden = Boolean(sample.no_latencies);
+  heat.draw(past.window(), past.heat(picked));
+  const shown = Past.of(sample, picked).find(s => s.device);
+  $("stages-section").hidden = !shown || Boolean(sample.no_latencies);
+  if (shown) {
+    $("stages-of").textContent = `of ${shown.name}, in the last ${sample.seconds.toFixed(1)} s`;
+    drawStages($("stages"), shown);
+  }
+}
+
+// drawState shows what is wrong, RDMA devices, and why there is no session.
+function drawState(sample) {
+  $("links").textContent = sample.rdma_devices?.length
+    ? sample.rdma_devices.map(l => `${l.name}${l.netdev ? " on " + l.netdev : ""} ${l.state.replace(/^\d+: /, "")}`).join(", ")
+    : "no RDMA device";
+  $("problems").hidden = sample.problems.length === 0;
+  $("problems").replaceChildren(...sample.problems.map(text => {
+    const li = document.createElement("li");
+    li.textContent = text;
+    return li;
+  }));
+  $("nothing").hidden = sample.sessions.length > 0;
+  $("nothing").textContent = sample.module_loaded
+    ? "No session. One is made by: krpingctl client --addr ADDRESS --block VOLUME"
+    : "The module is not loaded: modprobe rdma_krping";
+}
+
+// drawConnection says whether the agent is there and sends.
+function drawConnection() {
+  const sample = past.newest();
+  const silent = sample && performance.now() - arrived > 1000 * Math.max(5, 3 * sample.seconds);
+  const gone = !connected || silent;
+  const line = $("connection");
+  line.className = gone ? "gone" : "live";
+  if (!gone) {
+    line.textContent = "live";
+  } else if (sample) {
+    line.textContent = (connected ? "no sample since " : "agent gone since ") + clock(sample.end);
+  } else {
+    line.textContent = connected ? "waiting for a sample" : "the agent does not answer";
+  }
+}
+
+follow("api/live", sample => {
+  past.add(sample);
+  arrived = performance.now();
+  drawSoon();
+}, isThere => {
+  connected = isThere;
+  drawConnection();
+});
+setInterval(drawConnection, 1000);
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  chart.build();
+  drawSoon();
+});

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package roce
+
+import (
+	"fmt"
+
+	"github.com/gopacket/gopacket"
+)
+
+// An Opcode says what a packet is: the transport service in its upper three bits, the operation
+// in the lower five (InfiniBand Architecture Specification, volume 1, section 9.2.1, table 38).
+type Opcode uint8
+
+// Transport services, as they are in an Opcode.
+const (
+	RC Opcode = 0x00 // reliable connected
+	UC Opcode = 0x20 // unreliable connected
+	UD Opcode = 0x60 // unreliable datagram
+
+	service   = 0xe0
+	operation = 0x1f
+)
+
+// Operations. UC has those up to WriteOnlyImmediate, UD the two SEND Only.
+const (
+	SendFirst Opcode = iota
+	SendMiddle
+	SendLast
+	SendLastImmediate
+	SendOnly
+	SendOnlyImmediate
+	WriteFirst
+	WriteMiddle
+	WriteLast
+	WriteLastImmediate
+	WriteOnly
+	WriteOnlyImmediate
+	ReadRequest
+	ReadResponseFirst
+	ReadResponseMiddle
+	ReadResponseLast
+	ReadResponseOnly
+	Acknowledge
+	AtomicAcknowledge
+	CompareSwap
+	FetchAdd
+	_
+	SendLastInvalidate
+	SendOnlyInvalidate
+)
+
+// CNP is the congestion notification packet of RoCEv2 (annex A17.9.3).
+const CNP Opcode = 0x81
+
+// kind is what an operation's packets have in common.
+type kind struct {
+	name    string
+	headers []gopacket.LayerType // extension headers behind the BTH, in order
+}
+
+var kinds = [operation + 1]kind{
+	SendFirst:          {"SEND First", nil},
+	SendMiddle:         {"SEND Middle", nil},
+	SendLast:           {"SEND Last", nil},
+	SendLastImmediate:  {"SEND Last with Immediate", immediate},
+	SendOnly:           {"SEND Only", nil},
+	SendOnlyImmediate:  {"SEND Only with Immediate", immediate},
+	WriteFirst:         {"RDMA WRITE First", reth},
+	WriteMiddle:        {"RDMA WRITE Middle", nil},
+	WriteLast:          {"RDMA WRITE Last", nil},
+	WriteLastImmediate: {"RDMA WRITE Last with Immediate", immediate},
+	WriteOnly:          {"RDMA WRITE Only", reth},
+	WriteOnlyImmediate: {"RDMA WRITE Only with Immediate", []gopacket.LayerType{LayerTypeRETH, LayerTypeImmDt}},
+	ReadRequest:        {"RDMA READ Request", reth},
+	ReadResponseFirst:  {"RDMA READ response First", aeth},
+	ReadResponseMiddle: {"RDMA READ response Middle", nil},
+	ReadResponseLast:   {"RDMA READ response Last", aeth},
+	ReadResponseOnly:   {"RDMA READ response Only", aeth},
+	Acknowledge:        {"Acknowledge", aeth},
+	AtomicAcknowledge:  {"ATOMIC Acknowledge", []gopacket.LayerType{LayerTypeAETH, LayerTypeAtomicAckETH}},
+	CompareSwap:        {"CmpSwap", []gopacket.LayerType{LayerTypeAtomicETH}},
+	FetchAdd:           {"FetchAdd", []gopacket.LayerType{LayerTypeAtomicETH}},
+	SendLastInvalidate: {"SEND Last with Invalidate", []gopacket.LayerType{LayerTypeIETH}},
+	SendOnlyInvalidate: {"SEND Only with Invalidate", []gopacket.LayerType{LayerTypeIETH}},
+}
+
+var (
+	immediate = []gopacket.LayerType{LayerTypeImmDt}
+	reth      = []gopacket.LayerType{LayerTypeRETH}
+	aeth      = []gopacket.LayerType{LayerTypeAETH}
+
+	datagram          = []gopacket.LayerType{LayerTypeDETH}
+	datagramImmediate = []gopacket.LayerType{LayerTypeDETH, LayerTypeImmDt}
+)
+
+// Service is the transport service: RC, UC, UD, or one of those that are not decoded further.
+func (o Opcode) Service() Opcode { return o & service }
+
+// Operation is the opcode without its transport service.
+func (o Opcode) Operation() Opcode { return o & operation }
+
+// Known says whether the opcode is decoded beyond the BTH: one of RC, UC or UD that the specification has.
+func (o Opcode) Known() bool {
+	op := o.Operation()
+	switch o.Service() {
+	case RC:
+		return kinds[op].name != ""
+	case UC:
+		return op <= WriteOnlyImmediate
+	case UD:
+		return op == SendOnly || op == SendOnlyImmediate
+	}
+	return false
+}
+
+// extensions are the headers that follow the BTH of a known opcode.
+func (o Opcode) extensions() []gopacket.LayerType {
+	switch o {
+	case UD | SendOnly:
+		return datagram
+	case UD | SendOnlyImmediate:
+		return datagramImmediate
+	}
+	return kinds[o.Operation()].headers
+}
+
+// String is the specification's name; an RC operation's is without its service.
+func (o Opcode) String() string {
+	switch {
+	case o == CNP:
+		return "CNP"
+	case !o.Known():
+		return fmt.Sprintf("opcode %#02x", uint8(o))
+	case o.Service() == UC:
+		return "UC " + kinds[o.Operation()].name
+	case o.Service() == UD:
+		return "UD " + kinds[o.Operation()].name
+	}
+	return kinds[o.Operation()].name
+}
+
+// IsSend says whether the packet is of a SEND.
+func (o Opcode) IsSend() bool {
+	op := o.Operation()
+	return o.Known() && (op <= SendOnlyImmediate || op >= SendLastInvalidate)
+}
+
+// IsWrite says whether the packet is of an RDMA WRITE.
+func (o Opcode) IsWrite() bool {
+	op := o.Operation()
+	return o.Known() && op >= WriteFirst && op <= WriteOnlyImmediate
+}
+
+// IsAtomic says whether the packet is an atomic request.
+func (o Opcode) IsAtomic() bool { return o == CompareSwap || o == FetchAdd }
+
+// IsReadResponse says whether the packet carries what an RDMA READ reads.
+func (o Opcode) IsReadResponse() bool { return o >= ReadResponseFirst && o <= ReadResponseOnly }
+
+// IsResponse says whether the packet is a responder's: its PSN is that of a request.
+func (o Opcode) IsResponse() bool { return o >= ReadResponseFirst && o <= AtomicAcknowledge }
+
+// Begins says whether the packet is the first of its message.
+func (o Opcode) Begins() bool {
+	switch o.Operation() {
+	case SendMiddle, SendLast, SendLastImmediate, SendLastInvalidate, WriteMiddle, WriteLast, WriteLastImmediate, ReadResponseMiddle, ReadResponseLast:
+		return false
+	}
+	return true
+}
+
+// Ends says whether the packet is the last of its message.
+func (o Opcode) Ends() bool {
+	switch o.Operation() {
+	case SendFirst, SendMiddle, WriteFirst, WriteMiddle, ReadResponseFirst, ReadResponseMiddle:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"krping/agent/config"
+	"krping/proc"
+)
+
+// running is an agent of this process, in a directory of its own.
+type running struct {
+	t      *testing.T
+	dir    string
+	log    *logBuffer
+	notify *net.UnixConn // what systemd would listen at
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+// logBuffer may be written and read at once.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// vol0 is a session that the module's files in proc/testdata have: there is nothing to be done.
+const vol0 = "sessions:\n  - name: vol0\n    addr: 192.168.77.1\n"
+
+func start(t *testing.T) *running {
+	t.Helper()
+	r := &running{t: t, dir: t.TempDir(), log: &logBuffer{}, ended: make(chan error, 1)}
+	socket := filepath.Join(r.dir, "notify")
+	var err error
+	if r.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.notify.Close() })
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "300000")
+	t.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid()))
+	r.configure("listen: " + r.socket() + "\n" + vol0)
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(t.Context())
+	go func() { r.ended <- Run(ctx, r.options()) }()
+	t.Cleanup(r.stop)
+	if told := r.told("READY=1"); !strings.Contains(told, "STATUS=Sessions declared: 1,") {
+		t.Errorf("systemd was told %q", told)
+	}
+	return r
+}
+
+func (r *running) socket() string { return filepath.Join(r.dir, "agent.sock") }
+
+func (r *running) options() Options {
+	fs, err := proc.NewFS("../../proc/testdata")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	noMeter := func() (Meter, error) { return nil, errors.New("no BTF") }
+	return Options{Config: filepath.Join(r.dir, "krping.yaml"), RunDir: r.dir, FS: fs, Log: zerolog.New(r.log), Meter: noMeter}
+}
+
+func (r *running) configure(text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, "krping.yaml"), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// told waits for what systemd is told next, but for signs of life.
+func (r *running) told(want string) string {
+	r.t.Helper()
+	buf := make([]byte, 4096)
+	for {
+		_ = r.notify.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, err := r.notify.Read(buf)
+		if err != nil {
+			r.t.Fatalf("waiting for %s: %v\n%s", want, err, r.log.String())
+		}
+		state := string(buf[:n])
+		if state == "WATCHDOG=1" && want != state {
+			continue
+		}
+		if !strings.HasPrefix(state, want) {
+			r.t.Fatalf("systemd was told %q, want %s", state, want)
+		}
+		return state
+	}
+}
+
+func (r *running) reload() {
+	r.t.Helper()
+	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
+		r.t.Fatal(err)
+	}
+	if told := r.told("RELOADING=1"); !strings.Contains(told, "\nMONOTONIC_USEC=") {
+		r.t.Errorf("systemd was told %q", told)
+	}
+	r.told("READY=1")
+}
+
+// client asks at an address that is a socket's path or ADDRESS:PORT.
+func client(address string, timeout time.Duration) *http.Client {
+	network := "tcp"
+	if filepath.IsAbs(address) {
+		network = "unix"
+	}
+	return &http.Client{Timeout: timeout, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+		DisableKeepAlives: true,
+	}}
+}
+
+// get asks the agent at an address.
+func get(t *testing.T, method, address, path, accept string) (code int, kind, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, "http://agent"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", accept)
+	response, err := client(address, 10*time.Second).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header.Get("Content-Type"), string(data)
+}
+
+const asProtobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+
+func TestService(t *testing.T) {
+	r := start(t)
+	if info, err := os.Stat(r.socket()); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	const inflight = `krping_session_inflight{role="client",session="vol1"} 3`
+	for accept, wantKind := range map[string]string{
+		"": "text/plain",
+		"application/openmetrics-text; version=1.0.0": "application/openmetrics-text",
+	} {
+		code, kind, body := get(t, "GET", r.socket(), "/metrics", accept)
+		if code != 200 || !strings.HasPrefix(kind, wantKind) || !strings.Contains(body, inflight) {
+			t.Errorf("as %q: code %d, %s, %.300s", accept, code, kind, body)
+		}
+	}
+	_, kind, body := get(t, "GET", r.socket(), "/metrics", asProtobuf)
+	decoder, families := expfmt.NewDecoder(strings.NewReader(body), expfmt.ResponseFormat(http.Header{"Content-Type": {kind}})), 0
+	for {
+		var f dto.MetricFamily
+		if err := decoder.Decode(&f); err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			break
+		}
+		families++
+	}
+	if families < 30 {
+		t.Errorf("%d families as %s", families, kind)
+	}
+	if code, _, body := get(t, "GET", r.socket(), "/healthz", ""); code != 200 || body != "ok\n" {
+		t.Errorf("healthz: %d, %s", code, body)
+	}
+	if code, _, _ := get(t, "POST", r.socket(), "/metrics", ""); code != 405 {
+		t.Errorf("POST: code %d, want 405", code)
+	}
+	r.told("WATCHDOG=1")
+	if err := Run(t.Context(), r.options()); !errors.Is(err, errRuns) {
+		t.Errorf("a second agent: %v, want %v", err, errRuns)
+	}
+	r.stop()
+	r.told("STOPPING=1")
+	if err := <-r.ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+	if _, err := os.Stat(r.socket()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket after the end: %v", err)
+	}
+}
+
+func TestReload(t *testing.T) {
+	r := start(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+
+	r.configure("listen: " + address + "\nlog: loud\n" + vol0 + "    que: 1\n")
+	r.reload()
+	config := filepath.Join(r.dir, "krping.yaml")
+	for _, want := range []string{config + `:2:6: log \"loud\": must be debug`, config + ":6:5: unknown key", "is refused"} {
+		if !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, r.log.String())
+		}
+	}
+	get(t, "GET", r.socket(), "/healthz", "")
+
+	ended := stream(t, r.socket())
+	r.configure("listen: " + address + "\n" + vol0)
+	r.reload()
+	get(t, "GET", address, "/healthz", "")
+	ends(t, ended)
+	ended = stream(t, address)
+	if _, err := os.Stat(r.socket()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket, that is listened at no more: %v", err)
+	}
+	r.stop()
+	if err := <-r.ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+	ends(t, ended)
+}
+
+// stream reads the page's samples until the agent ends them.
+func stream(t *testing.T, address string) <-chan error {
+	t.Helper()
+	response, err := client(address, 0).Get("http://agent/api/live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer response.Body.Close()
+		_, err := io.Copy(io.Discard, response.Body)
+		ended <- err
+	}()
+	return ended
+}
+
+func ends(t *testing.T, ended <-chan error) {
+	t.Helper()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the page's samples go on where the agent does not listen any more")
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Config: filepath.Join(dir, "c"), RunDir: dir, Log: zerolog.Nop()}
+	if err := Run(t.Context(), o); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no configuration: %v", err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(o.Config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("x: 1\n")
+	if err := Run(t.Context(), o); !errors.As(err, new(config.Errors)) {
+		t.Errorf("a wrong configuration: %v", err)
+	}
+	write("listen: " + o.Config + "\n")
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file where the socket is to be: %v", err)
+	}
+}
+
+// A socket that nobody listens at is of an agent that was killed.
+func TestSocketOfAKilledAgent(t *testing.T) {
+	address := config.Address{Network: "unix", Address: filepath.Join(t.TempDir(), "dir", "agent.sock")}
+	first, err := listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = first.Close()
+	second, err := listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = second.Close()
+}
+
+func TestJournal(t *testing.T) {
+	var out bytes.Buffer
+	log := zerolog.New(newJournal(&out))
+	log.Error().Str("peer", "10.0.0.1:9999").Int("pid", 7).Msg("the target is gone")
+	log.Warn().Msg("b")
+	log.Info().Msg("c")
+	log.Debug().Msg("d")
+	log.Log().Msg("e")
+	if want := "<3>the target is gone peer=10.0.0.1:9999 pid=7\n<4>b\n<6>c\n<7>d\n<6>e\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		t.Fatal(err)
+	}
+	if isJournal(f, "") || isJournal(f, "8:1") || !isJournal(f, fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)) {
+		t.Error("the journal is not told from other files")
+	}
+	if text := line(t, NewLogger(f), f); strings.HasPrefix(text, "<") || !strings.Contains(text, " ERR ") || strings.Contains(text, "\x1b") {
+		t.Errorf("to a file: %q", text)
+	}
+}
+
+func line(t *testing.T, log zerolog.Logger, f *os.File) string {
+	t.Helper()
+	log.Error().Msg("x")
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	text, err := bufio.NewReader(f).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestEvents(t *testing.T) {
+	var out bytes.Buffer
+	a := newAgent(Options{Log: zerolog.New(&out)})
+	a.event(proc.Message{Sequence: 7, Level: 4, Subject: "vol0", Peer: "10.0.0.1:9999", Text: "connection lost (-104), requests wait"})
+	a.event(proc.Message{Sequence: 8, Level: 3, Subject: "control", PID: 12, Text: "unknown option 'x'"})
+	want := `{"level":"warn","source":"kernel","session":"vol0","peer":"10.0.0.1:9999","sequence":7,"message":"connection lost (-104), requests wait"}
+{"level":"error","source":"kernel","subject":"control","pid":12,"sequence":8,"message":"unknown option 'x'"}
+`
+	if out.String() != want {
+		t.Errorf("%s, want %s", out.String(), want)
+	}
+}
+
+// The unit is one that systemd takes, and starts this program with options that it has.
+func TestUnit(t *testing.T) {
+	unit, err := os.ReadFile("krping-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/bin/krpingctl agent\n", "RuntimeDirectory=" + filepath.Base(RunDir) + "\n"} {
+		if !strings.Contains(string(unit), want) {
+			t.Errorf("the unit has no %s", want)
+		}
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Log("systemd-analyze is not installed: the unit is not checked by systemd")
+		return
+	}
+	// It looks for the program, so there has to be one.
+	path := filepath.Join(t.TempDir(), "krping-agent.service")
+	if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/bin/krpingctl"), []byte("/bin/true")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "krping-agent.service:") {
+		t.Errorf("systemd-analyze: %v\n%s", err, out)
+	}
+}
