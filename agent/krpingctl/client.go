@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -33,6 +32,7 @@ type commandFlags struct {
 	onePort     bool
 	asJSON, csv bool
 	dryRun      bool
+	allow       []string
 	rest        proc.Command // as the module names it
 }
 
@@ -73,6 +73,12 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	})
 }
 
+func (f *commandFlags) registerKey(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.rest.KeyFile, "key-file", "", "`file` with the key of the volume, which both sides prove: 16 to 64 characters, mode 0600")
+	flags.StringVar(&f.rest.Key, "key", "", "the same from a keyring: `krping:NAME`, the description of a key of type logon")
+}
+
 func clientCommand(p *program) *cobra.Command {
 	var f commandFlags
 	cmd := &cobra.Command{
@@ -84,7 +90,8 @@ path of its device. What the options mean: krpingctl help options.`,
 		Example: `  krpingctl client --addr 192.168.77.1 --count 100 --validate
   krpingctl client --addr 192.168.77.1 --rlat --size 4096 --count 10000
   krpingctl client --addr 192.168.77.1 --bw --size 64KiB --duration 5s --json
-  krpingctl client --addr 192.168.77.1 --block vol0`,
+  krpingctl client --addr 192.168.77.1 --block vol0
+  krpingctl client --addr 192.168.77.1 --block vol0 --key-file /etc/krping/vol0.key`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Client, &f) },
 	}
@@ -102,6 +109,7 @@ path of its device. What the options mean: krpingctl help options.`,
 	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward I/O of processes of this `name` only")
 	flags.Uint32Var(&f.rest.PID, "pid", 0, "tap: forward I/O of this `process` only")
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward these `operations` only: read, write, flush, discard, joined by '+'")
+	f.registerKey(cmd)
 	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward what touches these sectors only: `FIRST-LAST`, of 512 bytes")
 	return cmd
 }
@@ -117,7 +125,8 @@ on both sides. krping-bridge --ping answers any number of clients.
 What the options mean: krpingctl help options.`,
 		Example: `  krpingctl server --addr 192.168.77.1 --validate
   krpingctl server --addr 192.168.77.1 --rlat
-  krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb`,
+  krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb
+  krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb --key-file /etc/krping/vol0.key --allow 192.168.77.2`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Server, &f) },
 	}
@@ -125,6 +134,8 @@ What the options mean: krpingctl help options.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to serve")
 	flags.StringVar(&f.rest.Backing, "backing", "", "the `disk` to serve: /dev/NAME or ram:SIZE")
+	f.registerKey(cmd)
+	flags.StringSliceVar(&f.allow, "allow", nil, "serve clients with these `addresses` only, like 192.168.77.2 or 10.0.0.0/8")
 	flags.BoolVar(&f.rest.Writeback, "writeback", false, "a write is stable after a flush, not before")
 	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "the volume cannot be written")
 	flags.Uint32Var(&f.rest.BlockSize, "block-size", 0, "logical block size in bytes, 512 or 4096 (default 512)")
@@ -134,13 +145,13 @@ What the options mean: krpingctl help options.`,
 // command checks the flags and returns the module's command.
 func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
 	c := f.rest
-	c.Role, c.Timeout = role, f.timeout
+	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
 	if f.addr == "" {
 		return c, usagef("--addr is needed: the address of the server's RDMA device")
 	}
-	addr, err := netip.ParseAddr(f.addr)
+	addr, err := parseAddr("addr", f.addr)
 	if err != nil {
-		return c, usagef("--addr %s: not an IP address", f.addr)
+		return c, err
 	}
 	c.Addr = addr
 	if f.size < 0 || f.size > 1<<30 {

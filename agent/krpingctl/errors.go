@@ -15,7 +15,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/config"
+	"krping/agent/kernel"
+	"krping/agent/nvmet"
 	"krping/agent/rdmalink"
+	"krping/agent/service"
 	"krping/agent/verify"
 	"krping/proc"
 )
@@ -39,7 +43,14 @@ type interruptedError struct{ error }
 
 func (e interruptedError) Unwrap() error { return e.error }
 
+// verdictError is what a check has found. An interruption may have ended the check, but has not failed it.
+type verdictError struct{ error }
+
+func (e verdictError) Unwrap() error { return e.error }
+
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func verdictf(format string, args ...any) error { return verdictError{fmt.Errorf(format, args...)} }
 
 func isAny(err error, targets ...error) bool {
 	for _, target := range targets {
@@ -57,13 +68,13 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(interruptedError)), isAny(err, context.Canceled, unix.EINTR):
 		return exitInterrupted
-	case errors.As(err, new(usageError)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, new(usageError)), errors.As(err, new(config.Errors)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP), strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage
 	case errors.As(err, &mismatch), isAny(err, unix.EBADMSG):
 		return exitMismatch
-	case isAny(err, proc.ErrNotLoaded, unix.EADDRNOTAVAIL):
+	case isAny(err, proc.ErrNotLoaded, kernel.ErrNoModule, unix.EADDRNOTAVAIL):
 		return exitMissing
-	case isAny(err, unix.ECONNREFUSED, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ECONNRESET, unix.EPROTO):
+	case isAny(err, unix.ECONNREFUSED, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ECONNRESET, unix.EPROTO, unix.ENOKEY, unix.EKEYREJECTED):
 		return exitPeer
 	}
 	return exitFailure
@@ -74,6 +85,10 @@ func report(err error) {
 	if err == nil {
 		return
 	}
+	if errors.As(err, new(config.Errors)) {
+		service.LogMistakes(log.Logger, err)
+		return
+	}
 	event := log.Error()
 	if hint := hint(err); hint != "" {
 		event = event.Str("hint", hint)
@@ -82,6 +97,9 @@ func report(err error) {
 }
 
 func hint(err error) string {
+	if fix := kernel.Fix(err); fix != "" {
+		return fix
+	}
 	switch {
 	case errors.Is(err, proc.ErrNotLoaded):
 		return "load it: modprobe rdma_krping, or insmod rdma_krping.ko after modprobe rdma_cm"
@@ -89,8 +107,16 @@ func hint(err error) string {
 		return "this needs root: try again with sudo"
 	case isAny(err, unix.EADDRNOTAVAIL, unix.ENETUNREACH, unix.EHOSTUNREACH):
 		return addressHint()
+	case isAny(err, nvmet.ErrUnknown, nvmet.ErrExists):
+		return "`krpingctl nvme target list` lists what is served"
 	case errors.Is(err, unix.ECONNREFUSED):
 		return "is a server or krping-bridge listening at that address and port?"
+	case errors.Is(err, unix.ENOKEY):
+		return "--key-file with the file that the target has, or --key with the description of a key that `keyctl show` lists"
+	case errors.Is(err, unix.EKEYREJECTED):
+		return "do both sides have the same key? compare: sha256sum of the key files"
+	case errors.Is(err, unix.ETIMEDOUT):
+		return "`krpingctl doctor --peer` with that address looks for the reason"
 	case errors.Is(err, unix.ENOENT) && errors.As(err, new(*proc.CommandError)):
 		return "`krpingctl stat` lists the sessions; `krping-bridge` prints its volumes when it starts"
 	case errors.Is(err, unix.EADDRINUSE):

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/doctor"
 	"krping/agent/verify"
 	"krping/proc"
 )
@@ -87,6 +89,32 @@ func TestWriteAndVerifyAFile(t *testing.T) {
 	}
 	if err := run(t.Context(), append([]string{"verify", "--pattern", "zero"}, data...), &out); exitCode(err) != exitMismatch {
 		t.Errorf("another pattern: %v, want a mismatch", err)
+	}
+}
+
+func TestDoctorReport(t *testing.T) {
+	r := doctor.Report{Problems: 1, Findings: []doctor.Finding{
+		{Check: "mtu", Level: doctor.OK, Found: "fine"}, {Check: "module", Level: doctor.Problem, Found: "gone", Cause: "why", Fix: "a && b"},
+	}}
+	for asJSON, want := range map[bool]string{
+		false: "ok       mtu: fine\nproblem  module: gone\n           because: why\n           mend it: a && b\n2 findings, 1 problem, 0 warnings\n",
+		true: `{"findings":[{"check":"mtu","level":"ok","found":"fine"},{"check":"module","level":"problem","found":"gone",` +
+			`"cause":"why","fix":"a && b"}],"problems":1,"warnings":0}` + "\n",
+	} {
+		var out bytes.Buffer
+		if err := writeReport(&out, r, asJSON); err != nil || out.String() != want {
+			t.Errorf("%v, printed %q, want %q", err, out.String(), want)
+		}
+	}
+}
+
+func TestTop(t *testing.T) {
+	for args, want := range map[string]string{
+		"top": "needs a terminal", "top --once --interval 1ms": "100ms", "top vol0": "unknown command",
+	} {
+		if err := run(t.Context(), strings.Fields(args), io.Discard); exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", args, err, want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 
@@ -22,10 +23,10 @@ type program struct {
 
 const exitHelp = `Exit codes:
   0    done
-  1    failed
-  2    the command line is wrong, or asks for more than the device can
+  1    failed, or doctor found a problem
+  2    the command line or a configuration is wrong, or asks for more than the device can
   3    data differs
-  4    the module is not loaded, or no RDMA device has or reaches the address
+  4    a module is not loaded, or no RDMA device has or reaches the address
   5    the peer refused, is unreachable, was lost, or broke the protocol
   130  interrupted`
 
@@ -54,11 +55,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetOut(out)
 	root.AddCommand(
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
-		writeCommand(p), verifyCommand(p), traceCommand(p), linkCommand(p), sweepCommand(p), optionsTopic(),
+		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
+		topCommand(p), agentCommand(p), captureCommand(p), nvmeCommand(p), optionsTopic(),
 	)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if ctx.Err() != nil && err != nil {
+	if ctx.Err() != nil && err != nil && !errors.As(err, new(verdictError)) {
 		return interruptedError{err}
 	}
 	return err

@@ -3,100 +3,257 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
 	"krping/agent/biotrace"
+	"krping/agent/bioview"
+	"krping/agent/rawio"
+	"krping/agent/replay"
 )
 
+// traceFlags are what trace shows of which bios.
+type traceFlags struct {
+	asJSON, summary bool
+	columns         []string
+	slow, limit     time.Duration
+	record          string
+	comm            string
+	pid             uint32
+	ops             []string
+	minSize         sizeFlag
+	minLatency      time.Duration
+}
+
 func traceCommand(p *program) *cobra.Command {
-	var (
-		asJSON, summary bool
-		limit           time.Duration
-	)
+	var f traceFlags
 	cmd := &cobra.Command{
 		Use:   "trace [DEVICE]",
-		Short: "Show every bio of a block device, or of all: who, what, how long",
-		Long: `Show every bio that ends, one line each: time of the submit, process, device, operation,
-sector (of 512 bytes), bytes, the time until its request was issued, the time until it
-ended. Events that were lost are counted and shown.`,
-		Example: "  krpingctl trace /dev/krping0 --for 10s --summary",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Short: "Show every bio of a block device, or of all: who, what, how long in each stage",
+		Long: `Show every bio that ends, one line each. Its stages are those of a request's way:
+
+  queue    submit -> its request is issued to the driver
+  send     -> its command is in a message (again, after a reconnection)
+  peer     -> the response was accepted
+  finish   -> the bio ends
+
+krping's devices have all of them, others have queue and device (issued -> ended), and
+devices without requests only the total. Filters run in the kernel. What the trace has
+not seen is counted, by CPU, and shown.
+
+Columns:
+` + bioview.ColumnHelp(),
+		Example: `  krpingctl trace /dev/krping0 --for 10s --summary
+  krpingctl trace --comm write_data --op write --columns time,comm,sector,bytes,peer,total
+  krpingctl trace /dev/krping0 --slow 10ms
+  krpingctl trace /dev/krping0 --record load.trace --for 1m && krpingctl replay load.trace /dev/krping1`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var dev uint32
+			device := ""
 			if len(args) == 1 {
-				var err error
-				if dev, err = biotrace.Device(args[0]); err != nil {
-					return err
-				}
+				device = args[0]
+			}
+			if err := f.check(device); err != nil {
+				return err
 			}
 			ctx := cmd.Context()
-			if limit > 0 {
+			if f.limit > 0 {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, limit)
+				ctx, cancel = context.WithTimeout(ctx, f.limit)
 				defer cancel()
 			}
-			return p.trace(ctx, dev, asJSON, summary)
+			return p.trace(ctx, device, f)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
-	cmd.Flags().BoolVar(&summary, "summary", false, "print percentiles and a histogram at the end, not each bio")
-	cmd.Flags().DurationVar(&limit, "for", 0, "end after this time (default: when interrupted)")
+	flags := cmd.Flags()
+	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a line")
+	flags.BoolVar(&f.summary, "summary", false, "print percentiles of each stage and a heat map at the end, not each bio")
+	flags.DurationVar(&f.slow, "slow", 0, "show only what took this `time` or longer, with the stage that it was longest in, and end with a verdict")
+	flags.StringSliceVar(&f.columns, "columns", nil, "show these, separated by commas")
+	flags.StringVar(&f.record, "record", "", "`file` to keep all bios in, for replay")
+	flags.StringVar(&f.comm, "comm", "", "only bios that a process of this `name` submitted")
+	flags.Uint32Var(&f.pid, "pid", 0, "only bios that this process submitted")
+	flags.StringSliceVar(&f.ops, "op", nil, "only these operations: "+strings.ToLower(strings.Join(biotrace.OpNames(), ", ")))
+	flags.Var(&f.minSize, "min-size", "only bios of this many bytes or more")
+	flags.DurationVar(&f.minLatency, "min-latency", 0, "only bios that took this `time` or longer")
+	flags.DurationVar(&f.limit, "for", 0, "end after this `time` (default: when interrupted)")
 	return cmd
 }
 
-func (p *program) trace(ctx context.Context, dev uint32, asJSON, summary bool) error {
-	tracer, err := biotrace.New(dev)
+func (f *traceFlags) check(device string) error {
+	shown := 0
+	for _, how := range []bool{f.asJSON, f.summary, f.record != "", len(f.columns) > 0} {
+		if how {
+			shown++
+		}
+	}
+	switch {
+	case shown > 1:
+		return usagef("--json, --summary, --record, --columns: give one of them")
+	case f.slow < 0 || f.minLatency < 0 || f.limit < 0:
+		return usagef("--slow, --min-latency and --for: a time cannot be negative")
+	case f.slow > 0 && (f.minLatency > 0 || f.summary || f.record != ""):
+		return usagef("--slow: cannot go with --min-latency, --summary or --record")
+	case f.record != "" && device == "":
+		return usagef("--record: name the device, whose size a replay has to match")
+	case f.minSize > 1<<32-1:
+		return usagef("--min-size: a bio has less than 4 GiB")
+	}
+	if err := f.filter().Check(); err != nil {
+		return usageError{err}
+	}
+	if len(f.columns) == 0 {
+		f.columns = bioview.DefaultColumns
+		if f.slow > 0 {
+			f.columns = append(slices.Clone(f.columns), "slowest", "requeues")
+		}
+	}
+	return nil
+}
+
+// filter is that of any device.
+func (f *traceFlags) filter() biotrace.Filter {
+	return biotrace.Filter{
+		PID: f.pid, Comm: f.comm, Ops: f.ops, MinBytes: uint32(f.minSize), MinLatency: max(f.minLatency, f.slow),
+	}
+}
+
+// traceView is where the bios of a trace go.
+type traceView struct {
+	add func(*biotrace.Bio) error
+	end func(biotrace.Lost) error
+}
+
+func (p *program) trace(ctx context.Context, device string, f traceFlags) error {
+	filter := f.filter()
+	if device != "" {
+		var err error
+		if filter.Device, err = biotrace.NewBlockDevice(device); err != nil {
+			return err
+		}
+	}
+	out := bufio.NewWriter(p.out)
+	view, err := newTraceView(out, device, f)
+	if err != nil {
+		return err
+	}
+	tracer, err := biotrace.New(filter)
 	if err != nil {
 		return err
 	}
 	defer tracer.Close()
 	log.Info().Msg("tracing")
-	var sum biotrace.Summary
-	show := printBio(p.out)
-	switch {
-	case summary:
-		show = func(b biotrace.Bio) error { sum.Add(b); return nil }
-	case asJSON:
-		encoder := json.NewEncoder(p.out)
-		show = func(b biotrace.Bio) error { return encoder.Encode(b) }
-	default:
-		fmt.Fprintf(p.out, "%-15s %7s %-15s %-10s %-12s %-12s %10s %8s %9s %9s\n", "TIME", "PID", "COMM", "DEVICE", "OP", "FLAGS", "SECTOR", "BYTES", "QUEUE ms", "TOTAL ms")
-	}
-	if err := tracer.Run(ctx, show); err != nil {
+	shown := 0
+	each := func(b *biotrace.Bio) error { shown++; return view.add(b) }
+	if err := tracer.Run(ctx, each, out.Flush); err != nil {
 		return err
-	}
-	if summary {
-		if err := sum.Write(p.out); err != nil {
-			return err
-		}
 	}
 	lost, err := tracer.Lost()
 	if err != nil {
 		return err
 	}
-	if lost != (biotrace.Lost{}) {
-		log.Warn().Uint64("events", lost.Events).Uint64("bios", lost.Bios).Msg("the trace is incomplete: events were lost")
+	if lost.Any() {
+		log.Warn().Msgf("the trace is incomplete: %v", lost)
 	}
-	return nil
-}
-
-func printBio(out io.Writer) func(biotrace.Bio) error {
-	return func(b biotrace.Bio) error {
-		failed := ""
-		if b.Status != 0 {
-			failed = fmt.Sprintf(" FAILED (status %d)", b.Status)
-		}
-		_, err := fmt.Fprintf(out, "%-15s %7d %-15s %-10s %-12s %-12s %10d %8d %9.3f %9.3f%s\n", b.Time.Format("15:04:05.000000"), b.PID, b.Comm,
-			b.Device, b.Op, b.Flags, b.Sector, b.Bytes, milliseconds(b.Queue), milliseconds(b.Total), failed)
+	if err := errors.Join(view.end(lost), out.Flush()); err != nil {
 		return err
 	}
+	pending, err := tracer.InFlight()
+	if err != nil {
+		return err
+	}
+	pending = slices.DeleteFunc(pending, func(b biotrace.Bio) bool { return b.Total < cmp.Or(f.slow, stuck) })
+	for _, b := range pending {
+		log.Warn().Str("device", b.Device).Str("op", b.Op).Uint64("sector", b.Sector).Uint32("bytes", b.Bytes).Str("comm", b.Comm).
+			Msgf("has not ended, after %v", b.Total.Round(time.Microsecond))
+	}
+	if f.slow == 0 {
+		return nil
+	}
+	ended, err := tracer.Ended()
+	if err != nil {
+		return err
+	}
+	verdict, err := slowVerdict{f.slow, ended, shown, len(pending), lost}.judge()
+	if err == nil {
+		fmt.Fprintln(p.out, verdict)
+	}
+	return err
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func newTraceView(out io.Writer, device string, f traceFlags) (traceView, error) {
+	nothing := func(biotrace.Lost) error { return nil }
+	switch {
+	case f.summary:
+		var sum bioview.Summary
+		return traceView{
+			add: func(b *biotrace.Bio) error { sum.Add(b); return nil },
+			end: func(biotrace.Lost) error { return sum.Write(out) },
+		}, nil
+	case f.asJSON:
+		encoder := json.NewEncoder(out)
+		return traceView{func(b *biotrace.Bio) error { return encoder.Encode(b) }, nothing}, nil
+	case f.record != "":
+		return newRecording(device, f.record)
+	}
+	lines, err := bioview.NewLines(out, f.columns)
+	if err != nil {
+		return traceView{}, usageError{err}
+	}
+	return traceView{lines.Print, nothing}, lines.Header()
+}
+
+func newRecording(device, path string) (traceView, error) {
+	d, err := rawio.Open(device, os.O_RDONLY, false)
+	if err != nil {
+		return traceView{}, err
+	}
+	defer d.Close()
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return traceView{}, fmt.Errorf("a recording is a new file: %w", err)
+	}
+	w, err := replay.NewWriter(file, device, d.Size, time.Now())
+	if err != nil {
+		return traceView{}, errors.Join(err, file.Close())
+	}
+	end := func(lost biotrace.Lost) error {
+		return errors.Join(w.End(time.Now(), lost.Total()), file.Close())
+	}
+	return traceView{w.Add, end}, nil
+}
+
+// stuck is after how long a trace names a bio that it cannot show, because it has not ended.
+const stuck = 5 * time.Second
+
+// slowVerdict is what --slow has found.
+type slowVerdict struct {
+	limit   time.Duration
+	ended   uint64 // bios, slow or not
+	slow    int    // of them
+	pending int    // have not ended for as long as that
+	lost    biotrace.Lost
+}
+
+// judge returns an error if anything was slow, or might have been.
+func (v slowVerdict) judge() (string, error) {
+	switch {
+	case v.slow+v.pending > 0:
+		return "", verdictf("fail: %d of %d bios took %v or longer, and %d more have not ended in that time", v.slow, v.ended, v.limit, v.pending)
+	case v.lost.Any():
+		return "", verdictf("inconclusive: none of the %d bios that were seen took %v or longer, but not all were seen: %v", v.ended, v.limit, v.lost)
+	}
+	return fmt.Sprintf("pass: none of %d bios took %v or longer", v.ended, v.limit), nil
+}

@@ -95,7 +95,7 @@ and the offset alone: "verify" with the same flags makes it again.`,
 	flags.BoolVar(&direct, "direct", false, "around the page cache (O_DIRECT)")
 	flags.BoolVar(&fsync, "fsync", false, "fsync at the end")
 	flags.StringVar(&name, "name", "", "`name` of the writing thread as the kernel sees it, at most 15 bytes")
-	flags.BoolVar(&anyDev, "any-device", false, "also to a block device that is not krping's")
+	flags.BoolVar(&anyDev, "any-device", false, "also to a block device that is neither krping's nor one of NVMe over fabrics")
 	return cmd
 }
 
@@ -117,8 +117,8 @@ func mayWrite(path string, anyDevice bool) error {
 		return err
 	case where != "":
 		return usagef("%s is mounted at %s: writing to it would destroy the file system", path, where)
-	case !anyDevice && !strings.HasPrefix(path, "/dev/krping"):
-		return usagef("%s is not a krping device: add --any-device if its data may be destroyed", path)
+	case !anyDevice && !strings.HasPrefix(path, "/dev/krping") && !isRemoteNVMe(path):
+		return usagef("%s is not a krping device, nor one of NVMe over fabrics: add --any-device if its data may be destroyed", path)
 	}
 	return nil
 }

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "net/netip"
+
+// parseAddr returns the address that a flag gives; it is not valid if the flag is not given.
+func parseAddr(flag, text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return addr, usagef("--%s %s: not an IP address", flag, text)
+	}
+	return addr, nil
+}

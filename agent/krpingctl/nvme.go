@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"krping/agent/nvmehost"
+	"krping/agent/nvmet"
+)
+
+func nvmeCommand(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nvme",
+		Short: "NVMe over fabrics with the kernel's target and host, over RDMA or TCP",
+		Long: `Serve disks and files as NVMe over fabrics targets, and connect to such targets, with the
+kernel's own drivers. Modules are loaded as needed. What fails leaves nothing behind, and says
+why and what mends it. nvmetcli and nvme-cli may be used beside it.`,
+		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
+  krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1`,
+	}
+	cmd.AddCommand(targetCommand(p), discoverCommand(p), connectCommand(p), disconnectCommand(p), nvmeListCommand(p))
+	return cmd
+}
+
+func nvmeTarget() *nvmet.Tree { return nvmet.NewTree(nvmet.DefaultMount) }
+
+func nvmeHost() nvmehost.Sysfs { return nvmehost.NewSysfs(nvmehost.DefaultMount) }
+
+// printJSON prints a result as one line.
+func printJSON(out io.Writer, v any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+func jsonFlag(cmd *cobra.Command, asJSON *bool) {
+	cmd.Flags().BoolVar(asJSON, "json", false, "as JSON")
+}
+
+// emptyAs is what a table shows for nothing.
+func emptyAs(text, empty string) string {
+	if text == "" {
+		return empty
+	}
+	return text
+}
+
+func seconds(n int) string {
+	if n == 0 {
+		return "off"
+	}
+	return fmt.Sprintf("%d s", n)
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+
+	"krping/agent/nvmehost"
+)
+
+// hostFlags are those of connect and discover, with nvme-cli's names and letters.
+type hostFlags struct {
+	o              nvmehost.Options
+	addr, hostAddr string
+	asJSON         bool
+}
+
+func (f *hostFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "rdma or tcp")
+	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target")
+	flags.Uint16VarP(&f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
+	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "own `address` to connect from")
+	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `device` to connect through")
+	flags.StringVarP(&f.o.HostNQN, "hostnqn", "q", "", "`NQN` of this host (default: /etc/nvme/hostnqn)")
+	flags.StringVarP(&f.o.HostID, "hostid", "I", "", "`UUID` of this host (default: /etc/nvme/hostid)")
+	f.intVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "`seconds` between signs of life that the target expects (default: the kernel's, 5)")
+	f.intVar(cmd, &f.o.TOS, "tos", "T", "type of service of the packets")
+	jsonFlag(cmd, &f.asJSON)
+}
+
+// intVar is a number that stays nil unless it is given.
+func (f *hostFlags) intVar(cmd *cobra.Command, to **int, name, letter, usage string) {
+	flag := cmd.Flags().VarPF(&optionalInt{to}, name, letter, usage)
+	flag.DefValue = ""
+}
+
+type optionalInt struct{ to **int }
+
+func (o *optionalInt) String() string {
+	if o.to == nil || *o.to == nil {
+		return ""
+	}
+	return fmt.Sprint(**o.to)
+}
+
+func (o *optionalInt) Type() string { return "number" }
+
+func (o *optionalInt) Set(text string) error {
+	var n int
+	if _, err := fmt.Sscanf(text+"\n", "%d\n", &n); err != nil {
+		return fmt.Errorf("not a number")
+	}
+	*o.to = &n
+	return nil
+}
+
+// options checks the flags.
+func (f *hostFlags) options() (nvmehost.Options, error) {
+	var err error
+	if f.o.Addr, err = parseAddr("traddr", f.addr); err != nil {
+		return f.o, err
+	}
+	if f.o.HostAddr, err = parseAddr("host-traddr", f.hostAddr); err != nil {
+		return f.o, err
+	}
+	if err := f.o.Check(); err != nil {
+		return f.o, usageError{err}
+	}
+	return f.o.Identify(), nil
+}
+
+func discoverCommand(p *program) *cobra.Command {
+	var f hostFlags
+	cmd := &cobra.Command{
+		Use:     "discover --traddr ADDR",
+		Short:   "Ask a target what it serves to this host",
+		Example: "  krpingctl nvme discover --transport rdma --traddr 10.0.0.1",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options()
+			if err != nil {
+				return err
+			}
+			d, err := nvmeHost().Discover(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if f.asJSON {
+				return printJSON(p.out, d)
+			}
+			return writeDiscovery(p.out, d)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func writeDiscovery(out io.Writer, d nvmehost.Discovery) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TRANSPORT\tADDRESS\tPORT\tNQN\tKIND")
+	for _, r := range d.Records {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Transport, r.Addr, r.Service, r.NQN, r.Kind)
+	}
+	return w.Flush()
+}
+
+// diskWait is how long connect waits for the disks of a controller, which the kernel looks for
+// once it is connected.
+const diskWait = 10 * time.Second
+
+func connectCommand(p *program) *cobra.Command {
+	var f hostFlags
+	cmd := &cobra.Command{
+		Use:   "connect --nqn NQN --traddr ADDR",
+		Short: "Connect to a target, and print its disks",
+		Example: `  krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1
+  krpingctl nvme connect -n nqn.2024-01.org.example:disk0 -t tcp -a 10.0.0.1 -i 4 -Q 128 -l -1`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options()
+			if err != nil {
+				return err
+			}
+			if o.NQN == "" {
+				return usagef("--nqn is needed: `krpingctl nvme discover` lists what the target serves")
+			}
+			name, err := nvmeHost().Connect(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			c, err := nvmeHost().Disks(cmd.Context(), name, diskWait)
+			if err != nil {
+				return err
+			}
+			if len(c.Namespaces) == 0 {
+				log.Warn().Msgf("%s is connected, but %s has no disk: none is enabled at the target", name, o.NQN)
+			}
+			if f.asJSON {
+				return printJSON(p.out, c)
+			}
+			for _, d := range c.Namespaces {
+				if _, err := fmt.Fprintln(p.out, d.Device()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&f.o.NQN, "nqn", "n", "", "`name` of the subsystem")
+	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "I/O queues (default: a CPU)")
+	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "more I/O queues, for writes only")
+	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "more I/O queues that are polled")
+	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "requests in flight on each, 16 to 1024 (default: the kernel's, 128)")
+	f.intVar(cmd, &f.o.LossTMO, "ctrl-loss-tmo", "l", "`seconds` until a lost target is given up, and I/O fails; -1: never (default: the kernel's, 600)")
+	f.intVar(cmd, &f.o.Delay, "reconnect-delay", "c", "`seconds` between tries to connect again (default: the kernel's, 10)")
+	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: CRC32C of the headers")
+	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: CRC32C of the data")
+	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "also if this host is connected to it at that address")
+	return cmd
+}
+
+func disconnectCommand(p *program) *cobra.Command {
+	var nqn, device string
+	var all, force, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "disconnect {--nqn NQN | --device NAME | --all}",
+		Short: "Disconnect from a target",
+		Example: `  krpingctl nvme disconnect --nqn nqn.2024-01.org.example:disk0
+  krpingctl nvme disconnect --device nvme0`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			gone, err := selectControllers(nqn, device, all)
+			if err != nil {
+				return err
+			}
+			for _, c := range gone {
+				if err := nvmeHost().Disconnect(c.Name, force); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return printJSON(p.out, gone)
+			}
+			_, err = fmt.Fprintf(p.out, "disconnected %s\n", count(len(gone), "controller"))
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&nqn, "nqn", "n", "", "from the subsystem of this `name`")
+	flags.StringVarP(&device, "device", "d", "", "this controller, such as nvme0, or those of this disk")
+	flags.BoolVar(&all, "all", false, "from all targets")
+	flags.BoolVar(&force, "force", false, "also if a disk is mounted: its I/O fails")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// selectControllers returns the controllers that disconnect is to remove.
+func selectControllers(nqn, device string, all bool) ([]nvmehost.Controller, error) {
+	given := 0
+	for _, one := range []bool{nqn != "", device != "", all} {
+		if one {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, usagef("give one of --nqn, --device and --all")
+	}
+	controllers, err := nvmeHost().Controllers()
+	if err != nil {
+		return nil, err
+	}
+	selected := []nvmehost.Controller{}
+	for _, c := range controllers {
+		name := strings.TrimPrefix(device, "/dev/")
+		wanted := all || nqn != "" && c.NQN == nqn || name != "" && (c.Name == name || c.Has(name))
+		switch {
+		case wanted && c.IsFabric():
+			selected = append(selected, c)
+		case wanted && !all:
+			return nil, usagef("%s is a device of this host (%s), not a connection", c.Name, c.Transport)
+		}
+	}
+	if len(selected) == 0 && !all {
+		return nil, fmt.Errorf("this host is not connected to %s%s: `krpingctl nvme list` lists its connections", nqn, device)
+	}
+	return selected, nil
+}
+
+func nvmeListCommand(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List this host's controllers and disks", Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			controllers, err := nvmeHost().Controllers()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(p.out, controllers)
+			}
+			return writeControllers(p.out, controllers)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func writeControllers(out io.Writer, controllers []nvmehost.Controller) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONTROLLER\tSTATE\tTRANSPORT\tADDRESS\tQUEUES\tKEEP ALIVE\tDISKS\tNQN")
+	for _, c := range controllers {
+		var all []string
+		for _, d := range c.Namespaces {
+			all = append(all, fmt.Sprintf("%s %s", d.Device(), humanize.IBytes(uint64(d.Size))))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d x %d\t%s\t%s\t%s\n", c.Name, c.State, c.Transport, c.Address, c.IOQueues, c.QueueSize,
+			seconds(c.KeepAlive), emptyAs(strings.Join(all, ", "), "none"), c.NQN)
+	}
+	return w.Flush()
+}

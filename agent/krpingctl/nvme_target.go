@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+
+	"krping/agent/nvmet"
+)
+
+func targetCommand(p *program) *cobra.Command {
+	cmd := &cobra.Command{Use: "target", Short: "Serve disks and files: add, list, remove, save, restore"}
+	cmd.AddCommand(targetAddCommand(p), targetListCommand(p), targetRemoveCommand(p), targetSaveCommand(p), targetRestoreCommand(p))
+	return cmd
+}
+
+// addFlags are the flags of target add.
+type addFlags struct {
+	nqn, device, addr, transport string
+	port                         uint16
+	null, inline                 sizeFlag
+	allow                        []string
+	asJSON                       bool
+}
+
+func targetAddCommand(p *program) *cobra.Command {
+	var f addFlags
+	cmd := &cobra.Command{
+		Use:   "add --nqn NQN {--device PATH | --null SIZE} --addr ADDR",
+		Short: "Serve a disk or a file",
+		Long: `Serve a disk, a file, or a new disk in memory as the namespace 1 of a new subsystem.
+Without --device and --null the subsystem exists, and is served at another address, or to more hosts.
+
+Unless --allow-host is given every host may connect. A disk that is in use here is refused.
+The UUID of the namespace and the serial number follow from the NQN and the path, so that a host
+that connects again after a restart of the target goes on.`,
+		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
+  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --addr 10.0.0.1 --transport tcp
+  krpingctl nvme target add --nqn nqn.2024-01.org.example:scratch --null 1GiB --addr 10.0.0.1 --allow-host "$(cat /etc/nvme/hostnqn)"`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := f.serve()
+			if err != nil {
+				return err
+			}
+			if err := nvmeTarget().Add(cmd.Context(), s); err != nil {
+				return err
+			}
+			return p.showTarget(f.nqn, f.asJSON)
+		},
+	}
+	f.inline = -1
+	flags := cmd.Flags()
+	flags.StringVar(&f.nqn, "nqn", "", "`name` of the subsystem, such as nqn.2024-01.org.example:disk0")
+	flags.StringVar(&f.device, "device", "", "`path` of the block device or file to serve")
+	flags.Var(&f.null, "null", "serve a new disk of this size in memory, which goes with the target")
+	flags.StringVar(&f.addr, "addr", "", "own IP `address` to serve at")
+	flags.Uint16Var(&f.port, "port", 4420, "port to serve at")
+	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "rdma or tcp")
+	flags.Var(&f.inline, "inline-size", "most data that a command carries with it, at most 16KiB with rdma (default: the kernel's)")
+	flags.Lookup("inline-size").DefValue = ""
+	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; again for more")
+	jsonFlag(cmd, &f.asJSON)
+	return cmd
+}
+
+// serve checks the flags.
+func (f *addFlags) serve() (nvmet.Serve, error) {
+	s := nvmet.Serve{NQN: f.nqn, Device: f.device, Null: int64(f.null), Transport: f.transport, AllowHosts: f.allow}
+	if err := nvmet.CheckNQN(f.nqn); err != nil {
+		return s, usagef("--nqn: %w", err)
+	}
+	for _, nqn := range f.allow {
+		if err := nvmet.CheckNQN(nqn); err != nil {
+			return s, usagef("--allow-host: %w", err)
+		}
+	}
+	addr, err := parseAddr("addr", f.addr)
+	fresh := f.device != "" || f.null != 0
+	switch {
+	case err != nil:
+		return s, err
+	case f.device != "" && f.null != 0:
+		return s, usagef("--device and --null: give one of them")
+	case f.null%nvmet.MiB != 0:
+		return s, usagef("--null %d: must be a multiple of 1MiB", f.null)
+	case f.transport != nvmet.RDMA && f.transport != nvmet.TCP:
+		return s, usagef("--transport %s: must be rdma or tcp", f.transport)
+	case fresh && !addr.IsValid():
+		return s, usagef("--addr is needed: the address of this host to serve at")
+	case !fresh && !addr.IsValid() && len(f.allow) == 0:
+		return s, usagef("--device or --null is needed for a new subsystem; --addr or --allow-host for one that exists")
+	case f.port == 0:
+		return s, usagef("--port 0: must be 1 to 65535")
+	case f.transport == nvmet.RDMA && f.inline > nvmet.MaxInline:
+		return s, usagef("--inline-size %d: at most %d with rdma", f.inline, nvmet.MaxInline)
+	case f.inline > 1<<20:
+		return s, usagef("--inline-size %d: at most 1MiB", f.inline)
+	}
+	if addr.IsValid() {
+		s.Addr = netip.AddrPortFrom(addr, f.port)
+	}
+	if f.inline >= 0 {
+		size := int(f.inline)
+		s.Inline = &size
+	}
+	return s, nil
+}
+
+func (p *program) showTarget(nqn string, asJSON bool) error {
+	config, err := nvmeTarget().Read()
+	if err != nil {
+		return err
+	}
+	for _, t := range config.Targets() {
+		if t.NQN != nqn {
+			continue
+		}
+		if asJSON {
+			return printJSON(p.out, t)
+		}
+		_, err := fmt.Fprintf(p.out, "serving %s at %s\n", disks(t), addresses(t))
+		return err
+	}
+	return fmt.Errorf("%w: %s", nvmet.ErrUnknown, nqn)
+}
+
+func targetListCommand(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List what this host serves", Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			config, err := nvmeTarget().Read()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(p.out, config.Targets())
+			}
+			return writeTargets(p.out, config.Targets())
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func writeTargets(out io.Writer, targets []nvmet.Target) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NQN\tDISK\tAT\tHOSTS")
+	for _, t := range targets {
+		hosts := strings.Join(t.AllowedHosts, ", ")
+		if t.AllowAnyHost {
+			hosts = "all"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.NQN, emptyAs(disks(t), "none"), emptyAs(addresses(t), "nowhere"), emptyAs(hosts, "none"))
+	}
+	return w.Flush()
+}
+
+func disks(t nvmet.Target) string {
+	var all []string
+	for _, d := range t.Disks {
+		text := cmp.Or(d.Device, "no device")
+		if !d.Enabled {
+			text += " (off)"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+func addresses(t nvmet.Target) string {
+	var all []string
+	for _, a := range t.Addresses {
+		all = append(all, fmt.Sprintf("%s %s port %s", a.Transport, a.Addr, a.Service))
+	}
+	return strings.Join(all, ", ")
+}
+
+func targetRemoveCommand(p *program) *cobra.Command {
+	var nqn string
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "remove {--nqn NQN | --all}",
+		Short: "No longer serve a subsystem, or any",
+		Long: `Close the connections of a subsystem and remove it, with the ports, hosts and disks in memory
+that only it had. Hosts that are connected try to connect again, until --ctrl-loss-tmo.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && nqn == "" {
+				nqn = args[0]
+			}
+			if all == (nqn != "") {
+				return usagef("give the NQN of one subsystem, or --all")
+			}
+			before, err := nvmeTarget().Read()
+			if err != nil {
+				return err
+			}
+			removed := before.Targets()
+			if all {
+				err = nvmeTarget().Clear(cmd.Context())
+			} else {
+				err = nvmeTarget().Remove(cmd.Context(), nqn)
+				removed = only(removed, nqn)
+			}
+			if err != nil || !asJSON {
+				return err
+			}
+			return printJSON(p.out, removed)
+		},
+	}
+	cmd.Flags().StringVar(&nqn, "nqn", "", "`name` of the subsystem")
+	cmd.Flags().BoolVar(&all, "all", false, "all subsystems, ports and hosts, whoever set them up")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func only(targets []nvmet.Target, nqn string) []nvmet.Target {
+	for _, t := range targets {
+		if t.NQN == nqn {
+			return []nvmet.Target{t}
+		}
+	}
+	return []nvmet.Target{}
+}
+
+// savedTargets is where nvmetcli keeps its configuration.
+const savedTargets = "/etc/nvmet/config.json"
+
+func targetSaveCommand(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "save [FILE]",
+		Short: "Save what is served, as nvmetcli does",
+		Long:  "Write what is served to a file (default " + savedTargets + "; - is the standard output), in the JSON that nvmetcli saves and restores.",
+		Args:  usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			config, err := nvmeTarget().Read()
+			if err != nil {
+				return err
+			}
+			file := fileArgument(args)
+			if file == "-" {
+				return config.Write(p.out)
+			}
+			if err := config.Save(file); err != nil {
+				return err
+			}
+			return p.showSaved("saved", file, config, nil, asJSON)
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func fileArgument(args []string) string {
+	if len(args) == 0 {
+		return savedTargets
+	}
+	return args[0]
+}
+
+// showSaved prints what was saved or restored.
+func (p *program) showSaved(what, file string, config nvmet.Config, skipped []string, asJSON bool) error {
+	if asJSON {
+		return printJSON(p.out, struct {
+			File    string         `json:"file"`
+			Targets []nvmet.Target `json:"targets"`
+			Skipped []string       `json:"skipped,omitempty"` // attributes that this kernel lacks
+		}{file, config.Targets(), skipped})
+	}
+	_, err := fmt.Fprintf(p.out, "%s %s, %s, %s: %s\n", what,
+		count(len(config.Subsystems), "subsystem"), count(len(config.Ports), "port"), count(len(config.Hosts), "host"), file)
+	return err
+}
+
+func targetRestoreCommand(p *program) *cobra.Command {
+	var clear, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "restore [FILE]",
+		Short: "Serve what a saved file of nvmetcli says",
+		Long: `Set up what a file has (default ` + savedTargets + `; - is the standard input) that "save" or nvmetcli wrote.
+All of it is set up, or nothing. What is served already stays, unless --clear is given, as nvmetcli has it.
+Attributes that this kernel lacks are left out, with a warning.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := fileArgument(args)
+			config, err := readSaved(file)
+			if err != nil {
+				return err
+			}
+			return p.restore(cmd.Context(), file, config, clear, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&clear, "clear", false, "remove everything that is served first")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (p *program) restore(ctx context.Context, file string, config nvmet.Config, clear, asJSON bool) error {
+	skipped, err := nvmeTarget().Restore(ctx, config, clear)
+	if err != nil {
+		return err
+	}
+	for _, path := range skipped {
+		log.Warn().Msgf("this kernel has no %s: left out", path)
+	}
+	return p.showSaved("restored", file, config, skipped, asJSON)
+}
+
+func readSaved(file string) (nvmet.Config, error) {
+	data, err := os.ReadFile(file)
+	if file == "-" {
+		data, err = io.ReadAll(os.Stdin)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nvmet.Config{}, fmt.Errorf("no saved targets: %w", err)
+	}
+	if err != nil {
+		return nvmet.Config{}, err
+	}
+	config, err := nvmet.Parse(data)
+	if err != nil {
+		return config, usagef("%s: %w", file, err)
+	}
+	return config, nil
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
+
+	"krping/agent/pattern"
+	"krping/agent/rawio"
+	"krping/agent/replay"
+)
+
+// replayFlags say how a recording is replayed.
+type replayFlags struct {
+	speed   float64
+	depth   int
+	pattern string
+	seed    uint64
+	anyDev  bool
+}
+
+func replayCommand(p *program) *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay FILE DEVICE",
+		Short: "Submit the workload that trace --record kept again, to a device of at least the same size",
+		Long: `Submit each bio of a recording again: its operation, place, size and flags, at the time at
+which it was submitted then. What is written depends on the pattern, the seed and the offset
+alone, so that "verify" can make it again. Latencies are those of the system calls.`,
+		Example: "  krpingctl trace /dev/krping0 --record load.trace --for 1m\n  krpingctl replay load.trace /dev/krping1 --speed 2",
+		Args:    usageArgs(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.speed < 0 || f.depth < 1 || f.depth > 1024 {
+				return usagef("--speed must not be negative, and --depth must be 1 to 1024")
+			}
+			return p.replay(cmd.Context(), args[0], args[1], f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.Float64Var(&f.speed, "speed", 1, "`factor` of the recording's speed; 0: do not wait")
+	flags.IntVar(&f.depth, "depth", 64, "in flight at most")
+	flags.StringVar(&f.pattern, "pattern", "random", "data that is written: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "of the pattern")
+	flags.BoolVar(&f.anyDev, "any-device", false, "also write to a block device that is not krping's")
+	return cmd
+}
+
+func (p *program) replay(ctx context.Context, path, device string, f replayFlags) error {
+	data, err := pattern.New(f.pattern, f.seed)
+	if err != nil {
+		return usageError{err}
+	}
+	recording, err := readRecording(path)
+	if err != nil {
+		return err
+	}
+	mode := os.O_RDONLY
+	if recording.Writes() {
+		mode = os.O_RDWR
+		if err := mayWrite(device, f.anyDev); err != nil {
+			return err
+		}
+	}
+	d, err := rawio.Open(device, mode, true)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if d.Size < recording.Size {
+		return usagef("%s has %d bytes, and %s was recorded on a device of %d", device, d.Size, path, recording.Size)
+	}
+	if recording.Lost > 0 {
+		log.Warn().Uint64("lost", recording.Lost).Msg("the recording is incomplete: the trace has not seen all")
+	}
+	player := replay.Player{Device: d, Data: data, Speed: f.speed, Depth: f.depth}
+	result, err := player.Play(ctx, recording)
+	if result != nil && result.Bios > 0 {
+		fmt.Fprintf(p.out, "replayed %d of %d bios, %d bytes, in %.3f s (recorded: %.3f s); at most %.3f s late\n", result.Bios, len(recording.List),
+			result.Bytes, result.Elapsed.Seconds(), recording.End.Sub(recording.Start).Seconds(), max(result.Late, 0).Seconds())
+		if printErr := result.Summary.Write(p.out); printErr != nil {
+			return printErr
+		}
+	}
+	return err
+}
+
+func readRecording(path string) (*replay.Recording, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	recording, err := replay.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return recording, nil
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"krping/agent/biotrace"
+	"krping/agent/live"
+	"krping/agent/top"
+)
+
+func topCommand(p *program) *cobra.Command {
+	var (
+		interval     time.Duration
+		once, asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show live what the sessions do: throughput, latencies by stage, queue depth, errors",
+		Long: `Show live what the sessions do. Keys: q quits, arrows select a session, s sorts, p pauses, ? explains.
+With --once or --json it needs no terminal.`,
+		Example: "  krpingctl top --once --interval 5s",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if interval < 100*time.Millisecond {
+				return usagef("--interval %v: must be 100ms or more", interval)
+			}
+			onTerminal := !once && !asJSON
+			if onTerminal && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
+				return usagef("top needs a terminal: without one, --once or --json")
+			}
+			host, err := os.Hostname()
+			if err != nil {
+				return fmt.Errorf("name of this host: %w", err)
+			}
+			sampler := live.New(p.proc)
+			load := func() (live.Meter, error) { return biotrace.NewMeter() } // closed with this process
+			if onTerminal {
+				sampler.Load(load)
+				return top.Run(cmd.Context(), sampler, interval, host)
+			}
+			sampler.Use(load())
+			err = sampler.Run(cmd.Context(), interval, func(s live.Sample) error {
+				if err := writeSample(p.out, s, host, asJSON); err != nil || !once {
+					return err
+				}
+				return io.EOF
+			})
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two samples")
+	cmd.Flags().BoolVar(&once, "once", false, "print one sample as text, after one interval")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a sample and line")
+	return cmd
+}
+
+func writeSample(out io.Writer, s live.Sample, host string, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(out).Encode(s)
+	}
+	_, err := io.WriteString(out, top.Text(s, host))
+	return err
+}
