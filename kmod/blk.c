@@ -6,7 +6,12 @@
 #include "compat.h"
 #include "log.h"
 
-#define COMMAND_TIMEOUT		(30 * HZ)	/* then the connection counts as lost */
+/* Then the connection counts as lost. */
+#ifdef KRPING_FAULTS
+#define COMMAND_TIMEOUT		(3 * HZ)	/* tests lose messages, and do not wait for long */
+#else
+#define COMMAND_TIMEOUT		(30 * HZ)
+#endif
 
 static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 				    const struct blk_mq_queue_data *bd)

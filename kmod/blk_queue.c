@@ -3,6 +3,7 @@
 #include <linux/slab.h>
 
 #include "blk_request.h"
+#include "fault.h"
 #include "log.h"
 
 #define MAX_TX	32	/* messages that are on their way or being filled */
@@ -111,6 +112,8 @@ int krping_queue_alloc(struct krping_queue *q)
 {
 	int ret;
 
+	if (krping_fault(KRPING_FAULT_ALLOC_FAIL, q->session->opt.block))
+		return -ENOMEM;
 	q->reg_cqe.done = krping_reg_done;
 	ret = alloc_slots(q);
 	if (!ret)

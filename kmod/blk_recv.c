@@ -4,6 +4,7 @@
 
 #include "blk_request.h"
 #include "crc.h"
+#include "fault.h"
 #include "log.h"
 #include "trace.h"
 
@@ -141,10 +142,14 @@ static void copy_to_rq(struct request *rq, const void *from)
 }
 
 /* The data of a READ that came inline: against its CRC, and into its pages. */
-static int finish_inline_read(struct request *rq, const struct response *rsp)
+static int finish_inline_read(struct krping_queue *q, struct request *rq,
+			      const struct response *rsp)
 {
-	u32 crc = data_crc(rsp->data, rsp->length);
+	u32 crc;
 
+	krping_fault_corrupt(KRPING_FAULT_RECV_CORRUPT, q->session->opt.block,
+			     (void *)rsp->data);
+	crc = data_crc(rsp->data, rsp->length);
 	copy_to_rq(rq, rsp->data);
 	return crc == rsp->crc ? 0 : -EBADMSG;
 }
@@ -274,7 +279,7 @@ static void accept_response(struct krping_queue *q, struct request *rq,
 			check_large_read(rq);
 			return;
 		}
-		error = finish_inline_read(rq, rsp);
+		error = finish_inline_read(q, rq, rsp);
 	} else if (!error && is_digest(rq)) {
 		finish_digest(rq, rsp);
 	}
@@ -316,6 +321,7 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
 	struct krping_conn *conn = cq->cq_context;
 	struct krping_queue *q = container_of(conn, struct krping_queue, conn);
+	const char *name = q->session->opt.block;
 	int ret;
 
 	if (wc->status != IB_WC_SUCCESS) {
@@ -324,7 +330,11 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	}
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	WRITE_ONCE(q->heard, jiffies);
-	ret = read_message(q, buf->data, wc);
+	ret = 0;
+	if (!krping_fault(KRPING_FAULT_RECV_DROP, name))
+		ret = read_message(q, buf->data, wc);
+	if (!ret && krping_fault(KRPING_FAULT_RECV_DUPLICATE, name))
+		ret = read_message(q, buf->data, wc);
 	if (!ret) {
 		/* Once it is lost it is drained: what is posted behind that is seen by nobody. */
 		spin_lock_bh(&q->lock);

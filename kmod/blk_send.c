@@ -4,6 +4,7 @@
 
 #include "blk_request.h"
 #include "crc.h"
+#include "fault.h"
 #include "log.h"
 #include "trace.h"
 
@@ -31,6 +32,8 @@ static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 	struct krping_request *req = to_req(rq);
 	int nents, mapped;
 
+	if (krping_fault(KRPING_FAULT_REG_REFUSE, q->session->opt.block))
+		return BLK_STS_RESOURCE;
 	sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
 	nents = blk_rq_map_sg(rq->q, rq, slot->sg);
 	req->nents = nents;
@@ -104,16 +107,31 @@ static bool may_post(struct krping_queue *q)
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
+/* What is behind it in the queue is sent later, so its buffer is not used again before. */
+static void post_again(struct krping_queue *q, struct ib_send_wr *send)
+{
+	send->wr_cqe = &q->reg_cqe;	/* it is not the message's completion */
+	send->send_flags = 0;
+	if (ib_post_send(q->conn.qp, send, NULL))
+		krping_err_ratelimited(q->session->subject, "cannot post a message twice");
+}
+
 /* Called with q->lock held: from here on the message is the hardware's. */
 static void post_open(struct krping_queue *q)
 {
 	struct ib_device *dev = q->conn.id->device;
+	const char *name = q->session->opt.block;
 	struct krping_tx *tx = q->open;
 	struct ib_send_wr send, *first = &send;
 	struct ib_sge sge;
 	int ret;
 
 	q->open = NULL;
+	if (krping_fault(KRPING_FAULT_SEND_DROP, name)) {
+		list_add(&tx->entry, &q->tx_free);
+		return;
+	}
+	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
 	ib_dma_sync_single_for_device(dev, tx->buf.dma, tx->len, DMA_TO_DEVICE);
 	sge = krping_buf_sge(&q->conn, &tx->buf, tx->len);
 	send = (struct ib_send_wr){
@@ -127,10 +145,14 @@ static void post_open(struct krping_queue *q)
 		tx->reg->reg_wr.wr.next = &send;
 		first = &tx->reg->reg_wr.wr;
 	}
-	ret = ib_post_send(q->conn.qp, first, NULL);
+	ret = -ENOMEM;
+	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
+		ret = ib_post_send(q->conn.qp, first, NULL);
 	if (!ret) {
 		q->nr_sending++;
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
+		if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
+			post_again(q, &send);
 		return;
 	}
 	/* Its commands are in their slots: recovery finds them there. */
@@ -190,6 +212,9 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 		if (!req->nents)
 			fill_inline(rq, tx->buf.data + tx->len + sizeof(cmd));
 		cmd.crc32c = cpu_to_be32(req->crc);
+		if (!req->nents)
+			krping_fault_corrupt(KRPING_FAULT_SEND_CORRUPT, q->session->opt.block,
+					     tx->buf.data + tx->len + sizeof(cmd));
 	}
 	memcpy(tx->buf.data + tx->len, &cmd, sizeof(cmd));
 	tx->len += need;
@@ -275,6 +300,8 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (may_post(q))
 		post_open(q);
 	spin_unlock_bh(&q->lock);
+	if (krping_fault(KRPING_FAULT_DISCONNECT, q->session->opt.block))
+		krping_conn_fail(&q->conn, -ECONNRESET);
 }
 
 void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc)

@@ -30,6 +30,7 @@
 #include "region.h"
 #include "stats.h"
 
+struct crypto_shash;
 struct krping_stack;
 
 enum krping_session_state {
@@ -186,6 +187,7 @@ struct krping_grant {
  * @opt:	the command, constant
  * @subject:	for the log
  * @uuid:	names the session to the target
+ * @key:	proves the client to the target and the reverse; NULL: neither does. Constant
  * @net:	referenced: the name space of whoever started the session
  * @peer:	address and port of the target
  * @ibdev:	name of the RDMA device of the last connection; under @lock
@@ -222,6 +224,7 @@ struct krping_session {
 	struct krping_options opt;
 	char subject[96];
 	uuid_t uuid;
+	struct crypto_shash *key;
 	struct net *net;
 	struct sockaddr_storage peer;
 	char ibdev[IB_DEVICE_NAME_MAX];

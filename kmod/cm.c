@@ -161,16 +161,74 @@ static void save_private(struct krping_conn *conn, const void *data, u8 len)
 	memcpy(conn->private, data, conn->private_len);
 }
 
-static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
+/**
+ * krping_conn_refusal - why the peer, if it is one of ours, has rejected the connection
+ * @conn:	that failed with -ECONNREFUSED
+ * @value:	of the reject, 0 if there is none
+ *
+ * Return: the reason, 0 if the peer gave none.
+ */
+enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u32 *value)
 {
+	struct krping_reject reject = {};
+
+	if (conn->private_len >= sizeof(reject))
+		memcpy(&reject, conn->private, sizeof(reject));
+	if (be32_to_cpu(reject.magic) != KRPING_MAGIC)
+		reject = (struct krping_reject){};
+	*value = be32_to_cpu(reject.value);
+	return be16_to_cpu(reject.reason);
+}
+
+/* What a reason of a target means; both sides log it. */
+const char *krping_reject_text(enum krping_reject_reason reason)
+{
+	static const char *const texts[] = {
+		[KRPING_REJ_MAGIC]	= "no hello of this protocol",
+		[KRPING_REJ_VERSION]	= "another version of the protocol",
+		[KRPING_REJ_INVALID]	= "a field of the hello is out of range",
+		[KRPING_REJ_VOLUME]	= "no volume of that name",
+		[KRPING_REJ_QUEUES]	= "too many queues",
+		[KRPING_REJ_BUSY]	= "the target has as many connections as it takes",
+		[KRPING_REJ_RESOURCES]	= "the target is out of memory or queue pairs",
+		[KRPING_REJ_NOT_ALLOWED] = "the client's address is not allowed",
+		[KRPING_REJ_CHALLENGE]	= "a challenge that was not asked for",
+		[KRPING_REJ_KEY]	= "the keys of the two sides differ",
+		[KRPING_REJ_NEEDS_KEY]	= "the volume has a key: the client needs key=",
+		[KRPING_REJ_NO_KEY]	= "the client has a key, the volume has none",
+		[KRPING_REJ_STALE]	= "an answer to no challenge that waits",
+	};
+
+	return (u32)reason < ARRAY_SIZE(texts) && texts[reason] ? texts[reason] : "unknown";
+}
+
+/*
+ * What a peer says beside its refusal. On InfiniBand a refusal of the CM itself has data, too;
+ * on iWARP only the peer's has, and siw gives that another status than other drivers do.
+ */
+static void save_reject_data(struct krping_conn *conn, struct rdma_cm_event *event)
+{
+	const struct rdma_conn_param *param = &event->param.conn;
 	const void *data;
 	u8 len = 0;
 
+	if (rdma_protocol_iwarp(conn->id->device, conn->id->port_num)) {
+		save_private(conn, param->private_data, param->private_data_len);
+		return;
+	}
 	data = rdma_consumer_reject_data(conn->id, event, &len);
 	save_private(conn, data, len);
+}
+
+static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
+{
+	u32 value;
+
+	save_reject_data(conn, event);
 	conn->stale = event->status == IB_CM_REJ_STALE_CONN;
-	setup_failed(conn, "the peer rejected the connection: %s",
-		     rdma_reject_msg(conn->id, event->status));
+	if (krping_conn_refusal(conn, &value) != KRPING_REJ_CHALLENGE)
+		setup_failed(conn, "the peer rejected the connection: %s",
+			     rdma_reject_msg(conn->id, event->status));
 	krping_conn_fail(conn, -ECONNREFUSED);
 }
 
@@ -264,13 +322,60 @@ int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
 	return 0;
 }
 
+/* Of a new id, or of one that a request came from: the peer's address, IPv6 or mapped. */
+void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16])
+{
+	const struct sockaddr_storage *peer = &id->route.addr.dst_addr;
+	struct in6_addr in6 = {};
+
+	if (peer->ss_family == AF_INET)
+		ipv6_addr_set_v4mapped(((const struct sockaddr_in *)peer)->sin_addr.s_addr, &in6);
+	else if (peer->ss_family == AF_INET6)
+		in6 = ((const struct sockaddr_in6 *)peer)->sin6_addr;
+	memcpy(addr, &in6, sizeof(in6));
+}
+
+/* Does a server of that command serve the client that asks for the connection? */
+bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_options *opt)
+{
+	u8 addr[16];
+
+	krping_peer_addr(id, addr);
+	return krping_is_allowed(opt, addr);
+}
+
+/* Called with the handler lock of @id held. */
+void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 value)
+{
+	struct krping_reject reject = {
+		.magic = cpu_to_be32(KRPING_MAGIC),
+		.version = KRPING_VERSION,
+		.reason = cpu_to_be16(reason),
+		.value = cpu_to_be32(value),
+	};
+
+	rdma_reject(id, &reject, sizeof(reject), IB_CM_REJ_CONSUMER_DEFINED);
+}
+
+static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
+			      const struct rdma_cm_event *event)
+{
+	if (krping_peer_is_allowed(id, conn->server))
+		return krping_conn_adopt(conn, id, event);
+	krping_warn_ratelimited(conn->subject, "%pISpc was rejected: %s",
+				&id->route.addr.dst_addr,
+				krping_reject_text(KRPING_REJ_NOT_ALLOWED));
+	krping_reject(id, KRPING_REJ_NOT_ALLOWED, 0);
+	return -EACCES;		/* rdma_cm destroys the id */
+}
+
 static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
 	struct krping_conn *conn = id->context;
 
 	switch (event->event) {
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		return krping_conn_adopt(conn, id, event);
+		return on_connect_request(conn, id, event);
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		on_device_removal(conn);
 		break;

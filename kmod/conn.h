@@ -53,6 +53,7 @@ struct krping_conn_ops {
  * @stale:	the peer refused because it took a connection of this host's life before its
  *		reboot for this one; it has forgotten that now. As @private
  * @quiet:	do not log why set-up fails: the owner has, and tries again
+ * @server:	of a ping/pong command: that, which says whose requests it takes; constant
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
  * @cq:		polled as krping_queue_attr said
@@ -73,6 +74,7 @@ struct krping_conn {
 	u8 private_len;
 	bool stale;
 	bool quiet;
+	const struct krping_options *server;
 	struct rdma_cm_id *id;
 	struct ib_pd *pd;
 	struct ib_cq *cq;
@@ -127,6 +129,11 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout);
 int krping_sockaddr(const struct krping_options *opt, struct net *net,
 		    struct sockaddr_storage *addr);
+void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16]);
+bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_options *opt);
+void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 value);
+enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u32 *value);
+const char *krping_reject_text(enum krping_reject_reason reason);
 
 /* queue.c */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);

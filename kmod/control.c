@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /* /proc/krping, _results and _sessions: text in, text out (PROTOCOL.md sections 3 and 4). */
+#include <linux/capability.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/user_namespace.h>
 
 #include "block.h"
 #include "control.h"
@@ -107,6 +109,11 @@ static ssize_t commands_write(struct file *file, const char __user *buf, size_t 
 	char *text;
 	int ret;
 
+	/* Of the writer, and of who opened the file: it may be another's standard error. */
+	if (!capable(CAP_SYS_ADMIN) || !file_ns_capable(file, &init_user_ns, CAP_SYS_ADMIN)) {
+		refuse("CAP_SYS_ADMIN is needed");
+		return -EPERM;
+	}
 	if (len >= KRPING_COMMAND_MAX) {
 		refuse("a command has at most 511 bytes");
 		return -EINVAL;

@@ -5,6 +5,7 @@
  * makes the disk grow, and a loss that lasts makes I/O fail if fast_fail says so.
  */
 #include "block.h"
+#include "fault.h"
 #include "log.h"
 
 #define LOOKS	5	/* in the time of a heartbeat */
@@ -72,12 +73,16 @@ static int ask(struct krping_queue *q)
 
 	ib_dma_sync_single_for_device(q->conn.id->device, alive->buf.dma, alive->buf.size,
 				      DMA_TO_DEVICE);
+	alive->asked = jiffies;
+	if (krping_fault(KRPING_FAULT_ALIVE_LOST, q->session->opt.block)) {
+		alive->unanswered = true;
+		return 0;
+	}
 	ret = ib_post_send(q->conn.qp, &send, NULL);
 	if (ret)
 		return ret;
 	alive->sending = true;
 	alive->unanswered = true;
-	alive->asked = jiffies;
 	return 0;
 }
 

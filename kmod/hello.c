@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-#include <rdma/ib_cm.h>
-
 #include "hello.h"
 #include "log.h"
 
@@ -77,6 +75,8 @@ static const char *reason_text(u32 reason)
 		return "the server demands tos";
 	case KRPING_REJ_BUSY:
 		return "the server is busy with another client:";
+	case KRPING_REJ_NOT_ALLOWED:
+		return "the server does not allow this host's address:";
 	default:
 		return "reason";
 	}
@@ -103,17 +103,10 @@ u16 krping_hello_group(const struct krping_conn *conn)
 /* Refuse the client that asks for the connection. */
 void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
 {
-	struct krping_reject reject = {
-		.magic = cpu_to_be32(KRPING_MAGIC),
-		.version = KRPING_VERSION,
-		.reason = cpu_to_be16(reason),
-		.value = cpu_to_be32(value),
-	};
-
 	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
 			       value);
 	rdma_lock_handler(conn->id);
-	rdma_reject(conn->id, &reject, sizeof(reject), IB_CM_REJ_CONSUMER_DEFINED);
+	krping_reject(conn->id, reason, value);
 	rdma_unlock_handler(conn->id);
 }
 
@@ -148,13 +141,8 @@ int krping_hello_check(struct krping_conn *conn, const struct krping_options *op
 /* Log why a server of ours refused. */
 void krping_hello_rejected(struct krping_conn *conn)
 {
-	struct krping_reject reject;
+	u32 value, reason = krping_conn_refusal(conn, &value);
 
-	if (conn->private_len < sizeof(reject))
-		return;
-	memcpy(&reject, conn->private, sizeof(reject));
-	if (be32_to_cpu(reject.magic) == KRPING_MAGIC)
-		krping_err_ratelimited(conn->subject, "%s %u",
-				       reason_text(be16_to_cpu(reject.reason)),
-				       be32_to_cpu(reject.value));
+	if (reason)
+		krping_err_ratelimited(conn->subject, "%s %u", reason_text(reason), value);
 }

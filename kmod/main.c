@@ -5,6 +5,7 @@
 
 #include "block.h"
 #include "control.h"
+#include "fault.h"
 #include "result.h"
 #include "stack.h"
 #include "target.h"
@@ -28,6 +29,7 @@ static int __init krping_init(void)
 	ret = krping_control_init();
 	if (ret)
 		goto mirror_exit;
+	krping_faults_init();
 	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
 	return 0;
 
@@ -45,6 +47,7 @@ recovery_exit:
 /* Running commands, sessions and volumes hold a reference: none exist here. */
 static void __exit krping_exit(void)
 {
+	krping_faults_exit();
 	krping_control_exit();
 	krping_results_exit();
 	krping_mirror_exit();

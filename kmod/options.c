@@ -25,7 +25,7 @@
 #define ALL_TESTS	(TEST(PING) | PERF_TESTS | TEST(FR))
 
 enum value_kind {
-	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS,
+	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS, KEY, ALLOW,
 };
 
 /* Order of the table below. */
@@ -35,7 +35,7 @@ enum option_id {
 	OPT_READ_INV, OPT_LOCAL_DMA_LKEY, OPT_WLAT, OPT_RLAT, OPT_BW, OPT_FR, OPT_POLL,
 	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FAST_FAIL,
 	OPT_HEARTBEAT, OPT_MODE, OPT_BACKING, OPT_COMM, OPT_PID, OPT_OP, OPT_SECTORS,
-	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_TARGET, OPT_FORCE,
+	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_KEY, OPT_ALLOW, OPT_TARGET, OPT_FORCE,
 };
 
 #define GIVEN(id)	BIT_ULL(id)
@@ -108,6 +108,9 @@ static const struct option_def option_defs[] = {
 	[OPT_READ_ONLY]	= FLAG_OPTION("read_only", FIELD(read_only), BLOCK_SERVER, 0),
 	[OPT_BLOCK_SIZE] = NUMBER_OPTION("block_size", FIELD(block_size), 512, 4096,
 					 BLOCK_SERVER, 0),
+	[OPT_KEY]	= OTHER_OPTION("key", KEY, FIELD(key), BLOCK_CLIENT | BLOCK_SERVER, 0),
+	[OPT_ALLOW]	= OTHER_OPTION("allow", ALLOW, NO_FIELD, PING_SERVER | BLOCK_SERVER,
+				       ALL_TESTS),
 	[OPT_TARGET]	= FLAG_OPTION("target", FIELD(target), BLOCK_STOP, 0),
 	[OPT_FORCE]	= FLAG_OPTION("force", FIELD(force), BLOCK_STOP, 0),
 };
@@ -366,6 +369,106 @@ static int parse_sectors(const char *value, struct krping_options *opt, struct r
 	return -EINVAL;
 }
 
+#define KEY_PREFIX	"krping:"
+
+/* Only keys that are meant for us: a key that another subsystem has there is none of a peer's. */
+static int parse_key(const char *value, char *key, struct reason *why)
+{
+	size_t prefix = strlen(KEY_PREFIX);
+
+	if (strncmp(value, KEY_PREFIX, prefix) || !value[prefix] || !printable(value) ||
+	    strlen(value) >= KRPING_KEY_NAME_LEN) {
+		snprintf(why->buf, why->len,
+			 "key=%s: must be " KEY_PREFIX "NAME, of at most %d printable characters",
+			 quote(why, value), KRPING_KEY_NAME_LEN - 1);
+		return -EINVAL;
+	}
+	memcpy(key, value, strlen(value));
+	return 0;
+}
+
+/* The first 96 bits of an IPv4 address that is mapped to IPv6. */
+static const u8 mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+static bool is_mapped(const u8 addr[16])
+{
+	return !memcmp(addr, mapped, sizeof(mapped));
+}
+
+/* ADDR or ADDR/BITS. */
+static bool parse_allowed(char *text, struct krping_allowed *allowed)
+{
+	char *slash = strchr(text, '/');
+	u32 skip, most = 128;
+	const char *end;
+	u64 bits;
+
+	if (slash)
+		*slash++ = '\0';
+	if (strchr(text, ':')) {
+		if (!in6_pton(text, -1, allowed->addr, -1, &end) || *end)
+			return false;
+	} else {
+		if (!in4_pton(text, -1, allowed->addr + sizeof(mapped), -1, &end) || *end)
+			return false;
+		memcpy(allowed->addr, mapped, sizeof(mapped));
+		most = 32;
+	}
+	skip = 128 - most;
+	if (!slash)
+		bits = most;
+	else if (!parse_u64(slash, &bits, &end) || *end || bits > most)
+		return false;
+	allowed->bits = skip + bits;
+	return allowed->bits >= 96 || !is_mapped(allowed->addr);
+}
+
+/* Addresses joined by '+'. */
+static int parse_allow(char *value, struct krping_options *opt, struct reason *why)
+{
+	char *next;
+
+	for (; value; value = next) {
+		next = strchr(value, '+');
+		if (next)
+			*next++ = '\0';
+		if (opt->nr_allow == KRPING_ALLOW_MAX) {
+			snprintf(why->buf, why->len, "allow: at most %d addresses",
+				 KRPING_ALLOW_MAX);
+			return -EINVAL;
+		}
+		if (!parse_allowed(value, &opt->allow[opt->nr_allow])) {
+			snprintf(why->buf, why->len,
+				 "allow=%s: must be IP addresses, as ADDR or ADDR/BITS, joined by '+'",
+				 quote(why, value));
+			return -EINVAL;
+		}
+		opt->nr_allow++;
+	}
+	return 0;
+}
+
+/* Entries for IPv6, as ::/0, are none for IPv4. */
+static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
+{
+	u32 bytes = allowed->bits / 8, rest = allowed->bits % 8;
+
+	if (is_mapped(addr) != is_mapped(allowed->addr) || memcmp(addr, allowed->addr, bytes))
+		return false;
+	return !rest || !((addr[bytes] ^ allowed->addr[bytes]) >> (8 - rest));
+}
+
+/* Does a server of that command serve clients of the address, IPv6 or mapped? */
+bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
+{
+	u32 i;
+
+	for (i = 0; i < opt->nr_allow; i++)
+		if (has_prefix(addr, &opt->allow[i]))
+			return true;
+	return !opt->nr_allow;
+}
+
 /* The table writes names with '_'; users of tools write '-' as well. */
 static bool same_name(const char *name, const char *given)
 {
@@ -420,6 +523,10 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 		return parse_ops(value, field, why);
 	case SECTORS:
 		return parse_sectors(value, opt, why);
+	case KEY:
+		return parse_key(value, field, why);
+	case ALLOW:
+		return parse_allow(value, opt, why);
 	case ADDR4:
 		return parse_addr4(value, opt, why);
 	default:

@@ -44,6 +44,18 @@ enum krping_mode {
 
 #define KRPING_BACKING_LEN	128	/* of a path, with the NUL */
 #define KRPING_COMM_LEN		16	/* of a process name, with the NUL: TASK_COMM_LEN */
+#define KRPING_KEY_NAME_LEN	64	/* of a key's description, with the NUL */
+#define KRPING_ALLOW_MAX	16	/* entries of a list of addresses */
+
+/**
+ * struct krping_allowed - addresses of clients that a server serves
+ * @addr:	IPv6, or IPv4 as ::ffff:a.b.c.d
+ * @bits:	how many of the first bits of an address have to be these
+ */
+struct krping_allowed {
+	u8 addr[16];
+	u8 bits;
+};
 
 /**
  * struct krping_options - a valid command
@@ -85,6 +97,8 @@ enum krping_mode {
  * @block:	name of the volume, NUL padded to the end
  * @backing:	path of a block device, "" for none
  * @comm:	tap: of processes of this name only, "" for all
+ * @key:	description of the key in a keyring, "" for none
+ * @allow:	a server: the clients it serves, @nr_allow of them; 0: all
  */
 struct krping_options {
 	enum krping_role role;
@@ -126,6 +140,9 @@ struct krping_options {
 	char block[KRPING_VOLUME_LEN];
 	char backing[KRPING_BACKING_LEN];
 	char comm[KRPING_COMM_LEN];
+	char key[KRPING_KEY_NAME_LEN];
+	struct krping_allowed allow[KRPING_ALLOW_MAX];
+	u32 nr_allow;
 };
 
 /**
@@ -139,5 +156,6 @@ struct krping_options {
  */
 int krping_options_parse(char *text, struct krping_options *opt, char *why, size_t why_len);
 bool krping_is_volume_name(const char *name);
+bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16]);
 
 #endif /* KRPING_OPTIONS_H */

@@ -4,10 +4,12 @@
  * 2.1 and 2.6). One thread at a time connects: the writer of the command first, the
  * recovery work afterwards.
  */
+#include <crypto/algapi.h>
 #include <linux/random.h>
 #include <linux/sched/mm.h>
 
 #include "block.h"
+#include "key.h"
 #include "log.h"
 #include "stack.h"
 #include "trace.h"
@@ -43,9 +45,36 @@ void krping_recovery_exit(void)
 
 /* ---- handshake ---- */
 
-static void make_hello(struct krping_queue *q, struct krping_hello *hello)
+/**
+ * struct handshake - one attempt to connect a queue
+ * @hello:	to be sent
+ * @answers:	a challenge
+ * @challenge:	of the last attempt, if @answers
+ * @transcript:	of the proofs, if @answers
+ */
+struct handshake {
+	struct krping_hello hello;
+	bool answers;
+	struct krping_challenge challenge;
+	struct krping_transcript transcript;
+};
+
+static int answer_challenge(struct krping_queue *q, struct handshake *hs)
+{
+	struct krping_answer *answer = &hs->hello.answer;
+
+	hs->hello.flags = KRPING_HELLO_PROOF;
+	answer->challenge = hs->challenge.id;
+	get_random_bytes(answer->nonce, sizeof(answer->nonce));
+	krping_transcript_fill(&hs->transcript, &hs->hello, q->session->opt.block,
+			       hs->challenge.nonce);
+	return krping_client_proof(q->session->key, &hs->transcript, answer->proof);
+}
+
+static int make_hello(struct krping_queue *q, struct handshake *hs)
 {
 	struct krping_session *s = q->session;
+	struct krping_hello *hello = &hs->hello;
 
 	memset(hello, 0, sizeof(*hello));
 	hello->magic = cpu_to_be32(KRPING_MAGIC);
@@ -54,42 +83,86 @@ static void make_hello(struct krping_queue *q, struct krping_hello *hello)
 	hello->queue_count = cpu_to_be16(s->nr_queues);
 	hello->depth = cpu_to_be16(s->opt.depth);
 	export_uuid(hello->session, &s->uuid);
+	if (hs->answers)
+		return answer_challenge(q, hs);
+	hello->flags = s->key ? KRPING_HELLO_KEY : 0;
 	memcpy(hello->volume, s->opt.block, sizeof(hello->volume));
+	return 0;
+}
+
+/*
+ * Return: true if the target wants an answer to a challenge, or has forgotten it and will give
+ * another one: the next attempt may succeed.
+ */
+static bool is_challenged(struct krping_queue *q, struct handshake *hs)
+{
+	u32 value;
+
+	if (!q->session->key)
+		return false;
+	switch (krping_conn_refusal(&q->conn, &value)) {
+	case KRPING_REJ_CHALLENGE:
+		if (q->conn.private_len < sizeof(hs->challenge))
+			return false;
+		memcpy(&hs->challenge, q->conn.private, sizeof(hs->challenge));
+		hs->answers = true;
+		return true;
+	case KRPING_REJ_STALE:
+		hs->answers = false;
+		return true;
+	default:
+		return false;
+	}
 }
 
 static int reject_error(struct krping_queue *q)
 {
-	static const char *const reasons[] = {
-		[KRPING_REJ_MAGIC]	= "it does not know our hello",
-		[KRPING_REJ_VERSION]	= "it speaks another version of the protocol",
-		[KRPING_REJ_INVALID]	= "a field of our hello is out of range for it",
-		[KRPING_REJ_VOLUME]	= "it has no volume of that name",
-		[KRPING_REJ_QUEUES]	= "too many queues",
-		[KRPING_REJ_BUSY]	= "it has as many connections as it takes",
-		[KRPING_REJ_RESOURCES]	= "it is out of memory or queue pairs",
-	};
-	struct krping_reject reject;
-	u16 reason;
+	enum krping_reject_reason reason;
+	u32 value;
 
-	if (q->conn.private_len < sizeof(reject))
+	reason = krping_conn_refusal(&q->conn, &value);
+	if (!reason)
 		return -ECONNREFUSED;
-	memcpy(&reject, q->conn.private, sizeof(reject));
-	if (be32_to_cpu(reject.magic) != KRPING_MAGIC)
-		return -ECONNREFUSED;
-	reason = be16_to_cpu(reject.reason);
 	if (!q->conn.quiet)
 		krping_err_ratelimited(q->session->subject,
 				       "the target refuses: %s (reason %u, value %u)",
-				       reason && reason < ARRAY_SIZE(reasons) ? reasons[reason] :
-				       "unknown", reason, be32_to_cpu(reject.value));
+				       krping_reject_text(reason), reason, value);
 	switch (reason) {
 	case KRPING_REJ_VOLUME:
 		return -ENOENT;
 	case KRPING_REJ_VERSION:
 		return -EPROTONOSUPPORT;
+	case KRPING_REJ_NEEDS_KEY:
+		return -ENOKEY;
+	case KRPING_REJ_KEY:
+	case KRPING_REJ_NO_KEY:
+		return -EKEYREJECTED;
 	default:
 		return -ECONNREFUSED;
 	}
+}
+
+/* A client with a key takes no target that does not prove that it has it, too. */
+static int check_target(struct krping_queue *q, struct handshake *hs)
+{
+	struct krping_proven_welcome w;
+	u8 proof[KRPING_PROOF_LEN];
+	int ret;
+
+	if (!q->session->key)
+		return 0;
+	if (!hs->answers || q->conn.private_len < sizeof(w))
+		goto unproven;
+	memcpy(&w, q->conn.private, sizeof(w));
+	ret = krping_target_proof(q->session->key, &hs->transcript, &w.welcome, proof);
+	if (ret)
+		return ret;
+	if (!crypto_memneq(proof, w.proof, sizeof(proof)))
+		return 0;
+unproven:
+	krping_err_ratelimited(q->session->subject,
+			       "the target does not prove that it has the key");
+	return -EKEYREJECTED;
 }
 
 static int bad_welcome(struct krping_queue *q, const char *what, u64 value)
@@ -210,7 +283,8 @@ static void shut(struct krping_queue *q)
 	krping_conn_drain(&q->conn);
 }
 
-static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first)
+static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first,
+			 struct handshake *hs)
 {
 	struct krping_session *s = q->session;
 	struct rdma_conn_param param = {
@@ -226,7 +300,6 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.poll = IB_POLL_SOFTIRQ,
 	};
 	struct krping_grant grant;
-	struct krping_hello hello;
 	int ret;
 
 	krping_conn_reset(&q->conn);
@@ -240,13 +313,14 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 	ret = krping_conn_alloc(&q->conn, &attr);
 	if (ret)
 		goto close;
-	make_hello(q, &hello);
-	param.private_data = &hello;
-	param.private_data_len = sizeof(hello);
+	param.private_data = &hs->hello;
+	param.private_data_len = sizeof(hs->hello);
 	param.responder_resources = min(q->conn.id->device->attrs.max_qp_rd_atom, 16);
-	ret = krping_conn_connect(&q->conn, &param, timeout);
-	if (ret == -ECONNREFUSED)
-		ret = reject_error(q);
+	ret = make_hello(q, hs);
+	if (!ret)
+		ret = krping_conn_connect(&q->conn, &param, timeout);
+	if (!ret)
+		ret = check_target(q, hs);
 	if (!ret)
 		ret = read_welcome(q, &grant);
 	if (!ret)
@@ -265,17 +339,21 @@ close:
 /* This host may have had so many queue pairs before it was booted again. */
 #define MAX_STALE	16
 
-/* A target that still has connections of an earlier life of this host drops one a refusal. */
+/*
+ * A target that still has connections of an earlier life of this host drops one a refusal; one
+ * that wants to see a key refuses the first time.
+ */
 static int queue_connect_anew(struct krping_queue *q, unsigned long timeout, bool first)
 {
+	struct handshake hs = {};
 	int tries, ret;
 
 	for (tries = 0; tries < MAX_STALE; tries++) {
-		ret = queue_connect(q, timeout, first);
-		if (ret != -ECONNREFUSED || !q->conn.stale)
+		ret = queue_connect(q, timeout, first, &hs);
+		if (ret != -ECONNREFUSED || !(q->conn.stale || is_challenged(q, &hs)))
 			break;
 	}
-	return ret;
+	return ret == -ECONNREFUSED ? reject_error(q) : ret;
 }
 
 /**

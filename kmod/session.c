@@ -7,6 +7,7 @@
 #include <linux/slab.h>
 
 #include "block.h"
+#include "key.h"
 #include "log.h"
 #include "stack.h"
 #include "trace.h"
@@ -92,6 +93,7 @@ static void session_free(struct kref *ref)
 	struct krping_session *s = container_of(ref, struct krping_session, ref);
 
 	krping_stack_free(s);
+	crypto_free_shash(s->key);
 	put_net(s->net);
 	ida_free(&krping_ids, s->id);
 	kfree(s->queues);
@@ -194,6 +196,19 @@ free_disk:
 	return ret;
 }
 
+static int session_find_key(struct krping_session *s)
+{
+	struct crypto_shash *key;
+
+	if (!s->opt.key[0])
+		return 0;
+	key = krping_key_find(s->opt.key, s->subject);
+	if (IS_ERR(key))
+		return PTR_ERR(key);
+	s->key = key;
+	return 0;
+}
+
 #define CONNECT_TIMEOUT		(10 * HZ)	/* of the first connection of each queue */
 
 /**
@@ -215,6 +230,9 @@ int krping_session_start(const struct krping_options *opt)
 	if (ret)
 		goto put_session;
 	snprintf(s->subject, sizeof(s->subject), "%s@%pISpc", opt->block, &s->peer);
+	ret = session_find_key(s);
+	if (ret)
+		goto put_session;
 	ret = session_list(s);
 	if (ret) {
 		krping_err_ratelimited(s->subject, "a session of that name exists");

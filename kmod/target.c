@@ -3,6 +3,7 @@
  * Volumes that are served: start, stop, list; their listeners, the handshake (PROTOCOL.md
  * section 2.1), and the end of a connection.
  */
+#include <crypto/algapi.h>
 #include <linux/ctype.h>
 #include <linux/idr.h>
 #include <linux/module.h>
@@ -13,6 +14,7 @@
 #include <linux/slab.h>
 #include <rdma/ib_cm.h>
 
+#include "fault.h"
 #include "log.h"
 #include "target.h"
 
@@ -117,14 +119,12 @@ static void deadline(struct work_struct *work)
 
 /* ---- handshake ---- */
 
-/* Return: 0, or why the client is refused, in the order of PROTOCOL.md section 2.1. */
-static enum krping_reject_reason check_hello(struct krping_volume *v,
-					     const struct rdma_conn_param *param,
-					     struct krping_hello *hello, u32 *value)
+/* Return: 0, or why a hello is none. */
+static enum krping_reject_reason read_hello(const struct rdma_conn_param *param,
+					    struct krping_hello *hello, u32 *value)
 {
 	u16 count;
 
-	*value = 0;
 	if (!param->private_data || param->private_data_len < sizeof(*hello))
 		return KRPING_REJ_MAGIC;
 	memcpy(hello, param->private_data, sizeof(*hello));
@@ -135,12 +135,53 @@ static enum krping_reject_reason check_hello(struct krping_volume *v,
 		return KRPING_REJ_VERSION;
 	}
 	count = be16_to_cpu(hello->queue_count);
-	if (hello->reserved || !count || be16_to_cpu(hello->queue_index) >= count ||
-	    !hello->depth || !krping_is_volume_name((const char *)hello->volume))
+	if (!count || be16_to_cpu(hello->queue_index) >= count || !hello->depth)
 		return KRPING_REJ_INVALID;
+	switch (hello->flags) {
+	case KRPING_HELLO_PROOF:
+		return 0;
+	case KRPING_HELLO_KEY:
+	case 0:
+		return krping_is_volume_name((const char *)hello->volume) ? 0 : KRPING_REJ_INVALID;
+	default:
+		return KRPING_REJ_INVALID;
+	}
+}
+
+/* Return: 0 and @t filled in if the client has answered its challenge right, or a reason. */
+static enum krping_reject_reason check_answer(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct krping_hello *hello,
+					      struct krping_transcript *t)
+{
+	u8 addr[16], nonce[KRPING_TARGET_NONCE_LEN], proof[KRPING_PROOF_LEN];
+
+	krping_peer_addr(id, addr);
+	if (!v->key || !krping_challenge_take(v->challenges, addr, hello, nonce))
+		return KRPING_REJ_STALE;
+	krping_transcript_fill(t, hello, v->opt.block, nonce);
+	if (krping_client_proof(v->key, t, proof))
+		return KRPING_REJ_RESOURCES;
+	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
+}
+
+/* Return: 0 if it is our volume that the client wants and may have, or a reason. */
+static enum krping_reject_reason check_volume(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct krping_hello *hello,
+					      struct krping_transcript *t)
+{
+	if (hello->flags == KRPING_HELLO_PROOF)
+		return check_answer(v, id, hello, t);
 	if (strcmp(hello->volume, v->opt.block))
 		return KRPING_REJ_VOLUME;
-	if (count > KRPING_TARGET_QUEUES) {
+	if (hello->flags == KRPING_HELLO_KEY)
+		return v->key ? KRPING_REJ_CHALLENGE : KRPING_REJ_NO_KEY;
+	return v->key ? KRPING_REJ_NEEDS_KEY : 0;
+}
+
+static enum krping_reject_reason check_limits(const struct krping_hello *hello,
+					      const struct rdma_conn_param *param, u32 *value)
+{
+	if (be16_to_cpu(hello->queue_count) > KRPING_TARGET_QUEUES) {
 		*value = KRPING_TARGET_QUEUES;
 		return KRPING_REJ_QUEUES;
 	}
@@ -148,19 +189,49 @@ static enum krping_reject_reason check_hello(struct krping_volume *v,
 	return param->initiator_depth ? 0 : KRPING_REJ_INVALID;
 }
 
-static void reject(struct rdma_cm_id *id, const char *subject, enum krping_reject_reason reason,
-		   u32 value)
+/* Return: 0, or why the client is refused, in the order of PROTOCOL.md section 2.1. */
+static enum krping_reject_reason check_client(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct rdma_conn_param *param,
+					      struct krping_hello *hello,
+					      struct krping_transcript *t, u32 *value)
 {
-	struct krping_reject reject = {
-		.magic = cpu_to_be32(KRPING_MAGIC),
-		.version = KRPING_VERSION,
-		.reason = cpu_to_be16(reason),
-		.value = cpu_to_be32(value),
-	};
+	enum krping_reject_reason reason;
 
-	krping_warn_ratelimited(subject, "%pISpc was rejected: reason %u, value %u",
-				&id->route.addr.dst_addr, reason, value);
-	rdma_reject(id, &reject, sizeof(reject), IB_CM_REJ_CONSUMER_DEFINED);
+	*value = 0;
+	if (!krping_peer_is_allowed(id, &v->opt))
+		return KRPING_REJ_NOT_ALLOWED;
+	reason = read_hello(param, hello, value);
+	if (!reason)
+		reason = check_volume(v, id, hello, t);
+	return reason ?: check_limits(hello, param, value);
+}
+
+/* Called with the handler lock of @id held. */
+static void reject(struct krping_volume *v, struct rdma_cm_id *id,
+		   enum krping_reject_reason reason, u32 value)
+{
+	atomic64_inc(&v->rejected);
+	krping_warn_ratelimited(v->subject, "%pISpc was rejected: %s (reason %u, value %u)",
+				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
+				value);
+	krping_reject(id, reason, value);
+}
+
+static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
+		      const struct krping_hello *hello)
+{
+	struct krping_challenge challenge = {
+		.reject = {
+			.magic = cpu_to_be32(KRPING_MAGIC),
+			.version = KRPING_VERSION,
+			.reason = cpu_to_be16(KRPING_REJ_CHALLENGE),
+		},
+	};
+	u8 addr[16];
+
+	krping_peer_addr(id, addr);
+	krping_challenge_give(v->challenges, addr, hello, &challenge);
+	rdma_reject(id, &challenge, sizeof(challenge), IB_CM_REJ_CONSUMER_DEFINED);
 }
 
 static bool is_same(const struct krping_tqueue *q, const struct krping_tqueue *other)
@@ -230,7 +301,7 @@ static void fence(struct krping_tqueue *q)
 static int reply(struct krping_tqueue *q)
 {
 	const struct krping_volume *v = q->volume;
-	struct krping_welcome welcome = {
+	struct krping_proven_welcome private = { .welcome = {
 		.magic = cpu_to_be32(KRPING_MAGIC),
 		.version = KRPING_VERSION,
 		.flags = (v->opt.read_only ? KRPING_VOL_READ_ONLY : 0) |
@@ -242,16 +313,19 @@ static int reply(struct krping_tqueue *q)
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
 		.max_message = cpu_to_be32(KRPING_TARGET_MAX_MESSAGE),
-	};
+	} };
 	struct rdma_conn_param param = {
-		.private_data = &welcome,
-		.private_data_len = sizeof(welcome),
+		.private_data = &private,
+		.private_data_len = v->key ? sizeof(private) : sizeof(private.welcome),
 		.responder_resources = q->peer_read_from,
 		.initiator_depth = q->peer_reads,
 		.rnr_retry_count = 7,
 	};
+	int ret = 0;
 
-	return krping_conn_reply(&q->conn, &param);
+	if (v->key)
+		ret = krping_target_proof(v->key, &q->transcript, &private.welcome, private.proof);
+	return ret ?: krping_conn_reply(&q->conn, &param);
 }
 
 static void setup(struct work_struct *work)
@@ -267,7 +341,7 @@ static void setup(struct work_struct *work)
 	ret = krping_tqueue_alloc(q);
 	if (ret) {
 		rdma_lock_handler(q->conn.id);
-		reject(q->conn.id, q->subject, KRPING_REJ_RESOURCES, 0);
+		reject(q->volume, q->conn.id, KRPING_REJ_RESOURCES, 0);
 		rdma_unlock_handler(q->conn.id);
 		krping_conn_fail(&q->conn, ret);
 		goto out;
@@ -287,6 +361,7 @@ out:
 
 static struct krping_tqueue *tqueue_new(struct krping_volume *v, struct rdma_cm_id *id,
 					const struct krping_hello *hello,
+					const struct krping_transcript *transcript,
 					const struct rdma_conn_param *param)
 {
 	const struct ib_device_attr *attrs = &id->device->attrs;
@@ -300,6 +375,7 @@ static struct krping_tqueue *tqueue_new(struct krping_volume *v, struct rdma_cm_
 	q->volume = v;
 	memcpy(q->session, hello->session, sizeof(q->session));
 	q->index = be16_to_cpu(hello->queue_index);
+	q->transcript = *transcript;
 	q->depth = min_t(u16, be16_to_cpu(hello->depth), KRPING_TARGET_DEPTH);
 	q->peer_reads = min_t(int, param->initiator_depth, attrs->max_qp_init_rd_atom);
 	q->peer_read_from = min_t(int, param->responder_resources, attrs->max_qp_rd_atom);
@@ -315,14 +391,17 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 {
 	const struct rdma_conn_param *param = &event->param.conn;
 	unsigned int flags = memalloc_noio_save();
+	struct krping_transcript transcript = {};
 	enum krping_reject_reason reason;
 	struct krping_tqueue *q = NULL;
 	struct krping_hello hello;
 	u32 value;
 
-	reason = check_hello(v, param, &hello, &value);
+	reason = check_client(v, id, param, &hello, &transcript, &value);
+	if (!reason && krping_fault(KRPING_FAULT_TARGET_REJECT, v->opt.block))
+		reason = KRPING_REJ_RESOURCES;
 	if (!reason) {
-		q = tqueue_new(v, id, &hello, param);
+		q = tqueue_new(v, id, &hello, &transcript, param);
 		if (!q)
 			reason = KRPING_REJ_RESOURCES;
 	}
@@ -331,12 +410,14 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 		reason = tqueue_list(q, &value);
 	}
 	memalloc_noio_restore(flags);
-	if (reason) {
-		reject(id, v->subject, reason, value);
-		kfree(q);
-		return -ECONNREFUSED;	/* rdma_cm destroys the id */
-	}
-	return 0;
+	if (!reason)
+		return 0;
+	if (reason == KRPING_REJ_CHALLENGE)
+		challenge(v, id, &hello);
+	else
+		reject(v, id, reason, value);
+	kfree(q);
+	return -ECONNREFUSED;	/* rdma_cm destroys the id */
 }
 
 static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
@@ -433,6 +514,8 @@ static void volume_free(struct kref *ref)
 {
 	struct krping_volume *v = container_of(ref, struct krping_volume, ref);
 
+	krping_challenges_free(v->challenges);
+	crypto_free_shash(v->key);
 	put_net(v->net);
 	ida_free(&krping_volume_ids, v->id);
 	free_percpu(v->stats);
@@ -529,6 +612,20 @@ static int volume_list(struct krping_volume *v)
 	return ret;
 }
 
+static int volume_find_key(struct krping_volume *v)
+{
+	struct crypto_shash *key;
+
+	if (!v->opt.key[0])
+		return 0;
+	key = krping_key_find(v->opt.key, v->subject);
+	if (IS_ERR(key))
+		return PTR_ERR(key);
+	v->key = key;
+	v->challenges = krping_challenges_alloc();
+	return v->challenges ? 0 : -ENOMEM;
+}
+
 static int check_backing(struct krping_volume *v)
 {
 	u32 block_size = v->backing.block_size;
@@ -562,6 +659,9 @@ int krping_volume_start(const struct krping_options *opt)
 	if (ret)
 		goto put_volume;
 	snprintf(v->subject, sizeof(v->subject), "%s@%pISpc", opt->block, &v->addr);
+	ret = volume_find_key(v);
+	if (ret)
+		goto put_volume;
 	ret = volume_list(v);
 	if (ret) {
 		krping_err_ratelimited(v->subject, "a volume of that name is served already");
@@ -665,8 +765,9 @@ static void volume_show(struct seq_file *seq, struct krping_volume *v)
 		   krping_volume_size(v), v->opt.block_size, v->opt.writeback, v->opt.read_only,
 		   queues, KRPING_TARGET_DEPTH, inflight);
 	krping_block_stats_show(v->stats, KRPING_TARGET_COUNTERS, seq);
-	seq_printf(seq, " violations=%lld connections=%lld\n", atomic64_read(&v->violations),
-		   atomic64_read(&v->connections));
+	seq_printf(seq, " violations=%lld connections=%lld rejected=%lld\n",
+		   atomic64_read(&v->violations), atomic64_read(&v->connections),
+		   atomic64_read(&v->rejected));
 }
 
 void krping_volumes_show(struct seq_file *seq)

@@ -4,6 +4,7 @@
  *
  *	target.c	volumes: start, stop, list; the listener, the handshake, the end of a
  *			connection
+ *	challenge.c	challenges of the handshake that wait for answers
  *	target_decode.c	a message becomes commands, or a violation
  *	target_rdma.c	a connection: messages in, data moved, messages out
  *	target_memory.c	memory for large data
@@ -29,7 +30,9 @@
 #include <rdma/rw.h>
 
 #include "backing.h"
+#include "challenge.h"
 #include "conn.h"
+#include "key.h"
 #include "region.h"
 #include "stats.h"
 
@@ -69,6 +72,8 @@ enum krping_volume_state {
  * @subject:	for the log
  * @net:	referenced: the name space of whoever started it
  * @addr:	address and port that it listens on
+ * @key:	proves clients to us and the reverse; NULL: neither does. Constant
+ * @challenges:	to clients that have it, NULL if there is no @key
  * @backing:	open until no connection is left
  * @epoch:	new at each start
  * @listen_lock: protects @listener; outermost
@@ -85,6 +90,7 @@ enum krping_volume_state {
  * @stats:	enum krping_block_counter
  * @violations:	connections ended for a breach of the protocol
  * @connections: that were accepted
+ * @rejected:	clients that were refused
  */
 struct krping_volume {
 	struct list_head entry;
@@ -94,6 +100,8 @@ struct krping_volume {
 	char subject[96];
 	struct net *net;
 	struct sockaddr_storage addr;
+	struct crypto_shash *key;
+	struct krping_challenges *challenges;
 	struct krping_backing backing;
 	u64 epoch;
 	struct mutex listen_lock;	/* what it protects: above */
@@ -110,6 +118,7 @@ struct krping_volume {
 	struct krping_stats __percpu *stats;
 	atomic64_t violations;
 	atomic64_t connections;
+	atomic64_t rejected;
 };
 
 /**
@@ -200,6 +209,7 @@ struct krping_ttx {
  * @depth:	commands that may be in flight
  * @peer_reads:	RDMA READs of the client's memory that it serves at a time
  * @peer_read_from: that it may have in flight
+ * @transcript:	of the client's proof, if the volume has a key; then of ours
  * @setup:	fences the old connection, makes the queue pair, accepts
  * @teardown:	drains and frees; queued once, when the connection is closed
  * @deadline:	fails a connection that the client does not complete
@@ -249,6 +259,7 @@ struct krping_tqueue {
 	u16 depth;
 	u8 peer_reads;
 	u8 peer_read_from;
+	struct krping_transcript transcript;
 	struct work_struct setup;
 	struct work_struct teardown;
 	struct delayed_work deadline;

@@ -8,6 +8,7 @@
 #include <linux/slab.h>
 
 #include "crc.h"
+#include "fault.h"
 #include "target.h"
 
 #define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
@@ -73,6 +74,8 @@ bool krping_alloc_large(struct krping_tcmd *cmd)
 	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
 	struct page *page;
 
+	if (krping_fault(KRPING_FAULT_TARGET_ALLOC_FAIL, cmd->q->volume->opt.block))
+		return false;
 	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
 	if (!cmd->sg)
 		return false;

@@ -8,6 +8,7 @@
 
 #include "compat.h"
 #include "crc.h"
+#include "fault.h"
 #include "log.h"
 #include "target.h"
 
@@ -106,8 +107,10 @@ static void release(struct krping_tcmd *cmd)
 
 static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
 {
-	int ret = krping_conn_post_send(&q->conn, wr);
+	int ret = -ENOMEM;
 
+	if (!krping_fault(KRPING_FAULT_TARGET_POST_FAIL, q->volume->opt.block))
+		ret = krping_conn_post_send(&q->conn, wr);
 	if (!ret)
 		return;
 	if (!is_closed(q))
@@ -266,6 +269,9 @@ static bool respond(struct krping_tcmd *cmd)
 		memset(to + sizeof(rsp) + len, 0, padded - len);
 		if (cmd->op == KRPING_OP_READ)
 			cmd->crc = data_crc(to + sizeof(rsp), len);
+		if (cmd->op == KRPING_OP_READ)
+			krping_fault_corrupt(KRPING_FAULT_TARGET_SEND_CORRUPT,
+					     q->volume->opt.block, to + sizeof(rsp));
 	}
 	if (ok)
 		rsp.length = cpu_to_be32(moves_data(cmd) ? cmd->length : len);
@@ -399,6 +405,8 @@ static void rdma_read_done(struct ib_cq *cq, struct ib_wc *wc)
 	finish_transfer(cmd);
 	if (is_closed(q))
 		return;
+	krping_fault_corrupt(KRPING_FAULT_TARGET_RECV_CORRUPT, q->volume->opt.block,
+			     sg_virt(cmd->sg));
 	crc = krping_large_crc(cmd);
 	if (crc != cmd->crc) {
 		refuse_crc(cmd, crc);
@@ -408,6 +416,15 @@ static void rdma_read_done(struct ib_cq *cq, struct ib_wc *wc)
 	} else {
 		submit(cmd);
 	}
+}
+
+/* The data of a large READ. */
+static void checksum_and_send(struct krping_tcmd *cmd)
+{
+	cmd->crc = krping_large_crc(cmd);
+	krping_fault_corrupt(KRPING_FAULT_TARGET_SEND_CORRUPT, cmd->q->volume->opt.block,
+			     sg_virt(cmd->sg));
+	run(cmd, &cmd->q->wait_send, send_large);
 }
 
 /* A step: memory for large data, and what is to be done with it. */
@@ -424,8 +441,7 @@ static bool begin_large(struct krping_tcmd *cmd)
 		run(cmd, &q->wait_send, fetch_large);
 	} else if (ram) {
 		krping_copy_large(cmd, ram, false);
-		cmd->crc = krping_large_crc(cmd);
-		run(cmd, &q->wait_send, send_large);
+		checksum_and_send(cmd);
 	} else {
 		submit(cmd);
 	}
@@ -440,6 +456,10 @@ static bool writes(const struct krping_tcmd *cmd)
 
 static void keep_alive(struct krping_tcmd *cmd)
 {
+	if (krping_fault(KRPING_FAULT_TARGET_ALIVE_LOST, cmd->q->volume->opt.block)) {
+		release(cmd);
+		return;
+	}
 	put_unaligned_be64(krping_volume_size(cmd->q->volume), cmd->digest);
 	cmd->data = cmd->digest;
 	cmd->data_len = sizeof(__be64);
@@ -499,6 +519,9 @@ static void go_on(struct krping_tcmd *cmd)
 
 	if (by_bio)
 		cmd->status = krping_store_status(cmd->bio_status);
+	if (cmd->op == KRPING_OP_READ &&
+	    krping_fault(KRPING_FAULT_TARGET_STORE_SHORT, q->volume->opt.block))
+		cmd->status = KRPING_ST_IO;
 	if (cmd->status != KRPING_ST_OK && cmd->status != KRPING_ST_UNSUPPORTED)
 		krping_err_ratelimited(q->subject,
 				       "the store failed: op %u of %u bytes at %llu, status %u",
@@ -506,8 +529,7 @@ static void go_on(struct krping_tcmd *cmd)
 	if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
 		answer(cmd);
 	} else if (cmd->rkey) {
-		cmd->crc = krping_large_crc(cmd);
-		run(cmd, &q->wait_send, send_large);
+		checksum_and_send(cmd);
 	} else {
 		cmd->data = page_address(cmd->page);
 		answer(cmd);
@@ -545,7 +567,11 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	q->heard = jiffies;
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
-	ret = read_message(q, buf->data, wc);
+	ret = 0;
+	if (krping_fault(KRPING_FAULT_TARGET_DISCONNECT, q->volume->opt.block))
+		ret = -ECONNRESET;
+	else if (!krping_fault(KRPING_FAULT_TARGET_RECV_DROP, q->volume->opt.block))
+		ret = read_message(q, buf->data, wc);
 	if (!ret && !is_closed(q))
 		ret = krping_buf_post_recv(conn, buf);
 	if (ret)

@@ -10,6 +10,7 @@
 
 #include "compat.h"
 #include "crc.h"
+#include "fault.h"
 #include "log.h"
 #include "target.h"
 
@@ -85,7 +86,10 @@ static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
  */
 void krping_store_submit(struct krping_tcmd *cmd)
 {
-	submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
+	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block))
+		queue_work(krping_target_wq, &cmd->work);
+	else
+		submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
 
 /* ---- what waits ---- */
@@ -206,6 +210,7 @@ void krping_store_work(struct work_struct *work)
 	struct krping_tcmd *cmd = container_of(work, struct krping_tcmd, work);
 	unsigned int flags = memalloc_noio_save();
 
+	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block);
 	switch (cmd->op) {
 	case KRPING_OP_READ:
 	case KRPING_OP_WRITE:

@@ -625,6 +625,7 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	for (i = 0; i < thread->nr_lanes; i++) {
 		thread->lanes[i].thread = thread;
 		krping_conn_init(&thread->lanes[i].conn, thread->subject, &lane_conn_ops);
+		thread->lanes[i].conn.server = opt;
 	}
 	return thread;
 }

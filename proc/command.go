@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,14 +74,15 @@ type Command struct {
 	Writeback bool
 	ReadOnly  bool
 	BlockSize uint32 // bytes
+	Key       string // description of a key in a keyring: krping:NAME
+	KeyFile   string // instead of Key: the file that has it
+	Allow     string // of a server: addresses joined by '+'
 	Target    bool   // Stop: the served volume of that name
 	Force     bool
 }
 
 // maxCommand is the module's limit in bytes, with the end.
 const maxCommand = 512
-
-var volumeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,27}$`)
 
 func (c Command) context() Context {
 	switch {
@@ -116,24 +116,22 @@ func (c Command) Check() error {
 		return errors.New("stop needs the name of a volume")
 	case c.Role != Stop && !c.Addr.IsValid():
 		return errors.New("an address is needed")
-	case c.Block != "" && !volumeName.MatchString(c.Block):
-		return fmt.Errorf("volume name %q: must be 1 to 27 letters, digits, '.', '_' or '-'", c.Block)
-	case c.MemMode != "" && c.MemMode != "dma" && c.MemMode != "reg":
-		return fmt.Errorf("mem_mode %q: must be dma or reg", c.MemMode)
 	case (c.ServerInv || c.ReadInv) && c.MemMode != "reg":
 		return errors.New("server_inv and read_inv need mem_mode=reg")
-	}
-	if err := c.checkBlock(); err != nil {
-		return err
 	}
 	if seconds := c.Timeout.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
 		return fmt.Errorf("timeout %v: must be whole seconds, 1 to 86400", c.Timeout)
 	}
-	settings := c.settings()
-	for _, s := range settings {
+	for _, s := range c.settings() {
 		if err := option(s.name).check(s.value, c.context(), c.test()); err != nil {
 			return err
 		}
+	}
+	if err := c.checkBlock(); err != nil {
+		return err
+	}
+	if c.Key != "" && c.KeyFile != "" {
+		return errors.New("a key is in a keyring or in a file, not in both")
 	}
 	if n := len(c.text()); n >= maxCommand {
 		return fmt.Errorf("command of %d bytes: must be less than %d", n, maxCommand)
@@ -146,22 +144,12 @@ func (c Command) checkBlock() error {
 	tap := c.Comm != "" || c.PID != 0 || c.Op != "" || c.Sectors != ""
 	client, stacked := c.context() == BlockClient, c.Mode == "tap" || c.Mode == "mirror"
 	switch {
-	case c.Mode != "" && c.Mode != "remote" && !stacked:
-		return fmt.Errorf("mode %q: must be remote, tap or mirror", c.Mode)
-	case c.Backing != "" && !validBacking(c.Backing):
-		return fmt.Errorf("backing %q: must be /dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K", c.Backing)
 	case client && tap && c.Mode != "tap":
 		return errors.New("comm, pid, op and sectors need mode tap")
 	case client && stacked != (c.Backing != ""):
 		return errors.New("backing goes with mode tap and mode mirror: these need it, others have none")
 	case c.context() == BlockServer && c.Backing == "":
 		return errors.New("a block server needs a backing: /dev/NAME or ram:SIZE")
-	case c.Comm != "" && !processName.MatchString(c.Comm):
-		return fmt.Errorf("comm %q: must be 1 to 15 printable characters, no ','", c.Comm)
-	case c.Op != "" && !validOps(c.Op):
-		return fmt.Errorf("op %q: must be of read, write, flush and discard, joined by '+'", c.Op)
-	case c.Sectors != "" && !validSectors(c.Sectors):
-		return fmt.Errorf("sectors %q: must be FIRST-LAST, in units of 512 bytes", c.Sectors)
 	case c.BlockSize != 0 && c.BlockSize != 512 && c.BlockSize != 4096:
 		return fmt.Errorf("block_size %d: must be 512 or 4096", c.BlockSize)
 	case c.Target && c.Force:
@@ -173,49 +161,6 @@ func (c Command) checkBlock() error {
 	return nil
 }
 
-var (
-	processName = regexp.MustCompile(`^[!-+\--~]{1,15}$`)
-	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
-	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
-	sectorRange = regexp.MustCompile(`^([0-9]{1,16})-([0-9]{1,16})$`)
-)
-
-func validBacking(backing string) bool {
-	if devicePath.MatchString(backing) {
-		return true
-	}
-	m := ramSize.FindStringSubmatch(backing)
-	if m == nil {
-		return false
-	}
-	n, err := strconv.ParseUint(m[1], 10, 64)
-	if err != nil || n > 1<<40 {
-		return false
-	}
-	n <<= 10 * (strings.Index("KMGT", m[2]) + 1) * len(m[2])
-	return n >= 1<<20 && n <= 1<<40 && n%4096 == 0
-}
-
-func validOps(text string) bool {
-	ops := strings.Split(text, "+")
-	for i, op := range ops {
-		if !slices.Contains([]string{"read", "write", "flush", "discard"}, op) || slices.Contains(ops[:i], op) {
-			return false
-		}
-	}
-	return true
-}
-
-func validSectors(text string) bool {
-	m := sectorRange.FindStringSubmatch(text)
-	if m == nil {
-		return false
-	}
-	first, err := strconv.ParseUint(m[1], 10, 64)
-	last, err2 := strconv.ParseUint(m[2], 10, 64)
-	return err == nil && err2 == nil && first <= last
-}
-
 // String returns the command as it is written to /proc/krping, if it is valid, else the
 // reason in brackets.
 func (c Command) String() string {
@@ -223,6 +168,15 @@ func (c Command) String() string {
 		return "(" + err.Error() + ")"
 	}
 	return c.text()
+}
+
+// keyName is the description of the key, which if it comes from a file is in no other thread's
+// keyring.
+func (c Command) keyName() string {
+	if c.KeyFile != "" {
+		return "krping:" + c.Block
+	}
+	return c.Key
 }
 
 // A setting is an option that a command gives.
@@ -282,6 +236,8 @@ func (c Command) settings() []setting {
 	flag("writeback", c.Writeback)
 	flag("read_only", c.ReadOnly)
 	number("block_size", c.BlockSize)
+	value("key", c.keyName(), c.keyName() != "")
+	value("allow", c.Allow, c.Allow != "")
 	flag("target", c.Target)
 	flag("force", c.Force)
 	return settings

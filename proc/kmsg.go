@@ -32,29 +32,43 @@ var ErrNotOurs = errors.New("not a message of krping")
 
 var tagged = regexp.MustCompile(`^krping: \[([A-Za-z0-9._-]+)(?::(\d+))?(?:@([^ ]+))?\] (.*)$`)
 
-// ParseKmsg reads a record of /dev/kmsg: "level,sequence,microseconds,flags;text".
+// Record is a message of any part of the kernel in its log.
+type Record struct {
+	Sequence uint64
+	Time     time.Duration // since boot
+	Level    int           // of syslog
+	Text     string
+}
+
+// ParseRecord reads a record of /dev/kmsg: "level,sequence,microseconds,flags;text".
 // Source: Documentation/ABI/testing/dev-kmsg.
-func ParseKmsg(record string) (Message, error) {
+func ParseRecord(record string) (Record, error) {
 	head, text, found := strings.Cut(record, ";")
 	fields := strings.Split(head, ",")
 	if !found || len(fields) < 3 {
-		return Message{}, fmt.Errorf("kernel log record %.60q has no head", record)
+		return Record{}, fmt.Errorf("kernel log record %.60q has no head", record)
 	}
 	text, _, _ = strings.Cut(text, "\n") // a dictionary may follow
-	match := tagged.FindStringSubmatch(text)
-	if match == nil {
-		return Message{}, ErrNotOurs
-	}
 	priority, err1 := strconv.Atoi(fields[0])
 	sequence, err2 := strconv.ParseUint(fields[1], 10, 64)
 	micros, err3 := strconv.ParseInt(fields[2], 10, 64)
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return Message{}, fmt.Errorf("kernel log record %.60q: %w", record, err)
+		return Record{}, fmt.Errorf("kernel log record %.60q: %w", record, err)
 	}
-	m := Message{
-		Sequence: sequence, Time: time.Duration(micros) * time.Microsecond, Level: priority & 7,
-		Subject: match[1], Peer: match[3], Text: match[4],
+	return Record{Sequence: sequence, Time: time.Duration(micros) * time.Microsecond, Level: priority & 7, Text: text}, nil
+}
+
+// ParseKmsg reads a record of the module, or returns ErrNotOurs.
+func ParseKmsg(record string) (Message, error) {
+	r, err := ParseRecord(record)
+	if err != nil {
+		return Message{}, err
 	}
+	match := tagged.FindStringSubmatch(r.Text)
+	if match == nil {
+		return Message{}, ErrNotOurs
+	}
+	m := Message{Sequence: r.Sequence, Time: r.Time, Level: r.Level, Subject: match[1], Peer: match[3], Text: match[4]}
 	m.PID, _ = strconv.Atoi(match[2]) // digits or nothing
 	return m, nil
 }
@@ -90,7 +104,33 @@ func (k *Kmsg) Next(ctx context.Context) (Message, error) { return k.next(ctx, f
 // Wait returns the next message of the module and waits for it until ctx ends.
 func (k *Kmsg) Wait(ctx context.Context) (Message, error) { return k.next(ctx, true) }
 
+// NextRecord returns the next message of any part of the kernel; io.EOF if there is none now.
+func (k *Kmsg) NextRecord(ctx context.Context) (Record, error) {
+	for {
+		text, err := k.read(ctx, false)
+		if err != nil {
+			return Record{}, err
+		}
+		if r, err := ParseRecord(text); err == nil {
+			return r, nil
+		}
+	}
+}
+
 func (k *Kmsg) next(ctx context.Context, wait bool) (Message, error) {
+	for {
+		text, err := k.read(ctx, wait)
+		if err != nil {
+			return Message{}, err
+		}
+		if m, err := ParseKmsg(text); err == nil {
+			return m, nil
+		}
+	}
+}
+
+// read returns the text of the next record.
+func (k *Kmsg) read(ctx context.Context, wait bool) (string, error) {
 	buf := make([]byte, 8192) // a record is at most that long
 	for {
 		n, err := unix.Read(int(k.file.Fd()), buf)
@@ -101,19 +141,17 @@ func (k *Kmsg) next(ctx context.Context, wait bool) (Message, error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN) && !wait:
-			return Message{}, io.EOF
+			return "", io.EOF
 		case errors.Is(err, unix.EAGAIN):
 			select {
 			case <-ctx.Done():
-				return Message{}, ctx.Err()
+				return "", ctx.Err()
 			case <-time.After(100 * time.Millisecond):
 			}
 			continue
 		case err != nil:
-			return Message{}, fmt.Errorf("read the kernel log: %w", err)
+			return "", fmt.Errorf("read the kernel log: %w", err)
 		}
-		if m, err := ParseKmsg(string(buf[:n])); err == nil {
-			return m, nil
-		}
+		return string(buf[:n]), nil
 	}
 }

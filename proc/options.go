@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -148,6 +147,10 @@ var Options = []Option{
 	{Name: "writeback", Contexts: BlockServer, Text: "a write is stable after a flush, not before"},
 	{Name: "read_only", Contexts: BlockServer, Text: "the volume cannot be written"},
 	{Name: "block_size", Value: "number", Min: 512, Max: 4096, Contexts: BlockServer, Default: "512", Text: "logical block size in bytes: 512 or 4096"},
+	{Name: "key", Value: "krping:NAME", Contexts: BlockClient | BlockServer,
+		Text: "description of a key of type `logon` in a keyring of the writer, of 16 to 64 bytes: both sides prove that they have it (section 2.1)"},
+	{Name: "allow", Value: "addresses", Contexts: PingServer | BlockServer, Tests: allTests, Default: "all",
+		Text: "serve clients with these only: up to 16 of `ADDR` or `ADDR/BITS`, joined by `+`"},
 	{Name: "target", Contexts: BlockStop, Text: "the volume that this host serves, not the client's session of that name"},
 	{Name: "force", Contexts: BlockStop, Text: "even if the device is in use; what is not written within 2 s fails"},
 }
@@ -168,13 +171,7 @@ func (o Option) check(value string, c Context, t Test) error {
 			return fmt.Errorf("%s does not go with %s", o.Name, t)
 		}
 	}
-	if o.Value != "number" {
-		return nil
-	}
-	if n, err := strconv.ParseUint(value, 10, 32); err != nil || uint32(n) < o.Min || uint32(n) > o.Max {
-		return fmt.Errorf("%s %s: must be %s", o.Name, value, o.Range())
-	}
-	return nil
+	return o.CheckValue(value)
 }
 
 // OptionTable returns the reference of the options as a Markdown table.

@@ -29,7 +29,7 @@ func TestOptionsAreTheModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12}
 	var want strings.Builder
 	for _, o := range Options {
 		tests := o.Tests
@@ -155,6 +155,27 @@ func TestCheckAgreesWithTheModule(t *testing.T) {
 		c := v
 		c.Comm = comm
 		commands = append(commands, c)
+	}
+	for _, key := range []string{"krping:v", "krping:", "krping", "other:v", "krping:" + strings.Repeat("a", 56), "krping:" + strings.Repeat("a", 57), "krping:a b", "krping:a:b=c", "KRPING:v"} {
+		for _, role := range []Role{Client, Server} {
+			c := v
+			if c.Role = role; role == Server {
+				c.Mode = ""
+			}
+			c.Key = key
+			commands = append(commands, c)
+		}
+		commands = append(commands, Command{Role: Server, Addr: v.Addr, Key: key}, Command{Role: Stop, Block: "v", Key: key})
+	}
+	for _, allow := range []string{
+		"192.168.77.2", "192.168.77.2+fd77::1", "10.0.0.0/8+fd77::/64", "0.0.0.0/0", "::/0", "::ffff:10.0.0.1/128", "::ffff:10.0.0.1/96", "::ffff:10.0.0.1/95", "1.2.3.4/32", "1.2.3.4/33", "::1/129", "1.2.3.4/", "/8",
+		"+", "1.2.3.4+", "+1.2.3.4", "1.2.3", "fd77", "fe80::1%eth0", "1.2.3.4/x", "1.2.3.4/-1", "1.2.3.4/8/8", "1.2.3.4 ", "host", ":", "1.2.3.4/99999999999999999",
+		strings.Repeat("1.2.3.4+", 15) + "::1", strings.Repeat("1.2.3.4+", 16) + "::1",
+	} {
+		for _, c := range []Command{v, {Role: Client, Addr: v.Addr}, {Role: Server, Addr: v.Addr}, {Role: Server, Addr: v.Addr, Test: Bandwidth}, {Role: Server, Addr: v.Addr, Block: "v", Backing: "ram:1M"}} {
+			c.Allow = allow
+			commands = append(commands, c)
+		}
 	}
 	for _, size := range []uint32{511, 512, 513, 4096, 8192} {
 		commands = append(commands, Command{Role: Server, Addr: v.Addr, Block: "v", Backing: "ram:1M", BlockSize: size})

@@ -42,6 +42,13 @@ func TestFilesOfAMount(t *testing.T) {
 	if err != nil || mirror.Tap != nil || mirror.Mirror != "degraded" || mirror.DirtyBytes != 65536 || len(mirror.Other) > 0 {
 		t.Errorf("session of mode=mirror: %+v, %v", mirror, err)
 	}
+	served, err := fs.Target("vol4")
+	if err != nil || served.Connections != 3 || served.Violations != 1 || served.Rejected != 2 || len(served.Other) > 0 {
+		t.Errorf("volume that is served: %+v, %v", served, err)
+	}
+	if _, err := fs.Session("vol4"); !errors.Is(err, ErrNoSession) {
+		t.Errorf("session of a volume that is only served: %v, want ErrNoSession", err)
+	}
 	if _, err := fs.Session("vol9"); !errors.Is(err, ErrNoSession) {
 		t.Errorf("unknown session: %v, want ErrNoSession", err)
 	}

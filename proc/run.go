@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/access"
 )
 
 // CommandError is a command that the module refused or that failed.
@@ -73,6 +75,13 @@ func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	var key access.Key
+	if c.KeyFile != "" {
+		var err error
+		if key, err = access.ReadKey(c.KeyFile); err != nil {
+			return nil, err
+		}
+	}
 	fd, err := unix.Open(f.path("krping"), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, ErrNotLoaded
@@ -84,23 +93,39 @@ func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	r.log, _ = f.OpenKmsg(true)
 	ctx, r.stop = context.WithCancel(ctx)
 	tid := make(chan int, 1)
-	go r.write(tid)
+	go r.write(tid, key)
 	r.thread = <-tid
 	go r.interruptAt(ctx)
 	return r, nil
 }
 
-func (r *Running) write(tid chan<- int) {
+func (r *Running) write(tid chan<- int, key access.Key) {
 	defer close(r.done)
-	runtime.LockOSThread() // for good: the thread ends with its mask
+	runtime.LockOSThread() // for good: the thread ends with its mask and its keyring
 	err := blockOtherSignals()
 	tid <- unix.Gettid()
 	if err != nil {
 		r.err = fmt.Errorf("block signals: %w", err)
 		return
 	}
+	if key != nil {
+		if r.err = lendKey(r.command.keyName(), key); r.err != nil {
+			return
+		}
+	}
 	_, err = unix.Write(r.fd, []byte(r.command.text()))
 	r.errno, _ = err.(unix.Errno)
+}
+
+// lendKey puts the key in the keyring of this thread, where the module finds it. No process can
+// read it there, and it is gone when the thread ends.
+func lendKey(description string, key access.Key) error {
+	_, err := unix.AddKey("logon", description, key, unix.KEY_SPEC_THREAD_KEYRING)
+	clear(key)
+	if err != nil {
+		return fmt.Errorf("put the key in the thread's keyring: %w", err)
+	}
+	return nil
 }
 
 func (r *Running) interruptAt(ctx context.Context) {

@@ -50,6 +50,11 @@ type Session struct {
 	Mirror     string `json:"mirror,omitempty"` // insync, degraded, resync
 	Tap        *Tap   `json:"tap,omitempty"`
 	DirtyBytes uint64 `json:"dirty_bytes,omitempty"` // of chunks that the target lacks
+	// Of a volume that is served: connections accepted, and ended for a breach of the protocol;
+	// and clients that were refused.
+	Connections uint64 `json:"connections,omitempty"`
+	Violations  uint64 `json:"violations,omitempty"`
+	Rejected    uint64 `json:"rejected,omitempty"`
 	// Other holds keys that this version does not know.
 	Other map[string]string `json:"other,omitempty"`
 }
@@ -129,8 +134,9 @@ func parseSession(line string) (Session, error) {
 		"messages": &s.Messages, "errors": &s.Errors, "crc_errors": &s.CRCErrors,
 		"retries": &s.Retries, "reconnects": &s.Reconnects, "timeout": &s.Timeout,
 		"stalls": &s.Stalls, "fast_fail": &s.FastFail, "heartbeat": &s.Heartbeat,
-		"dirty_bytes": &s.DirtyBytes,
-		"forwarded":   &tap.Forwarded, "forwarded_bytes": &tap.ForwardedBytes, "skipped": &tap.Skipped,
+		"dirty_bytes": &s.DirtyBytes, "connections": &s.Connections, "violations": &s.Violations,
+		"rejected":  &s.Rejected,
+		"forwarded": &tap.Forwarded, "forwarded_bytes": &tap.ForwardedBytes, "skipped": &tap.Skipped,
 		"dropped": &tap.Dropped, "dropped_bytes": &tap.DroppedBytes, "drops_lost": &tap.DropsLost,
 		"drops_full": &tap.DropsFull, "drops_memory": &tap.DropsMemory, "drops_error": &tap.DropsError,
 		"mismatches": &tap.Mismatches, "unchecked": &tap.Unchecked, "queued": &tap.Queued,

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 
+	"krping/bridge/access"
 	"krping/bridge/pingpong"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -20,7 +21,7 @@ import (
 const pingTimeout = 10 * time.Second // the module's default
 
 // servePings answers ping/pong clients until ctx ends.
-func servePings(ctx context.Context, log zerolog.Logger, o options) error {
+func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List) error {
 	addr, err := listenAddr("--ping", o.ping)
 	if err != nil {
 		return err
@@ -36,17 +37,18 @@ func servePings(ctx context.Context, log zerolog.Logger, o options) error {
 	fmt.Printf("answering pings on %s (%s)\n", addr, deviceName(l.Device()))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout}
-	return accept(ctx, l, func(r *verbs.Request) { answer(ctx, log, server, r) }, func() error { cancel(); return nil })
+	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}
+	refusals := limited(log)
+	return accept(ctx, l, func(r *verbs.Request) { answer(ctx, log, refusals, server, r) }, func() error { cancel(); return nil })
 }
 
 // answer serves one ping/pong client to its end.
-func answer(ctx context.Context, log zerolog.Logger, server pingpong.Server, request *verbs.Request) {
+func answer(ctx context.Context, log, refusals zerolog.Logger, server pingpong.Server, request *verbs.Request) {
 	log = log.With().Str("peer", request.Peer()).Logger()
-	hello, err := server.Admit(request.Private)
+	hello, err := server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
 	if errors.As(err, &reject) {
-		log.Warn().Msg(reject.Error())
+		refusals.Warn().Str("peer", request.Peer()).Msg(reject.Error())
 		request.Reject(reject.Append(nil))
 		return
 	}

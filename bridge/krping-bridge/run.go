@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/access"
 	"krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -34,7 +36,9 @@ type options struct {
 	blockSize uint32
 	readOnly  bool
 	writeback bool
+	keyFile   string
 	volumes   []string
+	allow     []string
 	verbose   bool
 	json      bool
 }
@@ -49,6 +53,8 @@ func run(ctx context.Context, args []string) error {
 A write is stable on the store when it is answered, unless --writeback is given.
 With --ping, krpingctl client (pings, --rlat, --bw), krping and rping get answers on a host
 without the kernel module, any number of them at once.
+A volume with --key-file is served only to clients that prove that they have the same key
+(krpingctl client --key-file), and proves it to them. The key does not encrypt anything.
 Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 		Example: `  krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img --size 1GiB
   krping-bridge --ping 192.168.77.1:9900
@@ -68,7 +74,9 @@ Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")
 	f.BoolVar(&o.readOnly, "read-only", false, "refuse writes")
 	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are stable; FLUSH and FUA make them so")
-	f.StringArrayVar(&o.volumes, "volume", nil, "one more volume: `NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback]`")
+	f.StringVar(&o.keyFile, "key-file", "", "`file` with the key that clients have to prove: 16 to 64 characters, mode 0600")
+	f.StringArrayVar(&o.volumes, "volume", nil, "one more volume: `NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE]`")
+	f.StringSliceVar(&o.allow, "allow", nil, "serve clients with these `addresses` only, like 192.168.77.2 or 10.0.0.0/8")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
 	cmd.SetArgs(args)
@@ -106,18 +114,22 @@ func serve(ctx context.Context, o options) error {
 	if o.listen == "" && o.ping == "" {
 		return errors.New("--listen ADDR:PORT for volumes, --ping ADDR:PORT, or both are needed: the address of an RDMA device of this host")
 	}
+	allow, err := access.ParseList(o.allow)
+	if err != nil {
+		return fmt.Errorf("--allow: %w", err)
+	}
 	log := logger(o)
 	services, ctx := errgroup.WithContext(ctx)
 	if o.ping != "" {
-		services.Go(func() error { return servePings(ctx, log, o) })
+		services.Go(func() error { return servePings(ctx, log, o, allow) })
 	}
 	if o.listen != "" {
-		services.Go(func() error { return serveVolumes(ctx, log, o) })
+		services.Go(func() error { return serveVolumes(ctx, log, o, allow) })
 	}
 	return services.Wait()
 }
 
-func serveVolumes(ctx context.Context, log zerolog.Logger, o options) error {
+func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List) error {
 	addr, err := listenAddr("--listen", o.listen)
 	if err != nil {
 		return err
@@ -126,7 +138,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options) error {
 	if err != nil {
 		return err
 	}
-	t, err := target.New(log, volumes...)
+	t, err := target.New(log, allow, volumes...)
 	if err != nil {
 		closeVolumes(volumes)
 		return err
@@ -140,10 +152,12 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options) error {
 		for _, v := range volumes {
 			v.LogCounters(log)
 		}
+		log.Info().Uint64("rejected", t.Rejected.Load()).Msg("clients")
 	}
 	stop := onSignal(unix.SIGUSR1, logCounters)
 	defer stop()
-	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, t, r) }, t.Close)
+	refusals := limited(log)
+	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, refusals, t, r) }, t.Close)
 	logCounters()
 	return err
 }
@@ -208,16 +222,31 @@ func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), 
 	return err
 }
 
-func connect(ctx context.Context, log zerolog.Logger, t *target.Target, request *verbs.Request) {
+// limited is for what anybody on the network can cause.
+func limited(log zerolog.Logger) zerolog.Logger {
+	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second})
+}
+
+// refusal is why a client is refused, and what it is told.
+type refusal interface {
+	error
+	Append(b []byte) []byte
+}
+
+func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target, request *verbs.Request) {
 	peer := request.Peer()
-	session, err := t.Admit(request.Private)
-	var reject *wire.Reject
-	if errors.As(err, &reject) {
-		log.Warn().Str("peer", peer).Msg(reject.Error())
-		request.Reject(reject.Append(nil))
+	session, err := t.Admit(request.Private, request.Addr())
+	var refused refusal
+	if errors.As(err, &refused) {
+		if errors.As(err, new(*wire.Challenge)) { // each client with a key is, once
+			log.Debug().Str("peer", peer).Msg(err.Error())
+		} else {
+			refusals.Warn().Str("peer", peer).Msg(err.Error())
+		}
+		request.Reject(refused.Append(nil))
 		return
 	}
-	conn, err := request.Accept(session.Welcome.Append(nil), verbs.Config{
+	conn, err := request.Accept(session.Private, verbs.Config{
 		Receives:   int(session.Welcome.Depth) + 1,
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"krping/bridge/access"
 	"krping/bridge/store"
 	"krping/bridge/target"
 )
@@ -21,6 +22,7 @@ type volumeSpec struct {
 	size                int64
 	blockSize           uint32
 	readOnly, writeback bool
+	keyFile             string
 }
 
 func specs(o options) ([]volumeSpec, error) {
@@ -30,7 +32,7 @@ func specs(o options) ([]volumeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--size: %w", err)
 		}
-		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback})
+		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.keyFile})
 	}
 	for _, text := range o.volumes {
 		spec, err := parseVolume(text)
@@ -45,7 +47,7 @@ func specs(o options) ([]volumeSpec, error) {
 	return specs, nil
 }
 
-// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback].
+// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE].
 func parseVolume(text string) (volumeSpec, error) {
 	fields := strings.Split(text, ",")
 	name, where, ok := strings.Cut(fields[0], "=")
@@ -67,8 +69,12 @@ func parseVolume(text string) (volumeSpec, error) {
 			v.readOnly = true
 		case "writeback":
 			v.writeback = true
+		case "key-file":
+			if v.keyFile = value; value == "" {
+				err = errors.New("key-file needs the name of a file")
+			}
 		default:
-			err = fmt.Errorf("unknown option %q: size, block-size, readonly and writeback are known", key)
+			err = fmt.Errorf("unknown option %q: size, block-size, readonly, writeback and key-file are known", key)
 		}
 		if err != nil {
 			return v, err
@@ -95,6 +101,11 @@ func openVolumes(o options) ([]*target.Volume, error) {
 	}
 	var volumes []*target.Volume
 	for _, spec := range specs {
+		key, err := readKey(spec.keyFile)
+		if err != nil {
+			closeVolumes(volumes)
+			return nil, fmt.Errorf("volume %s: %w", spec.name, err)
+		}
 		s, err := store.Open(spec.store, spec.size, spec.writeback)
 		if err != nil {
 			closeVolumes(volumes)
@@ -102,10 +113,17 @@ func openVolumes(o options) ([]*target.Volume, error) {
 		}
 		volumes = append(volumes, &target.Volume{
 			Name: spec.name, Store: s, BlockSize: spec.blockSize,
-			ReadOnly: spec.readOnly, Writeback: spec.writeback,
+			ReadOnly: spec.readOnly, Writeback: spec.writeback, Key: key,
 		})
 	}
 	return volumes, nil
+}
+
+func readKey(path string) (access.Key, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return access.ReadKey(path)
 }
 
 func closeVolumes(volumes []*target.Volume) {

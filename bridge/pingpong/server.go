@@ -8,8 +8,10 @@ package pingpong
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
+	"krping/bridge/access"
 	"krping/bridge/target"
 	"krping/bridge/wire"
 )
@@ -29,6 +31,7 @@ type Conn interface {
 type Server struct {
 	MaxSize uint32        // bytes of one operation
 	Timeout time.Duration // of each step of a client
+	Allow   access.List   // clients that it serves
 }
 
 // defaultSize is the most bytes of a ping of a client that has not said a size.
@@ -36,7 +39,10 @@ const defaultSize = 64 << 10
 
 // Admit checks what a client says before it connects: the private data of its request. The
 // error is a *wire.Reject. A client that says nothing pings.
-func (s Server) Admit(private []byte) (wire.TestHello, error) {
+func (s Server) Admit(private []byte, peer netip.Addr) (wire.TestHello, error) {
+	if !s.Allow.Allows(peer) {
+		return wire.TestHello{}, &wire.Reject{Reason: wire.RejectNotAllowed, Detail: "the client's address is not allowed"}
+	}
 	h, found, err := wire.DecodeTestHello(private)
 	if err != nil {
 		return h, err

@@ -11,11 +11,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"krping/bridge/access"
 	"krping/bridge/wire"
 )
 
@@ -34,10 +37,14 @@ const silence = 10 * time.Second
 
 // Target serves volumes. Its epoch is new each time that one is made.
 type Target struct {
-	log     zerolog.Logger
-	volumes map[string]*Volume
-	epoch   uint64
-	silence time.Duration
+	Rejected atomic.Uint64 // clients that were refused
+
+	log        zerolog.Logger
+	allow      access.List
+	volumes    map[string]*Volume
+	challenges *challenges
+	epoch      uint64
+	silence    time.Duration
 
 	mu     sync.Mutex
 	queues map[queueKey]*queue
@@ -45,13 +52,18 @@ type Target struct {
 }
 
 type queueKey struct {
+	volume  string // a session of one is nothing to another
 	session wire.SessionID
 	index   uint16
 }
 
-// New makes a target for the volumes, which have different names.
-func New(log zerolog.Logger, volumes ...*Volume) (*Target, error) {
-	t := &Target{log: log, volumes: map[string]*Volume{}, queues: map[queueKey]*queue{}, silence: silence}
+// New makes a target for clients of the addresses, and for the volumes, which have different
+// names.
+func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
+	t := &Target{
+		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
+		queues: map[queueKey]*queue{}, silence: silence,
+	}
 	for _, v := range volumes {
 		switch {
 		case !wire.ValidVolumeName(v.Name):
@@ -74,28 +86,61 @@ func New(log zerolog.Logger, volumes ...*Volume) (*Target, error) {
 // Session is a checked hello: what Serve needs beside the transport.
 type Session struct {
 	Welcome wire.Welcome
+	Private []byte // of the accept: the welcome, and the proof of the volume's key if it has one
 	hello   wire.Hello
 	volume  *Volume
 }
 
+func (s *Session) key() queueKey {
+	return queueKey{s.volume.Name, s.hello.Session, s.hello.QueueIndex}
+}
+
 // Admit checks the private data of a connect request and fences an old connection of
 // the same session and queue: when it returns, no operation of that one runs. The
-// error is a *wire.Reject.
-func (t *Target) Admit(private []byte) (*Session, error) {
+// error is a *wire.Reject, or a *wire.Challenge.
+func (t *Target) Admit(private []byte, peer netip.Addr) (*Session, error) {
+	s, err := t.admit(private, peer)
+	if errors.As(err, new(*wire.Reject)) {
+		t.Rejected.Add(1)
+	}
+	return s, err
+}
+
+func (t *Target) admit(private []byte, peer netip.Addr) (*Session, error) {
+	if !t.allow.Allows(peer) {
+		return nil, &wire.Reject{Reason: wire.RejectNotAllowed, Detail: "the client's address is not allowed"}
+	}
 	hello, err := wire.DecodeHello(private)
 	if err != nil {
 		return nil, err
 	}
-	volume := t.volumes[hello.Volume]
-	switch {
-	case volume == nil:
-		return nil, &wire.Reject{Reason: wire.RejectVolume, Detail: fmt.Sprintf("no volume %q", hello.Volume)}
-	case hello.QueueCount > MaxQueues:
-		return nil, &wire.Reject{Reason: wire.RejectQueues, Value: MaxQueues, Detail: fmt.Sprintf("%d queues", hello.QueueCount)}
+	var transcript wire.Transcript
+	volume := hello.Volume
+	if hello.Flags == wire.HelloProof {
+		transcript, err = t.checkAnswer(peer, hello)
+		volume = transcript.Volume
+	} else {
+		err = t.checkVolume(peer, hello)
 	}
-	if err := t.fence(queueKey{hello.Session, hello.QueueIndex}); err != nil {
+	if err != nil {
 		return nil, err
 	}
+	if hello.QueueCount > MaxQueues {
+		return nil, &wire.Reject{Reason: wire.RejectQueues, Value: MaxQueues, Detail: fmt.Sprintf("%d queues", hello.QueueCount)}
+	}
+	s := t.session(hello, t.volumes[volume])
+	s.Private = s.Welcome.Append(nil)
+	if key := s.volume.Key; key != nil {
+		proof := transcript.TargetProof(key, s.Welcome)
+		s.Private = append(s.Private, proof[:]...)
+	}
+	if err := t.fence(s.key()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (t *Target) session(hello wire.Hello, volume *Volume) *Session {
 	s := &Session{hello: hello, volume: volume, Welcome: wire.Welcome{
 		Depth:      min(hello.Depth, MaxDepth),
 		Capacity:   volume.capacity(),
@@ -111,7 +156,36 @@ func (t *Target) Admit(private []byte) (*Session, error) {
 	if volume.Writeback {
 		s.Welcome.Flags |= wire.VolumeWriteback
 	}
-	return s, nil
+	return s
+}
+
+// checkVolume checks that a client without an answer to a challenge gets what it asks for.
+func (t *Target) checkVolume(peer netip.Addr, hello wire.Hello) error {
+	volume := t.volumes[hello.Volume]
+	asks := hello.Flags == wire.HelloKey
+	switch {
+	case volume == nil:
+		return &wire.Reject{Reason: wire.RejectVolume, Detail: fmt.Sprintf("no volume %q", hello.Volume)}
+	case asks && volume.Key == nil:
+		return &wire.Reject{Reason: wire.RejectNoKey, Detail: fmt.Sprintf("the client has a key, volume %s has none", volume.Name)}
+	case asks:
+		return t.challenges.give(peer, hello)
+	case volume.Key != nil:
+		return &wire.Reject{Reason: wire.RejectNeedsKey, Detail: fmt.Sprintf("volume %s has a key, the client none", volume.Name)}
+	}
+	return nil
+}
+
+// checkAnswer checks what a client answers to a challenge.
+func (t *Target) checkAnswer(peer netip.Addr, hello wire.Hello) (wire.Transcript, error) {
+	transcript, found := t.challenges.take(peer, hello)
+	if !found {
+		return transcript, &wire.Reject{Reason: wire.RejectStale, Detail: "an answer to no challenge that waits"}
+	}
+	if !transcript.ClientProof(t.volumes[transcript.Volume].Key).Equal(hello.Answer.Proof) {
+		return transcript, &wire.Reject{Reason: wire.RejectKey, Detail: fmt.Sprintf("the key is not that of volume %s", transcript.Volume)}
+	}
+	return transcript, nil
 }
 
 func (t *Target) fence(key queueKey) error {
@@ -143,7 +217,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 	log := t.log.With().Str("peer", transport.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger()
 	q := newQueue(log, s, transport, t.silence)
-	key := queueKey{s.hello.Session, s.hello.QueueIndex}
+	key := s.key()
 	if !t.add(key, q) {
 		close(q.done)
 		return

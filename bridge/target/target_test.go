@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krping/bridge/access"
 	"krping/bridge/store"
 	"krping/bridge/wire"
 )
@@ -111,7 +113,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f := &fixture{t: t, store: &store.Faulty{Store: s}}
 	f.volume = &Volume{Name: "vol0", Store: f.store, BlockSize: 512}
-	if f.target, err = New(zerolog.Nop(), f.volume); err != nil {
+	if f.target, err = New(zerolog.Nop(), access.List{netip.PrefixFrom(addr, 32)}, f.volume); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -124,7 +126,7 @@ func hello(session byte, index uint16) wire.Hello {
 // connect serves a new connection until the test ends.
 func (f *fixture) connect(h wire.Hello) *pipe {
 	f.t.Helper()
-	session, err := f.target.Admit(h.Append(nil))
+	session, err := f.target.Admit(h.Append(nil), addr)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -372,7 +374,7 @@ func TestRejects(t *testing.T) {
 	} {
 		h := hello(1, 0)
 		tc.change(&h)
-		_, err := f.target.Admit(h.Append(nil))
+		_, err := f.target.Admit(h.Append(nil), addr)
 		var reject *wire.Reject
 		if !errors.As(err, &reject) || reject.Reason != tc.want {
 			t.Errorf("%s: %v, want reason %d", name, err, tc.want)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krping/bridge/access"
 	"krping/bridge/store"
 )
 
@@ -17,6 +18,7 @@ type Volume struct {
 	BlockSize uint32 // 512 or 4096
 	ReadOnly  bool
 	Writeback bool
+	Key       access.Key // that clients have to prove, nil for none
 
 	Counters Counters
 }

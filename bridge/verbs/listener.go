@@ -155,6 +155,9 @@ type Request struct {
 // Peer returns the client's address.
 func (r *Request) Peer() string { return peerName(r.id) }
 
+// Addr returns the client's address without its port, not valid if it is neither IPv4 nor IPv6.
+func (r *Request) Addr() netip.Addr { return peerAddr(r.id).Addr() }
+
 // Reject refuses the client, with private data of at most 148 bytes.
 func (r *Request) Reject(private []byte) {
 	C.rdma_reject(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)))
@@ -178,19 +181,27 @@ func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
 }
 
 func peerName(id *C.struct_rdma_cm_id) string {
+	if addr := peerAddr(id); addr.IsValid() {
+		return addr.String()
+	}
+	return "?"
+}
+
+// peerAddr returns the peer's address, which is not valid if it is neither IPv4 nor IPv6.
+func peerAddr(id *C.struct_rdma_cm_id) netip.AddrPort {
 	sa := C.rdma_get_peer_addr(id)
 	if sa == nil {
-		return "?"
+		return netip.AddrPort{}
 	}
 	switch sa.sa_family {
 	case C.AF_INET:
 		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), in.Port<<8|in.Port>>8).String()
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), in.Port<<8|in.Port>>8)
 	case C.AF_INET6:
 		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), in.Port<<8|in.Port>>8).String()
+		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), in.Port<<8|in.Port>>8)
 	}
-	return "?"
+	return netip.AddrPort{}
 }
 
 func interfaceIndex(name string) (uint32, error) {

@@ -140,12 +140,10 @@ int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *post
 		wrs[i].opcode = wr[i].opcode;
 		wrs[i].sg_list = &sges[i];
 		wrs[i].num_sge = 1;
-		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) {
+		wrs[i].wr.rdma.rkey = wr[i].rkey;
+		wrs[i].wr.rdma.remote_addr = wr[i].remote_addr;
+		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) /* libsiw takes the key from above */
 			wrs[i].invalidate_rkey = wr[i].rkey;
-		} else {
-			wrs[i].wr.rdma.rkey = wr[i].rkey;
-			wrs[i].wr.rdma.remote_addr = wr[i].remote_addr;
-		}
 		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
 	}
 	ret = ibv_post_send(qp, wrs, &bad);

@@ -19,18 +19,27 @@ const (
 	WelcomeSize = 40
 	RejectSize  = 12
 	volumeSize  = 28
+	headSize    = HelloSize - volumeSize // of a hello, in front of the volume
 )
 
 // A SessionID names a session on every queue of it.
 type SessionID [16]byte
 
+// Flags of a Hello: at most one of them.
+const (
+	HelloKey   = 0x01 // the client has a key: it wants a challenge
+	HelloProof = 0x02 // it answers one
+)
+
 // Hello is what a client asks for: the private data of its connect request.
 type Hello struct {
+	Flags      uint8
 	QueueIndex uint16
 	QueueCount uint16
 	Depth      uint16 // commands that it wants in flight on this queue
 	Session    SessionID
-	Volume     string // 1 to 27 characters of [A-Za-z0-9._-]
+	Volume     string    // 1 to 27 characters of [A-Za-z0-9._-]; not with HelloProof
+	Answer     KeyAnswer // with HelloProof
 }
 
 // Flags of a Welcome.
@@ -69,6 +78,12 @@ const (
 	RejectServerInv
 	RejectTOS
 	RejectDuplex
+	RejectNotAllowed // of both
+	RejectChallenge  // from here on of a target
+	RejectKey
+	RejectNeedsKey
+	RejectNoKey
+	RejectStale
 )
 
 // Reject is the private data of a target's reject. It is also the error that
@@ -89,14 +104,25 @@ func reject(reason Reason, value uint32, format string, args ...any) *Reject {
 
 // Append adds the 56 bytes of the hello to b.
 func (h Hello) Append(b []byte) []byte {
+	b = h.appendHead(b)
+	if h.Flags&HelloProof != 0 {
+		return h.Answer.append(b)
+	}
+	return appendVolume(b, h.Volume)
+}
+
+func (h Hello) appendHead(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, Magic)
-	b = append(b, Version, 0)
+	b = append(b, Version, h.Flags)
 	b = binary.BigEndian.AppendUint16(b, h.QueueIndex)
 	b = binary.BigEndian.AppendUint16(b, h.QueueCount)
 	b = binary.BigEndian.AppendUint16(b, h.Depth)
-	b = append(b, h.Session[:]...)
+	return append(b, h.Session[:]...)
+}
+
+func appendVolume(b []byte, volume string) []byte {
 	var name [volumeSize]byte
-	copy(name[:volumeSize-1], h.Volume)
+	copy(name[:volumeSize-1], volume)
 	return append(b, name[:]...)
 }
 
@@ -113,26 +139,36 @@ func DecodeHello(b []byte) (Hello, error) {
 	if b[4] != Version {
 		return h, reject(RejectVersion, Version, "version %d, not %d", b[4], Version)
 	}
+	h.Flags = b[5]
 	h.QueueIndex = binary.BigEndian.Uint16(b[6:])
 	h.QueueCount = binary.BigEndian.Uint16(b[8:])
 	h.Depth = binary.BigEndian.Uint16(b[10:])
 	copy(h.Session[:], b[12:])
-	name := b[28:HelloSize]
 	switch {
-	case b[5] != 0:
-		return h, reject(RejectInvalid, 0, "reserved field %d, not 0", b[5])
 	case h.QueueCount == 0 || h.QueueIndex >= h.QueueCount:
 		return h, reject(RejectInvalid, 0, "queue %d of %d", h.QueueIndex, h.QueueCount)
 	case h.Depth == 0:
 		return h, reject(RejectInvalid, 0, "depth 0")
-	case name[volumeSize-1] != 0:
-		return h, reject(RejectInvalid, 0, "volume name without end")
+	}
+	switch h.Flags {
+	case 0, HelloKey:
+		return h, h.decodeVolume(b[headSize:HelloSize])
+	case HelloProof:
+		h.Answer = decodeAnswer(b[headSize:HelloSize])
+		return h, nil
+	}
+	return h, reject(RejectInvalid, 0, "flags %#x", h.Flags)
+}
+
+func (h *Hello) decodeVolume(name []byte) error {
+	if name[volumeSize-1] != 0 {
+		return reject(RejectInvalid, 0, "volume name without end")
 	}
 	h.Volume, _, _ = strings.Cut(string(name), "\x00")
 	if !ValidVolumeName(h.Volume) {
-		return h, reject(RejectInvalid, 0, "volume name %q", h.Volume)
+		return reject(RejectInvalid, 0, "volume name %q", h.Volume)
 	}
-	return h, nil
+	return nil
 }
 
 // ValidVolumeName says whether name is 1 to 27 characters of [A-Za-z0-9._-].

@@ -48,8 +48,16 @@ func TestBytesAreThoseOfC(t *testing.T) {
 	test := TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506, Group: 0x0708}
 	ping := PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
 	rsp := Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
+	challenge := &Challenge{ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
+	proof := hello
+	proof.Flags, proof.Volume = HelloProof, ""
+	proof.Answer = KeyAnswer{Challenge: 0x01020304, Nonce: ClientNonce(bytes.Repeat([]byte{0x6b}, 8)), Proof: Proof(bytes.Repeat([]byte{0x5c}, 16))}
+	transcript := Transcript{Hello: proof, Volume: "vol0.a_b-c", Nonce: challenge.Nonce}
 	for name, got := range map[string][]byte{
-		"hello": hello.Append(nil), "welcome": welcome.Append(nil), "reject": reject.Append(nil),
+		"challenge": challenge.Append(nil), "proof": proof.Append(nil),
+		"client": transcript.append(nil, "krping client 1", make([]byte, WelcomeSize)),
+		"target": transcript.append(nil, "krping target 1", welcome.Append(nil)),
+		"hello":  hello.Append(nil), "welcome": welcome.Append(nil), "reject": reject.Append(nil),
 		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": rsp.Append(nil, nil),
 		"test": test.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Reason: RejectTOS, Value: 40}).Append(nil),
 	} {
@@ -59,6 +67,15 @@ func TestBytesAreThoseOfC(t *testing.T) {
 	}
 	if got, err := DecodeHello(append(c["hello"], make([]byte, 40)...)); err != nil || got != hello {
 		t.Errorf("padded hello: %+v, %v", got, err)
+	}
+	if got, err := DecodeHello(append(c["proof"], make([]byte, 40)...)); err != nil || got != proof {
+		t.Errorf("padded hello with a proof: %+v, %v", got, err)
+	}
+	if got, err := DecodeChallenge(append(c["challenge"], make([]byte, 40)...)); err != nil || *got != *challenge {
+		t.Errorf("padded challenge: %+v, %v", got, err)
+	}
+	if got, p, err := DecodeProvenWelcome(append(bytes.Clone(c["welcome"]), proof.Answer.Proof[:]...)); err != nil || got != welcome || p != proof.Answer.Proof {
+		t.Errorf("proven welcome: %+v, %x, %v", got, p, err)
 	}
 	if got, found, err := DecodeTestHello(append(c["test"], make([]byte, 40)...)); err != nil || !found || got != test {
 		t.Errorf("padded test hello: %+v, %v, %v", got, found, err)
@@ -102,7 +119,10 @@ func TestHelloIsRefused(t *testing.T) {
 		"short":            {good[:HelloSize-1], RejectMagic},
 		"magic":            {change(0, 0), RejectMagic},
 		"version":          {change(4, 2), RejectVersion},
-		"reserved":         {change(5, 1), RejectInvalid},
+		"two flags":        {change(5, HelloKey|HelloProof), RejectInvalid},
+		"unknown flag":     {change(5, 4), RejectInvalid},
+		"key and no name":  {append(change(5, HelloKey)[:28], make([]byte, 28)...), RejectInvalid},
+		"proof, no depth":  {append(change(5, HelloProof)[:10], make([]byte, 46)...), RejectInvalid},
 		"index":            {change(6, 0, 1), RejectInvalid},
 		"no queues":        {change(8, 0, 0), RejectInvalid},
 		"depth":            {change(10, 0, 0), RejectInvalid},
@@ -115,6 +135,51 @@ func TestHelloIsRefused(t *testing.T) {
 		if !errors.As(err, &reject) || reject.Reason != tc.want || reject.Detail == "" {
 			t.Errorf("%s: %v, want reason %d", name, err, tc.want)
 		}
+	}
+}
+
+func TestNoChallenge(t *testing.T) {
+	good := (&Challenge{ID: 1}).Append(nil)
+	for name, data := range map[string][]byte{
+		"empty": nil, "short": good[:ChallengeSize-1], "a reject": good[:RejectSize], "another magic": append([]byte{0}, good[1:]...),
+		"another reason": append((&Reject{Reason: RejectKey}).Append(nil), good[RejectSize:]...),
+	} {
+		if c, err := DecodeChallenge(data); err == nil {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	for _, n := range []int{0, WelcomeSize, ProvenWelcomeSize - 1} {
+		if _, _, err := DecodeProvenWelcome(append(Welcome{}.Append(nil), make([]byte, 16)...)[:n]); err == nil {
+			t.Errorf("a welcome of %d bytes proves a key", n)
+		}
+	}
+}
+
+// Each part of the handshake changes both proofs, and neither is the other.
+func TestProofsAreOfAll(t *testing.T) {
+	key, welcome := []byte("a key of sixteen"), Welcome{Depth: 4}
+	transcript := Transcript{Hello: Hello{Flags: HelloProof, QueueCount: 2, Depth: 1}, Volume: "v"}
+	client, target := transcript.ClientProof(key), transcript.TargetProof(key, welcome)
+	if client.Equal(target) || !client.Equal(transcript.ClientProof(key)) {
+		t.Error("the sides' proofs are not what they should be")
+	}
+	for name, change := range map[string]func(*Transcript){
+		"target's nonce": func(t *Transcript) { t.Nonce[15] = 1 },
+		"client's nonce": func(t *Transcript) { t.Hello.Answer.Nonce[7] = 1 },
+		"session":        func(t *Transcript) { t.Hello.Session[15] = 1 },
+		"queue":          func(t *Transcript) { t.Hello.QueueIndex = 1 },
+		"queues":         func(t *Transcript) { t.Hello.QueueCount = 3 },
+		"depth":          func(t *Transcript) { t.Hello.Depth = 2 },
+		"volume":         func(t *Transcript) { t.Volume = "w" },
+	} {
+		changed := transcript
+		change(&changed)
+		if client.Equal(changed.ClientProof(key)) || target.Equal(changed.TargetProof(key, welcome)) {
+			t.Errorf("%s does not count", name)
+		}
+	}
+	if client.Equal(transcript.ClientProof([]byte("a key of seventee"))) || target.Equal(transcript.TargetProof(key, Welcome{Depth: 5})) {
+		t.Error("the key or the welcome does not count")
 	}
 }
 
@@ -191,10 +256,29 @@ func FuzzDecodeRequests(f *testing.F) {
 
 func FuzzDecodeHello(f *testing.F) {
 	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil))
+	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil))
+	f.Add(Hello{Flags: HelloProof, QueueCount: 64, QueueIndex: 63, Depth: 128, Answer: KeyAnswer{Challenge: 1, Nonce: ClientNonce{1}, Proof: Proof{1}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		hello, err := DecodeHello(data)
-		if err == nil && (hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !ValidVolumeName(hello.Volume)) {
+		if err != nil {
+			return
+		}
+		proves := hello.Flags == HelloProof
+		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || hello.Flags > HelloProof || ValidVolumeName(hello.Volume) == proves {
 			t.Errorf("accepted %+v", hello)
+		}
+		if again, err := DecodeHello(hello.Append(nil)); err != nil || again != hello {
+			t.Errorf("%+v became %+v, %v", hello, again, err)
+		}
+	})
+}
+
+func FuzzDecodeChallenge(f *testing.F) {
+	f.Add((&Challenge{ID: 1, Nonce: TargetNonce{2}}).Append(nil))
+	f.Add((&Reject{Reason: RejectKey}).Append(nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, err := DecodeChallenge(data); err == nil && !bytes.Equal(c.Append(nil)[RejectSize:], data[RejectSize:ChallengeSize]) {
+			t.Errorf("%x became %+v", data, c)
 		}
 	})
 }

@@ -34,6 +34,12 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->first_sector <= opt->last_sector);
 	REQUIRE(strnlen(opt->backing, sizeof(opt->backing)) < sizeof(opt->backing));
 	REQUIRE(strnlen(opt->comm, sizeof(opt->comm)) < sizeof(opt->comm));
+	REQUIRE(strnlen(opt->key, sizeof(opt->key)) < sizeof(opt->key));
+	REQUIRE(opt->nr_allow <= KRPING_ALLOW_MAX);
+	for (u32 i = 0; i < opt->nr_allow; i++) {
+		REQUIRE(opt->allow[i].bits <= 128);
+		REQUIRE(krping_is_allowed(opt, opt->allow[i].addr));
+	}
 	if (opt->role == KRPING_BLOCK_SERVER || opt->mode != KRPING_MODE_REMOTE)
 		REQUIRE(!opt->ram != !opt->backing[0]);
 	else

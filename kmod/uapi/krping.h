@@ -89,32 +89,60 @@ static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
 #define KRPING_VERSION		1
 #define KRPING_UUID_LEN		16
 #define KRPING_VOLUME_LEN	28		/* with the terminating NUL */
+#define KRPING_TARGET_NONCE_LEN	16
+#define KRPING_CLIENT_NONCE_LEN	8
+#define KRPING_PROOF_LEN	16		/* of HMAC-SHA256, its first bytes */
+
+/* krping_hello.flags: at most one of them */
+#define KRPING_HELLO_KEY	0x01	/* the client has a key: it wants a challenge */
+#define KRPING_HELLO_PROOF	0x02	/* it answers one: @answer instead of @volume */
+
+/**
+ * struct krping_answer - the answer to a challenge
+ * @challenge:	krping_challenge.id
+ * @nonce:	random
+ * @proof:	that the client has the key: of struct krping_transcript
+ */
+struct krping_answer {
+	__be32 challenge;
+	__u8 nonce[KRPING_CLIENT_NONCE_LEN];
+	__u8 proof[KRPING_PROOF_LEN];
+};
+
+static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer");
 
 /**
  * struct krping_hello - what a client asks for; private data of the request
  * @magic:	KRPING_MAGIC
  * @version:	KRPING_VERSION
- * @reserved:	zero
+ * @flags:	KRPING_HELLO_*
  * @queue_index: index of this queue in its session, from 0
  * @queue_count: number of queues in the session, at least 1
  * @depth:	commands that the client wants in flight on this queue, at least 1
  * @session:	UUID of the session: the same on every queue and after a reconnect
  * @volume:	name of the volume, 1 to 27 characters of [A-Za-z0-9._-], NUL padded
+ * @answer:	with KRPING_HELLO_PROOF: to the challenge for the volume
  *
  * 56 bytes is all that rdma_cm leaves of an InfiniBand CM REQ.
  */
 struct krping_hello {
 	__be32 magic;
 	__u8 version;
-	__u8 reserved;
+	__u8 flags;
 	__be16 queue_index;
 	__be16 queue_count;
 	__be16 depth;
 	__u8 session[KRPING_UUID_LEN];
-	__u8 volume[KRPING_VOLUME_LEN];
+	union {
+		__u8 volume[KRPING_VOLUME_LEN];
+		struct krping_answer answer;
+	};
 };
 
 static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
+
+/* What is in front of the volume or the answer. */
+#define KRPING_HELLO_HEAD_LEN	(sizeof(struct krping_hello) - KRPING_VOLUME_LEN)
 
 /* krping_welcome.flags */
 #define KRPING_VOL_READ_ONLY	0x01	/* writes get KRPING_ST_READ_ONLY */
@@ -152,6 +180,41 @@ struct krping_welcome {
 
 static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
 
+/**
+ * struct krping_proven_welcome - the private data of the reply to a client that has proved a key
+ * @welcome:	as without
+ * @proof:	that the target has the key: of struct krping_transcript
+ */
+struct krping_proven_welcome {
+	struct krping_welcome welcome;
+	__u8 proof[KRPING_PROOF_LEN];
+};
+
+static_assert(sizeof(struct krping_proven_welcome) == 56, "krping_proven_welcome");
+
+#define KRPING_CLIENT_LABEL	"krping client 1"
+#define KRPING_TARGET_LABEL	"krping target 1"
+
+/**
+ * struct krping_transcript - what a proof is the HMAC-SHA256 of; not on the wire
+ * @label:	of who proves: KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL, NUL padded
+ * @target_nonce: krping_challenge.nonce
+ * @client_nonce: krping_answer.nonce
+ * @hello:	the client's hello with the answer, up to that
+ * @volume:	name of the volume, as in the hello without the answer
+ * @welcome:	of the target: struct krping_welcome; of the client: zero
+ */
+struct krping_transcript {
+	char label[16];
+	__u8 target_nonce[KRPING_TARGET_NONCE_LEN];
+	__u8 client_nonce[KRPING_CLIENT_NONCE_LEN];
+	__u8 hello[KRPING_HELLO_HEAD_LEN];
+	__u8 volume[KRPING_VOLUME_LEN];
+	__u8 welcome[sizeof(struct krping_welcome)];
+};
+
+static_assert(sizeof(struct krping_transcript) == 136, "krping_transcript");
+
 /* krping_reject.reason */
 enum krping_reject_reason {
 	KRPING_REJ_MAGIC	= 1,	/* not a krping hello, or too short */
@@ -168,6 +231,14 @@ enum krping_reject_reason {
 	KRPING_REJ_SERVER_INV	= 11,	/* value: 1 if it invalidates keys, else 0 */
 	KRPING_REJ_TOS		= 12,	/* value: the type of service that it demands */
 	KRPING_REJ_DUPLEX	= 13,	/* value: 1 if it writes as well, else 0 */
+	/* of both */
+	KRPING_REJ_NOT_ALLOWED	= 14,	/* the client's address is none of those it serves */
+	/* of a target again */
+	KRPING_REJ_CHALLENGE	= 15,	/* struct krping_challenge: come again with the answer */
+	KRPING_REJ_KEY		= 16,	/* the proof is wrong */
+	KRPING_REJ_NEEDS_KEY	= 17,	/* the volume has a key, the client has none */
+	KRPING_REJ_NO_KEY	= 18,	/* the client has a key, the volume has none */
+	KRPING_REJ_STALE	= 19,	/* no such challenge, for that client, any more */
 };
 
 /**
@@ -187,6 +258,20 @@ struct krping_reject {
 };
 
 static_assert(sizeof(struct krping_reject) == 12, "krping_reject");
+
+/**
+ * struct krping_challenge - the private data of a reject with KRPING_REJ_CHALLENGE
+ * @reject:	as of other reasons
+ * @id:		names the challenge in the answer
+ * @nonce:	random, for this challenge alone
+ */
+struct krping_challenge {
+	struct krping_reject reject;
+	__be32 id;
+	__u8 nonce[KRPING_TARGET_NONCE_LEN];
+};
+
+static_assert(sizeof(struct krping_challenge) == 32, "krping_challenge");
 
 /* ---- block protocol: messages ---- */
 

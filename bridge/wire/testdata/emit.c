@@ -56,7 +56,31 @@ int main(void)
 		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_TOS), .value = htobe32(40),
 	};
 
+	struct krping_challenge challenge = {
+		.reject = { .magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_CHALLENGE) },
+		.id = htobe32(0x01020304),
+	};
+	struct krping_hello proof = hello;
+	struct krping_transcript client = { .label = KRPING_CLIENT_LABEL, .volume = "vol0.a_b-c" };
+	struct krping_transcript target;
+
 	memset(hello.session, 0x5a, sizeof(hello.session));
+	memset(challenge.nonce, 0x7a, sizeof(challenge.nonce));
+	proof.flags = KRPING_HELLO_PROOF;
+	memcpy(proof.session, hello.session, sizeof(proof.session));
+	proof.answer.challenge = challenge.id;
+	memset(proof.answer.nonce, 0x6b, sizeof(proof.answer.nonce));
+	memset(proof.answer.proof, 0x5c, sizeof(proof.answer.proof));
+	memcpy(client.target_nonce, challenge.nonce, sizeof(client.target_nonce));
+	memcpy(client.client_nonce, proof.answer.nonce, sizeof(client.client_nonce));
+	memcpy(client.hello, &proof, sizeof(client.hello));
+	target = client;
+	memcpy(target.label, KRPING_TARGET_LABEL, sizeof(KRPING_TARGET_LABEL));
+	memcpy(target.welcome, &welcome, sizeof(target.welcome));
+	emit("challenge", &challenge, sizeof(challenge));
+	emit("proof", &proof, sizeof(proof));
+	emit("client", &client, sizeof(client));
+	emit("target", &target, sizeof(target));
 	emit("hello", &hello, sizeof(hello));
 	emit("welcome", &welcome, sizeof(welcome));
 	emit("reject", &reject, sizeof(reject));

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"krping/bridge/access"
+	"krping/bridge/store"
+	"krping/bridge/wire"
+)
+
+const secret = "sixteen and more"
+
+// keyed is a fixture with two more volumes that have keys, locked and sealed.
+func keyed(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	volumes := []*Volume{f.volume}
+	for name, key := range map[string]string{"locked": secret, "sealed": "another key of 24 bytes."} {
+		s, err := store.Open("mem:", 1<<20, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		volumes = append(volumes, &Volume{Name: name, Store: s, BlockSize: 512, Key: access.Key(key)})
+	}
+	var err error
+	if f.target, err = New(zerolog.Nop(), nil, volumes...); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fixture) admit(h wire.Hello) (*Session, error) { return f.target.Admit(h.Append(nil), addr) }
+
+// challenged asks for the volume and answers the challenge with the key.
+func (f *fixture) challenged(h wire.Hello, key string) (wire.Hello, wire.Transcript) {
+	f.t.Helper()
+	h.Flags = wire.HelloKey
+	_, err := f.admit(h)
+	var c *wire.Challenge
+	if !errors.As(err, &c) {
+		f.t.Fatalf("%v, want a challenge", err)
+	}
+	transcript := wire.Transcript{Hello: h, Volume: h.Volume, Nonce: c.Nonce}
+	transcript.Hello.Flags, transcript.Hello.Volume = wire.HelloProof, ""
+	transcript.Hello.Answer = wire.KeyAnswer{Challenge: c.ID, Nonce: wire.ClientNonce{1, 2, 3}}
+	transcript.Hello.Answer.Proof = transcript.ClientProof([]byte(key))
+	return transcript.Hello, transcript
+}
+
+func (f *fixture) refused(what string, h wire.Hello, want wire.Reason) {
+	f.t.Helper()
+	s, err := f.admit(h)
+	var reject *wire.Reject
+	if !errors.As(err, &reject) || reject.Reason != want || s != nil {
+		f.t.Errorf("%s: %v, %v, want reason %d", what, s, err, want)
+	}
+}
+
+func lockedHello(session byte) wire.Hello {
+	h := hello(session, 0)
+	h.Volume = "locked"
+	return h
+}
+
+func TestKey(t *testing.T) {
+	f := keyed(t)
+	h, transcript := f.challenged(lockedHello(1), secret)
+	s, err := f.admit(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	welcome, proof, err := wire.DecodeProvenWelcome(s.Private)
+	if err != nil || welcome != s.Welcome || !proof.Equal(transcript.TargetProof([]byte(secret), welcome)) || s.volume.Name != "locked" {
+		t.Errorf("%+v, %x, %v, %s", welcome, proof, err, s.volume.Name)
+	}
+	if s, err := f.admit(hello(1, 0)); err != nil || len(s.Private) != wire.WelcomeSize {
+		t.Errorf("a volume without a key: %v", err)
+	}
+	if n := f.target.Rejected.Load(); n != 0 {
+		t.Errorf("%d rejected", n)
+	}
+}
+
+func TestKeyIsRefused(t *testing.T) {
+	f := keyed(t)
+	f.refused("a client without a key", lockedHello(1), wire.RejectNeedsKey)
+	asks := hello(1, 0)
+	asks.Flags = wire.HelloKey
+	f.refused("a volume without a key", asks, wire.RejectNoKey)
+	h, _ := f.challenged(lockedHello(1), "another key of 24 bytes.")
+	f.refused("another volume's key", h, wire.RejectKey)
+	f.refused("a second try", h, wire.RejectStale)
+	for name, change := range map[string]func(h *wire.Hello){
+		"more queues":    func(h *wire.Hello) { h.QueueCount = 3 },
+		"another depth":  func(h *wire.Hello) { h.Depth = 1 },
+		"client's nonce": func(h *wire.Hello) { h.Answer.Nonce[0]++ },
+		"a bit of proof": func(h *wire.Hello) { h.Answer.Proof[15] ^= 1 },
+		"no proof":       func(h *wire.Hello) { h.Answer.Proof = wire.Proof{} },
+	} {
+		h, _ := f.challenged(lockedHello(1), secret)
+		change(&h)
+		f.refused(name, h, wire.RejectKey)
+	}
+	for name, change := range map[string]func(h *wire.Hello){
+		"another session":   func(h *wire.Hello) { h.Session[0]++ },
+		"another queue":     func(h *wire.Hello) { h.QueueIndex = 1 },
+		"another challenge": func(h *wire.Hello) { h.Answer.Challenge++ },
+	} {
+		h, _ := f.challenged(lockedHello(1), secret)
+		change(&h)
+		f.refused(name, h, wire.RejectStale)
+	}
+	h, _ = f.challenged(lockedHello(1), secret)
+	if _, err := f.target.Admit(h.Append(nil), other); err == nil {
+		t.Error("another address may answer")
+	}
+	if _, err := f.admit(h); err != nil {
+		t.Errorf("whom it was given to: %v", err)
+	}
+	f.refused("a replay", h, wire.RejectStale)
+	if n := f.target.Rejected.Load(); n != 14 {
+		t.Errorf("%d rejected, want 14", n)
+	}
+}
+
+// Who knows a session's UUID, but not the key, does not end its connection; nor does who has
+// the same session on another volume.
+func TestStrangerDoesNotFence(t *testing.T) {
+	f := keyed(t)
+	h, _ := f.challenged(lockedHello(1), secret)
+	client := f.connect(h)
+	f.refused("without a key", lockedHello(1), wire.RejectNeedsKey)
+	wrong, _ := f.challenged(lockedHello(1), "not the right key")
+	f.refused("with a wrong key", wrong, wire.RejectKey)
+	f.connect(hello(1, 0)) // of vol0
+	select {
+	case <-client.closed:
+		t.Fatal("it was fenced")
+	default:
+	}
+	if a, _ := f.one(client, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+		t.Errorf("%+v", a)
+	}
+	again, _ := f.challenged(lockedHello(1), secret)
+	f.connect(again)
+	select {
+	case <-client.closed:
+	default:
+		t.Error("the session itself, connecting again, does not fence")
+	}
+}
+
+func TestAllow(t *testing.T) {
+	f := newFixture(t)
+	for _, private := range [][]byte{hello(1, 0).Append(nil), nil} {
+		_, err := f.target.Admit(private, other)
+		var reject *wire.Reject
+		if !errors.As(err, &reject) || reject.Reason != wire.RejectNotAllowed {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := f.target.Rejected.Load(); n != 2 {
+		t.Errorf("%d rejected", n)
+	}
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Challenges of a volume that wait for their answers: a table of fixed size, so that a flood of
+ * clients takes no memory. When it is full, the oldest is forgotten.
+ */
+#ifndef KRPING_CHALLENGE_H
+#define KRPING_CHALLENGE_H
+
+#include <linux/spinlock.h>
+#include <linux/types.h>
+
+#include "uapi/krping.h"
+
+#define KRPING_CHALLENGES	256	/* that wait at a time */
+#define KRPING_CHALLENGE_TIME	30	/* seconds that one may wait */
+
+/**
+ * struct krping_pending - a challenge, and whom it was given to
+ * @waits:	not answered
+ * @id:		names it
+ * @expires:	seconds of CLOCK_MONOTONIC
+ * @addr:	of the client, IPv6 or mapped
+ * @session:	of the client's hello
+ * @index:	of the queue, of the client's hello
+ * @nonce:	of the challenge
+ */
+struct krping_pending {
+	bool waits;
+	u32 id;
+	time64_t expires;
+	u8 addr[16];
+	u8 session[KRPING_UUID_LEN];
+	__be16 index;
+	u8 nonce[KRPING_TARGET_NONCE_LEN];
+};
+
+/**
+ * struct krping_challenges - the table
+ * @lock:	protects the others; taken in process context only, innermost
+ * @next:	id of the next challenge, which takes the place of the oldest
+ * @pending:	by id modulo their number
+ */
+struct krping_challenges {
+	spinlock_t lock;	/* what it protects: above */
+	u32 next;
+	struct krping_pending pending[KRPING_CHALLENGES];
+};
+
+struct krping_challenges *krping_challenges_alloc(void);
+void krping_challenges_free(struct krping_challenges *c);
+void krping_challenge_give(struct krping_challenges *c, const u8 addr[16],
+			   const struct krping_hello *hello, struct krping_challenge *challenge);
+bool krping_challenge_take(struct krping_challenges *c, const u8 addr[16],
+			   const struct krping_hello *hello, u8 nonce[KRPING_TARGET_NONCE_LEN]);
+
+#endif /* KRPING_CHALLENGE_H */

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The key that a client and a target share, and what proves that one has it (PROTOCOL.md
+ * section 2.1). The key itself is inside the keyed hash alone, which wipes it when it is freed.
+ */
+#ifndef KRPING_KEY_H
+#define KRPING_KEY_H
+
+#include <crypto/hash.h>
+
+#include "uapi/krping.h"
+
+struct crypto_shash *krping_key_find(const char *description, const char *subject);
+void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
+			    const char *volume, const u8 *target_nonce);
+int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t,
+			u8 proof[KRPING_PROOF_LEN]);
+int krping_target_proof(struct crypto_shash *key, struct krping_transcript *t,
+			const struct krping_welcome *welcome, u8 proof[KRPING_PROOF_LEN]);
+
+#endif /* KRPING_KEY_H */

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"krping/bridge/access"
+)
+
+// CheckValue says what is wrong with a value of the option, whatever the command, and what
+// would be right. Addresses are not looked at: Command has them parsed.
+func (o Option) CheckValue(value string) error {
+	valid, want := true, o.Range()
+	switch o.Value {
+	case "number":
+		n, err := strconv.ParseUint(value, 10, 32)
+		valid = err == nil && uint32(n) >= o.Min && uint32(n) <= o.Max
+	case "name":
+		valid, want = volumeName.MatchString(value), "1 to 27 letters, digits, '.', '_' or '-'"
+	case "dma or reg":
+		valid = value == "dma" || value == "reg"
+	case "mode":
+		valid, want = value == "remote" || value == "tap" || value == "mirror", "remote, tap or mirror"
+	case "/dev/NAME or ram:SIZE":
+		valid, want = validBacking(value), "/dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K"
+	case "process name":
+		valid, want = processName.MatchString(value), "1 to 15 printable characters, no ','"
+	case "operations":
+		valid, want = validOps(value), "of read, write, flush and discard, joined by '+'"
+	case "krping:NAME":
+		valid, want = keyName.MatchString(value), "krping:NAME, of at most 63 printable characters, no ','"
+	case "addresses":
+		valid, want = validAllow(value), "1 to 16 IP addresses, as ADDR or ADDR/BITS, joined by '+'"
+	case "FIRST-LAST":
+		valid, want = validSectors(value), "FIRST-LAST, in units of 512 bytes"
+	}
+	if !valid {
+		return fmt.Errorf("%s %q: must be %s", o.Name, value, want)
+	}
+	return nil
+}
+
+var (
+	volumeName  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,27}$`)
+	processName = regexp.MustCompile(`^[!-+\--~]{1,15}$`)
+	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
+	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
+	keyName     = regexp.MustCompile(`^krping:[!-+\--~]{1,56}$`)
+	sectorRange = regexp.MustCompile(`^([0-9]{1,16})-([0-9]{1,16})$`)
+)
+
+func validBacking(backing string) bool {
+	if devicePath.MatchString(backing) {
+		return true
+	}
+	m := ramSize.FindStringSubmatch(backing)
+	if m == nil {
+		return false
+	}
+	n, err := strconv.ParseUint(m[1], 10, 64)
+	if err != nil || n > 1<<40 {
+		return false
+	}
+	n <<= 10 * (strings.Index("KMGT", m[2]) + 1) * len(m[2])
+	return n >= 1<<20 && n <= 1<<40 && n%4096 == 0
+}
+
+func validOps(text string) bool {
+	ops := strings.Split(text, "+")
+	for i, op := range ops {
+		if !slices.Contains([]string{"read", "write", "flush", "discard"}, op) || slices.Contains(ops[:i], op) {
+			return false
+		}
+	}
+	return true
+}
+
+func validAllow(text string) bool {
+	list, err := access.ParseList(strings.Split(text, "+"))
+	return err == nil && len(list) <= 16
+}
+
+func validSectors(text string) bool {
+	m := sectorRange.FindStringSubmatch(text)
+	if m == nil {
+		return false
+	}
+	first, err := strconv.ParseUint(m[1], 10, 64)
+	last, err2 := strconv.ParseUint(m[2], 10, 64)
+	return err == nil && err2 == nil && first <= last
+}
