@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs soak demo lab clean
+.PHONY: all build deps debug-kernel module-debug test-debug programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak demo lab clean
 
 all: build
 build: programs modules
@@ -32,6 +32,13 @@ module-%: | deps
 	@cp -pru kmod/. build/kmod/$*/
 	$(MAKE) -s -C build/kmod/$* KDIR=/lib/modules/$(call release,$*)/build modules
 
+# The module with the faults of kmod/fault.h, for the suite that provokes them.
+modules: $(KERNELS:%=faults-%)
+faults-%: | deps
+	@mkdir -p build/kmod/$*-faults
+	@cp -pru kmod/. build/kmod/$*-faults/
+	$(MAKE) -s -C build/kmod/$*-faults KDIR=/lib/modules/$(call release,$*)/build faults
+
 generate:
 	go generate ./...
 
@@ -48,16 +55,19 @@ check-kmod: $(KERNELS:%=sparse-%)
 sparse-%: module-%
 	@mkdir -p build/sparse/$*
 	@cp -pru kmod/. build/sparse/$*/
-	$(MAKE) -s -C build/sparse/$* KDIR=/lib/modules/$(call release,$*)/build sparse
+	$(MAKE) -s -C build/sparse/$* KDIR=/lib/modules/$(call release,$*)/build KRPING_FAULTS=y sparse
 
-# hosts/selftest is of the lab itself: once is enough.
+# The first kernel gets every suite. The second is spared those that test the lab itself (selftest), a
+# browser (page), what hosts/faults does, too (pair), and what has little to do with the kernel's version
+# (options, doctor, top, fs); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
+ONCE := selftest,page,pair,options,doctor,top,fs
 test: build
 	@rm -rf build/results
 	@ok=yes; skip=; \
 	$(MAKE) check || ok=no; \
 	scripts/unit-tests || ok=no; \
 	scripts/fuzz-options || ok=no; \
-	for kernel in $(KERNELS); do build/lab suites --kernel $$kernel $$skip || ok=no; skip="--skip selftest"; done; \
+	for kernel in $(KERNELS); do build/lab suites --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
 	build/lab summary && [ $$ok = yes ]
 
 test-unit: | deps
@@ -66,14 +76,37 @@ test-unit: | deps
 test-vm: build
 	build/lab suites --kernel $(KERNEL) $(SUITES)
 
-# krping's disks beside NVMe over fabrics and nbd: one whole run takes hours on two cores; for a part of
-# it see `go run ./test/bench/bench-blocks --help`.
+# krping's disks beside NVMe over fabrics and nbd: about an hour on two cores; for a part of it, or
+# shorter measurements, see `go run ./test/bench/bench-blocks --help`. What it showed: test/bench/README.md.
 bench: build
 	go run ./test/bench/bench-blocks --kernel $(KERNEL)
+
+# The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
+# test/lab/debug.config), over RoCE and over iWARP. Any report fails.
+DEBUG_SUITES := module options block bridge target modes hostile faults fs agent nomem
+IWARP_SUITES := module options block bridge target modes
+test-debug: build module-debug
+	@rm -rf build/results
+	@ok=yes; \
+	build/lab suites --kernel debug --short $(DEBUG_SUITES) || ok=no; \
+	build/lab suites --kernel debug --iwarp --short $(IWARP_SUITES) || ok=no; \
+	build/lab summary && [ $$ok = yes ]
+
+debug-kernel: | deps
+	@scripts/debug-kernel
+
+module-debug: debug-kernel
+	@mkdir -p build/kmod/debug
+	@cp -pru kmod/. build/kmod/debug/
+	$(MAKE) -s -C build/kmod/debug KDIR=$(CURDIR)/build/debug-kernel/build modules
 
 # perftest beside krping's own tests, in the same VMs: a table of ratios.
 bench-verbs: build
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
+
+# What tracing costs, beside other tracers.
+bench-trace: build
+	go run ./test/bench/bench-trace --kernel $(KERNEL)
 
 # Every fault again and again under verified writes, half of the time in one VM, half on two
 # hosts: a table for each of what was acknowledged, lost, corrupted and hung; and 1000 times

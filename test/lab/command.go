@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"krping/test/internal/output"
 )
@@ -126,6 +127,20 @@ func (vm *VM) Output(ctx context.Context, script string) (string, error) {
 	var out output.Buffer
 	err := vm.Run(ctx, Cmd{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
 	return out.String(), err
+}
+
+// blockedLimit is how long a VM that may hang has to answer.
+const blockedLimit = 30 * time.Second
+
+// Blocked returns the kernel stacks of the tasks that sleep uninterruptibly.
+func (vm *VM) Blocked() string {
+	ctx, cancel := context.WithTimeout(context.Background(), blockedLimit)
+	defer cancel()
+	out, err := vm.Output(ctx, `for f in $(grep -ls '^State:.D' /proc/[0-9]*/task/*/status); do echo; cat ${f%status}comm ${f%status}stack; done`)
+	if err != nil {
+		out += err.Error()
+	}
+	return out
 }
 
 func lockThread() { runtime.LockOSThread() }

@@ -12,10 +12,10 @@ import (
 // A line of the kernel that fails a run. An RCU or soft-lockup message is not among
 // them: a starved emulator provokes those in a healthy kernel; a task that hangs is.
 var complaints = regexp.MustCompile(strings.Join([]string{
-	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|possible|bad|suspicious|inconsistent|Nested)`, `\bKASAN: `, `\bKCSAN: `, `\bUBSAN: `, `\bkmemleak: \d+ new`,
+	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|possible|bad|suspicious|inconsistent|[Nn]ested|held lock|lock held|still has locks)`, `\bKASAN: `, `\bKCSAN: `, `\bUBSAN: `,
 	`\bOops\b`, `general protection fault`, `unable to handle kernel`, `Kernel panic`, `blocked for more than \d+ seconds`,
-	`possible circular locking`, `possible recursive locking`, `inconsistent lock state`, `suspicious RCU usage`, `sleeping function called from invalid`,
-	`scheduling while atomic`, `refcount_t: `, `list_(add|del) corruption`, `unregister_netdevice: waiting`, `DMA-API: `, `ODEBUG: `, `Bad page state`,
+	`possible circular locking`, `possible recursive locking`, `inconsistent lock state`, `turning off the locking correctness validator`, `trying to register non-static key`, `suspicious RCU usage`, `sleeping function called from invalid`,
+	`scheduling while atomic`, `refcount_t: `, `list_(add|del) corruption`, `unregister_netdevice: waiting`, `DMA-API: (\S+ \S+: |exceeded )`, `ODEBUG: `, `Bad page state`,
 	`slab-out-of-bounds`, `use-after-free`, `Objects remaining in`, `has still .* objects`,
 }, "|"))
 

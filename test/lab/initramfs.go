@@ -31,7 +31,7 @@ const initScript = `#!/bin/busybox sh
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-for m in /modules/*; do insmod $m || echo "lab: insmod $m failed"; done
+for m in $(find /modules -name "*.ko*" | sort); do insmod $m || echo "lab: insmod $m failed"; done
 P9=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o ro,$P9,cache=loose hostroot /host || exec sh
 mount -t tmpfs tmpfs /rw
@@ -42,6 +42,7 @@ mount -t tmpfs tmpfs /new/run
 mkdir -p /new%[1]s /new/lab/out
 mount -t 9p -o ro,$P9,cache=loose repo /new%[1]s
 mount -t 9p -o rw,$P9,cache=none out /new/lab/out
+[ -e /new/lib/modules/%[3]s ] || ln -s %[4]s/lib/modules/%[3]s /new/lib/modules/
 for d in proc sys dev; do mount --move /$d /new/$d; done
 exec switch_root /new %[2]s
 `
@@ -60,7 +61,7 @@ func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
 		cpio.Directory("bin", 0o755), cpio.Directory("dev", 0o755), cpio.Directory("modules", 0o755),
 		cpio.CharDev("dev/console", 0o600, 5, 1),
 		cpio.StaticFile("bin/busybox", string(busybox), 0o755),
-		cpio.StaticFile("init", fmt.Sprintf(initScript, repo, agent), 0o755),
+		cpio.StaticFile("init", fmt.Sprintf(initScript, repo, agent, kernel.Release, kernel.Root), 0o755),
 	}
 	for i, path := range modules {
 		data, err := readModule(path)
@@ -91,7 +92,7 @@ func moduleClosure(kernel Kernel, names []string) ([]string, error) {
 	for _, name := range names {
 		var closure []string
 		err := kmodule.ProbeOptions(name, "", kmodule.ProbeOpts{
-			RootDir:        "/",
+			RootDir:        kernel.Root,
 			KVer:           kernel.Release,
 			IgnoreProcMods: true,
 			DryRunCB: func(path string) {
@@ -118,7 +119,7 @@ func moduleClosure(kernel Kernel, names []string) ([]string, error) {
 }
 
 func builtIn(kernel Kernel, name string) bool {
-	list, err := os.ReadFile(filepath.Join("/lib/modules", kernel.Release, "modules.builtin"))
+	list, err := os.ReadFile(filepath.Join(kernel.Root, "lib/modules", kernel.Release, "modules.builtin"))
 	return err == nil && bytes.Contains(list, []byte("/"+name+".ko\n"))
 }
 

@@ -18,19 +18,48 @@ var Kernels = map[string]string{
 	"6.12": "linux-image-6.12-amd64",
 }
 
+// Debug is the kernel that scripts/debug-kernel builds: it looks for mistakes of its own and of
+// modules, and takes its time.
+const Debug = "debug"
+
+// debugSlow is how many times longer things take on the debug kernel.
+const debugSlow = 5
+
 // Kernel is an installed kernel.
 type Kernel struct {
 	Release string // as uname -r
 	Image   string // path of its vmlinuz
+	Root    string // its modules are in lib/modules/RELEASE below this directory
+	Slow    int    // how many times longer than elsewhere things may take
 }
 
-// FindKernel returns the newest installed kernel of a series such as "6.1".
-func FindKernel(series string) (Kernel, error) { return findKernel("/boot", series) }
+// FindKernel returns the newest installed kernel of a series such as "6.1", or the debug kernel.
+func FindKernel(series string) (Kernel, error) {
+	if series == Debug {
+		return findDebug(filepath.Join(Build(), "debug-kernel"))
+	}
+	return findKernel("/boot", series)
+}
+
+func findDebug(link string) (Kernel, error) {
+	root, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return Kernel{}, fmt.Errorf("the debug kernel is not built (scripts/debug-kernel): %w", err)
+	}
+	images, err := filepath.Glob(filepath.Join(root, "vmlinuz-*"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	if len(images) != 1 {
+		return Kernel{}, fmt.Errorf("the debug kernel is not built (scripts/debug-kernel): %d images in %s", len(images), root)
+	}
+	return Kernel{Release: release(images[0]), Image: images[0], Root: root, Slow: debugSlow}, nil
+}
 
 func findKernel(boot, series string) (Kernel, error) {
 	pkg, ok := Kernels[series]
 	if !ok {
-		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported", series)
+		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported, and %s", series, Debug)
 	}
 	images, err := filepath.Glob(filepath.Join(boot, "vmlinuz-"+series+".*"))
 	if err != nil {
@@ -43,7 +72,7 @@ func findKernel(boot, series string) (Kernel, error) {
 	if _, err := os.Stat(newest); err != nil {
 		return Kernel{}, fmt.Errorf("kernel %s: %w", series, err)
 	}
-	return Kernel{Release: release(newest), Image: newest}, nil
+	return Kernel{Release: release(newest), Image: newest, Root: "/", Slow: 1}, nil
 }
 
 func release(image string) string { return strings.TrimPrefix(filepath.Base(image), "vmlinuz-") }

@@ -23,13 +23,14 @@ import (
 
 // Config of a lab.
 type Config struct {
-	Kernel  string        // series: "6.1" or "6.12"
+	Kernel  string        // series: "6.1" or "6.12"; or Debug
 	VMs     int           // 1 or 2
 	Out     string        // directory for the guests' files and console logs; "" for a temporary one
 	NoRXE   bool          // do not add rxe0
+	IWARP   bool          // add siw0 instead: the debug kernel can
 	Console io.Writer     // gets the consoles as they come; nil for none
-	Boot    time.Duration // limit of one boot; 0 for one minute; one that hangs is tried again
-	Memory  int           // MiB of one VM; 0 for 1536
+	Boot    time.Duration // limit of one boot; 0 for one minute, more for a slow kernel; one that hangs is tried again
+	Memory  int           // MiB of one VM; 0 for 1536, twice that for a slow kernel
 	CPUs    int           // of one VM; 0 for 2
 	Shells  bool          // a shell on a second console of each VM: see ShellSocket
 }
@@ -40,11 +41,20 @@ type Lab struct {
 	config Config // with nothing left out
 	vms    []*VM
 	dir    string // sockets and initramfs, removed at the end
+	image  string // the kernel's, ELF if it can be
 	kvm    bool
 }
 
 // CPUs returns how many each VM has.
 func (l *Lab) CPUs() int { return l.config.CPUs }
+
+// Device returns the name of each VM's RDMA device.
+func (l *Lab) Device() string {
+	if l.config.IWARP {
+		return "siw0"
+	}
+	return "rxe0"
+}
 
 // Repo returns the root of the repository that this program was built from.
 func Repo() string {
@@ -92,6 +102,14 @@ func start(ctx context.Context, config Config, kernel Kernel, agent string, kvm 
 }
 
 func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
+	l.image = l.Kernel.Image
+	if config.Kernel != Debug { // PVH's C code runs before KASAN has its shadow
+		image, err := vmlinux(l.Kernel, filepath.Join(Build(), "kernels"))
+		if err != nil {
+			return err
+		}
+		l.image = image
+	}
 	archive, err := initramfs(l.Kernel, Repo(), agent)
 	if err != nil {
 		return err
@@ -103,10 +121,10 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 		config.Out = filepath.Join(l.dir, "out")
 	}
 	if config.Boot == 0 {
-		config.Boot = time.Minute
+		config.Boot = time.Minute * time.Duration(l.Kernel.Slow)
 	}
 	if config.Memory == 0 {
-		config.Memory = 1536
+		config.Memory = 1536 * min(l.Kernel.Slow, 2)
 	}
 	if config.CPUs == 0 {
 		config.CPUs = 2
@@ -115,11 +133,14 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	return onceMore(ctx, l.bootVMs)
 }
 
-// onceMore boots again if a VM hangs while it boots: emulated CPUs do about once in a hundred
-// boots, before the guest's first process.
+// errBoot is a boot in which the kernel complained, with nothing of this project loaded.
+var errBoot = errors.New("while it booted")
+
+// onceMore boots again if a VM hangs or its kernel complains while it boots: emulated CPUs do about
+// once in a hundred boots, before the guest's first process.
 func onceMore(ctx context.Context, boot func(context.Context) error) error {
 	err := boot(ctx)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errBoot)) && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "lab: booting once more:", err)
 		err = boot(ctx)
 	}

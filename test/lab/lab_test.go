@@ -3,6 +3,10 @@
 package lab
 
 import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,7 +28,11 @@ func TestComplaints(t *testing.T) {
 		"[ 1.0] BUG: scheduling while atomic: x/1/0x2",
 		"[ 1.0] refcount_t: underflow; use-after-free.",
 		"[ 1.0] unregister_netdevice: waiting for eth0 to become free. Usage count = 1",
-		"[ 1.0] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
+		"[ 1.0] WARNING: held lock freed!",
+		"[ 1.0] WARNING: lock held when returning to user space!",
+		"[ 1.0] turning off the locking correctness validator.",
+		"[ 1.0] INFO: trying to register non-static key.",
+		"[ 1.0] DMA-API: pci 0000:00:01.0: device driver frees DMA memory with wrong function",
 	} {
 		if !isComplaint(line) {
 			t.Errorf("missed: %s", line)
@@ -34,6 +42,8 @@ func TestComplaints(t *testing.T) {
 		"[ 1.0] rdma_krping: loading out-of-tree module taints kernel.",
 		"[ 1.0] BUG: soft lockup - CPU#0 stuck for 22s!",
 		"[ 1.0] rcu: INFO: rcu_preempt self-detected stall on CPU",
+		"[ 1.0] DMA-API: preallocated 65536 debug entries",
+		"[ 1.0] DMA-API: debugging enabled by kernel config",
 		"[ 1.0] DEBUG: x", "[ 1.0] krping: [vol0@1.2.3.4:9] WARNING of our own",
 		"[ 1.0] Unstable clock detected, switching default tracing clock to \"global\"",
 	} {
@@ -56,6 +66,30 @@ func TestComplaintIsReportedWithItsSurroundings(t *testing.T) {
 	}
 }
 
+func TestBootsThatTheEmulatorSpoils(t *testing.T) {
+	other := errors.New("QEMU has ended")
+	for _, c := range []struct {
+		first, want error
+		times       int
+	}{
+		{nil, nil, 1},
+		{fmt.Errorf("boot VM 1: %w", context.DeadlineExceeded), nil, 2},
+		{fmt.Errorf("boot VM 1: %w: BUG: x", errBoot), nil, 2},
+		{other, other, 1},
+	} {
+		times := 0
+		err := onceMore(t.Context(), func(context.Context) error {
+			if times++; times > 1 {
+				return nil
+			}
+			return c.first
+		})
+		if !errors.Is(err, c.want) || times != c.times {
+			t.Errorf("%v: %v after %d boots, want %v after %d", c.first, err, times, c.want, c.times)
+		}
+	}
+}
+
 func TestFindKernel(t *testing.T) {
 	boot := t.TempDir()
 	for _, name := range []string{"vmlinuz-6.1.0-9-amd64", "vmlinuz-6.1.0-56-amd64", "vmlinuz-6.12.9+deb12-amd64", "vmlinuz-6.12.117+deb12-amd64", "vmlinuz-5.10.0-1-amd64"} {
@@ -65,7 +99,7 @@ func TestFindKernel(t *testing.T) {
 	}
 	for series, want := range map[string]string{"6.1": "6.1.0-56-amd64", "6.12": "6.12.117+deb12-amd64"} {
 		k, err := findKernel(boot, series)
-		if err != nil || k.Release != want || k.Series() != series {
+		if err != nil || k.Release != want {
 			t.Errorf("%s: %+v, %v, want %s", series, k, err, want)
 		}
 	}
@@ -74,6 +108,33 @@ func TestFindKernel(t *testing.T) {
 	}
 	if _, err := findKernel(t.TempDir(), "6.12"); err == nil || !strings.Contains(err.Error(), "apt-get install linux-image-6.12-amd64") {
 		t.Errorf("kernel that is not installed: %v", err)
+	}
+}
+
+func TestVmlinux(t *testing.T) {
+	dir := t.TempDir()
+	for series := range Kernels {
+		kernel, err := FindKernel(series)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, err := vmlinux(kernel, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := elf.Open(path)
+		if err != nil {
+			t.Fatalf("%s: %v", series, err)
+		}
+		if image.Section(".text") == nil || image.Machine != elf.EM_X86_64 {
+			t.Errorf("%s: no kernel: %v", series, image.FileHeader)
+		}
+		_ = image.Close()
+	}
+	for _, image := range [][]byte{nil, make([]byte, 600), make([]byte, 4096)} {
+		if _, err := unpack(image); err == nil {
+			t.Errorf("%d zeros are unpacked", len(image))
+		}
 	}
 }
 
@@ -113,5 +174,20 @@ func TestStream(t *testing.T) {
 	var got FromGuest
 	if err := NewStream(b).Decode(&got); err != nil || string(got.Stdout) != "x" || !got.Ended || got.Code != 3 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestLeaks(t *testing.T) {
+	object := func(frame string) string {
+		return "unreferenced object 0xffff8880042f1000 (size 64):\n  comm \"sh\", pid 1\n  backtrace:\n    [<00000000d3f1>] kmalloc_trace+0x27/0xa0\n    [<00000000d3f2>] " + frame + "\n"
+	}
+	named, unloaded, other := object("krping_thread_run+0x1/0x2 [rdma_krping]"), object("0xffffffffc0a01234"), object("siw_accept+0x1/0x2")
+	known := object("sysfs_slab_add+0x1/0x2\n    [<00000000d3f2>] krping_stack_open+0x1/0x2 [rdma_krping]")
+	ours, others := leaks(named + other + unloaded + known)
+	if ours != named+unloaded || others != other+known {
+		t.Errorf("ours:\n%s\nothers:\n%s", ours, others)
+	}
+	if ours, others := leaks(""); ours+others != "" {
+		t.Errorf("leaks of nothing: %s%s", ours, others)
 	}
 }

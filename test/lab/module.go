@@ -5,14 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
-	"strings"
 )
-
-// Series returns the kernel's series, such as "6.1".
-func (k Kernel) Series() string {
-	parts := strings.SplitN(k.Release, ".", 3)
-	return parts[0] + "." + parts[1]
-}
 
 // LoadModule loads rdma_krping of the build, in every VM.
 func (l *Lab) LoadModule(ctx context.Context) error {
@@ -26,7 +19,7 @@ func (l *Lab) LoadModule(ctx context.Context) error {
 
 // LoadModuleIn loads it in one VM.
 func (l *Lab) LoadModuleIn(ctx context.Context, vm *VM) error {
-	out, err := vm.Output(ctx, "modprobe -a rdma_cm ib_core libcrc32c && insmod "+Module(l.Kernel.Series()))
+	out, err := vm.Output(ctx, "modprobe -a rdma_cm ib_core libcrc32c && insmod "+Module(l.config.Kernel))
 	if err != nil {
 		return fmt.Errorf("load the module in VM %d: %w: %s", vm.index+1, err, out)
 	}

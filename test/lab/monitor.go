@@ -27,6 +27,19 @@ func (vm *VM) SetLink(up bool) error {
 	return nil
 }
 
+// Suspend stops the VM's CPUs and clocks until Resume: the world goes on without it.
+func (vm *VM) Suspend() error { return vm.must("stop") }
+
+// Resume lets a suspended VM go on.
+func (vm *VM) Resume() error { return vm.must("cont") }
+
+func (vm *VM) must(command string) error {
+	if err := vm.ask(command, map[string]any{}); err != nil {
+		return fmt.Errorf("VM %d: %w", vm.index+1, err)
+	}
+	return nil
+}
+
 // ask has QEMU's monitor run a command (the QEMU Machine Protocol).
 func (vm *VM) ask(command string, arguments map[string]any) error {
 	conn, err := net.DialTimeout("unix", vm.monitor, monitorLimit)

@@ -30,6 +30,7 @@ type VM struct {
 	socket  string
 	shell   string
 	monitor string
+	began   int // where its boot begins in the console
 	session *yamux.Session
 
 	mu      sync.Mutex
@@ -67,21 +68,30 @@ func accelerator(kvm bool) []string {
 
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
-	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d", index+1)
+	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d lab.slow=%d", index+1, l.Kernel.Slow)
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
+	}
+	if config.Kernel == Debug {
+		cmdline += " kasan_multi_shot" // what is known must not be the only report
+	}
+	if config.IWARP {
+		cmdline += " lab.iwarp=1"
 	}
 	share := func(path, tag, mode string) []string {
 		return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, mode)}
 	}
 	args := append(accelerator(l.kvm), "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
-		"-kernel", l.Kernel.Image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
+		"-kernel", l.image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,
 		"-device", "virtserialport,chardev=agent,name="+PortName,
 		"-qmp", "unix:"+monitorSocket(l, index)+",server=on,wait=off",
 		"-device", "virtio-rng-pci",
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
+	if config.Kernel == Debug { // the default machine routes interrupts by an ACPI program that it takes minutes to run
+		args = append(args, "-machine", "q35")
+	}
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
 	args = append(args, share(Repo(), "repo", ",readonly=on")...)
 	args = append(args, share(out, "out", "")...)
@@ -126,7 +136,7 @@ func startVM(l *Lab, index int, console string) (*VM, error) {
 	vm := &VM{
 		index: index, out: out, log: log, copy: config.Console, gone: make(chan struct{}),
 		socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)), shell: shellSocket(l, index),
-		monitor: monitorSocket(l, index),
+		monitor: monitorSocket(l, index), began: len(console),
 	}
 	vm.console.WriteString(console)
 	vm.qemu = exec.Command("qemu-system-x86_64", qemuArgs(l, index, out, vm.socket)...)
@@ -238,6 +248,9 @@ func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
 	case <-ctx.Done():
 		_ = conn.Close()
 		return vm.bootError(ctx.Err())
+	}
+	if report := findComplaint(vm.Console()[vm.began:], nil); report != "" {
+		return fmt.Errorf("%w: %s", errBoot, report)
 	}
 	session, err := yamux.Client(conn, YamuxConfig())
 	vm.session = session

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +21,13 @@ var mounts = []mount{
 	{"configfs", "/sys/kernel/config"},
 }
 
+// hungTask is after how many seconds of sleep a task hangs, on a kernel that is not slow.
+const hungTask = 30
+
 var sysctls = map[string]string{
-	"kernel/hung_task_timeout_secs": "30",
-	"kernel/hung_task_warnings":     "1000",
-	"kernel/panic_on_oops":          "0",
-	"kernel/printk":                 "8 4 1 7", // whole reports, after a quiet boot
+	"kernel/hung_task_warnings": "1000",
+	"kernel/panic_on_oops":      "0",
+	"kernel/printk":             "8 4 1 7", // whole reports, after a quiet boot
 }
 
 // setUp prepares a system that a test can rely on: file systems, limits, network, and
@@ -34,10 +37,15 @@ func setUp() error {
 	_ = os.Setenv("HOME", "/root")
 	for _, m := range mounts {
 		_ = os.MkdirAll(m.dir, 0o755) // in virtual file systems it exists or cannot be made
-		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && m.kind != "configfs" && err != unix.EBUSY {
+		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && err != unix.ENOENT && err != unix.ENODEV && err != unix.EBUSY {
 			return fmt.Errorf("mount %s on %s: %w", m.kind, m.dir, err)
 		}
 	}
+	slow, err := strconv.Atoi(parameter("lab.slow"))
+	if err != nil {
+		return fmt.Errorf("lab.slow on the command line: %w", err)
+	}
+	sysctls["kernel/hung_task_timeout_secs"] = strconv.Itoa(hungTask * slow)
 	for name, value := range sysctls {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil && !os.IsNotExist(err) {
 			return err
@@ -67,19 +75,23 @@ func parameter(name string) string {
 	return ""
 }
 
-// network gives the guest 192.168.77.INDEX and fd77::INDEX on eth0, and rxe0 on top. The
+// network gives the guest 192.168.77.INDEX and fd77::INDEX on eth0, and rxe0 or siw0 on top. The
 // MTU leaves room for RoCE packets of 4096 bytes.
 func network(index string) error {
 	if err := unix.Sethostname([]byte("vm" + index)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
+	}
+	kind, module := "rxe", "rdma_rxe"
+	if parameter("lab.iwarp") != "" {
+		kind, module = "siw", "siw"
 	}
 	for _, line := range []string{
 		"ip link set lo up",
 		"ip link set eth0 mtu 4300 up",
 		"ip addr add 192.168.77." + index + "/24 dev eth0",
 		"ip -6 addr add fd77::" + index + "/64 dev eth0 nodad",
-		"modprobe rdma_rxe", "modprobe rdma_ucm", "modprobe ib_uverbs",
-		"rdma link add rxe0 type rxe netdev eth0",
+		"modprobe " + module, "modprobe rdma_ucm", "modprobe ib_uverbs",
+		"rdma link add " + kind + "0 type " + kind + " netdev eth0",
 	} {
 		if parameter("lab.norxe") != "" && strings.HasPrefix(line, "rdma link") {
 			continue

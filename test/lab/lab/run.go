@@ -20,10 +20,11 @@ type bootOptions struct {
 	out     string
 	console bool
 	noRXE   bool
+	iwarp   bool
 }
 
 func (o *bootOptions) config(vms int) lab.Config {
-	c := lab.Config{Kernel: o.kernel, VMs: vms, Out: o.out, NoRXE: o.noRXE}
+	c := lab.Config{Kernel: o.kernel, VMs: vms, Out: o.out, NoRXE: o.noRXE, IWARP: o.iwarp}
 	if o.console {
 		c.Console = os.Stderr
 	}
@@ -34,10 +35,11 @@ func run(ctx context.Context, args []string) error {
 	var o bootOptions
 	root := &cobra.Command{Use: "lab", Short: "Virtual machines with Soft-RoCE, from this host's own files", SilenceErrors: true, SilenceUsage: true}
 	f := root.PersistentFlags()
-	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12, or debug")
 	f.StringVar(&o.out, "out", "", "`directory` for consoles and the guests' /lab/out (default: a temporary one)")
 	f.BoolVar(&o.console, "console", false, "show the consoles on stderr")
 	f.BoolVar(&o.noRXE, "no-rxe", false, "do not add rxe0")
+	f.BoolVar(&o.iwarp, "iwarp", false, "add siw0 (iWARP) instead of rxe0; needs the debug kernel")
 	root.AddCommand(runCommand(&o), shellCommand(&o), attachCmd(), suitesCommand(&o), summaryCommand())
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)

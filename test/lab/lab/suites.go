@@ -3,17 +3,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,24 +18,33 @@ import (
 	"krping/test/lab"
 )
 
-const suiteTimeout = 15 * time.Minute
+const (
+	suiteTimeout = 10 * time.Minute // the longest takes a third of it; more on a slow kernel
+	reportTime   = time.Minute      // for a suite to say where it hung
+)
 
 func suitesCommand(o *bootOptions) *cobra.Command {
 	var (
 		skip    []string
 		pattern string
 		soak    time.Duration
+		short   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
-		Short: "Run the VM suites (test/guest in one VM, test/hosts on two), or those named",
+		Short: "Run the VM suites (test/guest in one VM, test/hosts on one or two), or those named",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := suites{kernel: o.kernel, boot: *o, only: args, skip: skip, pattern: pattern, soak: soak}
+			kernel, err := lab.FindKernel(o.kernel)
+			if err != nil {
+				return err
+			}
+			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, soak: soak, short: short}
 			return s.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
 	cmd.Flags().StringSliceVar(&skip, "skip", nil, "not these `suites`")
+	cmd.Flags().BoolVar(&short, "short", false, "tests of many cases take a part of them: for a kernel beside one that gets all")
 	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
 	return cmd
 }
@@ -46,16 +52,29 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 // suites is a run of the VM suites on one kernel.
 type suites struct {
 	kernel  string
+	slow    int
 	boot    bootOptions
 	only    []string
 	skip    []string
 	pattern string
 	soak    time.Duration
+	short   bool
 	failed  []string
 }
 
 // timeout is the limit of one suite.
-func (s *suites) timeout() time.Duration { return suiteTimeout + s.soak }
+func (s *suites) timeout() time.Duration { return suiteTimeout*time.Duration(s.slow) + s.soak }
+
+// onlyDebug are suites that need what only the debug kernel has.
+var onlyDebug = []string{"nomem"}
+
+// on names what the suites run on.
+func (s *suites) on() string {
+	if s.boot.iwarp {
+		return s.kernel + "-iwarp"
+	}
+	return s.kernel
+}
 
 func (s *suites) run(ctx context.Context) error {
 	guests, err := packages("guest")
@@ -103,6 +122,9 @@ func (s *suites) known(dirs []string) error {
 
 func (s *suites) wanted(dir string) bool {
 	name := filepath.Base(dir)
+	if s.kernel != lab.Debug && slices.Contains(onlyDebug, name) {
+		return false
+	}
 	return (len(s.only) == 0 || slices.Contains(s.only, name)) && !slices.Contains(s.skip, name)
 }
 
@@ -114,10 +136,10 @@ func (s *suites) note(dir string, run func() error) {
 	took := time.Since(start).Round(time.Second)
 	if err != nil {
 		s.failed = append(s.failed, name)
-		fmt.Printf("SUITE FAILED  %s on %s after %v: %v\n", name, s.kernel, took, err)
+		fmt.Printf("SUITE FAILED  %s on %s after %v: %v\n", name, s.on(), took, err)
 		return
 	}
-	fmt.Printf("SUITE PASSED  %s on %s in %v\n", name, s.kernel, took)
+	fmt.Printf("SUITE PASSED  %s on %s in %v\n", name, s.on(), took)
 }
 
 // packages returns the directories of test/KIND that hold tests.
@@ -147,9 +169,9 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	}
 	config := s.boot.config(1)
 	if config.Out == "" {
-		config.Out = filepath.Join(lab.Build(), "logs", s.kernel, name)
+		config.Out = filepath.Join(lab.Build(), "logs", s.on(), name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout())
+	ctx, cancel := context.WithTimeout(ctx, s.timeout()+reportTime)
 	defer cancel()
 	l, err := lab.Start(ctx, config)
 	if err != nil {
@@ -159,17 +181,24 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	if err := l.LoadModule(ctx); err != nil {
 		return err
 	}
-	tally := newTally("guest-"+name, s.kernel, os.Stdout)
+	tally := newTally("guest-"+name, s.on(), os.Stdout)
+	start := time.Now()
 	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + s.pattern},
+		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + s.pattern, fmt.Sprintf("-test.short=%t", s.short)},
 		Env: []string{
 			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
-			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(),
+			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(), "KRPING_DEVICE=" + l.Device(), fmt.Sprintf("KRPING_SLOW=%d", s.slow),
 		},
 		Stdout: tally, Stderr: tally,
 	})
 	if errors.Is(err, lab.ErrVMGone) {
 		err = fmt.Errorf("%w; its console: %s", err, filepath.Join(config.Out, "console1.log"))
+	}
+	if err != nil && time.Since(start) >= s.timeout() && l.VM(0).Alive() {
+		err = fmt.Errorf("%w\ntasks that sleep uninterruptibly: %s", err, l.VM(0).Blocked())
+	}
+	if s.kernel == lab.Debug && l.VM(0).Alive() {
+		err = errors.Join(err, s.checkMemory(ctx, l.VM(0), tally))
 	}
 	if report := l.Complaints(); report != "" {
 		tally.failed++
@@ -178,104 +207,25 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	return errors.Join(err, tally.finish(err))
 }
 
+func (s *suites) checkMemory(ctx context.Context, vm *lab.VM, tally *tally) error {
+	note, err := vm.CheckMemory(ctx)
+	if err != nil {
+		tally.failed++
+	}
+	if note != "" {
+		fmt.Printf("leaks of others:\n%s", note)
+	}
+	return err
+}
+
 // onHosts runs a suite here that boots VMs itself.
 func (s *suites) onHosts(ctx context.Context, dir string) error {
 	tally := newTally("hosts-"+filepath.Base(dir), s.kernel, os.Stdout)
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", s.pattern, dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", s.pattern, fmt.Sprintf("-short=%t", s.short), dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String())
+	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", s.slow))
 	cmd.Stdout, cmd.Stderr = tally, tally
 	err := cmd.Run()
 	return errors.Join(err, tally.finish(err))
-}
-
-// tally counts the tests in the output of a suite and passes it on.
-type tally struct {
-	path           string
-	out            io.Writer
-	mu             sync.Mutex
-	line           []byte
-	passed, failed int
-}
-
-func newTally(name, kernel string, out io.Writer) *tally {
-	return &tally{path: filepath.Join(lab.Build(), "results", name+"-"+kernel), out: out}
-}
-
-func (t *tally) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.line = append(t.line, p...)
-	for {
-		line, rest, found := bytes.Cut(t.line, []byte("\n"))
-		if !found {
-			break
-		}
-		t.count(string(line))
-		t.line = rest
-	}
-	return t.out.Write(p)
-}
-
-// count takes a test that was skipped as failed: what cannot run here must say why and fail.
-func (t *tally) count(line string) {
-	switch {
-	case strings.HasPrefix(line, "--- PASS: "):
-		t.passed++
-	case strings.HasPrefix(line, "--- FAIL: "), strings.HasPrefix(line, "--- SKIP: "):
-		t.failed++
-	}
-}
-
-// finish keeps the numbers for the summary.
-func (t *tally) finish(err error) error {
-	if err != nil && t.failed == 0 {
-		t.failed = 1 // the suite as a whole
-	}
-	if err := os.MkdirAll(filepath.Dir(t.path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(t.path, fmt.Appendf(nil, "%d %d\n", t.passed, t.failed), 0o644); err != nil {
-		return err
-	}
-	switch {
-	case t.failed > 0 && err == nil:
-		return fmt.Errorf("%d tests failed or were skipped", t.failed)
-	case t.passed == 0 && err == nil:
-		return errors.New("no test ran")
-	}
-	return nil
-}
-
-func summaryCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "summary",
-		Short: "Add up the results of this build's suites",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			files, err := filepath.Glob(filepath.Join(lab.Build(), "results", "*"))
-			if err != nil {
-				return err
-			}
-			var passed, failed int
-			for _, file := range files {
-				data, err := os.ReadFile(file)
-				if err != nil {
-					return err
-				}
-				var p, f int
-				if _, err := fmt.Sscan(string(data), &p, &f); err != nil {
-					return fmt.Errorf("read %s: %w", file, err)
-				}
-				fmt.Printf("%-32s %4d passed, %d failed\n", filepath.Base(file), p, f)
-				passed, failed = passed+p, failed+f
-			}
-			fmt.Printf("%d passed, %d failed\n", passed, failed)
-			if failed > 0 || passed == 0 {
-				return errors.New("the tests failed")
-			}
-			return nil
-		},
-	}
 }
