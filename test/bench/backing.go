@@ -10,6 +10,8 @@ import (
 // Backings are the kinds of disk that can be served; all of them in the serving VM's memory.
 func Backings() []string { return []string{"brd", "null_blk"} }
 
+const mountConfigfs = "mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config\n"
+
 // disksOf makes n equal disks in the serving VM, one a contender: two would not share one, as each
 // may have it for itself or in a page cache.
 func (s *site) disksOf(ctx context.Context, kind string, n, mebibytes int) ([]string, error) {

@@ -8,7 +8,6 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,41 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/biotrace"
 	"krping/agent/status"
 	"krping/agent/verify"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/output"
 )
-
-// result of a run of krpingctl.
-type result struct {
-	stdout, stderr string
-	code           int
-}
-
-func krpingctl(t *testing.T, args ...string) result {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(guest.Binary(t, "krpingctl"), args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
-}
-
-func must(t *testing.T, args ...string) string {
-	t.Helper()
-	r := krpingctl(t, args...)
-	if r.code != 0 {
-		t.Fatalf("krpingctl %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
-	}
-	return r.stdout
-}
 
 func TestPing(t *testing.T) {
 	guest.NoThreads(t)
@@ -66,7 +35,7 @@ func TestPing(t *testing.T) {
 	}
 	guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 	time.Sleep(100 * time.Millisecond)
-	if got := must(t, "client", "--addr", addr, "--port", "9900", "--count", "100", "--size", "5000", "--validate"); !strings.HasPrefix(got, "100 pings of 5000 bytes, all data valid\n") {
+	if got := guest.MustKrpingctl(t, "client", "--addr", addr, "--port", "9900", "--count", "100", "--size", "5000", "--validate"); !strings.HasPrefix(got, "100 pings of 5000 bytes, all data valid\n") {
 		t.Errorf("client printed %q", got)
 	}
 	if err := server.Wait(); err != nil || !strings.HasPrefix(out.String(), "100 pings answered, all data valid\n") {
@@ -122,9 +91,9 @@ func TestHelpfulErrors(t *testing.T) {
 		{"link add rxe9", 2, "--netdev is needed"},
 		{"link del nosuch", 1, "nosuch"},
 	} {
-		r := krpingctl(t, strings.Fields(tc.args)...)
-		if r.code != tc.code || !strings.Contains(r.stderr, tc.want) || r.stdout != "" {
-			t.Errorf("%s: exit code %d, want %d, and stderr with %q; stdout %q, stderr %s", tc.args, r.code, tc.code, tc.want, r.stdout, r.stderr)
+		r := guest.Krpingctl(t, strings.Fields(tc.args)...)
+		if r.Code != tc.code || !strings.Contains(r.Stderr, tc.want) || r.Stdout != "" {
+			t.Errorf("%s: exit code %d, want %d, and stderr with %q; stdout %q, stderr %s", tc.args, r.Code, tc.code, tc.want, r.Stdout, r.Stderr)
 		}
 	}
 }
@@ -133,11 +102,11 @@ func TestModuleNotLoaded(t *testing.T) {
 	guest.Run(t, "rmmod", "rdma_krping")
 	defer guest.Run(t, "insmod", guest.Module(t))
 	for _, args := range [][]string{{"client", "--addr", "192.168.77.1"}, {"stop", "vol0"}} {
-		if r := krpingctl(t, args...); r.code != 4 || !strings.Contains(r.stderr, "modprobe") {
-			t.Errorf("%v: exit code %d, stderr %s", args, r.code, r.stderr)
+		if r := guest.Krpingctl(t, args...); r.Code != 4 || !strings.Contains(r.Stderr, "modprobe") {
+			t.Errorf("%v: exit code %d, stderr %s", args, r.Code, r.Stderr)
 		}
 	}
-	if out := must(t, "stat"); !strings.Contains(out, "not loaded") || !strings.Contains(out, "rxe0") {
+	if out := guest.MustKrpingctl(t, "stat"); !strings.Contains(out, "not loaded") || !strings.Contains(out, "rxe0") {
 		t.Errorf("stat hides the RDMA device behind the missing module, or says nothing of it:\n%s", out)
 	}
 }
@@ -154,19 +123,19 @@ func TestLinks(t *testing.T) {
 	guest.Run(t, "ip", "link", "add", "dummy7", "type", "dummy")
 	defer guest.Run(t, "ip", "link", "del", "dummy7")
 	guest.Run(t, "ip", "link", "set", "dummy7", "up")
-	must(t, "link", "add", "rxe7", "--netdev", "dummy7")
-	if out := must(t, "link", "list"); !strings.Contains(out, "rxe7") || !strings.Contains(out, "rxe0") || !strings.Contains(out, "ACTIVE") {
+	guest.MustKrpingctl(t, "link", "add", "rxe7", "--netdev", "dummy7")
+	if out := guest.MustKrpingctl(t, "link", "list"); !strings.Contains(out, "rxe7") || !strings.Contains(out, "rxe0") || !strings.Contains(out, "ACTIVE") {
 		t.Errorf("link list:\n%s", out)
 	}
-	must(t, "link", "del", "rxe7")
-	if out := must(t, "link", "list"); strings.Contains(out, "rxe7") {
+	guest.MustKrpingctl(t, "link", "del", "rxe7")
+	if out := guest.MustKrpingctl(t, "link", "list"); strings.Contains(out, "rxe7") {
 		t.Errorf("link list after del:\n%s", out)
 	}
 }
 
 func TestDmesg(t *testing.T) {
 	_ = guest.Command("client,addr=192.168.77.1,frobnicate", time.Minute)
-	out := must(t, "dmesg", "--json")
+	out := guest.MustKrpingctl(t, "dmesg", "--json")
 	var last proc.Message
 	for line := range strings.Lines(out) {
 		if err := json.Unmarshal([]byte(line), &last); err != nil {
@@ -181,8 +150,8 @@ func TestDmesg(t *testing.T) {
 func attach(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
 	t.Helper()
 	bridge = guest.StartBridge(t, port, guest.StorePath(t), "64MiB")
-	dev = strings.TrimSpace(must(t, "client", "--addr", guest.Addr(t), "--port", fmt.Sprint(port), "--block", "vol0"))
-	t.Cleanup(func() { must(t, "stop", "vol0", "--force") })
+	dev = strings.TrimSpace(guest.MustKrpingctl(t, "client", "--addr", guest.Addr(t), "--port", fmt.Sprint(port), "--block", "vol0"))
+	t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "vol0", "--force") })
 	return dev, bridge
 }
 
@@ -191,12 +160,12 @@ func TestWriteAndVerify(t *testing.T) {
 	for i, pattern := range []string{"random", "zero", "ones", "counter", "text"} {
 		offset := fmt.Sprintf("%dMiB", 8*i)
 		data := []string{"--pattern", pattern, "--seed", "7", "--offset", offset, "--size", "8MiB"}
-		must(t, append([]string{"write", dev, "--bs", "256KiB", "--direct", "--fsync"}, data...)...)
-		if out := must(t, append([]string{"verify", dev}, data...)...); !strings.Contains(out, "device, target and what was written agree") {
+		guest.MustKrpingctl(t, append([]string{"write", dev, "--bs", "256KiB", "--direct", "--fsync"}, data...)...)
+		if out := guest.MustKrpingctl(t, append([]string{"verify", dev}, data...)...); !strings.Contains(out, "device, target and what was written agree") {
 			t.Errorf("verify %s: %s", pattern, out)
 		}
 	}
-	if out := must(t, "verify", dev); !strings.Contains(out, "verified 64 MiB: device and target agree") {
+	if out := guest.MustKrpingctl(t, "verify", dev); !strings.Contains(out, "verified 64 MiB: device and target agree") {
 		t.Errorf("verify of everything: %s", out)
 	}
 
@@ -215,17 +184,17 @@ func TestWriteAndVerify(t *testing.T) {
 	if _, err := store.WriteAt(b, at); err != nil {
 		t.Fatal(err)
 	}
-	r := krpingctl(t, "verify", dev, "--pattern", "random", "--seed", "7", "--size", "8MiB")
-	if want := fmt.Sprintf("512 bytes at offset %d:", at/512*512); r.code != 3 || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "sha256") != 1 {
-		t.Errorf("flipped byte at %d: exit code %d, want 3 and %q in %s", at, r.code, want, r.stderr)
+	r := guest.Krpingctl(t, "verify", dev, "--pattern", "random", "--seed", "7", "--size", "8MiB")
+	if want := fmt.Sprintf("512 bytes at offset %d:", at/512*512); r.Code != 3 || !strings.Contains(r.Stderr, want) || strings.Count(r.Stderr, "sha256") != 1 {
+		t.Errorf("flipped byte at %d: exit code %d, want 3 and %q in %s", at, r.Code, want, r.Stderr)
 	}
 }
 
 func TestVerifyJSON(t *testing.T) {
 	dev, _ := attach(t, 9903)
-	must(t, "write", dev, "--size", "4MiB", "--direct")
+	guest.MustKrpingctl(t, "write", dev, "--size", "4MiB", "--direct")
 	var got verify.Result
-	if err := json.Unmarshal([]byte(must(t, "verify", dev, "--size", "4MiB", "--pattern", "random", "--json")), &got); err != nil {
+	if err := json.Unmarshal([]byte(guest.MustKrpingctl(t, "verify", dev, "--size", "4MiB", "--pattern", "random", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
 	if got.Bytes != 4<<20 || !got.Target || !got.Known || len(got.SHA256) != 64 {
@@ -235,18 +204,18 @@ func TestVerifyJSON(t *testing.T) {
 
 func TestVerifyWithoutATarget(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "data")
-	must(t, "write", file, "--size", "1MiB", "--count", "0")
-	r := krpingctl(t, "verify", file, "--size", "1MiB")
-	if r.code != 1 || !strings.Contains(r.stderr, "nothing to compare with") {
-		t.Errorf("exit code %d: %s", r.code, r.stderr)
+	guest.MustKrpingctl(t, "write", file, "--size", "1MiB", "--count", "0")
+	r := guest.Krpingctl(t, "verify", file, "--size", "1MiB")
+	if r.Code != 1 || !strings.Contains(r.Stderr, "nothing to compare with") {
+		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
 	}
 }
 
 func TestStat(t *testing.T) {
 	dev, _ := attach(t, 9904)
-	must(t, "write", dev, "--size", "2MiB", "--direct")
+	guest.MustKrpingctl(t, "write", dev, "--size", "2MiB", "--direct")
 	var s status.Status
-	if err := json.Unmarshal([]byte(must(t, "stat", "--json")), &s); err != nil {
+	if err := json.Unmarshal([]byte(guest.MustKrpingctl(t, "stat", "--json")), &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Problems) > 0 {
@@ -261,65 +230,7 @@ func TestStat(t *testing.T) {
 	if len(s.Devices) != 1 || s.Devices[0].Name != "rxe0" || s.Devices[0].Counters["sent_pkts"] == 0 {
 		t.Errorf("RDMA devices: %+v", s.Devices)
 	}
-	if out := must(t, "stat"); !strings.Contains(out, "vol0") || !strings.Contains(out, "sent_pkts=") {
+	if out := guest.MustKrpingctl(t, "stat"); !strings.Contains(out, "vol0") || !strings.Contains(out, "sent_pkts=") {
 		t.Errorf("stat:\n%s", out)
-	}
-}
-
-// Each write of a named process is seen, with its name, place and size.
-func TestTrace(t *testing.T) {
-	dev, _ := attach(t, 9905)
-	trace := exec.Command(guest.Binary(t, "krpingctl"), "trace", dev, "--json", "--for", "12s")
-	var stdout, stderr output.Buffer
-	trace.Stdout, trace.Stderr = &stdout, &stderr
-	if err := trace.Start(); err != nil {
-		t.Fatal(err)
-	}
-	guest.Eventually(t, 20*time.Second, "it traces", func() bool { return strings.Contains(stderr.String(), "tracing") })
-	must(t, "write", dev, "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB", "--direct", "--name", "write_data")
-	must(t, "write", dev, "--size", "4MiB", "--bs", "2MiB", "--offset", "8MiB", "--direct", "--name", "big_writes")
-	if err := trace.Wait(); err != nil {
-		t.Fatalf("trace: %v\n%s", err, stderr.String())
-	}
-	small, big := map[uint64]bool{}, uint64(0)
-	for line := range strings.Lines(stdout.String()) {
-		var b biotrace.Bio
-		if err := json.Unmarshal([]byte(line), &b); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		switch b.Comm {
-		case "write_data":
-			small[b.Sector] = true
-			if b.Op != "WRITE" || b.Bytes != 4096 || "/dev/"+b.Device != dev || b.Status != 0 || b.Queue <= 0 || b.Total <= b.Queue || b.Total > 10*time.Second {
-				t.Errorf("bio %+v", b)
-			}
-		case "big_writes":
-			big += uint64(b.Bytes)
-			if b.Queue <= 0 || b.Total <= b.Queue {
-				t.Errorf("bio %+v", b)
-			}
-		}
-	}
-	if len(small) != 256 || !small[2048] || !small[2048+255*8] {
-		t.Errorf("%d of 256 writes of 4 KiB were seen", len(small))
-	}
-	if big != 4<<20 {
-		t.Errorf("%d bytes of big writes were seen, want %d", big, 4<<20)
-	}
-	if strings.Contains(stderr.String(), "lost") {
-		t.Errorf("events were lost: %s", stderr.String())
-	}
-}
-
-func TestTraceSummaryOfAnyDevice(t *testing.T) {
-	guest.Run(t, "modprobe", "brd", "rd_nr=1", "rd_size=65536")
-	defer guest.Run(t, "rmmod", "brd")
-	done := make(chan result, 1)
-	go func() { done <- krpingctl(t, "trace", "/dev/ram0", "--summary", "--for", "6s") }()
-	time.Sleep(4 * time.Second)
-	must(t, "write", "/dev/ram0", "--size", "1MiB", "--bs", "64KiB", "--direct", "--any-device")
-	r := <-done
-	if r.code != 0 || !strings.Contains(r.stdout, "WRITE") || !strings.Contains(r.stdout, " 16 ") || !strings.Contains(r.stdout, "|#") {
-		t.Errorf("exit code %d, output:\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }

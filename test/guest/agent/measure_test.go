@@ -54,13 +54,13 @@ func TestMeasure(t *testing.T) {
 	} {
 		args := append([]string{"--addr", addr, "--port", fmt.Sprint(9910 + i), tc.test}, tc.both...)
 		t.Run(strings.Join(args[4:], " "), func(t *testing.T) {
-			done := make(chan result, 1)
-			go func() { done <- krpingctl(t, append([]string{"server"}, args...)...) }()
+			done := make(chan guest.Result, 1)
+			go func() { done <- guest.Krpingctl(t, append([]string{"server"}, args...)...) }()
 			guest.Eventually(t, 20*time.Second, "the server listens", func() bool {
 				return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), fmt.Sprintf(":%d ", 9910+i))
 			})
-			r := report(t, must(t, append([]string{"client", "--count", "300", "--json"}, args...)...))
-			if r.Version != measure.Version || "--"+r.Test != tc.test || r.Device != "rxe0" || r.Operations != 300*uint64(r.Connections) || r.OpsPerSecond <= 0 {
+			r := report(t, guest.MustKrpingctl(t, append([]string{"client", "--count", "300", "--json"}, args...)...))
+			if r.Version != measure.Version || "--"+r.Test != tc.test || r.Device != guest.Device(t) || r.Operations != 300*uint64(r.Connections) || r.OpsPerSecond <= 0 {
 				t.Errorf("%+v", r)
 			}
 			if l := r.Latency; (l != nil) != tc.timed {
@@ -68,8 +68,8 @@ func TestMeasure(t *testing.T) {
 			} else if l != nil && !(l.Count == 300 && 0 < l.Min && l.Min <= l.P50 && l.P50 <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max) {
 				t.Errorf("latency out of order: %+v", *l)
 			}
-			if server := <-done; server.code != 0 {
-				t.Errorf("server: exit code %d\n%s", server.code, server.stderr)
+			if server := <-done; server.Code != 0 {
+				t.Errorf("server: exit code %d\n%s", server.Code, server.Stderr)
 			}
 		})
 	}
@@ -79,7 +79,7 @@ func TestMeasure(t *testing.T) {
 func TestBridgeAnswersKrpingctl(t *testing.T) {
 	guest.StartPingBridge(t, 9930)
 	to := []string{"client", "--addr", guest.Addr(t), "--port", "9930"}
-	run := func(more ...string) string { return must(t, append(to, more...)...) }
+	run := func(more ...string) string { return guest.MustKrpingctl(t, append(to, more...)...) }
 	if out := run("--count", "50", "--size", "9000", "--validate"); !strings.HasPrefix(out, "50 pings of 9000 bytes, all data valid\n") {
 		t.Errorf("pings: %s", out)
 	}
@@ -95,12 +95,12 @@ func TestBridgeAnswersKrpingctl(t *testing.T) {
 	}
 	guest.Run(t, "rping", "-c", "-a", guest.Addr(t), "-p", "9930", "-C", "100", "-S", "4000", "-V")
 	for _, test := range [][]string{{"--wlat"}, {"--bw", "--duplex"}, {"--size", "2MiB"}} {
-		r := krpingctl(t, append(append(to, "--count", "1"), test...)...)
-		if test[0] != "--size" && (r.code != 5 || !strings.Contains(r.stderr, "the server")) {
-			t.Errorf("%v: exit code %d, want 5 and why\n%s", test, r.code, r.stderr)
+		r := guest.Krpingctl(t, append(append(to, "--count", "1"), test...)...)
+		if test[0] != "--size" && (r.Code != 5 || !strings.Contains(r.Stderr, "the server")) {
+			t.Errorf("%v: exit code %d, want 5 and why\n%s", test, r.Code, r.Stderr)
 		}
-		if test[0] == "--size" && r.code != 0 {
-			t.Errorf("the largest ping: exit code %d\n%s", r.code, r.stderr)
+		if test[0] == "--size" && r.Code != 0 {
+			t.Errorf("the largest ping: exit code %d\n%s", r.Code, r.Stderr)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func TestRuntimeSignalsEndNoCommand(t *testing.T) {
 func TestSweep(t *testing.T) {
 	guest.StartPingBridge(t, 9932)
 	dir := filepath.Join(t.TempDir(), "new", "sweep")
-	out := must(t, "sweep", "--addr", guest.Addr(t), "--port", "9932", "--sizes", "64,4KiB", "--threads", "1,2", "--connections", "1,4", "--duration", "300ms", "--out", dir)
+	out := guest.MustKrpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9932", "--sizes", "64,4KiB", "--threads", "1,2", "--connections", "1,4", "--duration", "300ms", "--out", dir)
 	if n := strings.Count(out, " bw "); n != 8 {
 		t.Errorf("the table has %d points, want 8:\n%s", n, out)
 	}
@@ -183,10 +183,10 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
 	}
-	if r := krpingctl(t, "sweep", "--addr", guest.Addr(t), "--threads", "1001"); r.code != 2 || !strings.Contains(r.stderr, "1000 connections") {
-		t.Errorf("1001 threads: exit code %d\n%s", r.code, r.stderr)
+	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--threads", "1001"); r.Code != 2 || !strings.Contains(r.Stderr, "1000 connections") {
+		t.Errorf("1001 threads: exit code %d\n%s", r.Code, r.Stderr)
 	}
-	if r := krpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9", "--duration", "200ms", "--out", dir); r.code != 5 {
-		t.Errorf("nobody there: exit code %d, want 5\n%s", r.code, r.stderr)
+	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9", "--duration", "200ms", "--out", dir); r.Code != 5 {
+		t.Errorf("nobody there: exit code %d, want 5\n%s", r.Code, r.Stderr)
 	}
 }

@@ -149,7 +149,7 @@ func TestSeveralVolumes(t *testing.T) {
 
 func TestAttachAndStopManyTimes(t *testing.T) {
 	guest.StartBridge(t, 9807, guest.StorePath(t), "16MiB")
-	before := guest.Run(t, "rdma", "resource", "show", "rxe0")
+	before := guest.Run(t, "rdma", "resource", "show", guest.Device(t))
 	for range 30 {
 		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", guest.Limit); err != nil {
 			t.Fatal(err)
@@ -159,7 +159,7 @@ func TestAttachAndStopManyTimes(t *testing.T) {
 		}
 	}
 	guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return guest.Run(t, "rdma", "resource", "show", "rxe0") == before
+		return guest.Run(t, "rdma", "resource", "show", guest.Device(t)) == before
 	})
 }
 

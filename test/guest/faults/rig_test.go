@@ -26,10 +26,11 @@ const (
 	resumeLimit = 3 * time.Second
 	noticeLimit = 5 * time.Second
 	stopLimit   = 2 * time.Second
-	slow        = 1500 * time.Millisecond
 
 	patience = 90 * time.Second // for what may wait for a time-out of the fabric
 )
+
+var slow = guest.Slow(1500 * time.Millisecond)
 
 // rig is a bridge with a volume in a file, its block device, and a log of the writes to it.
 type rig struct {

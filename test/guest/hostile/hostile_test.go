@@ -72,7 +72,7 @@ type ending struct {
 func write(format string, args ...any) writer {
 	w := writer{make(chan ending, 1)}
 	go func() {
-		err := guest.Command(fmt.Sprintf(format, args...), 30*time.Second)
+		err := guest.Command(fmt.Sprintf(format, args...), guest.Slow(30*time.Second))
 		w.ended <- ending{err, time.Now()}
 	}()
 	return w
@@ -89,7 +89,7 @@ func (w writer) end(t *testing.T) error {
 	t.Helper()
 	last := time.Now()
 	end := <-w.ended
-	if after := end.at.Sub(last); after > timeout+time.Second {
+	if after := end.at.Sub(last); after > timeout+guest.Slow(time.Second) {
 		t.Errorf("the command ended after %v, more than its time-out and a second", after)
 	}
 	return end.err

@@ -77,8 +77,8 @@ func TestStatistics(t *testing.T) {
 		}
 		return server != "" && len(guest.Threads(t)) == 2
 	})
-	if !strings.Contains(server, "-rxe0 ") {
-		t.Errorf("server's line %q does not name rxe0", server)
+	if !strings.Contains(server, "-"+guest.Device(t)+" ") {
+		t.Errorf("server's line %q does not name the device", server)
 	}
 	if err := <-client; !errors.Is(err, unix.EINTR) {
 		t.Errorf("endless client that got a signal: %v, want EINTR", err)
@@ -144,7 +144,7 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(err, unix.EINVAL) {
 		t.Errorf("size beyond the device: %v, want EINVAL", err)
 	}
-	if log := guest.Run(t, "dmesg"); !strings.Contains(log, "rxe0 allows 512") {
+	if log := guest.Run(t, "dmesg"); !strings.Contains(log, guest.Device(t)+" allows 512") {
 		t.Error("the kernel log does not name the device's limit")
 	}
 	go func() { _ = guest.Command("client,addr="+addr+",port=9990,count=1", guest.Limit) }()
@@ -185,7 +185,7 @@ func TestServerRefusesOversizedPing(t *testing.T) {
 func TestKilledWriter(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
-	resources := guest.Run(t, "rdma", "resource", "show", "rxe0")
+	resources := guest.Run(t, "rdma", "resource", "show", guest.Device(t))
 	write := func(command string) *exec.Cmd {
 		return guest.Start(t, "sh", "-c", "echo "+command+" > /proc/krping")
 	}
@@ -217,7 +217,7 @@ func TestKilledWriter(t *testing.T) {
 	})
 	guest.NoThreads(t)
 	guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return guest.Run(t, "rdma", "resource", "show", "rxe0") == resources
+		return guest.Run(t, "rdma", "resource", "show", guest.Device(t)) == resources
 	})
 }
 

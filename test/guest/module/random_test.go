@@ -21,14 +21,14 @@ var documented = []error{
 	nil, unix.EINVAL, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.ECONNREFUSED, unix.EHOSTUNREACH,
 	unix.ENETUNREACH, unix.ETIMEDOUT, unix.ECONNRESET, unix.EPROTO, unix.EBADMSG, unix.ENOENT,
 	unix.EEXIST, unix.EBUSY, unix.ENODEV, unix.EINTR, unix.ENOMEM, unix.EAGAIN, unix.ESTALE,
-	unix.EPROTONOSUPPORT, unix.EOPNOTSUPP,
+	unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.ENOKEY, unix.EKEYREJECTED,
 }
 
 var pieces = []string{
 	"client", "server", "stop", "addr=", "addr6=", "port=", "count=", "size=", "verbose", "validate",
 	"timeout=", "block=", "queues=", "depth=", "force", ",", ",,", "=", "-", "0", "1", "9999", "65536",
 	"4294967295", "4294967296", "18446744073709551616", "127.0.0.1", "192.168.77.1", "::1", "fd77::1",
-	"fe80::1%eth0", "%", "vol0", "..", "\n", " ", "\x00", "\xff", "A", "tx-depth=", "%s%n%x",
+	"fe80::1%eth0", "%", "key=", "krping:k", "allow=", "/", "vol0", "..", "\n", " ", "\x00", "\xff", "A", "tx-depth=", "%s%n%x",
 }
 
 func randomCommand(rnd *rand.Rand) string {

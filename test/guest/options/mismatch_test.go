@@ -90,7 +90,7 @@ func refused(t *testing.T, fs proc.FS, m mismatch) string {
 	if err := <-done; !errors.Is(err, unix.EPROTO) {
 		t.Errorf("server: %v, want EPROTO", err)
 	}
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > guest.Slow(3*time.Second) {
 		t.Errorf("they ended after %v", took)
 	}
 	return reasons(err)

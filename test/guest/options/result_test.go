@@ -93,7 +93,7 @@ func TestResults(t *testing.T) {
 
 	r, line := f.measure(t, "rlat,count=500,size=100")
 	if r.Role != proc.Client || r.Test != proc.ReadLatency || r.State != "done" || r.Errno != 0 ||
-		r.Size != 100 || r.Count != 500 || r.Device != "rxe0" || r.Peer != guest.Addr(t)+":9982" {
+		r.Size != 100 || r.Count != 500 || r.Device != guest.Device(t) || r.Peer != guest.Addr(t)+":9982" {
 		t.Errorf("the result is of another command: %s", line)
 	}
 	if r.Ops != 500 || r.Timed != 500 {

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,7 +100,7 @@ func (r *rig) await(what string, condition func() bool) {
 		}
 		if time.Now().After(deadline) {
 			r.row.Hung++
-			r.T.Fatalf("not within %v: %s\n%sbridge: %s\nclient: %s\ntarget: %s", patience, what, r.session(), r.bridgeLog(), r.Blocked(r.client), r.Blocked(r.target()))
+			r.T.Fatalf("not within %v: %s\n%sbridge: %s\nclient: %s\ntarget: %s", patience, what, r.session(), r.bridgeLog(), r.client.Blocked(), r.target().Blocked())
 		}
 	}
 }
@@ -169,7 +170,7 @@ func (r *rig) suffer(f fault) {
 	case <-writer.Done():
 	case <-time.After(patience):
 		r.row.Hung++
-		r.T.Fatalf("%s: the writer does not end%s", f.name, r.Blocked(r.client))
+		r.T.Fatalf("%s: the writer does not end%s", f.name, r.client.Blocked())
 	}
 	if err := writer.Wait(r.T.Context()); err != nil {
 		r.T.Fatalf("%s: the writer: %v\n%s%s", f.name, err, r.out.String(), r.session())
@@ -220,6 +221,29 @@ func cablePulled(vm int, d time.Duration) func(r *rig) {
 	}
 }
 
+// suspended is longer than any time-out between the hosts.
+func suspended(vm int, d time.Duration) func(r *rig) {
+	return func(r *rig) {
+		if err := r.Lab.VM(vm).Suspend(); err != nil {
+			r.T.Fatal(err)
+		}
+		time.Sleep(d)
+		if err := r.Lab.VM(vm).Resume(); err != nil {
+			r.T.Fatal(err)
+		}
+	}
+}
+
+// clocksJump moves what both hosts take for the time of day.
+func clocksJump(r *rig) {
+	for _, by := range []string{"+1 day", "-2 days", "+1 day"} {
+		for i := range 2 {
+			r.Sh(r.Lab.VM(i), "date -s \"$(date -d '"+by+"')\"")
+		}
+		r.progress(5)
+	}
+}
+
 // A fault and how long it may take after it until I/O goes on. Soft-RoCE's connections may hang in
 // a bad network until its very end, and are silent then: that has to be noticed first.
 type fault struct {
@@ -242,6 +266,13 @@ var recoverable = []fault{
 	}, resumeLimit},
 }
 
+// What takes long is tried on one kernel only.
+var long = []fault{
+	{"client's host suspended for 15 s", suspended(0, 15*time.Second), noticeLimit + resumeLimit},
+	{"target's host suspended for 15 s", suspended(1, 15*time.Second), resumeLimit},
+	{"clocks of both jump by days", clocksJump, resumeLimit},
+}
+
 // The writer sees no error, and the store holds what was acknowledged.
 func TestRecovery(t *testing.T) {
 	// Soft-RoCE of 6.12 has a warning for a response that it did not expect, which loss and
@@ -259,12 +290,16 @@ func TestRecovery(t *testing.T) {
 	t.Cleanup(func() { fmt.Print(table.String()) })
 	r.startBridge()
 	r.Sh(r.client, "krpingctl client --addr "+r.target().Addr()+" --block vol0")
-	times := make([]int, len(recoverable))
+	faults := recoverable
+	if !testing.Short() {
+		faults = slices.Concat(recoverable, long)
+	}
+	times := make([]int, len(faults))
 	for i := range times {
 		times[i] = 1
 	}
 	soak.Plan(t, r.rnd, times, func(i int) {
-		f := recoverable[i]
+		f := faults[i]
 		r.row = table.Row(f.name)
 		r.suffer(f)
 	})

@@ -13,13 +13,13 @@ import (
 // RemoveDevice takes the RDMA device away.
 func RemoveDevice(t testing.TB) {
 	t.Helper()
-	Run(t, "rdma", "link", "delete", "rxe0")
+	Run(t, "rdma", "link", "delete", Device(t))
 }
 
 // AddDevice makes the RDMA device again.
 func AddDevice(t testing.TB) {
 	t.Helper()
-	Run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+	Run(t, "rdma", "link", "add", Device(t), "type", strings.TrimSuffix(Device(t), "0"), "netdev", "eth0")
 }
 
 // RemoveDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
@@ -37,6 +37,6 @@ func (b *Bridge) RemoveDevice(t testing.TB) {
 func NoResources(t testing.TB) {
 	t.Helper()
 	Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return strings.Contains(Run(t, "rdma", "resource", "show", "rxe0"), " qp 1 cm_id 0 mr 0 ")
+		return strings.Contains(Run(t, "rdma", "resource", "show", Device(t)), " qp 1 cm_id 0 mr 0 ")
 	})
 }

@@ -7,6 +7,7 @@ package guest
 import (
 	"os/exec"
 	"testing"
+	"time"
 
 	"krping/test/internal/output"
 )
@@ -49,10 +50,21 @@ func StartWriting(t testing.TB, dev, seconds string) *Load {
 		"--time_based", "--runtime="+seconds, "--verify_backlog=64")
 }
 
+// loadLimit is longer than any load runs.
+const loadLimit = 3 * time.Minute
+
+// wait returns how fio ended; one that does not has the test fail.
+func (l *Load) wait() error {
+	l.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- l.cmd.Wait() }()
+	return Within(l.t, loadLimit, "fio ends", ended)
+}
+
 // Succeeds fails if an I/O failed, and returns what fio printed.
 func (l *Load) Succeeds() string {
 	l.t.Helper()
-	if err := l.cmd.Wait(); err != nil {
+	if err := l.wait(); err != nil {
 		l.t.Fatalf("fio: %v\n%s", err, l.out.String())
 	}
 	return l.out.String()
@@ -61,7 +73,7 @@ func (l *Load) Succeeds() string {
 // Fails waits for the end of a load whose device is gone.
 func (l *Load) Fails() {
 	l.t.Helper()
-	if err := l.cmd.Wait(); err == nil {
+	if err := l.wait(); err == nil {
 		l.t.Error("fio succeeded on a device that was removed")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,17 @@ func Binary(t testing.TB, name string) string {
 
 // Module returns the path of rdma_krping.ko for the running kernel.
 func Module(t testing.TB) string { return env(t, "KRPING_KMOD") }
+
+// Device returns the name of the guest's RDMA device, which is that of its driver with a 0.
+func Device(t testing.TB) string { return env(t, "KRPING_DEVICE") }
+
+// Slow stretches a limit on a kernel that is slow because it looks for mistakes.
+func Slow(limit time.Duration) time.Duration {
+	if factor, err := strconv.Atoi(os.Getenv("KRPING_SLOW")); err == nil && factor > 1 {
+		return limit * time.Duration(factor)
+	}
+	return limit
+}
 
 func env(t testing.TB, name string) string {
 	t.Helper()
@@ -129,9 +141,9 @@ func Run(t testing.TB, argv ...string) string {
 	return out
 }
 
-// TryRun runs a program to its end, at most two minutes, and returns its output.
+// TryRun runs a program to its end, at most two minutes (Slow), and returns its output.
 func TryRun(argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), Slow(2*time.Minute))
 	defer cancel()
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
@@ -140,9 +152,10 @@ func TryRun(argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// Eventually polls until the condition holds; after limit the test fails.
+// Eventually polls until the condition holds; after limit (Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
+	limit = Slow(limit)
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
 		if condition() {
 			return
@@ -152,9 +165,10 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 	t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
 }
 
-// Within returns what is delivered; after limit the test fails.
+// Within returns what is delivered; after limit (Slow) the test fails.
 func Within[T any](t testing.TB, limit time.Duration, what string, delivered <-chan T) (value T) {
 	t.Helper()
+	limit = Slow(limit)
 	select {
 	case value = <-delivered:
 	case <-time.After(limit):
@@ -187,7 +201,7 @@ func BlockedTasks() string {
 func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 
 // Limit is how long a command of a test may take.
-const Limit = time.Minute
+var Limit = Slow(time.Minute)
 
 func listeners(t testing.TB) int {
 	n := 0
@@ -209,7 +223,7 @@ func StartServer(t testing.TB, command string) <-chan error {
 	Eventually(t, 20*time.Second, "the server listens", func() bool {
 		return listeners(t) > before || len(done) > 0
 	})
-	time.Sleep(50 * time.Millisecond) // it is listed just before it listens
+	time.Sleep(Slow(50 * time.Millisecond)) // it is listed just before it listens
 	return done
 }
 

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package hosts is what the suites share that run here and boot two VMs.
+// Package hosts is what the suites share that run here and boot VMs.
 package hosts
 
 import (
@@ -15,7 +15,7 @@ import (
 	"krping/test/lab"
 )
 
-// Hosts are two VMs with the module loaded.
+// Hosts are VMs, two of them or one, with the module loaded.
 type Hosts struct {
 	T   *testing.T
 	Lab *lab.Lab
@@ -25,12 +25,23 @@ type Hosts struct {
 // the expected strings.
 func Boot(t *testing.T, expected ...string) *Hosts {
 	t.Helper()
+	return boot(t, 2, expected)
+}
+
+// BootOne boots one VM only, which is both ends.
+func BootOne(t *testing.T, expected ...string) *Hosts {
+	t.Helper()
+	return boot(t, 1, expected)
+}
+
+func boot(t *testing.T, vms int, expected []string) *Hosts {
+	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
 		t.Fatal("KERNEL is not set: 6.1 or 6.12")
 	}
 	out := filepath.Join(lab.Build(), "logs", kernel, t.Name())
-	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: 2, Out: out})
+	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: vms, Out: out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +109,4 @@ func (h *Hosts) Restart() *lab.VM {
 		h.T.Fatal(err)
 	}
 	return h.Lab.VM(1)
-}
-
-// Blocked returns the kernel stacks of the VM's tasks that sleep uninterruptibly.
-func (h *Hosts) Blocked(vm *lab.VM) string {
-	out, err := h.Try(vm, `for f in $(grep -ls '^State:.D' /proc/[0-9]*/task/*/status); do echo; cat ${f%status}comm ${f%status}stack; done`)
-	if err != nil {
-		out += err.Error()
-	}
-	return out
 }

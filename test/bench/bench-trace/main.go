@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Bench-trace measures what tracing costs the I/O of a krping device, beside bpftrace's
+// biosnoop, in the same two virtual machines in one run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/bench"
+	"krping/test/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench-trace:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	b := bench.Trace{Log: os.Stderr, FIO: bench.FIO{Engine: "io_uring", Batch: 1}}
+	flags := flag.NewFlagSet("bench-trace", flag.ContinueOnError)
+	kernel := flags.String("kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	cpus := flags.Int("cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM")
+	flags.IntVar(&b.Rounds, "rounds", 5, "pairs of measurements, with and without, of each tracer")
+	flags.DurationVar(&b.FIO.Runtime, "runtime", 5*time.Second, "`time` of one measurement")
+	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before it that is not counted")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if b.Rounds < 1 || *cpus < 1 || b.FIO.Runtime < time.Second || b.FIO.Ramp < 0 || flags.NArg() > 0 {
+		return errors.New("give --rounds and --cpus of 1 or more, --runtime of 1s or more, and no arguments")
+	}
+	for _, j := range bench.AllJobs() {
+		if j.Name == "4k-randread-qd32" || j.Name == "4k-randwrite-qd32" {
+			b.Jobs = append(b.Jobs, j)
+		}
+	}
+	if b.Lab, err = lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2, Memory: 2560, CPUs: *cpus}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Lab.Close()) }()
+	if err := b.Lab.LoadModule(ctx); err != nil {
+		return err
+	}
+	rows, err := b.Run(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("kernel %s, %d rounds, medians\n\n", *kernel, b.Rounds)
+	if err := bench.WriteTraceTable(os.Stdout, rows); err != nil {
+		return err
+	}
+	if complaints := b.Lab.Complaints(); complaints != "" {
+		return errors.New(complaints)
+	}
+	for _, row := range rows {
+		if row.Missed() {
+			err = errors.Join(err, fmt.Errorf("%s, %s: %.2f of the IOPS without, at least %.2f is the goal%s", row.Job, row.Tracer, row.Ratio, bench.LeastTraced, row.Failure))
+		}
+	}
+	return err
+}

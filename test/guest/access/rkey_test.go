@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package access
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krping/bridge/access"
+	"krping/bridge/store"
+	bridge "krping/bridge/target"
+	"krping/bridge/verbs"
+	"krping/test/guest/internal/guest"
+)
+
+// snoop is a target that uses what clients lend it longer than it may.
+type snoop struct {
+	t      *testing.T
+	target *bridge.Target
+
+	mu    sync.Mutex
+	uses  func(c *snoopConn, r bridge.Remote) // what is done with a key when it was given back, once
+	keys  [][]uint32                          // of the commands, by connection
+	tries chan error                          // what became of such a use
+}
+
+// snoopConn is a connection of it.
+type snoopConn struct {
+	*verbs.Conn
+	s     *snoop
+	index int
+	lent  map[uint32]uint64 // addresses by key, under s.mu
+}
+
+func (c *snoopConn) Read(p []byte, from bridge.Remote) error {
+	c.s.mu.Lock()
+	c.lent[from.Rkey] = from.Addr
+	c.s.keys[c.index] = append(c.s.keys[c.index], from.Rkey)
+	c.s.mu.Unlock()
+	return c.Conn.Read(p, from)
+}
+
+// Send gives the key of a WRITE back, behind which it is worth nothing.
+func (c *snoopConn) Send(msg []byte, invalidate uint32) error {
+	err := c.Conn.Send(msg, invalidate)
+	c.s.mu.Lock()
+	addr, lent := c.lent[invalidate]
+	use := c.s.uses
+	if lent && use != nil {
+		c.s.uses = nil
+	}
+	c.s.mu.Unlock()
+	if lent && use != nil && err == nil {
+		use(c, bridge.Remote{Addr: addr, Rkey: invalidate})
+	}
+	return err
+}
+
+// read uses the key once more.
+func (c *snoopConn) read(r bridge.Remote) {
+	data, err := c.Buffer(4096)
+	if err == nil {
+		err = c.Conn.Read(data, r)
+		c.Free(data)
+	}
+	c.s.tries <- err
+}
+
+func (c *snoopConn) write(r bridge.Remote) {
+	data, err := c.Buffer(4096)
+	if err == nil {
+		err = c.Conn.Write(data, r)
+		c.Free(data)
+	}
+	c.s.tries <- err
+}
+
+// startSnoop serves vol0 on the port until the end of the test.
+func startSnoop(t *testing.T, port int) *snoop {
+	t.Helper()
+	memory, err := store.Open("mem:", size, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tg, err := bridge.New(zerolog.Nop(), nil, &bridge.Volume{Name: "vol0", Store: memory, BlockSize: 512, Key: access.Key(secret)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &snoop{t: t, target: tg, tries: make(chan error, 8)}
+	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			request, err := l.Accept()
+			if err != nil {
+				return
+			}
+			clients.Go(func() { s.serve(request) })
+		}
+	}()
+	t.Cleanup(func() {
+		l.StopAccepting()
+		<-ended
+		_ = tg.Close()
+		clients.Wait()
+		l.Close()
+	})
+	return s
+}
+
+func (s *snoop) serve(request *verbs.Request) {
+	session, err := s.target.Admit(request.Private, request.Addr())
+	if err != nil {
+		var refusal interface{ Append([]byte) []byte }
+		if errors.As(err, &refusal) {
+			request.Reject(refusal.Append(nil))
+		}
+		return
+	}
+	conn, err := request.Accept(session.Private, verbs.Config{Receives: int(session.Welcome.Depth) + 1, MaxMessage: bridge.MaxMessage, Buffers: 8, MaxData: bridge.MaxData})
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	c := &snoopConn{Conn: conn, s: s, index: len(s.keys), lent: map[uint32]uint64{}}
+	s.keys = append(s.keys, nil)
+	s.mu.Unlock()
+	s.target.Serve(s.t.Context(), session, c)
+	conn.Release()
+}
+
+// next has the next key that is given back used, and returns what became of it.
+func (s *snoop) next(use func(c *snoopConn, r bridge.Remote), dev string) error {
+	s.t.Helper()
+	s.mu.Lock()
+	s.uses = use
+	s.mu.Unlock()
+	guest.MustKrpingctl(s.t, "write", dev, "--size", "256KiB", "--bs", "64KiB", "--direct")
+	return guest.Within(s.t, 30*time.Second, "a key is used", s.tries)
+}
+
+// denied checks that the client's device refused an operation.
+func denied(t *testing.T, what string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "remote access error") {
+		t.Errorf("%s: %v, want a remote access error", what, err)
+	}
+}
+
+// A key opens the memory of one command: behind its response it is worth nothing, neither there
+// nor on another connection; and the next command has another.
+func TestKeysAreForOneCommand(t *testing.T) {
+	leavesNothing(t)
+	port := nextPort()
+	s := startSnoop(t, port)
+	dev := attach(t, port, "--key-file", keyFile(t, secret), "--queues", "1")
+	guest.MustKrpingctl(t, "write", dev, "--size", "2MiB", "--bs", "64KiB", "--direct")
+	s.mu.Lock()
+	keys := slices.Clone(s.keys[0])
+	s.mu.Unlock()
+	if len(keys) < 32 {
+		t.Fatalf("%d keys of 32 writes", len(keys))
+	}
+	slices.Sort(keys)
+	if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) {
+		t.Errorf("%d keys for %d commands", n, len(keys))
+	}
+
+	var old bridge.Remote
+	for name, use := range map[string]func(c *snoopConn, r bridge.Remote){
+		"an RDMA READ":  func(c *snoopConn, r bridge.Remote) { old = r; c.read(r) },
+		"an RDMA WRITE": func(c *snoopConn, r bridge.Remote) { c.write(r) },
+	} {
+		denied(t, name+" behind the response", s.next(use, dev))
+		guest.SessionBecomes(t, "live")
+	}
+	denied(t, "a key of another connection", s.next(func(c *snoopConn, _ bridge.Remote) { c.read(old) }, dev))
+	guest.SessionBecomes(t, "live")
+	guest.MustKrpingctl(t, "verify", dev)
+}

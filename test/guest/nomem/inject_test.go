@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package nomem has allocations of the module fail, one by one and at random: nothing may crash,
+// leak, or lose a write that was acknowledged. It needs the debug kernel, which looks for that.
+package nomem
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// injectors of the kernel, and what each lets pass unless it is told not to.
+var injectors = map[string][]string{
+	"failslab":        {"ignore-gfp-wait"},
+	"fail_page_alloc": {"ignore-gfp-wait", "ignore-gfp-highmem"},
+}
+
+func set(t *testing.T, injector, attribute, value string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join("/sys/kernel/debug", injector, attribute), []byte(value), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setUp has every allocation be one that may fail, and none fail yet, until the end of the test.
+func setUp(t *testing.T) {
+	t.Helper()
+	for injector, exceptions := range injectors {
+		for _, exception := range exceptions {
+			set(t, injector, exception, "N")
+		}
+		set(t, injector, "verbose", "0")
+		set(t, injector, "probability", "0")
+		set(t, injector, "times", "-1")
+	}
+	set(t, "fail_page_alloc", "min-order", "0")
+	t.Cleanup(func() { stop(t) })
+}
+
+// stop has nothing fail any more.
+func stop(t *testing.T) {
+	t.Helper()
+	for injector := range injectors {
+		set(t, injector, "probability", "0")
+	}
+}
+
+// Frames between an allocation and whoever asked for it: an allocation of the RDMA core for the
+// module is the module's, too, and one that a driver makes for the core.
+const depth = "12"
+
+// failOurs has so many percent of the allocations fail that are made for the module, whatever
+// thread or interrupt makes them.
+func failOurs(t *testing.T, percent int) {
+	t.Helper()
+	from, to := module(t)
+	for injector := range injectors {
+		set(t, injector, "stacktrace-depth", depth)
+		set(t, injector, "require-start", fmt.Sprintf("%#x", from))
+		set(t, injector, "require-end", fmt.Sprintf("%#x", to))
+		set(t, injector, "probability", strconv.Itoa(percent))
+	}
+}
+
+// module returns where the module lies in memory.
+func module(t *testing.T) (from, to uint64) {
+	t.Helper()
+	f, err := os.Open("/proc/modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if fields[0] != "rdma_krping" {
+			continue
+		}
+		size, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := strconv.ParseUint(fields[5], 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from, from + size
+	}
+	t.Fatal("the module is not loaded")
+	return 0, 0
+}
+
+// failNth has the nth allocation of this thread fail that do makes, in one system call. It
+// returns how many fewer than n there were: 0 if the nth was made.
+func failNth(t *testing.T, n int, do func() error) (missing int, result error) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	nth, err := unix.Open("/proc/thread-self/fail-nth", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(nth)
+	// The runtime's signals would end the command.
+	var all, before unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^uint64(0)
+	}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &all, &before); err != nil {
+		t.Fatal(err)
+	}
+	left := make([]byte, 16)
+	if _, err := unix.Pwrite(nth, []byte(strconv.Itoa(n)), 0); err != nil {
+		t.Fatal(err)
+	}
+	result = do()
+	length, err := unix.Pread(nth, left, 0)
+	_, _ = unix.Pwrite(nth, []byte("0"), 0)
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing, err = strconv.Atoi(strings.TrimSpace(string(left[:length])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return missing, result
+}
+
+// failNthOf is failNth of a command that is written to /proc/krping. It returns its errno, and
+// whether there was an nth allocation.
+func failNthOf(t *testing.T, n int, command string) (failed bool, result error) {
+	t.Helper()
+	krping, err := unix.Open("/proc/krping", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(krping)
+	data := []byte(command)
+	missing, err := failNth(t, n, func() error {
+		_, err := unix.Write(krping, data)
+		return err
+	})
+	return missing == 0, err
+}
+
+// sweep calls do with n of failNthOf, until do returns that there were less than n allocations. The
+// first ones are tried one by one, of the rest some: a queue has the same many times.
+func sweep(t *testing.T, do func(n int) (failed bool)) {
+	t.Helper()
+	n, tried := 1, 0
+	for do(n) {
+		tried++
+		n += 1 + n/sparse(t)
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d of %d allocations failed once", tried, n)
+}
+
+// sparse is the number of allocations up to which all are tried, and then ever fewer.
+func sparse(t *testing.T) int {
+	if testing.Short() {
+		return 20
+	}
+	return 60
+}
+
+// nothingLeft fails if a command that failed has left a session.
+func nothingLeft(t *testing.T, n int, err error) {
+	t.Helper()
+	if guest.Session(t, "vol0") != nil {
+		t.Errorf("allocation %d failed: %v, and the session is there", n, err)
+	}
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package nomem
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/acklog"
+)
+
+const port = 9950
+
+// attach is small, so that there are not the same allocations again and again.
+func attach(t *testing.T, more string) string {
+	t.Helper()
+	return fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=1,depth=2,timeout=60%s", guest.Addr(t), port, more)
+}
+
+// A client that cannot get memory while it starts fails, with nothing left, or does without.
+func TestAttach(t *testing.T) {
+	for _, mode := range []string{"", ",mode=tap,backing=ram:4M", ",mode=mirror,backing=ram:4M"} {
+		t.Run(mode, func(t *testing.T) {
+			setUp(t)
+			guest.StartBridge(t, port, guest.StorePath(t), "4MiB")
+			sweep(t, func(n int) bool {
+				failed, err := failNthOf(t, n, attach(t, mode))
+				if err != nil {
+					nothingLeft(t, n, err)
+					return failed
+				}
+				if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+					t.Errorf("allocation %d failed, and then the stop: %v", n, err)
+				}
+				return failed
+			})
+		})
+	}
+}
+
+// A stop ends, whatever memory there is.
+func TestStop(t *testing.T) {
+	setUp(t)
+	guest.StartBridge(t, port, guest.StorePath(t), "4MiB")
+	sweep(t, func(n int) bool {
+		guest.Attach(t, port, ",queues=1,depth=2")
+		failed, err := failNthOf(t, n, "stop,block=vol0")
+		if err != nil {
+			if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+				t.Errorf("allocation %d failed, and then the second stop: %v", n, err)
+			}
+		}
+		nothingLeft(t, n, err)
+		return failed
+	})
+}
+
+// A volume that the kernel is to serve, and the stop of it.
+func TestServe(t *testing.T) {
+	setUp(t)
+	serve := fmt.Sprintf("server,addr=%s,port=%d,block=vol0,backing=ram:1M", guest.Addr(t), port)
+	for _, test := range []string{"serve", "stop"} {
+		t.Run(test, func(t *testing.T) {
+			sweep(t, func(n int) bool {
+				begin, end := n, 1<<20
+				if test == "stop" {
+					begin, end = end, begin
+				}
+				failed, err := failNthOf(t, begin, serve)
+				if err != nil {
+					if guest.Volume(t, "vol0") != nil {
+						t.Errorf("allocation %d failed: %v, and the volume is there", n, err)
+					}
+					return failed
+				}
+				failedToo, err := failNthOf(t, end, "stop,target,block=vol0")
+				if err == nil {
+					return failed || failedToo
+				}
+				if err := guest.Command("stop,target,block=vol0", guest.Limit); err != nil {
+					t.Errorf("allocation %d failed, and then the second stop: %v", n, err)
+				}
+				return failed || failedToo
+			})
+		})
+	}
+}
+
+// Pings and measurements of a client.
+func TestPing(t *testing.T) {
+	for _, test := range []string{"validate", "rlat", "bw,txdepth=4"} {
+		t.Run(test, func(t *testing.T) {
+			setUp(t)
+			sweep(t, func(n int) bool {
+				server := guest.StartServer(t, fmt.Sprintf("server,addr=%s,port=%d,size=8192,timeout=2,%s", guest.Addr(t), port, test))
+				failed, err := failNthOf(t, n, fmt.Sprintf("client,addr=%s,port=%d,count=3,size=8192,timeout=2,%s", guest.Addr(t), port, test))
+				if err != nil && !failed {
+					t.Errorf("nothing failed, and yet: %v", err)
+				}
+				if err != nil { // the server may wait for its client still
+					_ = guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=1,size=8192,timeout=2,%s", guest.Addr(t), port, test), guest.Limit)
+				}
+				<-server
+				guest.NoThreads(t)
+				return failed
+			})
+		})
+	}
+}
+
+// target is who serves the volume of a load.
+type target struct {
+	name  string
+	start func(t *testing.T, store string) (kill func())
+}
+
+var targets = []target{
+	{"bridge", func(t *testing.T, store string) func() {
+		return guest.StartBridge(t, port, store, "16MiB").Kill
+	}},
+	{"kernel", func(t *testing.T, store string) func() {
+		disk := loopOf(t, store)
+		serve := fmt.Sprintf("server,addr=%s,port=%d,block=vol0,backing=%s", guest.Addr(t), port, disk)
+		insist(t, serve)
+		return func() {
+			insist(t, "stop,target,block=vol0")
+			guest.Run(t, "losetup", "-d", disk)
+		}
+	}},
+}
+
+// insist gives a command until there is memory for it.
+func insist(t *testing.T, command string) {
+	t.Helper()
+	guest.Eventually(t, 20*time.Second, command, func() bool {
+		err := guest.Command(command, guest.Limit)
+		if err != nil && !errors.Is(err, unix.ENOMEM) {
+			t.Fatalf("%s: %v", command, err)
+		}
+		return err == nil
+	})
+}
+
+func loopOf(t *testing.T, store string) string {
+	t.Helper()
+	guest.Run(t, "sh", "-c", "modprobe loop; test -e "+store+" || truncate -s 16M "+store)
+	out := guest.Run(t, "losetup", "-f", "--show", "--direct-io=off", store)
+	return out[:len(out)-1]
+}
+
+const patience = time.Minute
+
+// I/O goes on when there is memory again, and what was acknowledged is there: under allocations
+// that fail at random, with the target taken away and brought back meanwhile.
+func TestLoad(t *testing.T) {
+	for _, target := range targets {
+		t.Run(target.name, func(t *testing.T) {
+			setUp(t)
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			log, err := acklog.NewLog(seed, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			store := guest.StorePath(t)
+			kill := target.start(t, store)
+			dev := guest.Attach(t, port, ",queues=2,depth=16")
+			load := acklog.Load{Path: dev, Limit: guest.Slow(patience), Workers: 4, FsyncOne: 10, ReadOne: 4}
+			run, err := load.Start(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			progress := func(when string) {
+				t.Helper()
+				want := log.Acked() + 20
+				guest.Eventually(t, patience, "I/O goes on "+when, func() bool { return log.Acked() >= want || ended(run) })
+				if ended(run) {
+					_, err := run.Stop()
+					t.Fatalf("the load ended %s: %v; session: %v", when, err, guest.Session(t, "vol0"))
+				}
+			}
+			for _, percent := range []int{1, 5, 20, 60} {
+				progress("before")
+				failOurs(t, percent)
+				time.Sleep(guest.Slow(time.Second) + time.Duration(rnd.Int64N(int64(time.Second))))
+				stop(t)
+				progress(fmt.Sprintf("after %d%% failed", percent))
+
+				failOurs(t, percent) // while it connects again
+				kill()
+				time.Sleep(time.Second)
+				stop(t)
+				kill = target.start(t, store)
+				failOurs(t, percent)
+				time.Sleep(guest.Slow(time.Second))
+				stop(t)
+				progress(fmt.Sprintf("after a loss of the target with %d%% failing", percent))
+				t.Logf("%d%%: %d writes acknowledged, session %v", percent, log.Acked(), guest.Session(t, "vol0"))
+			}
+			if _, err := run.Stop(); err != nil {
+				t.Error(err)
+			}
+			failOurs(t, 20)
+			insist(t, "stop,block=vol0,force")
+			stop(t)
+			kill()
+			report, err := log.CheckStore(store, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := report.Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func ended(run *acklog.Run) bool {
+	select {
+	case <-run.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// A module that cannot get memory while it begins is not loaded, with nothing left of it. Its own
+// allocations are among the last of those of the loading.
+func TestLoadModule(t *testing.T) {
+	setUp(t)
+	guest.NoThreads(t)
+	guest.Run(t, "rmmod", "rdma_krping")
+	t.Cleanup(func() {
+		if _, err := os.Stat("/proc/krping"); err != nil {
+			guest.Run(t, "insmod", guest.Module(t))
+		}
+	})
+	load := func(n int) (missing int, err error) {
+		f, err := os.Open(guest.Module(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		missing, err = failNth(t, n, func() error { return unix.FinitModule(int(f.Fd()), "", 0) })
+		if err == nil {
+			guest.Run(t, "rmmod", "rdma_krping")
+		}
+		return missing, err
+	}
+	const many = 1 << 20
+	missing, err := load(many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for n := many - missing; n > max(0, many-missing-100); n-- {
+		if _, err := load(n); err != nil {
+			refused++
+		}
+	}
+	t.Logf("%d of the last 100 of %d allocations are needed", refused, many-missing)
+	if refused == 0 {
+		t.Error("no allocation that failed kept the module from being loaded")
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package nvme
+
+import (
+	_ "embed"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"krping/agent/nvmet"
+	"krping/test/guest/internal/guest"
+)
+
+// A file as nvmetcli saves it.
+//
+//go:embed testdata/nvmetcli.json
+var saved []byte
+
+func write(t *testing.T, data []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A file of nvmetcli is restored: what is saved then has all that the file has.
+func TestRestore(t *testing.T) {
+	quietly(t)
+	newDisk(t)
+	t.Cleanup(func() { nvme(t, "target", "remove", "--all") })
+	file := write(t, saved)
+	ran := guest.Krpingctl(t, "nvme", "target", "restore", file)
+	if ran.Code != 0 || ran.Stdout != "restored 2 subsystems, 2 ports, 1 host: "+file+"\n" {
+		t.Fatalf("exit code %d, %s%s", ran.Code, ran.Stdout, ran.Stderr)
+	}
+	if lost := strings.Count(ran.Stderr, "left out"); lost != 1 || !strings.Contains(ran.Stderr, "attr_attribute_of_another_kernel") {
+		t.Errorf("left out %d attributes\n%s", lost, ran.Stderr)
+	}
+	var want, got any
+	if err := json.Unmarshal(saved, &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(nvme(t, "target", "save", "-")), &got); err != nil {
+		t.Fatal(err)
+	}
+	has(t, "", got, want)
+
+	fails(t, 1, []string{"subsystem nqn.2024-01.org.example:disk0", "exists already", "--clear"}, "target", "restore", file)
+	nvme(t, "target", "restore", "--clear", file)
+	c, dev := connect(t, "--nqn", nqn, "--trsvcid", "4460", "--hostnqn", "nqn.2024-01.org.example:host1")
+	if d := c.Namespaces[0]; d.NSID != 5 || d.UUID != "b2710bda-8c47-4348-87f1-b71c8c2658bb" || c.Serial != "0123456789abcdef" || c.Model != "Example disk" {
+		t.Errorf("connected: %+v", c)
+	}
+	guest.Fio(t, dev, "--rw=write", "--bs=64k", "--size=1M")
+	nvme(t, "disconnect", "--all")
+	nvme(t, "target", "remove", "--all")
+	clean(t)
+}
+
+// has fails unless everything that is wanted is there, except for the attribute that no kernel
+// has, and for the name that nvmetcli gives to ana_grpid a second time.
+func has(t *testing.T, where string, got, want any) {
+	t.Helper()
+	switch want := want.(type) {
+	case map[string]any:
+		there, _ := got.(map[string]any)
+		for name, value := range want {
+			if name != "attribute_of_another_kernel" && (name != "ana" || !strings.Contains(where, "namespaces")) {
+				has(t, where+"."+name, there[name], value)
+			}
+		}
+	case []any:
+		there, _ := got.([]any)
+		if len(there) != len(want) {
+			t.Errorf("%s: %v, want %v", where, got, want)
+			return
+		}
+		for i := range want {
+			has(t, where, there[i], want[i])
+		}
+	default:
+		if got != want {
+			t.Errorf("%s: %v, want %v", where, got, want)
+		}
+	}
+}
+
+// What cannot be restored leaves what is served as it is, also when that was to be cleared.
+func TestRestoreFails(t *testing.T) {
+	serve(t, "--nqn", "nqn.2024-01.org.example:there", "--null", "16MiB")
+	before := nvmeJSON[[]nvmet.Target](t, "target", "list")
+	file := write(t, saved) // without its disk
+	for _, args := range [][]string{{"target", "restore", file}, {"target", "restore", "--clear", file}} {
+		fails(t, 1, []string{"/dev/nvmetest", "no such device"}, args...)
+	}
+	after := nvmeJSON[[]nvmet.Target](t, "target", "list")
+	if len(after) != 1 || after[0].NQN != before[0].NQN || after[0].Disks[0] != before[0].Disks[0] {
+		t.Errorf("served %+v before, %+v after", before, after)
+	}
+	if ran := guest.Krpingctl(t, "nvme", "target", "restore", write(t, []byte(`{"ports":[{"portid":1,"subsystems":["x"]}]}`))); ran.Code != 2 || !strings.Contains(ran.Stderr, "not among the subsystems") {
+		t.Errorf("a file with a mistake: exit code %d\n%s", ran.Code, ran.Stderr)
+	}
+	nvme(t, "target", "remove", "--all")
+	clean(t)
+}

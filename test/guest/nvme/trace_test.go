@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package nvme
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/biotrace"
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/output"
+)
+
+// trace is a running `krpingctl trace --json`.
+type trace struct {
+	cmd      *exec.Cmd
+	out, err output.Buffer
+}
+
+func startTrace(t *testing.T, dev string) *trace {
+	t.Helper()
+	tr := &trace{cmd: exec.Command(guest.Binary(t, "krpingctl"), "trace", dev, "--json", "--op", "write")}
+	tr.cmd.Stdout, tr.cmd.Stderr = &tr.out, &tr.err
+	if err := tr.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tr.cmd.Process.Kill() })
+	guest.Eventually(t, 30*time.Second, "the trace runs", func() bool { return strings.Contains(tr.err.String(), "tracing") })
+	return tr
+}
+
+// bios returns what was traced, once it is so many.
+func (tr *trace) bios(t *testing.T, n int) (all []biotrace.Bio) {
+	t.Helper()
+	guest.Eventually(t, 20*time.Second, "the bios are traced", func() bool { return strings.Count(tr.out.String(), "\n") >= n })
+	for line := range strings.Lines(tr.out.String()) {
+		var b biotrace.Bio
+		if err := json.Unmarshal([]byte(line), &b); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// end ends it, and returns what it has logged.
+func (tr *trace) end(t *testing.T) string {
+	t.Helper()
+	guest.Signal(t, tr.cmd, unix.SIGINT)
+	_ = tr.cmd.Wait() // an interrupted trace succeeds or not: what it printed counts
+	return tr.err.String()
+}

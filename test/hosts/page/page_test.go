@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package page tests the agent's page in a browser. The samples are those of a session in a VM, as
+// `krpingctl top --json` prints them there; the page is served and looked at here.
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"krping/agent/live"
+	"krping/agent/page"
+	"krping/test/hosts/internal/hosts"
+	"krping/test/lab"
+)
+
+// server serves a page, and after a stop a new one at the same address, as an agent that is
+// restarted.
+type server struct {
+	t       *testing.T
+	address string
+	page    atomic.Pointer[page.Page]
+	http    *http.Server
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	listener, err := net.Listen("tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.address = listener.Addr().String()
+	p := page.New()
+	s.page.Store(p)
+	s.http = &http.Server{Handler: p}
+	s.http.RegisterOnShutdown(p.Close)
+	go func() { _ = s.http.Serve(listener) }()
+}
+
+func (s *server) stop() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.t.Errorf("end of the server: %v", err)
+	}
+}
+
+// publish runs top in the VM and gives its samples to the page of the moment.
+func (s *server) publish(vm *lab.VM) {
+	s.t.Helper()
+	r, w := io.Pipe()
+	top, err := vm.Start(lab.Cmd{Argv: []string{lab.Build() + "/krpingctl", "top", "--json"}, Stdout: w})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		<-top.Done()
+		_ = w.Close()
+	}()
+	go func() {
+		decoder := json.NewDecoder(r)
+		for {
+			var sample live.Sample
+			if decoder.Decode(&sample) != nil || s.page.Load().Publish(sample) != nil {
+				return
+			}
+		}
+	}()
+}
+
+// cells returns the text of each cell of the only row of the sessions' table, by its column.
+func cells(b *browser) map[string]string {
+	b.t.Helper()
+	return value[map[string]string](b, `Object.fromEntries(Array.from(document.querySelectorAll("#sessions tbody tr:only-child td"), td => [td.dataset.label ?? "Volume", td.innerText]))`)
+}
+
+// painted counts the pixels of the heat map's cells, which are blue in both schemes.
+const painted = `(() => {
+  const canvas = document.getElementById("heat");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let n = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    n += data[i + 3] === 255 && data[i + 2] - data[i] > 30;
+  }
+  return n;
+})()`
+
+func TestPage(t *testing.T) {
+	h := hosts.BootOne(t)
+	vm := h.Lab.VM(0)
+	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img --size 64MiB >/run/bridge.log 2>&1")
+	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
+		_, err := h.Try(vm, "grep -q listening /run/bridge.log")
+		return err == nil
+	})
+	h.Sh(vm, "krpingctl client --addr "+vm.Addr()+" --block vol0")
+	h.Spawn(vm, "fio --name=load --filename=/dev/krping0 --direct=1 --ioengine=libaio --rw=randrw --bssplit=4k/90:64k/10 --iodepth=8 "+
+		"--size=32M --time_based --runtime=300 --verify=crc32c --verify_backlog=64 >/run/fio.log 2>&1")
+	s := &server{t: t, address: "127.0.0.1:0"}
+	s.start()
+	defer func() { s.stop() }()
+	s.publish(vm)
+	b := openBrowser(t)
+	b.visit("http://" + s.address + "/")
+
+	b.shows("#sessions", "vol0", 30*time.Second)
+	b.shows("#connection", "live", 10*time.Second)
+	b.shows("#stages", "WRITE", 10*time.Second)
+	b.shows("#links", "rxe0 on eth0 ACTIVE", time.Second)
+	time.Sleep(20 * time.Second) // for a picture with a past
+	row := cells(b)
+	for label, pattern := range map[string]string{
+		"Volume": `^vol0$`, "State": `^live$`, "Device": `^/dev/krping0 \(remote\)$`, "Peer": `^192\.168\.77\.1:9999$`,
+		"Read": `^[1-9][\d.]* [kM]?B/s$`, "Write": `^[1-9][\d.]* [kM]?B/s$`, "IOPS": `^[1-9]\d*$`, "In flight": `^\d+/\d+$`,
+		"p99": `^[1-9][\d.]* (µs|ms|s)$`, "Errors": `^0$`, "CRC": `^0$`, "Reconnects": `^0$`,
+	} {
+		if !regexp.MustCompile(pattern).MatchString(row[label]) {
+			t.Errorf("%s is %q, want %s", label, row[label], pattern)
+		}
+	}
+	if n := value[int](b, painted); n < 500 {
+		t.Errorf("the heat map has %d pixels", n)
+	}
+	if text := b.text("#heat-scale"); !regexp.MustCompile(`^1\s*\d+ bios$`).MatchString(text) {
+		t.Errorf("the heat map's legend is %q", text)
+	}
+	for _, stage := range []string{"queue", "send", "peer", "finish", "device", "total"} {
+		if stages := b.text("#stages"); len(regexp.MustCompile(stage+`(\t[1-9][\d.]* (µs|ms|s)){3}`).FindAllString(stages, -1)) < 2 {
+			t.Errorf("%s of reads and writes has no latencies:\n%s", stage, stages)
+		}
+	}
+	if legend := b.text(".u-legend"); !regexp.MustCompile(`read:?\s*[1-9][\d.]* [kM]?B/s`).MatchString(legend) {
+		t.Errorf("the chart's legend is %q", legend)
+	}
+	if problems := b.text("#problems"); problems != "" {
+		t.Errorf("problems: %s", problems)
+	}
+	b.click("#sessions button")
+	b.shows("#throughput-of", "of vol0", 5*time.Second)
+	b.click("#sessions button")
+	for _, l := range []look{
+		{name: "light", width: 1200, height: 900}, {name: "dark", width: 1200, height: 900, dark: true},
+		{name: "phone", width: 390, height: 844, phone: true}, {name: "phone-dark", width: 390, height: 844, phone: true, dark: true},
+	} {
+		b.picture(l)
+	}
+	if complaints := b.complaints(); len(complaints) > 0 {
+		t.Errorf("the browser complains:\n%s", strings.Join(complaints, "\n"))
+	}
+
+	// The agent is restarted: the page says so, comes back, and knows what was before.
+	past := value[int](b, "performance.getEntriesByType('navigation').length")
+	s.stop()
+	b.shows("#connection", "agent gone since", 10*time.Second)
+	b.picture(look{name: "gone", width: 1200, height: 900})
+	s.start()
+	b.shows("#connection", "live", 20*time.Second)
+	if n := value[int](b, "performance.getEntriesByType('navigation').length"); n != past {
+		t.Error("the page was loaded again")
+	}
+	for _, complaint := range b.complaints() {
+		if !strings.Contains(complaint, "ERR_CONNECTION_REFUSED") && !strings.Contains(complaint, "ERR_INCOMPLETE_CHUNKED_ENCODING") {
+			t.Errorf("the browser complains: %s", complaint)
+		}
+	}
+
+	// The target is lost.
+	if err := bridge.Signal(9); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("#problems", "vol0: reconnecting", 20*time.Second)
+	b.shows("#sessions", "reconnecting", 5*time.Second)
+	b.picture(look{name: "reconnecting", width: 1200, height: 900})
+
+	h.Sh(vm, "krpingctl stop vol0 --force")
+	b.shows("#nothing", "No session", 10*time.Second)
+	h.Sh(vm, "pkill -x fio; until rmmod rdma_krping 2>/dev/null; do sleep 0.2; done")
+	b.shows("#nothing", "The module is not loaded", 10*time.Second)
+	if complaints := b.complaints(); len(complaints) > 0 {
+		t.Errorf("the browser complains:\n%s", strings.Join(complaints, "\n"))
+	}
+}
