@@ -18,12 +18,15 @@ var Kernels = map[string]string{
 	"6.12": "linux-image-6.12-amd64",
 }
 
-// Debug is the kernel that scripts/debug-kernel builds: it looks for mistakes of its own and of
-// modules, and takes its time.
-const Debug = "debug"
+// Kernels that scripts/debug-kernel builds, each by test/lab/config/NAME.config. They look for
+// mistakes of their own and of modules, and take their time.
+const (
+	Debug = "debug" // memory, locking, lifetimes, leaks
+	KCSAN = "kcsan" // data races
+)
 
-// debugSlow is how many times longer things take on the debug kernel.
-const debugSlow = 5
+// builtSlow is how many times longer things take on a kernel that looks for mistakes.
+const builtSlow = 5
 
 // Kernel is an installed kernel.
 type Kernel struct {
@@ -31,35 +34,36 @@ type Kernel struct {
 	Image   string // path of its vmlinuz
 	Root    string // its modules are in lib/modules/RELEASE below this directory
 	Slow    int    // how many times longer than elsewhere things may take
+	Built   bool   // by scripts/debug-kernel
 }
 
-// FindKernel returns the newest installed kernel of a series such as "6.1", or the debug kernel.
+// FindKernel returns the newest installed kernel of a series such as "6.1", or a kernel built here.
 func FindKernel(series string) (Kernel, error) {
-	if series == Debug {
-		return findDebug(filepath.Join(Build(), "debug-kernel"))
+	if series == Debug || series == KCSAN {
+		return findBuilt(filepath.Join(Build(), "kernel-"+series), series)
 	}
 	return findKernel("/boot", series)
 }
 
-func findDebug(link string) (Kernel, error) {
+func findBuilt(link, name string) (Kernel, error) {
 	root, err := filepath.EvalSymlinks(link)
 	if err != nil {
-		return Kernel{}, fmt.Errorf("the debug kernel is not built (scripts/debug-kernel): %w", err)
+		return Kernel{}, fmt.Errorf("kernel %s is not built (scripts/debug-kernel %s): %w", name, name, err)
 	}
 	images, err := filepath.Glob(filepath.Join(root, "vmlinuz-*"))
 	if err != nil {
 		return Kernel{}, err
 	}
 	if len(images) != 1 {
-		return Kernel{}, fmt.Errorf("the debug kernel is not built (scripts/debug-kernel): %d images in %s", len(images), root)
+		return Kernel{}, fmt.Errorf("kernel %s is not built (scripts/debug-kernel %s): %d images in %s", name, name, len(images), root)
 	}
-	return Kernel{Release: release(images[0]), Image: images[0], Root: root, Slow: debugSlow}, nil
+	return Kernel{Release: release(images[0]), Image: images[0], Root: root, Slow: builtSlow, Built: true}, nil
 }
 
 func findKernel(boot, series string) (Kernel, error) {
 	pkg, ok := Kernels[series]
 	if !ok {
-		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported, and %s", series, Debug)
+		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported, %s and %s", series, Debug, KCSAN)
 	}
 	images, err := filepath.Glob(filepath.Join(boot, "vmlinuz-"+series+".*"))
 	if err != nil {

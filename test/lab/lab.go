@@ -23,7 +23,7 @@ import (
 
 // Config of a lab.
 type Config struct {
-	Kernel  string        // series: "6.1" or "6.12"; or Debug
+	Kernel  string        // series: "6.1" or "6.12"; or Debug or KCSAN
 	VMs     int           // 1 or 2
 	Out     string        // directory for the guests' files and console logs; "" for a temporary one
 	NoRXE   bool          // do not add rxe0
@@ -103,7 +103,7 @@ func start(ctx context.Context, config Config, kernel Kernel, agent string, kvm 
 
 func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	l.image = l.Kernel.Image
-	if config.Kernel != Debug { // PVH's C code runs before KASAN has its shadow
+	if !l.Kernel.Built { // PVH's C code runs before KASAN has its shadow
 		image, err := vmlinux(l.Kernel, filepath.Join(Build(), "kernels"))
 		if err != nil {
 			return err

@@ -89,7 +89,7 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 		"-qmp", "unix:"+monitorSocket(l, index)+",server=on,wait=off",
 		"-device", "virtio-rng-pci",
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
-	if config.Kernel == Debug { // the default machine routes interrupts by an ACPI program that it takes minutes to run
+	if l.Kernel.Built { // the default machine routes interrupts by an ACPI program that it takes minutes to run
 		args = append(args, "-machine", "q35")
 	}
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
