@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps debug-kernel module-debug test-debug programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak demo lab clean
+.PHONY: all build deps test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak demo lab clean
 
 all: build
 build: programs modules
@@ -82,23 +82,32 @@ bench: build
 	go run ./test/bench/bench-blocks --kernel $(KERNEL)
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
-# test/lab/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := module options block bridge target modes hostile faults fs agent nomem
+# test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
+DEBUG_SUITES := module options block bridge target modes hostile access faults fs agent injected nomem
 IWARP_SUITES := module options block bridge target modes
-test-debug: build module-debug
+test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --kernel debug --short $(DEBUG_SUITES) || ok=no; \
 	build/lab suites --kernel debug --iwarp --short $(IWARP_SUITES) || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
-debug-kernel: | deps
-	@scripts/debug-kernel
+# The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
+RACES_SUITES := block bridge target modes faults access
+test-races: build built-kcsan
+	@rm -rf build/results
+	@ok=yes; \
+	build/lab suites --kernel kcsan --short $(RACES_SUITES) || ok=no; \
+	build/lab summary && [ $$ok = yes ]
 
-module-debug: debug-kernel
-	@mkdir -p build/kmod/debug
-	@cp -pru kmod/. build/kmod/debug/
-	$(MAKE) -s -C build/kmod/debug KDIR=$(CURDIR)/build/debug-kernel/build modules
+# The kernel of that name, and the module for it.
+built-%: | deps
+	@scripts/debug-kernel $*
+	@mkdir -p build/kmod/$* build/kmod/$*-faults
+	@cp -pru kmod/. build/kmod/$*/
+	@cp -pru kmod/. build/kmod/$*-faults/
+	$(MAKE) -s -C build/kmod/$* KDIR=$(CURDIR)/build/kernel-$*/build modules
+	$(MAKE) -s -C build/kmod/$*-faults KDIR=$(CURDIR)/build/kernel-$*/build faults
 
 # perftest beside krping's own tests, in the same VMs: a table of ratios.
 bench-verbs: build

@@ -6,7 +6,6 @@ package access
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -96,28 +95,10 @@ func startSnoop(t *testing.T, port int) *snoop {
 		t.Fatal(err)
 	}
 	s := &snoop{t: t, target: tg, tries: make(chan error, 8)}
-	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var clients sync.WaitGroup
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			request, err := l.Accept()
-			if err != nil {
-				return
-			}
-			clients.Go(func() { s.serve(request) })
-		}
-	}()
-	t.Cleanup(func() {
-		l.StopAccepting()
-		<-ended
+	listen(t, port, func(r *verbs.Request) { clients.Go(func() { s.serve(r) }) }, func() {
 		_ = tg.Close()
 		clients.Wait()
-		l.Close()
 	})
 	return s
 }

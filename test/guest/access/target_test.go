@@ -17,14 +17,14 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// impostor answers each request to connect, until the end of the test.
-func impostor(t *testing.T, port int, answer func(r *verbs.Request)) *atomic.Int32 {
+// listen calls answer with each request to connect, until the end of the test, and then closes what
+// answer uses.
+func listen(t *testing.T, port int, answer func(r *verbs.Request), closeAll func()) {
 	t.Helper()
 	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked atomic.Int32
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -33,15 +33,25 @@ func impostor(t *testing.T, port int, answer func(r *verbs.Request)) *atomic.Int
 			if err != nil {
 				return
 			}
-			asked.Add(1)
 			answer(request)
 		}
 	}()
 	t.Cleanup(func() {
 		l.StopAccepting()
 		<-ended
+		closeAll()
 		l.Close()
 	})
+}
+
+// impostor answers each request to connect, until the end of the test.
+func impostor(t *testing.T, port int, answer func(r *verbs.Request)) *atomic.Int32 {
+	t.Helper()
+	var asked atomic.Int32
+	listen(t, port, func(r *verbs.Request) {
+		asked.Add(1)
+		answer(r)
+	}, func() {})
 	return &asked
 }
 

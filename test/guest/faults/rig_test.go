@@ -98,18 +98,9 @@ func (r *rig) write(load acklog.Load) {
 func (r *rig) progress(n int) {
 	r.t.Helper()
 	want := r.log.Acked() + n
-	guest.Eventually(r.t, patience, "I/O goes on", func() bool { return r.log.Acked() >= want || r.ended() })
-	if r.ended() {
+	guest.Eventually(r.t, patience, "I/O goes on", func() bool { return r.log.Acked() >= want || r.run.Ended() })
+	if r.run.Ended() {
 		r.fail("the load ended: %v", r.stopped())
-	}
-}
-
-func (r *rig) ended() bool {
-	select {
-	case <-r.run.Done():
-		return true
-	default:
-		return false
 	}
 }
 
@@ -148,7 +139,7 @@ func (r *rig) resumed() time.Duration {
 	r.t.Helper()
 	start, acked := time.Now(), r.log.Acked()
 	guest.Eventually(r.t, patience, "the session is live and I/O goes on", func() bool {
-		return r.ended() || r.log.Acked() > acked && r.state() == "live"
+		return r.run.Ended() || r.log.Acked() > acked && r.state() == "live"
 	})
 	took := time.Since(start)
 	r.row.Resumed = max(r.row.Resumed, took)

@@ -86,14 +86,7 @@ func loadFaults(t *testing.T) {
 // serve serves a disk as vol0 by the module itself, and returns the device of its client.
 func serve(t *testing.T, disk string) string {
 	t.Helper()
-	if err := guest.Command(fmt.Sprintf("server,addr=%s,port=%d,block=vol0,backing=%s", guest.Addr(t), port, disk), guest.Limit); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := guest.Command("stop,target,block=vol0", guest.Limit); err != nil {
-			t.Errorf("stop the target: %v", err)
-		}
-	})
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	return guest.Attach(t, port, ",queues=2,depth=32")
 }
 
@@ -179,12 +172,7 @@ func (p point) sweep(t *testing.T, dev, disk string, acked *acklog.Log, row *soa
 		enough = 1
 	}
 	guest.Eventually(t, patience, fmt.Sprintf("%s happens %d times", p.name, enough), func() bool {
-		select {
-		case <-run.Done():
-			return !p.idle || knob(t, p.name, "fired")-fired >= enough
-		default:
-			return knob(t, p.name, "fired")-fired >= enough
-		}
+		return !p.idle && run.Ended() || knob(t, p.name, "fired")-fired >= enough
 	})
 	if p.lost {
 		guest.Eventually(t, patience, "the connection is lost", func() bool { return number(t, "reconnects") > reconnects })
@@ -195,7 +183,7 @@ func (p point) sweep(t *testing.T, dev, disk string, acked *acklog.Log, row *soa
 	over, went := time.Now(), acked.Acked()
 	guest.Eventually(t, patience, "the session is live", func() bool { return session(t, "state") == "live" })
 	if !p.idle {
-		guest.Eventually(t, patience, "I/O goes on", func() bool { return acked.Acked() > went+10 || ended(run) })
+		guest.Eventually(t, patience, "I/O goes on", func() bool { return acked.Acked() > went+10 || run.Ended() })
 		row.Resumed = max(row.Resumed, time.Since(over))
 		if err := stop(); err != nil {
 			row.Hung++
@@ -215,15 +203,6 @@ func (p point) sweep(t *testing.T, dev, disk string, acked *acklog.Log, row *soa
 	row.Lost, row.Corrupt = row.Lost+report.Lost, row.Corrupt+report.Corrupt
 	if err := report.Err(); err != nil {
 		t.Error(err)
-	}
-}
-
-func ended(run *acklog.Run) bool {
-	select {
-	case <-run.Done():
-		return true
-	default:
-		return false
 	}
 }
 

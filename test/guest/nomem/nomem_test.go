@@ -67,7 +67,7 @@ func TestStop(t *testing.T) {
 // A volume that the kernel is to serve, and the stop of it.
 func TestServe(t *testing.T) {
 	setUp(t)
-	serve := fmt.Sprintf("server,addr=%s,port=%d,block=vol0,backing=ram:1M", guest.Addr(t), port)
+	serve := guest.ServeCommand(t, "vol0", port, "backing=ram:1M")
 	for _, test := range []string{"serve", "stop"} {
 		t.Run(test, func(t *testing.T) {
 			sweep(t, func(n int) bool {
@@ -129,8 +129,7 @@ var targets = []target{
 	}},
 	{"kernel", func(t *testing.T, store string) func() {
 		disk := loopOf(t, store)
-		serve := fmt.Sprintf("server,addr=%s,port=%d,block=vol0,backing=%s", guest.Addr(t), port, disk)
-		insist(t, serve)
+		insist(t, guest.ServeCommand(t, "vol0", port, "backing="+disk))
 		return func() {
 			insist(t, "stop,target,block=vol0")
 			guest.Run(t, "losetup", "-d", disk)
@@ -183,8 +182,8 @@ func TestLoad(t *testing.T) {
 			progress := func(when string) {
 				t.Helper()
 				want := log.Acked() + 20
-				guest.Eventually(t, patience, "I/O goes on "+when, func() bool { return log.Acked() >= want || ended(run) })
-				if ended(run) {
+				guest.Eventually(t, patience, "I/O goes on "+when, func() bool { return log.Acked() >= want || run.Ended() })
+				if run.Ended() {
 					_, err := run.Stop()
 					t.Fatalf("the load ended %s: %v; session: %v", when, err, guest.Session(t, "vol0"))
 				}
@@ -222,15 +221,6 @@ func TestLoad(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-func ended(run *acklog.Run) bool {
-	select {
-	case <-run.Done():
-		return true
-	default:
-		return false
 	}
 }
 

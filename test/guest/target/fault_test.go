@@ -18,13 +18,13 @@ import (
 func TestStoppedUnderLoad(t *testing.T) {
 	leavesNothing(t)
 	disk := loop(t, "32M")
-	serve(t, "vol0", port, "backing="+disk)
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
 	load := guest.StartWriting(t, dev, "15")
 	for range 10 {
 		time.Sleep(200 * time.Millisecond)
-		stop(t, "vol0")
-		serve(t, "vol0", port, "backing="+disk)
+		guest.StopServing(t, "vol0")
+		guest.Serve(t, "vol0", port, "backing="+disk)
 		guest.SessionBecomes(t, "live")
 	}
 	load.Succeeds()
@@ -37,14 +37,14 @@ func TestStoppedUnderLoad(t *testing.T) {
 // The client waits for a volume that is away, and goes on when it is served again.
 func TestClientWaits(t *testing.T) {
 	disk := loop(t, "16M")
-	serve(t, "vol0", port, "backing="+disk)
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
-	stop(t, "vol0")
+	guest.StopServing(t, "vol0")
 	data := guest.Aligned(t, 65536)
 	copy(data, "waited")
 	wrote := guest.StartWrite(t, dev, data)
 	wrote.Waits(2 * time.Second)
-	serve(t, "vol0", port, "backing="+disk)
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	wrote.Succeeds(10 * time.Second)
 	if out := guest.Run(t, "head", "-c", "6", disk); out != "waited" {
 		t.Errorf("the disk begins with %q", out)
@@ -54,16 +54,16 @@ func TestClientWaits(t *testing.T) {
 // Each start has another epoch: unflushed writes of before count as lost, flushed ones do not.
 func TestWritebackStopped(t *testing.T) {
 	options := "writeback,backing=" + loop(t, "16M")
-	serve(t, "vol0", port, options)
+	guest.Serve(t, "vol0", port, options)
 	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
 	guest.WriteAndSync(t, dev)
-	stop(t, "vol0")
-	serve(t, "vol0", port, options)
+	guest.StopServing(t, "vol0")
+	guest.Serve(t, "vol0", port, options)
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 4096); err != nil {
 		t.Fatalf("write after a flush and a restart: %v", err)
 	}
-	stop(t, "vol0")
-	serve(t, "vol0", port, options)
+	guest.StopServing(t, "vol0")
+	guest.Serve(t, "vol0", port, options)
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 8192); !errors.Is(err, unix.EIO) {
 		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
 	}
@@ -73,7 +73,7 @@ func TestWritebackStopped(t *testing.T) {
 // The RDMA device goes away under load and comes back: so do the volume and its client.
 func TestDeviceRemovedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
-	serve(t, "vol0", port, "backing="+disk)
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, "")
 	load := guest.StartWriting(t, dev, "6")
 	time.Sleep(2 * time.Second)
@@ -92,9 +92,9 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 
 // A volume whose RDMA device is gone can be stopped.
 func TestStopWithoutDevice(t *testing.T) {
-	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	guest.RemoveDevice(t)
 	defer guest.AddDevice(t)
 	guest.Eventually(t, 5*time.Second, "the volume says so", func() bool { return guest.Volume(t, "vol0")["state"] == "no_device" })
-	stop(t, "vol0")
+	guest.StopServing(t, "vol0")
 }

@@ -119,7 +119,7 @@ func TestStatuses(t *testing.T) {
 	for name, backing := range map[string]string{"ram": "ram:8M", "disk": loop(t, "8M")} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			serve(t, "vol0", port, "backing="+backing)
+			guest.Serve(t, "vol0", port, "backing="+backing)
 			c := connect(t, honest)
 			if w := c.welcome; w.Capacity != size || w.Depth != 4 || w.BlockSize != 512 || w.Flags != 0 || w.Epoch == 0 {
 				t.Errorf("welcome %+v", w)
@@ -188,7 +188,7 @@ func TestStatuses(t *testing.T) {
 }
 
 func TestReadOnlyStatuses(t *testing.T) {
-	serve(t, "vol0", port, "read_only,backing=ram:8M")
+	guest.Serve(t, "vol0", port, "read_only,backing=ram:8M")
 	c := connect(t, honest)
 	large := wire.Request{Command: wire.Command{Op: wire.OpWrite, Length: 1 << 20, Addr: 4096, Rkey: noKey}}
 	for _, r := range []wire.Request{write(1, 0, make([]byte, 512)), request(wire.OpDiscard, 0, 512), request(wire.OpWriteZeroes, 0, 512)} {
@@ -269,7 +269,7 @@ func violations() map[string][]byte {
 
 func TestViolations(t *testing.T) {
 	leavesNothing(t)
-	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	messages := violations()
 	for name, msg := range messages {
 		t.Run(name, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestViolations(t *testing.T) {
 
 func TestBadHellos(t *testing.T) {
 	leavesNothing(t)
-	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	at := func(i int, value byte) []byte {
 		h := hello(honest)
 		h[i] = value
@@ -356,7 +356,7 @@ func TestBadHellos(t *testing.T) {
 // A new connection of a session's queue replaces the old one.
 func TestFencing(t *testing.T) {
 	leavesNothing(t)
-	serve(t, "vol0", port, "backing="+loop(t, "8M"))
+	guest.Serve(t, "vol0", port, "backing="+loop(t, "8M"))
 	old := connect(t, honest)
 	other := connect(t, func(h *wire.Hello) { h.QueueCount, h.QueueIndex = 2, 1 })
 	if err := old.Send(request(wire.OpDigest, wire.FlagInline, size).Append(nil), 0); err != nil {
@@ -375,7 +375,7 @@ func TestFencing(t *testing.T) {
 // Silent clients take what there is, are refused then, and do not keep a stop waiting.
 func TestManySilentClients(t *testing.T) {
 	leavesNothing(t)
-	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	silent := verbs.Config{Receives: 2, MaxMessage: 64, Buffers: 1, MaxData: 4096}
 	const most = 256
 	for i := range most {

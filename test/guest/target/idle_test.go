@@ -30,7 +30,7 @@ func sentPackets(t *testing.T) int {
 
 // An idle client is looked for now and then, not all the time.
 func TestIdleClient(t *testing.T) {
-	serve(t, "vol0", port, "backing=ram:16M")
+	guest.Serve(t, "vol0", port, "backing=ram:16M")
 	guest.Attach(t, port, ",queues=2")
 	time.Sleep(22 * time.Second) // each queue but the first was looked for
 	before := sentPackets(t)

@@ -24,7 +24,7 @@ func slowDisk(t *testing.T, each time.Duration) string {
 
 // Commands that wait for a disk's only request do not keep the target from giving a sign of life.
 func TestSlowDisk(t *testing.T) {
-	serve(t, "vol0", port, "backing="+slowDisk(t, 1500*time.Millisecond))
+	guest.Serve(t, "vol0", port, "backing="+slowDisk(t, 1500*time.Millisecond))
 	dev := guest.OpenDirect(t, guest.Attach(t, port, ",queues=1,heartbeat=1"))
 	data := guest.Aligned(t, 4096)
 	var writes errgroup.Group

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,35 +39,6 @@ func loop(t *testing.T, size string, args ...string) string {
 	dev := strings.TrimSpace(guest.Run(t, slices.Concat([]string{"losetup"}, args, []string{"--show", "-f", file})...))
 	t.Cleanup(func() { guest.Run(t, "losetup", "-d", dev) })
 	return dev
-}
-
-func serveCommand(t *testing.T, name string, port int, options string) string {
-	return fmt.Sprintf("server,addr=%s,port=%d,block=%s,%s", guest.Addr(t), port, name, options)
-}
-
-// serve begins to serve a volume, until the end of the test at the latest.
-func serve(t *testing.T, name string, port int, options string) {
-	t.Helper()
-	if err := guest.Command(serveCommand(t, name, port, options), guest.Limit); err != nil {
-		t.Fatalf("serve %s: %v", name, err)
-	}
-	t.Cleanup(func() {
-		if guest.Volume(t, name) != nil {
-			stop(t, name)
-		}
-	})
-}
-
-// stop ends within two seconds, with some grace for a slow VM.
-func stop(t *testing.T, name string) {
-	t.Helper()
-	start := time.Now()
-	if err := guest.Command("stop,target,block="+name, guest.Limit); err != nil {
-		t.Errorf("stop %s: %v", name, err)
-	}
-	if took := time.Since(start); took > guest.Slow(3*time.Second) {
-		t.Errorf("stop %s took %v", name, took)
-	}
 }
 
 // verify compares what the device reads with the target's own digests of it.
@@ -109,7 +79,7 @@ func TestFioVerify(t *testing.T) {
 			if strings.HasSuffix(tc.name, "writeback") {
 				options += ",writeback"
 			}
-			serve(t, "vol0", port, options+",block_size="+tc.block)
+			guest.Serve(t, "vol0", port, options+",block_size="+tc.block)
 			dev := guest.Attach(t, port, tc.client)
 			guest.Fio(t, dev, "--rw=randrw", "--bsrange="+tc.block+"-1M", "--blockalign="+tc.block, "--iodepth=32", "--numjobs=2", "--size=16M",
 				"--offset_increment=16M", "--io_size=3M", "--group_reporting")
@@ -129,7 +99,7 @@ func TestFioVerify(t *testing.T) {
 // What the prior art loses: NUL bytes, all segments but the last, offsets.
 func TestOddData(t *testing.T) {
 	disk := loop(t, "4M")
-	serve(t, "vol0", port, "backing="+disk)
+	guest.Serve(t, "vol0", port, "backing="+disk)
 	dev := guest.Attach(t, port, "")
 	guest.WriteOddData(t, guest.OpenDirect(t, dev), 4<<20, nil)
 	guest.WantSame(t, dev, disk)
@@ -138,7 +108,7 @@ func TestOddData(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	disk := loop(t, "16M")
 	guest.Run(t, "dd", "if=/dev/urandom", "of="+disk, "bs=1M", "count=16", "oflag=direct")
-	serve(t, "vol0", port, "backing="+disk+",read_only,block_size=4096")
+	guest.Serve(t, "vol0", port, "backing="+disk+",read_only,block_size=4096")
 	dev := guest.Attach(t, port, "")
 	if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
 		t.Errorf("block size and read-only: %q", got)
@@ -157,7 +127,7 @@ func TestFlush(t *testing.T) {
 			if writeback {
 				options, want = options+",writeback", "1"
 			}
-			serve(t, "vol0", port, options)
+			guest.Serve(t, "vol0", port, options)
 			dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
 			guest.WriteAndSync(t, dev)
 			wants(t, guest.Session(t, "vol0"), "writeback", want)
@@ -171,7 +141,7 @@ func TestSeveralVolumes(t *testing.T) {
 	names := []string{"a", "b", "vol0"}
 	ctl := guest.Binary(t, "krpingctl")
 	for i, name := range names {
-		serve(t, name, port+i, "backing=ram:8M")
+		guest.Serve(t, name, port+i, "backing=ram:8M")
 		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=%s", guest.Addr(t), port+i, name), guest.Limit); err != nil {
 			t.Fatalf("attach %s: %v", name, err)
 		}
@@ -189,17 +159,17 @@ func TestSeveralVolumes(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	leavesNothing(t)
-	serve(t, "vol0", port, "backing=ram:8M")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	disk := loop(t, "8M", "-b", "4096")
 	for _, tc := range []struct {
 		command string
 		want    error
 	}{
-		{serveCommand(t, "vol0", port+1, "backing=ram:8M"), unix.EEXIST},
-		{serveCommand(t, "vol1", port, "backing=ram:8M"), unix.EADDRINUSE},
-		{serveCommand(t, "vol1", port+1, "backing=/dev/nosuch"), unix.ENOENT},
-		{serveCommand(t, "vol1", port+1, "backing=/dev/null"), unix.ENOTBLK},
-		{serveCommand(t, "vol1", port+1, "backing="+disk), unix.EINVAL}, // block_size=512
+		{guest.ServeCommand(t, "vol0", port+1, "backing=ram:8M"), unix.EEXIST},
+		{guest.ServeCommand(t, "vol1", port, "backing=ram:8M"), unix.EADDRINUSE},
+		{guest.ServeCommand(t, "vol1", port+1, "backing=/dev/nosuch"), unix.ENOENT},
+		{guest.ServeCommand(t, "vol1", port+1, "backing=/dev/null"), unix.ENOTBLK},
+		{guest.ServeCommand(t, "vol1", port+1, "backing="+disk), unix.EINVAL}, // block_size=512
 		{fmt.Sprintf("server,addr=192.0.2.1,port=%d,block=vol1,backing=ram:8M", port+1), unix.EADDRNOTAVAIL},
 		{"stop,target,block=nosuch", unix.ENOENT},
 		{"stop,block=vol0", unix.ENOENT}, // no session of that name
@@ -210,8 +180,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.command, err, tc.want)
 		}
 	}
-	serve(t, "vol1", port+1, "backing="+disk+",block_size=4096")
-	if err := guest.Command(serveCommand(t, "vol2", port+2, "backing="+disk), guest.Limit); !errors.Is(err, unix.EBUSY) {
+	guest.Serve(t, "vol1", port+1, "backing="+disk+",block_size=4096")
+	if err := guest.Command(guest.ServeCommand(t, "vol2", port+2, "backing="+disk), guest.Limit); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("a disk that is served already: %v, want EBUSY", err)
 	}
 	if out, err := exec.Command("rmmod", "rdma_krping").CombinedOutput(); err == nil {

@@ -144,6 +144,16 @@ func (r *Run) halt() { r.stopped.Do(func() { close(r.stop) }) }
 // Done is closed when the load has ended: by an error, unless Stop was called.
 func (r *Run) Done() <-chan struct{} { return r.done }
 
+// Ended says whether the load has ended by itself.
+func (r *Run) Ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Stop lets each worker end its operation, waits for that, and returns what went wrong
 // since the start: a *HungError if an operation does not end.
 func (r *Run) Stop() (Stats, error) {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package guest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// ServeCommand has the module serve a volume on the guest's address. The options are in the module's
+// grammar, with commas between them; one is the backing.
+func ServeCommand(t testing.TB, name string, port int, options string) string {
+	return fmt.Sprintf("server,addr=%s,port=%d,block=%s,%s", Addr(t), port, name, options)
+}
+
+// Serve begins to serve a volume, until the end of the test at the latest.
+func Serve(t testing.TB, name string, port int, options string) {
+	t.Helper()
+	if err := Command(ServeCommand(t, name, port, options), Limit); err != nil {
+		t.Fatalf("serve %s: %v", name, err)
+	}
+	t.Cleanup(func() {
+		if Volume(t, name) != nil {
+			StopServing(t, name)
+		}
+	})
+}
+
+// StopServing ends within two seconds, with some grace for a slow VM.
+func StopServing(t testing.TB, name string) {
+	t.Helper()
+	start := time.Now()
+	if err := Command("stop,target,block="+name, Limit); err != nil {
+		t.Errorf("stop %s: %v", name, err)
+	}
+	if took := time.Since(start); took > Slow(3*time.Second) {
+		t.Errorf("stop %s took %v", name, took)
+	}
+}
