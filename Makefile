@@ -118,11 +118,12 @@ bench-trace: build
 	go run ./test/bench/bench-trace --kernel $(KERNEL)
 
 # Every fault again and again under verified writes, half of the time in one VM, half on two
-# hosts: a table for each of what was acknowledged, lost, corrupted and hung; and 1000 times
-# attach and stop.
+# hosts: a table for each of what was acknowledged, lost, corrupted and hung; 1000 times attach and
+# stop, 200 times under load, 100 times a target killed, 1000 times the module loaded and unloaded.
 SOAK ?= 15m
 soak: build
-	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|TestAttachAndStopCycles' faults
+	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
+	build/lab suites --kernel $(KERNEL) --soak $(SOAK) lifecycle
 
 demo: build
 	go run ./test/demo --kernel $(KERNEL)

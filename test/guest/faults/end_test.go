@@ -182,26 +182,6 @@ func TestDeviceRemovedForGood(t *testing.T) {
 	r.left()
 }
 
-// slab returns the kernel's unreclaimable memory in KiB.
-func slab(t *testing.T) int {
-	t.Helper()
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "SUnreclaim:"); ok {
-			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return kib
-		}
-	}
-	t.Fatal("/proc/meminfo has no SUnreclaim")
-	return 0
-}
-
 // Sessions come and go without leaving memory or RDMA resources behind.
 func TestAttachAndStopCycles(t *testing.T) {
 	cycles := 100
@@ -220,7 +200,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 	for range 10 { // what the kernel allocates once
 		cycle()
 	}
-	before, resources := slab(t), guest.Run(t, "rdma", "resource", "show")
+	before, resources := guest.Slab(t), guest.Run(t, "rdma", "resource", "show")
 	start := time.Now()
 	for range cycles {
 		cycle()
@@ -232,10 +212,31 @@ func TestAttachAndStopCycles(t *testing.T) {
 	guest.Eventually(t, 20*time.Second, "RDMA resources are what they were: "+resources, func() bool {
 		return guest.Run(t, "rdma", "resource", "show") == resources
 	})
-	// A leaked session would be 100 KiB and more: its queues' buffers, regions and requests.
-	grown := slab(t) - before
-	t.Logf("%d cycles of %v, unreclaimable slab grew by %d KiB", cycles, each.Round(time.Millisecond), grown)
-	if limit := 2048 + 4*cycles; grown > limit {
-		t.Errorf("unreclaimable slab grew by %d KiB in %d cycles, want less than %d", grown, cycles, limit)
+	guest.NoSlabGrowth(t, before, cycles)
+	t.Logf("%d cycles of %v", cycles, each.Round(time.Millisecond))
+}
+
+// A target that is killed and restarted again and again loses nothing.
+func TestTargetKilledAgainAndAgain(t *testing.T) {
+	times := 3
+	if soak.Duration(t) > 0 {
+		times = 100
 	}
+	r := newRig(t, "16MiB", ",queues=2,depth=32")
+	r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
+	for range times {
+		r.sleep(0, 300*time.Millisecond)
+		r.kill()
+		r.start()
+		r.resumed()
+	}
+	if err := r.stopped(); err != nil {
+		r.fail("the writer sees %v", err)
+	}
+	r.check(false)
+	s := guest.Session(t, "vol0")
+	if s["errors"] != "0" {
+		t.Errorf("errors=%s", s["errors"])
+	}
+	t.Logf("killed %d times under %d acknowledged writes; I/O went on within %v; session: %v", times, r.log.Acked(), r.row.Resumed.Round(time.Millisecond), s)
 }

@@ -78,6 +78,15 @@ var recoverable = []struct {
 		guest.AddDevice(r.t)
 		r.start()
 	}},
+	{"network device unplugged", 1, func(r *rig) {
+		plugIn := guest.RemoveNIC(r.t)
+		if err := r.bridge.Cmd.Wait(); err == nil {
+			r.t.Error("the bridge's exit status does not tell that its device is gone")
+		}
+		r.check(false)
+		plugIn()
+		r.start()
+	}},
 }
 
 func (r *rig) signal(sig unix.Signal) {

@@ -5,6 +5,8 @@
 package guest
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,34 @@ func (b *Bridge) RemoveDevice(t testing.TB) {
 	RemoveDevice(t)
 	if err := b.Cmd.Wait(); err == nil {
 		t.Error("the bridge's exit status does not tell that its device is gone")
+	}
+}
+
+// RemoveNIC unplugs the network device below the RDMA device, and with it that. It returns what plugs it
+// in again and gives it back its addresses and the RDMA device.
+func RemoveNIC(t testing.TB) (add func()) {
+	t.Helper()
+	path, err := filepath.EvalSymlinks("/sys/class/net/eth0/device")
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := func(file string) {
+		t.Helper()
+		if err := os.WriteFile("/sys/bus/virtio/drivers/virtio_net/"+file, []byte(filepath.Base(path)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	driver("unbind")
+	return func() {
+		driver("bind")
+		Run(t, "ip", "link", "set", "eth0", "mtu", "4300", "up")
+		Run(t, "ip", "addr", "add", Addr(t)+"/24", "dev", "eth0")
+		Run(t, "ip", "-6", "addr", "add", "fd77::1/64", "dev", "eth0", "nodad")
+		Eventually(t, 20*time.Second, "eth0 is up", func() bool {
+			state, err := os.ReadFile("/sys/class/net/eth0/operstate")
+			return err == nil && strings.TrimSpace(string(state)) == "up"
+		})
+		AddDevice(t)
 	}
 }
 
