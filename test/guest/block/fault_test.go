@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // kill -9 of the bridge under verified I/O, several times: requests wait, the client
@@ -79,7 +80,7 @@ func TestStopWhileReconnecting(t *testing.T) {
 		t.Errorf("forced stop: %v", err)
 	}
 	if took := time.Since(start); took > guest.Slow(2*time.Second) {
-		t.Errorf("stop took %v, want less than 2 s", took)
+		late.Errorf(t, "stop took %v, want less than 2 s", took)
 	}
 	wrote.Fails(5 * time.Second)
 }
@@ -107,7 +108,7 @@ func TestForcedStopOfASilentTarget(t *testing.T) {
 		t.Errorf("forced stop: %v", err)
 	}
 	if took := time.Since(start); took > guest.Slow(4*time.Second) {
-		t.Errorf("stop took %v, want about 2 s", took)
+		late.Errorf(t, "stop took %v, want about 2 s", took)
 	}
 	wrote.Fails(guest.Limit)
 }

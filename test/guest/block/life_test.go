@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // A target that hangs without any I/O in flight is noticed by its silence, and I/O goes on
@@ -30,7 +31,7 @@ func TestSilentTarget(t *testing.T) {
 	start := time.Now()
 	guest.SessionBecomes(t, "reconnecting")
 	if took := time.Since(start); took > guest.Slow(6*time.Second) { // one second for a slow machine
-		t.Errorf("the silence was noticed after %v, want at most 5 s", took)
+		late.Errorf(t, "the silence was noticed after %v, want at most 5 s", took)
 	} else {
 		t.Logf("noticed after %v", took.Round(time.Millisecond))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
+	"krping/test/internal/late"
 	"krping/test/internal/soak"
 )
 
@@ -105,7 +106,7 @@ func TestForcedStopUnderLoad(t *testing.T) {
 			took := time.Since(start)
 			t.Logf("stop took %v", took.Round(time.Millisecond))
 			if took > stopLimit+slow {
-				t.Errorf("stop took %v, want %v", took.Round(time.Millisecond), stopLimit)
+				late.Errorf(t, "stop took %v, want %v", took.Round(time.Millisecond), stopLimit)
 			}
 			r.wantEnd(10 * time.Second)
 			r.check(false)

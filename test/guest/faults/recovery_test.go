@@ -16,6 +16,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
+	"krping/test/internal/late"
 	"krping/test/internal/soak"
 )
 
@@ -154,7 +155,7 @@ func TestSilentTargetIsNoticed(t *testing.T) {
 		took := time.Since(start)
 		t.Logf("noticed after %v", took.Round(time.Millisecond))
 		if took > noticeLimit+slow {
-			t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+			late.Errorf(t, "noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
 		}
 	})
 }
@@ -166,7 +167,7 @@ func TestSilentTargetIsNoticedWhenIdle(t *testing.T) {
 	start := time.Now()
 	guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
 	if took := time.Since(start); took > noticeLimit+slow {
-		t.Errorf("noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+		late.Errorf(t, "noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
 	}
 	r.signal(unix.SIGCONT)
 	guest.Eventually(t, patience, "the session is live", func() bool { return r.state() == "live" })

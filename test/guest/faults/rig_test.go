@@ -15,6 +15,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
+	"krping/test/internal/late"
 	"krping/test/internal/soak"
 )
 
@@ -144,7 +145,7 @@ func (r *rig) resumed() time.Duration {
 	took := time.Since(start)
 	r.row.Resumed = max(r.row.Resumed, took)
 	if took > resumeLimit+slow {
-		r.t.Errorf("I/O went on after %v, want %v", took.Round(time.Millisecond), resumeLimit)
+		late.Errorf(r.t, "I/O went on after %v, want %v", took.Round(time.Millisecond), resumeLimit)
 	}
 	return took
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 const size = 16 << 20 // of volumes and backings
@@ -100,6 +101,6 @@ func stop(t *testing.T, options string) {
 		t.Errorf("stop: %v", err)
 	}
 	if took := time.Since(start); took > guest.Slow(4*time.Second) {
-		t.Errorf("stop took %v", took)
+		late.Errorf(t, "stop took %v", took)
 	}
 }

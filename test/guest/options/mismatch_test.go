@@ -15,6 +15,7 @@ import (
 
 	"krping/proc"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 type mismatch struct {
@@ -91,7 +92,7 @@ func refused(t *testing.T, fs proc.FS, m mismatch) string {
 		t.Errorf("server: %v, want EPROTO", err)
 	}
 	if took := time.Since(start); took > guest.Slow(3*time.Second) {
-		t.Errorf("they ended after %v", took)
+		late.Errorf(t, "they ended after %v", took)
 	}
 	return reasons(err)
 }

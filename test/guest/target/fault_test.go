@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // Stopped and served again ten times under verified I/O: nothing is lost.
@@ -80,7 +81,7 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	start := time.Now()
 	guest.RemoveDevice(t)
 	if took := time.Since(start); took > guest.Slow(5*time.Second) {
-		t.Errorf("the removal of the device took %v", took)
+		late.Errorf(t, "the removal of the device took %v", took)
 	}
 	wants(t, guest.Volume(t, "vol0"), "state", "no_device", "queues", "0")
 	guest.AddDevice(t)

@@ -20,6 +20,7 @@ import (
 
 	"krping/test/hosts/internal/hosts"
 	"krping/test/internal/acklog"
+	"krping/test/internal/late"
 	"krping/test/internal/output"
 	"krping/test/internal/soak"
 	"krping/test/lab"
@@ -160,7 +161,7 @@ func (r *rig) suffer(f fault) {
 	r.row.Resumed = max(r.row.Resumed, resumed)
 	r.T.Logf("%s: %v, I/O went on after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
 	if resumed > f.limit+slow && !r.remade {
-		r.T.Errorf("%s: I/O went on after %v, want %v", f.name, resumed.Round(time.Millisecond), f.limit)
+		late.Errorf(r.T, "%s: I/O went on after %v, want %v", f.name, resumed.Round(time.Millisecond), f.limit)
 	}
 	r.progress(10)
 	if err := writer.Signal(syscall.SIGTERM); err != nil {

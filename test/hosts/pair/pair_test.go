@@ -16,6 +16,8 @@ import (
 
 	"krping/test/hosts/internal/hosts"
 	"krping/test/lab"
+
+	"krping/test/internal/late"
 )
 
 // pair is two VMs: one stores, one has the block device.
@@ -113,7 +115,7 @@ func TestStorageHostKilled(t *testing.T) {
 	start := time.Now()
 	h.Sh(h.client, "krpingctl stop vol0 --force")
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("stop took %v", took)
+		late.Errorf(t, "stop took %v", took)
 	}
 	if left := h.Sh(h.client, "cat /proc/krping; ls /dev/krping* 2>/dev/null; ps -eo stat,comm | awk '$1 ~ /^D/'"); left != "" {
 		t.Errorf("left behind: %s", left)

@@ -90,12 +90,12 @@ func (s *suites) run(ctx context.Context) error {
 	}
 	for _, dir := range guests {
 		if s.wanted(dir) {
-			s.note(dir, func() error { return s.inGuest(ctx, dir) })
+			s.note("guest", dir, func(r *trial) error { return s.inGuest(ctx, r) })
 		}
 	}
 	for _, dir := range hosts {
 		if s.wanted(dir) {
-			s.note(dir, func() error { return s.onHosts(ctx, dir) })
+			s.note("hosts", dir, func(r *trial) error { return s.onHosts(ctx, r) })
 		}
 	}
 	if len(s.failed) > 0 {
@@ -128,11 +128,24 @@ func (s *suites) wanted(dir string) bool {
 	return (len(s.only) == 0 || slices.Contains(s.only, name)) && !slices.Contains(s.skip, name)
 }
 
-// note runs a suite and says how it ended, and after how long.
-func (s *suites) note(dir string, run func() error) {
-	name := filepath.Base(filepath.Dir(dir)) + "/" + filepath.Base(dir)
+// errTests is how a suite ends that ran to its end with tests that failed.
+var errTests = errors.New("tests failed or were skipped")
+
+// note runs a suite and says how it ended, and after how long. Where nothing is wrong but that tests were
+// too late, those run once more.
+func (s *suites) note(kind, dir string, run func(r *trial) error) {
+	name := kind + "/" + filepath.Base(dir)
 	start := time.Now()
-	err := run()
+	r := &trial{dir: dir, pattern: s.pattern, out: filepath.Join(lab.Build(), "logs", s.on(), filepath.Base(dir)), tally: newTally(os.Stdout)}
+	err := run(r)
+	if late := r.tally.late(); err == errTests && len(late) > 0 {
+		fmt.Printf("SUITE AGAIN   %s on %s, for what was too late: %s\n", name, s.on(), strings.Join(late, ", "))
+		first := r.tally
+		r.pattern, r.out, r.tally = "^("+strings.Join(late, "|")+")$", r.out+"-again", newTally(os.Stdout)
+		err = run(r)
+		r.tally.after(first)
+	}
+	err = errors.Join(err, r.tally.save(filepath.Join(lab.Build(), "results", kind+"-"+filepath.Base(dir)+"-"+s.on()), err))
 	took := time.Since(start).Round(time.Second)
 	if err != nil {
 		s.failed = append(s.failed, name)
@@ -140,6 +153,13 @@ func (s *suites) note(dir string, run func() error) {
 		return
 	}
 	fmt.Printf("SUITE PASSED  %s on %s in %v\n", name, s.on(), took)
+}
+
+// trial is one run of a suite.
+type trial struct {
+	dir, pattern string
+	out          string // directory of logs, unless an option says another
+	tally        *tally
 }
 
 // packages returns the directories of test/KIND that hold tests.
@@ -159,17 +179,17 @@ func packages(kind string) ([]string, error) {
 
 // inGuest compiles the suite here and runs it in a VM of its own, which is on trial too:
 // a complaint of its kernel fails the suite.
-func (s *suites) inGuest(ctx context.Context, dir string) error {
-	name := filepath.Base(dir)
+func (s *suites) inGuest(ctx context.Context, r *trial) error {
+	name := filepath.Base(r.dir)
 	binary := filepath.Join(lab.Build(), "suites", name+".test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "lab", "-o", binary, dir)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "lab", "-o", binary, r.dir)
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("compile: %w\n%s", err, out)
 	}
 	config := s.boot.config(1)
 	if config.Out == "" {
-		config.Out = filepath.Join(lab.Build(), "logs", s.on(), name)
+		config.Out = r.out
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout()+reportTime)
 	defer cancel()
@@ -181,16 +201,16 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 	if err := l.LoadModule(ctx); err != nil {
 		return err
 	}
-	tally := newTally("guest-"+name, s.on(), os.Stdout)
 	start := time.Now()
 	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + s.pattern, fmt.Sprintf("-test.short=%t", s.short)},
+		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + r.pattern, fmt.Sprintf("-test.short=%t", s.short)},
 		Env: []string{
 			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
 			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(), "KRPING_DEVICE=" + l.Device(), fmt.Sprintf("KRPING_SLOW=%d", s.slow),
 		},
-		Stdout: tally, Stderr: tally,
+		Stdout: r.tally, Stderr: r.tally,
 	})
+	err = r.tally.ended(err)
 	if errors.Is(err, lab.ErrVMGone) {
 		err = fmt.Errorf("%w; its console: %s", err, filepath.Join(config.Out, "console1.log"))
 	}
@@ -198,20 +218,18 @@ func (s *suites) inGuest(ctx context.Context, dir string) error {
 		err = fmt.Errorf("%w\ntasks that sleep uninterruptibly: %s", err, l.VM(0).Blocked())
 	}
 	if s.kernel == lab.Debug && l.VM(0).Alive() {
-		err = errors.Join(err, s.checkMemory(ctx, l.VM(0), tally))
+		if leaks := s.checkMemory(ctx, l.VM(0)); leaks != nil {
+			err = errors.Join(err, leaks)
+		}
 	}
 	if report := l.Complaints(); report != "" {
-		tally.failed++
 		err = errors.Join(err, errors.New(report))
 	}
-	return errors.Join(err, tally.finish(err))
+	return err
 }
 
-func (s *suites) checkMemory(ctx context.Context, vm *lab.VM, tally *tally) error {
+func (s *suites) checkMemory(ctx context.Context, vm *lab.VM) error {
 	note, err := vm.CheckMemory(ctx)
-	if err != nil {
-		tally.failed++
-	}
 	if note != "" {
 		fmt.Printf("leaks of others:\n%s", note)
 	}
@@ -219,13 +237,11 @@ func (s *suites) checkMemory(ctx context.Context, vm *lab.VM, tally *tally) erro
 }
 
 // onHosts runs a suite here that boots VMs itself.
-func (s *suites) onHosts(ctx context.Context, dir string) error {
-	tally := newTally("hosts-"+filepath.Base(dir), s.kernel, os.Stdout)
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", s.pattern, fmt.Sprintf("-short=%t", s.short), dir)
+func (s *suites) onHosts(ctx context.Context, r *trial) error {
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", r.pattern, fmt.Sprintf("-short=%t", s.short), r.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", s.slow))
-	cmd.Stdout, cmd.Stderr = tally, tally
-	err := cmd.Run()
-	return errors.Join(err, tally.finish(err))
+	cmd.Stdout, cmd.Stderr = r.tally, r.tally
+	return r.tally.ended(cmd.Run())
 }

@@ -26,14 +26,14 @@ func summaryCommand() *cobra.Command {
 	}
 }
 
-// summarize reads what finish and scripts/unit-tests left in dir. Failures come last, where a log that
-// was cut off still has them.
+// summarize reads what save and scripts/unit-tests left in dir. Failures come last, where a log that
+// was cut off still has them: of tests that passed when they ran again, too.
 func summarize(out io.Writer, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		return err
 	}
-	var passed, failed int
+	var passed, failed, again int
 	var failures strings.Builder
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
@@ -43,18 +43,26 @@ func summarize(out io.Writer, dir string) error {
 		if err != nil {
 			return err
 		}
-		var p, f int
-		if _, err := fmt.Sscan(string(data), &p, &f); err != nil {
+		var p, f, a int
+		if _, err := fmt.Sscan(string(data), &p, &f, &a); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 		fmt.Fprintf(out, "%-32s %4d passed, %d failed\n", filepath.Base(file), p, f)
-		if f > 0 {
+		if f+a > 0 {
 			_, text, _ := strings.Cut(string(data), "\n")
-			fmt.Fprintf(&failures, "FAILED  %s\n%s\n", filepath.Base(file), strings.TrimSpace(text))
+			what := "FAILED"
+			if f == 0 {
+				what = "PASSED THE SECOND TIME"
+			}
+			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, filepath.Base(file), strings.TrimSpace(text))
 		}
-		passed, failed = passed+p, failed+f
+		passed, failed, again = passed+p, failed+f, again+a
 	}
-	fmt.Fprintf(out, "%s%d passed, %d failed\n", failures.String(), passed, failed)
+	fmt.Fprintf(out, "%s%d passed, %d failed", failures.String(), passed, failed)
+	if again > 0 {
+		fmt.Fprintf(out, "; %d of those that passed were too late the first time", again)
+	}
+	fmt.Fprintln(out)
 	if failed > 0 || passed == 0 {
 		return errors.New("the tests failed")
 	}

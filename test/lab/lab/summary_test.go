@@ -7,28 +7,81 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"krping/test/internal/late"
 )
+
+const (
+	passes = "=== RUN   TestOne\n    one_test.go:1: said by one\n--- PASS: TestOne (0.1s)\n"
+	wrong  = "=== RUN   TestTwo\n    two_test.go:9: wrong answer\n--- FAIL: TestTwo (0.1s)\n"
+	slow   = "=== RUN   TestThree\n    three_test.go:9: " + late.Mark + "it took a while\n--- FAIL: TestThree (0.1s)\n"
+	loses  = "=== RUN   TestFour\n    f_test.go:9: " + late.Mark + "it took a while\n    f_test.go:1: of 10 acknowledged writes: 1 blocks lost, 0 corrupt\n--- FAIL: TestFour (0.1s)\n"
+)
+
+func tallyOf(t *testing.T, output string) *tally {
+	t.Helper()
+	tally := newTally(io.Discard)
+	if _, err := io.WriteString(tally, output); err != nil {
+		t.Fatal(err)
+	}
+	return tally
+}
+
+// Only where each failure is one of time do tests run again.
+func TestLate(t *testing.T) {
+	exit := errors.New("exit status 1")
+	for name, test := range map[string]struct {
+		output string
+		late   []string
+		err    error
+	}{
+		"passes":          {passes + "PASS\n", nil, nil},
+		"too late":        {passes + slow + "FAIL\n", []string{"TestThree"}, errTests},
+		"wrong, too":      {slow + wrong + "FAIL\n", nil, errTests},
+		"lost data":       {loses + "FAIL\n", nil, errTests},
+		"then it crashed": {slow + "panic: test timed out\n", []string{"TestThree"}, exit},
+	} {
+		tally := tallyOf(t, test.output)
+		var err error
+		if test.err != nil {
+			err = exit
+		}
+		if err := tally.ended(err); err != test.err || !slices.Equal(tally.late(), test.late) {
+			t.Errorf("%s: %v, late: %v; want %v, %v", name, err, tally.late(), test.err, test.late)
+		}
+	}
+	if err := tallyOf(t, "PASS\n").ended(nil); err == nil {
+		t.Error("no error where no test ran")
+	}
+}
 
 func TestSummaryRepeatsFailures(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, output string, err error) {
-		tally := &tally{path: filepath.Join(dir, name), out: io.Discard}
-		io.WriteString(tally, output)
-		tally.finish(err)
+	save := func(name string, tally *tally, err error) {
+		t.Helper()
+		if err := tally.save(filepath.Join(dir, name), err); err != nil {
+			t.Fatal(err)
+		}
 	}
-	write("guest-a-6.1", "=== RUN   TestOne\n    one_test.go:1: said by one\n--- PASS: TestOne (0.1s)\n"+
-		"=== RUN   TestTwo\n    two_test.go:9: wrong answer\n--- FAIL: TestTwo (0.1s)\n", errors.New("exit status 1"))
-	write("guest-b-6.1", "--- PASS: TestThree (0.1s)\n", nil)
-	write("guest-c-6.1", "--- PASS: TestFour (0.1s)\nout of reach\n", errors.New("the VM is gone"))
+	save("guest-a-6.1", tallyOf(t, passes+wrong), errTests)
+	save("guest-b-6.1", tallyOf(t, passes), nil)
+	save("guest-c-6.1", tallyOf(t, passes+"out of reach\n"), errors.New("the VM is gone"))
+	again := tallyOf(t, "--- PASS: TestThree (0.1s)\n")
+	again.after(tallyOf(t, passes+slow))
+	save("guest-d-6.1", again, nil)
 
 	var out bytes.Buffer
 	if err := summarize(&out, dir); err == nil {
 		t.Error("no error for failed tests")
 	}
 	_, failures, _ := strings.Cut(out.String(), "FAILED")
-	for _, want := range []string{"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone", "3 passed, 2 failed"} {
+	for _, want := range []string{
+		"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone",
+		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "5 passed, 2 failed; 1 of those",
+	} {
 		if !strings.Contains(failures, want) {
 			t.Errorf("the summary ends without %q:\n%s", want, out.String())
 		}
@@ -37,5 +90,8 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 		if strings.Contains(failures, not) {
 			t.Errorf("the failures hold %q:\n%s", not, out.String())
 		}
+	}
+	if err := summarize(io.Discard, filepath.Join(dir, "none")); err == nil {
+		t.Error("no error where nothing was run")
 	}
 }

@@ -9,29 +9,31 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
-	"krping/test/lab"
+	"krping/test/internal/late"
 )
 
 // A failure is kept with the last lines that its test said: the summary repeats them.
 const failureLines = 12
 
-// tally counts the tests in the output of a suite and passes it on.
+// tally counts the tests in the output of a suite, and passes it on.
 type tally struct {
-	path           string
 	out            io.Writer
 	mu             sync.Mutex
 	line           []byte
 	said           []string // by the test that runs
+	wasLate        bool     // says the test that runs
 	passed, failed int
+	complete       bool     // the suite ran to its end
+	lateOnes       []string // tests that failed for that
 	failures       []string // lines of the tests that failed
+	again          int      // tests that failed in an earlier trial, and not in this
 }
 
-func newTally(name, kernel string, out io.Writer) *tally {
-	return &tally{path: filepath.Join(lab.Build(), "results", name+"-"+kernel), out: out}
-}
+func newTally(out io.Writer) *tally { return &tally{out: out} }
 
 func (t *tally) Write(p []byte) (int, error) {
 	t.mu.Lock()
@@ -48,50 +50,73 @@ func (t *tally) Write(p []byte) (int, error) {
 	return t.out.Write(p)
 }
 
+// neverAgain are words of failures that no lateness explains: of acklog's report, and of a load that hangs.
+var neverAgain = []string{" blocks lost, ", "hung: "}
+
 // count takes a test that was skipped as failed: what cannot run here must say why and fail.
 func (t *tally) count(line string) {
 	switch {
 	case strings.HasPrefix(line, "--- PASS: "):
 		t.passed++
-		t.said = nil
+		t.next()
 	case strings.HasPrefix(line, "--- FAIL: "), strings.HasPrefix(line, "--- SKIP: "):
 		t.failed++
-		t.failures = append(append(t.failures, t.said...), line)
-		t.said = nil
+		if t.wasLate && !slices.ContainsFunc(neverAgain, func(words string) bool { return strings.Contains(strings.Join(t.said, "\n"), words) }) {
+			t.lateOnes = append(t.lateOnes, strings.Fields(line)[2])
+		}
+		t.failures = append(append(t.failures, t.said[max(0, len(t.said)-failureLines):]...), line)
+		t.next()
+	case line == "FAIL", line == "PASS":
+		t.complete = true
 	case strings.HasPrefix(line, "=== "), strings.HasPrefix(strings.TrimSpace(line), "--- PASS: "):
 	default:
-		if t.said = append(t.said, line); len(t.said) > failureLines {
-			t.said = t.said[1:]
-		}
+		t.wasLate = t.wasLate || strings.Contains(line, late.Mark)
+		t.said = append(t.said, line)
 	}
 }
 
-// finish keeps the numbers for the summary, and what the failed tests and err said.
-func (t *tally) finish(err error) error {
-	if err != nil && t.failed == 0 {
-		t.failed = 1 // the suite as a whole
-		t.failures = append(t.failures, t.said...)
-	}
-	if err != nil {
-		t.failures = append(t.failures, lastLines(err.Error(), failureLines)...)
-	}
-	if err := os.MkdirAll(filepath.Dir(t.path), 0o755); err != nil {
-		return err
-	}
-	text := fmt.Sprintf("%d %d\n%s\n", t.passed, t.failed, strings.Join(t.failures, "\n"))
-	if err := os.WriteFile(t.path, []byte(text), 0o644); err != nil {
-		return err
-	}
+func (t *tally) next() { t.said, t.wasLate = nil, false }
+
+// ended takes how the suite's program ended, and returns how the suite did.
+func (t *tally) ended(err error) error {
 	switch {
-	case t.failed > 0 && err == nil:
-		return fmt.Errorf("%d tests failed or were skipped", t.failed)
-	case t.passed == 0 && err == nil:
+	case err != nil && !t.complete:
+		return err
+	case t.failed > 0:
+		return errTests
+	case err == nil && t.passed == 0:
 		return errors.New("no test ran")
 	}
-	return nil
+	return err
 }
 
-func lastLines(text string, n int) []string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[max(0, len(lines)-n):]
+// late returns the tests that failed, if none did for another reason than that it was too late.
+func (t *tally) late() []string {
+	if len(t.lateOnes) < t.failed {
+		return nil
+	}
+	return t.lateOnes
 }
+
+// after adds an earlier trial, of which this one has repeated the tests that failed.
+func (t *tally) after(first *tally) {
+	t.again = max(0, first.failed-t.failed)
+	t.passed += first.passed
+	t.failures = append(first.failures, t.failures...)
+}
+
+// save keeps the numbers for the summary, and what the failed tests said and err says.
+func (t *tally) save(path string, err error) error {
+	if err != nil && err != errTests {
+		t.failed++ // the suite as a whole
+		t.failures = append(t.failures, lastLines(t.said, failureLines)...)
+		t.failures = append(t.failures, lastLines(strings.Split(strings.TrimSpace(err.Error()), "\n"), failureLines)...)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%d %d %d\n%s\n", t.passed, t.failed, t.again, strings.Join(t.failures, "\n"))
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+func lastLines(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/test/internal/late"
 	"krping/test/internal/output"
 )
 
@@ -155,14 +156,13 @@ func TryRun(argv ...string) (string, error) {
 // Eventually polls until the condition holds; after limit (Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	limit = Slow(limit)
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(Slow(limit)); time.Now().Before(deadline); {
 		if condition() {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
+	late.Waited(t, limit, "%s%s", what, BlockedTasks())
 }
 
 // Within returns what is delivered; after limit (Slow) the test fails.

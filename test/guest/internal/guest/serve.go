@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"krping/test/internal/late"
 )
 
 // ServeCommand has the module serve a volume on the guest's address. The options are in the module's
@@ -37,6 +39,6 @@ func StopServing(t testing.TB, name string) {
 		t.Errorf("stop %s: %v", name, err)
 	}
 	if took := time.Since(start); took > Slow(3*time.Second) {
-		t.Errorf("stop %s took %v", name, took)
+		late.Errorf(t, "stop %s took %v", name, took)
 	}
 }

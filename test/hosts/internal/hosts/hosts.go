@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"krping/test/lab"
+
+	"krping/test/internal/late"
 )
 
 // Hosts are VMs, two of them or one, with the module loaded.
@@ -94,7 +96,7 @@ func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bo
 			return
 		}
 	}
-	h.T.Fatalf("not within %v: %s", limit, what)
+	late.Waited(h.T, limit, "%s", what)
 }
 
 // Restart boots the second VM again after its death, with the module.
