@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak demo lab clean
+.PHONY: all build deps test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
 
 all: build
 build: programs modules
@@ -124,6 +124,11 @@ SOAK ?= 15m
 soak: build
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) lifecycle
+
+# Each fuzzer for an hour: of the module's options, of the bridge's messages and of what krpingctl reads.
+FUZZ ?= 3600
+fuzz: build
+	scripts/fuzz $(FUZZ)
 
 demo: build
 	go run ./test/demo --kernel $(KERNEL)

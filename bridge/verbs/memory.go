@@ -26,6 +26,15 @@ const (
 	peerAccess  = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_READ | C.IBV_ACCESS_REMOTE_WRITE
 )
 
+// readAccess is that of memory which RDMA READs fill: of an iWARP device their responses are writes by
+// the peer (RFC 5040, 5.2), which it can make while the READ lasts.
+func readAccess(pd *C.struct_ibv_pd) C.int {
+	if pd.context.device.transport_type == C.IBV_TRANSPORT_IWARP {
+		return C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE
+	}
+	return localAccess
+}
+
 func register(pd *C.struct_ibv_pd, size int, access C.int) (*memory, error) {
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -102,7 +111,7 @@ func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 func (p *bufferPool) make(slot int) (*buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, err := register(p.pd, p.size, localAccess)
+	m, err := register(p.pd, p.size, readAccess(p.pd))
 	if err != nil {
 		p.spare <- slot
 		return nil, err
