@@ -180,6 +180,22 @@ static bool cannot_transfer(struct krping_tcmd *cmd, int error)
 }
 
 /*
+ * An RDMA WRITE over TCP has ended when TCP has its data. Of one that nobody is told the end of,
+ * siw gives TCP the pages themselves, and they would be used again while it sends them: signalled,
+ * it copies them.
+ */
+static void signal_writes(struct krping_tqueue *q, struct ib_send_wr *first,
+			  const struct ib_send_wr *end)
+{
+	struct ib_send_wr *wr;
+
+	if (!rdma_protocol_iwarp(q->conn.id->device, q->conn.id->port_num))
+		return;
+	for (wr = first; wr != end; wr = wr->next)
+		wr->send_flags |= IB_SEND_SIGNALED;
+}
+
+/*
  * The message that is being filled goes out, with the data of @cmd in front of it if @cmd
  * has some to send. One send in KRPING_TARGET_TX / 4 is signalled, and those that data goes
  * with: buffers come back in time, and few completions are made.
@@ -206,6 +222,7 @@ static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
 		tx->cmd = cmd;
 		take_room(q, cmd->nr_wrs);
 		first = rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, NULL, &send);
+		signal_writes(q, first, &send);
 	}
 	if (tx->cmd || ++q->unsignalled >= KRPING_TARGET_TX / 4) {
 		send.send_flags = IB_SEND_SIGNALED;
@@ -267,11 +284,11 @@ static bool respond(struct krping_tcmd *cmd)
 	if (len) {
 		memcpy(to + sizeof(rsp), cmd->data, len);
 		memset(to + sizeof(rsp) + len, 0, padded - len);
-		if (cmd->op == KRPING_OP_READ)
+		if (cmd->op == KRPING_OP_READ) {
 			cmd->crc = data_crc(to + sizeof(rsp), len);
-		if (cmd->op == KRPING_OP_READ)
 			krping_fault_corrupt(KRPING_FAULT_TARGET_SEND_CORRUPT,
 					     q->volume->opt.block, to + sizeof(rsp));
+		}
 	}
 	if (ok)
 		rsp.length = cpu_to_be32(moves_data(cmd) ? cmd->length : len);
@@ -650,7 +667,7 @@ static int take_completions(struct krping_tqueue *q)
 	for (i = 0; i < n; i++) {
 		if (wc[i].wr_cqe)
 			wc[i].wr_cqe->done(q->conn.cq, &wc[i]);
-		else	/* of rdma_rw, in front of the last one: completes only if it fails */
+		else if (wc[i].status != IB_WC_SUCCESS)	/* of rdma_rw, in front of the last one */
 			krping_conn_wc_failed(&q->conn, &wc[i], "moving data");
 	}
 	return max(n, 0);
