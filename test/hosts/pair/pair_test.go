@@ -16,7 +16,6 @@ import (
 
 	"krping/test/hosts/internal/hosts"
 	"krping/test/lab"
-
 	"krping/test/internal/late"
 )
 
@@ -81,6 +80,22 @@ func TestTwoHosts(t *testing.T) {
 			t.Errorf("the device has sha256 %s, the store %s", device, stored)
 		}
 		h.Sh(client, "krpingctl stop vol0")
+	})
+
+	t.Run("keys", func(t *testing.T) {
+		for _, vm := range []*lab.VM{server, client} {
+			h.Sh(vm, "umask 077; echo a0b1c2d3e4f5061728394a5b6c7d8e9f | tee /run/vol1.key >/dev/null; echo 00112233445566778899aabbccddeeff > /run/other.key")
+		}
+		h.Sh(server, "krpingctl server --addr "+server.Addr()+" --port 9906 --block vol1 --backing ram:16M --key-file /run/vol1.key --allow "+client.Addr())
+		attach := "krpingctl client --addr " + server.Addr() + " --port 9906 --block vol1"
+		for flag, says := range map[string]string{"": "key", " --key-file /run/other.key": "key"} {
+			var exit *lab.ExitError
+			if out, err := h.Try(client, attach+flag); !errors.As(err, &exit) || exit.Code != 5 || !strings.Contains(out, says) {
+				t.Errorf("%q: %v, want exit code 5\n%s", flag, err, out)
+			}
+		}
+		h.Sh(client, attach+" --key-file /run/vol1.key && krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0 && krpingctl stop vol1")
+		h.Sh(server, "krpingctl stop --target vol1")
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"krping/test/lab"
-
 	"krping/test/internal/late"
 )
 
