@@ -123,7 +123,7 @@ bench-trace: build
 SOAK ?= 15m
 soak: build
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
-	build/lab suites --kernel $(KERNEL) --soak $(SOAK) lifecycle
+	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as long as it takes
 
 # Each fuzzer for an hour: of the module's options, of the bridge's messages and of what krpingctl reads.
 FUZZ ?= 3600

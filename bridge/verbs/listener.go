@@ -11,10 +11,13 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -70,10 +73,37 @@ func (l *Listener) listen(addr netip.AddrPort) error {
 	if ret, err := C.rdma_listen(l.id, 64); ret != 0 {
 		return fmt.Errorf("listen on %s: %w", addr, explain(err))
 	}
-	if !addr.Addr().IsUnspecified() && l.id.verbs == nil {
+	if addr.Addr().IsUnspecified() {
+		return nil
+	}
+	if l.id.verbs == nil {
 		return fmt.Errorf("bind to %s: %w", addr, ErrNoDevice)
 	}
+	go l.watch(C.GoString(&l.id.verbs.device.dev_path[0]))
 	return nil
+}
+
+// watch stops the listener when its device has gone from sysfs. The kernel tells its clients one after
+// the other that a device is to go. If the connection manager's turn comes after that of the device
+// files, which waits until nobody has one open, there is no event: it depends on which was loaded first.
+func (l *Listener) watch(path string) {
+	began, err := os.Stat(path)
+	if err != nil {
+		return // not known there: the event has to do
+	}
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-l.closed:
+			return
+		case <-look.C:
+		}
+		if now, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(began, now) {
+			l.stop(ErrRemoved)
+			return
+		}
+	}
 }
 
 func explain(err error) error {

@@ -145,6 +145,37 @@ func TestWritebackTargetKilled(t *testing.T) {
 	}
 }
 
+// uverbsLast has the device files of RDMA come after the connection manager, as on a host that uses
+// RDMA in the kernel before programs do: they are told first that a device goes.
+func uverbsLast(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/sys/module/ib_uverbs/refcnt"); err != nil {
+		return // built in, and so they are anyway
+	}
+	guest.RemoveDevice(t)
+	for _, module := range []string{"rdma_ucm", "rdma_rxe", "ib_uverbs"} {
+		guest.Run(t, "rmmod", module)
+	}
+	guest.Run(t, "modprobe", "-a", "rdma_rxe", "rdma_ucm")
+	guest.AddDevice(t)
+}
+
+// A bridge lets go of a device that nobody tells it the removal of.
+func TestDeviceRemovedWithoutAnEvent(t *testing.T) {
+	uverbsLast(t)
+	store := guest.StorePath(t)
+	bridge := guest.StartBridge(t, 9819, store, "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9819, ""))
+	guest.WriteAndSync(t, dev)
+	start := time.Now()
+	bridge.RemoveDevice(t)
+	t.Logf("the removal took %v", time.Since(start).Round(time.Millisecond))
+	guest.AddDevice(t)
+	guest.StartBridge(t, 9819, store, "16MiB")
+	guest.SessionBecomes(t, "live")
+	guest.WriteAndSync(t, dev)
+}
+
 // The RDMA device goes away under load and comes back.
 func TestDeviceRemovedUnderLoad(t *testing.T) {
 	store := guest.StorePath(t)

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"krping/test/hosts/internal/hosts"
-	"krping/test/lab"
 	"krping/test/internal/late"
+	"krping/test/lab"
 )
 
 // pair is two VMs: one stores, one has the block device.

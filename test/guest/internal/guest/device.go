@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // RemoveDevice takes the RDMA device away.
@@ -25,9 +27,15 @@ func AddDevice(t testing.TB) {
 }
 
 // RemoveDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
-// itself, has let go of it.
+// itself, has let go of it: one that does not says where it is, and is killed by that.
 func (b *Bridge) RemoveDevice(t testing.TB) {
 	t.Helper()
+	limit := Slow(20 * time.Second)
+	hangs := time.AfterFunc(limit, func() {
+		t.Errorf("after %v the bridge has the device still%s", limit, BlockedTasks())
+		_ = b.Cmd.Process.Signal(unix.SIGQUIT)
+	})
+	defer hangs.Stop()
 	RemoveDevice(t)
 	if err := b.Cmd.Wait(); err == nil {
 		t.Error("the bridge's exit status does not tell that its device is gone")
@@ -62,11 +70,15 @@ func RemoveNIC(t testing.TB) (add func()) {
 	}
 }
 
-// NoResources waits until no RDMA resource is left. The one queue pair is the connection
-// manager's.
+// NoResources waits until no RDMA resource is left but, on RoCE, the queue pair of the connection
+// manager.
 func NoResources(t testing.TB) {
 	t.Helper()
+	left := " qp 1 cm_id 0 mr 0 "
+	if strings.HasPrefix(Device(t), "siw") {
+		left = " qp 0 cm_id 0 mr 0 "
+	}
 	Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return strings.Contains(Run(t, "rdma", "resource", "show", Device(t)), " qp 1 cm_id 0 mr 0 ")
+		return strings.Contains(Run(t, "rdma", "resource", "show", Device(t)), left)
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"krping/test/lab"
 	"krping/test/internal/late"
+	"krping/test/lab"
 )
 
 // Hosts are VMs, two of them or one, with the module loaded.
