@@ -83,7 +83,7 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := module options block bridge target modes hostile access faults fs agent injected nomem
+DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected nomem
 IWARP_SUITES := module options block bridge target modes
 test-debug: build built-debug
 	@rm -rf build/results
@@ -93,7 +93,7 @@ test-debug: build built-debug
 	build/lab summary && [ $$ok = yes ]
 
 # The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
-RACES_SUITES := block bridge target modes faults access
+RACES_SUITES := block bridge target modes guest/faults access
 test-races: build built-kcsan
 	@rm -rf build/results
 	@ok=yes; \

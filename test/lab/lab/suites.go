@@ -32,7 +32,7 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
-		Short: "Run the VM suites (test/guest in one VM, test/hosts on one or two), or those named",
+		Short: "Run the VM suites (test/guest in one VM, test/hosts on one or two), or those named, like faults or guest/faults",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kernel, err := lab.FindKernel(o.kernel)
 			if err != nil {
@@ -113,19 +113,25 @@ func (s *suites) known(dirs []string) error {
 		}
 	}
 	for _, name := range append(slices.Clone(s.only), s.skip...) {
-		if !slices.Contains(names, name) {
+		if !slices.ContainsFunc(dirs, func(dir string) bool { return isNamed(dir, name) }) {
 			return fmt.Errorf("no suite %q: there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return nil
 }
 
+// isNamed says whether the suite in a directory has that name, which may begin with guest/ or hosts/.
+func isNamed(dir, name string) bool {
+	base := filepath.Base(dir)
+	return name == base || name == filepath.Base(filepath.Dir(dir))+"/"+base
+}
+
 func (s *suites) wanted(dir string) bool {
-	name := filepath.Base(dir)
-	if s.kernel != lab.Debug && slices.Contains(onlyDebug, name) {
+	named := func(name string) bool { return isNamed(dir, name) }
+	if s.kernel != lab.Debug && slices.ContainsFunc(onlyDebug, named) {
 		return false
 	}
-	return (len(s.only) == 0 || slices.Contains(s.only, name)) && !slices.Contains(s.skip, name)
+	return (len(s.only) == 0 || slices.ContainsFunc(s.only, named)) && !slices.ContainsFunc(s.skip, named)
 }
 
 // errTests is how a suite ends that ran to its end with tests that failed.
