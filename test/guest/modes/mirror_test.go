@@ -52,7 +52,7 @@ func TestMirrorPeerKilled(t *testing.T) {
 	bridge := guest.StartBridge(t, 9851, store, "16MiB")
 	dev := guest.Attach(t, 9851, ",mode=mirror,backing=ram:16M")
 	insync(t)
-	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--time_based", "--runtime=7", "--verify_backlog=32")
+	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--time_based", guest.Runtime(7*time.Second), "--verify_backlog=32")
 	for range 2 {
 		before := number(t, "writes")
 		guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
@@ -120,7 +120,7 @@ func TestDeviceRemoved(t *testing.T) {
 			store := guest.StorePath(t)
 			bridge := guest.StartBridge(t, 9854, store, "16MiB")
 			dev := guest.Attach(t, 9854, ",mode="+mode+",backing=ram:16M")
-			load := startFio(t, dev, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
+			load := startFio(t, dev, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", guest.Runtime(5*time.Second), "--verify_backlog=32")
 			time.Sleep(1500 * time.Millisecond)
 			guest.RemoveDevice(t)
 			_ = bridge.Cmd.Wait()

@@ -157,7 +157,7 @@ func TestTapPeerKilled(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
-	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", "--runtime=5", "--verify_backlog=32")
+	load := startFio(t, dev, "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", guest.Runtime(5*time.Second), "--verify_backlog=32")
 	guest.Eventually(t, 20*time.Second, "copies are forwarded", func() bool { return number(t, "forwarded") > 20 })
 	bridge.Kill()
 	guest.SessionBecomes(t, "reconnecting")

@@ -5,6 +5,7 @@
 package guest
 
 import (
+	"fmt"
 	"os/exec"
 	"testing"
 	"time"
@@ -17,6 +18,11 @@ type Load struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	out output.Buffer
+}
+
+// Runtime lets fio run so long, longer on a slow kernel (Slow): for loads that other things happen under.
+func Runtime(limit time.Duration) string {
+	return fmt.Sprintf("--runtime=%.0f", Slow(limit).Seconds())
 }
 
 func fio(dev string, args []string) []string {
