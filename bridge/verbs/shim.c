@@ -44,6 +44,7 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 	};
 
 	memset(q, 0, sizeof(*q));
+	errno = 0;
 	q->pd = ibv_alloc_pd(id->verbs);
 	if (!q->pd)
 		goto fail;

@@ -27,6 +27,7 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 	var (
 		skip    []string
 		pattern string
+		without string
 		soak    time.Duration
 		short   bool
 	)
@@ -38,11 +39,12 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, soak: soak, short: short}
+			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, without: without, soak: soak, short: short}
 			return s.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
+	cmd.Flags().StringVar(&without, "without", "", "no tests that match this `pattern`")
 	cmd.Flags().StringSliceVar(&skip, "skip", nil, "not these `suites`")
 	cmd.Flags().BoolVar(&short, "short", false, "tests of many cases take a part of them: for a kernel beside one that gets all")
 	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
@@ -57,6 +59,7 @@ type suites struct {
 	only    []string
 	skip    []string
 	pattern string
+	without string
 	soak    time.Duration
 	short   bool
 	failed  []string
@@ -209,7 +212,7 @@ func (s *suites) inGuest(ctx context.Context, r *trial) error {
 	}
 	start := time.Now()
 	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + r.pattern, fmt.Sprintf("-test.short=%t", s.short)},
+		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + r.pattern, "-test.skip=" + s.without, fmt.Sprintf("-test.short=%t", s.short)},
 		Env: []string{
 			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
 			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(), "KRPING_DEVICE=" + l.Device(), fmt.Sprintf("KRPING_SLOW=%d", s.slow),
@@ -244,7 +247,7 @@ func (s *suites) checkMemory(ctx context.Context, vm *lab.VM) error {
 
 // onHosts runs a suite here that boots VMs itself.
 func (s *suites) onHosts(ctx context.Context, r *trial) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", r.pattern, fmt.Sprintf("-short=%t", s.short), r.dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", r.pattern, "-skip", s.without, fmt.Sprintf("-short=%t", s.short), r.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", s.slow))
