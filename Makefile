@@ -85,11 +85,13 @@ bench: build
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
 DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected nomem
 IWARP_SUITES := module options block bridge target modes
+# Not over iWARP: counts the packets of rxe; needs 257 queue pairs in a process, of which libsiw makes 36.
+IWARP_WITHOUT := TestIdleClient|TestManySilentClients
 test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --kernel debug --short $(DEBUG_SUITES) || ok=no; \
-	build/lab suites --kernel debug --iwarp --short $(IWARP_SUITES) || ok=no; \
+	build/lab suites --kernel debug --iwarp --short --without '$(IWARP_WITHOUT)' $(IWARP_SUITES) || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
 # The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
