@@ -25,19 +25,23 @@ programs: | deps
 	CGO_ENABLED=0 go build -o build/lab-guest ./test/lab/guest
 	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab
 
-# The module is built from a copy for each kernel, so that they do not mix.
+# The module is built from a copy for each kernel, so that they do not mix: directory, the kernel's
+# build directory, what to make.
+define kmod
+	@mkdir -p build/$(1)
+	@cp -pru kmod/. build/$(1)/
+	$(MAKE) -s -C build/$(1) KDIR=$(2) $(3)
+endef
+headers = /lib/modules/$(call release,$(1))/build
+
 modules: $(KERNELS:%=module-%)
 module-%: | deps
-	@mkdir -p build/kmod/$*
-	@cp -pru kmod/. build/kmod/$*/
-	$(MAKE) -s -C build/kmod/$* KDIR=/lib/modules/$(call release,$*)/build modules
+	$(call kmod,kmod/$*,$(call headers,$*),modules)
 
 # The module with the faults of kmod/fault.h, for the suite that provokes them.
 modules: $(KERNELS:%=faults-%)
 faults-%: | deps
-	@mkdir -p build/kmod/$*-faults
-	@cp -pru kmod/. build/kmod/$*-faults/
-	$(MAKE) -s -C build/kmod/$*-faults KDIR=/lib/modules/$(call release,$*)/build faults
+	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)
 
 generate:
 	go generate ./...
@@ -53,9 +57,7 @@ check-go: | deps
 check-kmod: $(KERNELS:%=sparse-%)
 	$(MAKE) -s -C kmod checkpatch CHECKPATCH=$$(scripts/checkpatch)
 sparse-%: module-%
-	@mkdir -p build/sparse/$*
-	@cp -pru kmod/. build/sparse/$*/
-	$(MAKE) -s -C build/sparse/$* KDIR=/lib/modules/$(call release,$*)/build KRPING_FAULTS=y sparse
+	$(call kmod,sparse/$*,$(call headers,$*),KRPING_FAULTS=y sparse)
 
 # The first kernel gets every suite. The second is spared those that test the lab itself (selftest), a
 # browser (page), what hosts/faults does, too (pair), and what has little to do with the kernel's version
@@ -105,11 +107,8 @@ test-races: build built-kcsan
 # The kernel of that name, and the module for it.
 built-%: | deps
 	@scripts/debug-kernel $*
-	@mkdir -p build/kmod/$* build/kmod/$*-faults
-	@cp -pru kmod/. build/kmod/$*/
-	@cp -pru kmod/. build/kmod/$*-faults/
-	$(MAKE) -s -C build/kmod/$* KDIR=$(CURDIR)/build/kernel-$*/build modules
-	$(MAKE) -s -C build/kmod/$*-faults KDIR=$(CURDIR)/build/kernel-$*/build faults
+	$(call kmod,kmod/$*,$(CURDIR)/build/kernel-$*/build,modules)
+	$(call kmod,kmod/$*-faults,$(CURDIR)/build/kernel-$*/build,faults)
 
 # perftest beside krping's own tests, in the same VMs: a table of ratios.
 bench-verbs: build
