@@ -10,24 +10,14 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"krping/test/bench"
 	"krping/test/lab"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-trace:", err)
-		os.Exit(1)
-	}
-}
+func main() { bench.Main("bench-trace", run) }
 
 func run(ctx context.Context, args []string) (err error) {
 	b := bench.Trace{Log: os.Stderr, FIO: bench.FIO{Engine: "io_uring", Batch: 1}}

@@ -10,22 +10,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-
-	"golang.org/x/sys/unix"
 
 	"krping/test/bench"
 	"krping/test/lab"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench-verbs:", err)
-		os.Exit(1)
-	}
-}
+func main() { bench.Main("bench-verbs", run) }
 
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench-verbs", flag.ContinueOnError)
