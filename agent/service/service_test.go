@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,34 +25,17 @@ import (
 
 	"krping/agent/config"
 	"krping/proc"
+	"krping/test/output"
 )
 
 // running is an agent of this process, in a directory of its own.
 type running struct {
 	t      *testing.T
 	dir    string
-	log    *logBuffer
+	log    *output.Buffer
 	notify *net.UnixConn // what systemd would listen at
 	stop   context.CancelFunc
 	ended  chan error
-}
-
-// logBuffer may be written and read at once.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // vol0 is a session that the module's files in proc/testdata have: there is nothing to be done.
@@ -61,7 +43,7 @@ const vol0 = "sessions:\n  - name: vol0\n    addr: 192.168.77.1\n"
 
 func start(t *testing.T) *running {
 	t.Helper()
-	r := &running{t: t, dir: t.TempDir(), log: &logBuffer{}, ended: make(chan error, 1)}
+	r := &running{t: t, dir: t.TempDir(), log: &output.Buffer{}, ended: make(chan error, 1)}
 	socket := filepath.Join(r.dir, "notify")
 	var err error
 	if r.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {

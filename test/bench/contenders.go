@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"krping/test/internal/output"
 	"krping/test/lab"
+	"krping/test/output"
 )
 
 // A contender makes a disk of the serving VM a block device of the measuring one.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/test/internal/output"
 	"krping/test/lab"
+	"krping/test/output"
 )
 
 // krpingTarget is krping with the target in the kernel.

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/test/internal/output"
 	"krping/test/lab"
+	"krping/test/output"
 )
 
 // demo is the state of one run. VM 1 stores, VM 2 has the block device.

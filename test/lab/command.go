@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // Cmd is a command to run in a guest.

@@ -15,7 +15,7 @@ import (
 
 	"krping/agent/biotrace"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // trace is a running `krpingctl trace --json`.

@@ -32,7 +32,7 @@ import (
 	"krping/agent/config"
 	"krping/agent/live"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // agent is a running krpingctl agent.

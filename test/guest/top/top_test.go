@@ -21,7 +21,7 @@ import (
 
 	"krping/agent/live"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // terminal is a window of tmux with a shell in it.

@@ -18,7 +18,7 @@ import (
 
 	"krping/agent/biotrace"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 const volume = 16 << 20 // bytes

@@ -21,9 +21,9 @@ import (
 	"krping/test/hosts/internal/hosts"
 	"krping/test/internal/acklog"
 	"krping/test/internal/late"
-	"krping/test/internal/output"
 	"krping/test/internal/soak"
 	"krping/test/lab"
+	"krping/test/output"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/test/internal/output"
 	"krping/test/lab"
+	"krping/test/output"
 )
 
 // labCommand is the lab program, on this run's kernel.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // Load is verified I/O of a running fio.
