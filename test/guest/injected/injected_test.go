@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,15 +91,7 @@ func serve(t *testing.T, disk string) string {
 
 func knob(t *testing.T, fault, name string) int {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(knobs, fault, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return guest.Number(t, filepath.Join(knobs, fault, name))
 }
 
 func (s setting) set(t *testing.T) {

@@ -5,9 +5,6 @@
 package target
 
 import (
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,15 +14,7 @@ import (
 // sentPackets is what the RDMA device has sent.
 func sentPackets(t *testing.T) int {
 	t.Helper()
-	data, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return guest.Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
 }
 
 // An idle client is looked for now and then, not all the time.

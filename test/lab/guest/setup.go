@@ -8,9 +8,10 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"krping/test/internal/nic"
 )
 
 type mount struct{ kind, dir string }
@@ -75,8 +76,7 @@ func parameter(name string) string {
 	return ""
 }
 
-// network gives the guest 192.168.77.INDEX and fd77::INDEX on eth0, and rxe0 or siw0 on top. The
-// MTU leaves room for RoCE packets of 4096 bytes.
+// network gives the guest its host name, its addresses on eth0 (nic.Up), and rxe0 or siw0 on top.
 func network(index string) error {
 	if err := unix.Sethostname([]byte("vm" + index)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
@@ -85,11 +85,11 @@ func network(index string) error {
 	if parameter("lab.iwarp") != "" {
 		kind, module = "siw", "siw"
 	}
+	if err := nic.Up(index); err != nil {
+		return err
+	}
 	for _, line := range []string{
 		"ip link set lo up",
-		"ip link set eth0 mtu 4300 up",
-		"ip addr add 192.168.77." + index + "/24 dev eth0",
-		"ip -6 addr add fd77::" + index + "/64 dev eth0 nodad",
 		"modprobe " + module, "modprobe rdma_ucm", "modprobe ib_uverbs",
 		"rdma link add " + kind + "0 type " + kind + " netdev eth0",
 	} {
@@ -101,15 +101,5 @@ func network(index string) error {
 			return fmt.Errorf("%s: %w: %s", line, err, out)
 		}
 	}
-	return waitForCarrier()
-}
-
-func waitForCarrier() error {
-	for range 100 {
-		if state, err := os.ReadFile("/sys/class/net/eth0/operstate"); err == nil && strings.TrimSpace(string(state)) == "up" {
-			return nil
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return fmt.Errorf("eth0 does not come up")
+	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"krping/test/internal/nic"
 )
 
 // RemoveDevice takes the RDMA device away.
@@ -26,9 +28,15 @@ func AddDevice(t testing.TB) {
 	Run(t, "rdma", "link", "add", Device(t), "type", strings.TrimSuffix(Device(t), "0"), "netdev", "eth0")
 }
 
-// RemoveDevice takes the RDMA device away. The kernel waits until the bridge, which ends by
-// itself, has let go of it: one that does not says where it is, and is killed by that.
+// RemoveDevice takes the RDMA device away.
 func (b *Bridge) RemoveDevice(t testing.TB) {
+	t.Helper()
+	b.LosesDevice(t, func() { RemoveDevice(t) })
+}
+
+// LosesDevice removes the device by a call, for which the kernel waits until the bridge, which ends by
+// itself, has let go of it: one that does not says where it is, and is killed by that.
+func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 	t.Helper()
 	limit := Slow(20 * time.Second)
 	hangs := time.AfterFunc(limit, func() {
@@ -36,7 +44,7 @@ func (b *Bridge) RemoveDevice(t testing.TB) {
 		_ = b.Cmd.Process.Signal(unix.SIGQUIT)
 	})
 	defer hangs.Stop()
-	RemoveDevice(t)
+	remove()
 	if err := b.Cmd.Wait(); err == nil {
 		t.Error("the bridge's exit status does not tell that its device is gone")
 	}
@@ -59,13 +67,9 @@ func RemoveNIC(t testing.TB) (add func()) {
 	driver("unbind")
 	return func() {
 		driver("bind")
-		Run(t, "ip", "link", "set", "eth0", "mtu", "4300", "up")
-		Run(t, "ip", "addr", "add", Addr(t)+"/24", "dev", "eth0")
-		Run(t, "ip", "-6", "addr", "add", "fd77::1/64", "dev", "eth0", "nodad")
-		Eventually(t, 20*time.Second, "eth0 is up", func() bool {
-			state, err := os.ReadFile("/sys/class/net/eth0/operstate")
-			return err == nil && strings.TrimSpace(string(state)) == "up"
-		})
+		if err := nic.Up(Addr(t)[strings.LastIndexByte(Addr(t), '.')+1:]); err != nil {
+			t.Fatal(err)
+		}
 		AddDevice(t)
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/internal/late"
-	"krping/test/internal/output"
+	"krping/test/output"
 )
 
 // Addr returns the guest's own IPv4 address, which its RDMA device serves.
@@ -277,6 +277,20 @@ func session(t testing.TB, name, role string) map[string]string {
 		}
 	}
 	return nil
+}
+
+// Number returns what a file of sysfs or debugfs holds.
+func Number(t testing.TB, path string) int {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func lines(t testing.TB, path string) []string {
