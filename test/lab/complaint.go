@@ -38,6 +38,19 @@ func isComplaint(line string) bool {
 	return complaints.MatchString(line) && !starvation.MatchString(line)
 }
 
+// stuckCPU is where the kernel shows what a CPU does that does nothing else.
+var stuckCPU = regexp.MustCompile(`BUG: soft lockup|NMI backtrace for cpu`)
+
+// findStuckCPU returns the first such place of a console's log, or "". It is no complaint, but explains
+// one, or a suite that does not end.
+func findStuckCPU(log string) string {
+	lines := strings.Split(log, "\n")
+	if i := slices.IndexFunc(lines, stuckCPU.MatchString); i >= 0 {
+		return strings.Join(lines[i:min(len(lines), i+around)], "\n")
+	}
+	return ""
+}
+
 // findComplaint returns a report on the first complaint in the console's log, with the
 // lines around it, or "". A line that holds one of the expected strings is none.
 func findComplaint(log string, expected []string) string {

@@ -32,6 +32,7 @@ type Config struct {
 	Boot    time.Duration // limit of one boot; 0 for one minute, more for a slow kernel; one that hangs is tried again
 	Memory  int           // MiB of one VM; 0 for 1536, twice that for a slow kernel
 	CPUs    int           // of one VM; 0 for 2
+	InTurn  bool          // a VM's CPUs run in turn, for tests in which the kernel patches its code: see inTurn
 	Shells  bool          // a shell on a second console of each VM: see ShellSocket
 }
 
@@ -200,6 +201,9 @@ func (l *Lab) Complaints(expected ...string) string {
 	}
 	return strings.Join(reports, "\n")
 }
+
+// StuckCPU returns where the first VM's console says that a CPU does nothing else for long, and what, or "".
+func (l *Lab) StuckCPU() string { return findStuckCPU(l.vms[0].Console()) }
 
 // Close kills the VMs and removes what the lab made, but for Config.Out.
 func (l *Lab) Close() error {

@@ -53,6 +53,16 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
+func TestStuckCPU(t *testing.T) {
+	log := "[ 1.0] before\n[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [dd:171]\n[ 2.0] RIP: 0010:asm_exc_int3+0x0/0x40\n"
+	if report := findStuckCPU(log); !strings.HasPrefix(report, "[ 2.0] watchdog") || !strings.Contains(report, "asm_exc_int3") {
+		t.Errorf("the report is %q", report)
+	}
+	if report := findStuckCPU("[ 1.0] before\n"); report != "" {
+		t.Errorf("without a stuck CPU the report is %q", report)
+	}
+}
+
 func TestComplaintIsReportedWithItsSurroundings(t *testing.T) {
 	log := strings.Repeat("before\n", 50) + "[ 1.0] BUG: provoked\nCall Trace:\n f+0x1\n"
 	report := findComplaint(log, nil)

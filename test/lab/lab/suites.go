@@ -71,6 +71,10 @@ func (s *suites) timeout() time.Duration { return suiteTimeout*time.Duration(s.s
 // onlyDebug are suites that need what only the debug kernel has.
 var onlyDebug = []string{"nomem"}
 
+// patching are suites in which the kernel patches its code again and again: for tracers, capture's
+// time stamps, firewall rules.
+var patching = []string{"trace", "top", "service", "nvme", "doctor"}
+
 // on names what the suites run on.
 func (s *suites) on() string {
 	if s.boot.iwarp {
@@ -197,6 +201,7 @@ func (s *suites) inGuest(ctx context.Context, r *trial) error {
 		return fmt.Errorf("compile: %w\n%s", err, out)
 	}
 	config := s.boot.config(1)
+	config.InTurn = slices.Contains(patching, name)
 	if config.Out == "" {
 		config.Out = r.out
 	}
@@ -233,6 +238,9 @@ func (s *suites) inGuest(ctx context.Context, r *trial) error {
 	}
 	if report := l.Complaints(); report != "" {
 		err = errors.Join(err, errors.New(report))
+	}
+	if stuck := l.StuckCPU(); err != nil && err != errTests && stuck != "" {
+		err = fmt.Errorf("a CPU was stuck: %s\n%w", stuck, err)
 	}
 	return err
 }

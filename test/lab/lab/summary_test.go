@@ -72,6 +72,8 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	again := tallyOf(t, "--- PASS: TestThree (0.1s)\n")
 	again.after(tallyOf(t, passes+slow))
 	save("guest-d-6.1", again, nil)
+	stacks := strings.Repeat("goroutine 1 [sleep]:\n", 20)
+	save("guest-e-6.1", tallyOf(t, "waits\npanic: test timed out\n\tTestHangs\n"+stacks), errors.New("the kernel complains: first\n"+strings.Repeat("and more\n", 100)))
 
 	var out bytes.Buffer
 	if err := summarize(&out, dir); err == nil {
@@ -80,7 +82,8 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	_, failures, _ := strings.Cut(out.String(), "FAILED")
 	for _, want := range []string{
 		"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone",
-		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "5 passed, 2 failed; 1 of those",
+		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "5 passed, 3 failed; 1 of those",
+		"waits\npanic: test timed out\n\tTestHangs", "complains: first\nand more",
 	} {
 		if !strings.Contains(failures, want) {
 			t.Errorf("the summary ends without %q:\n%s", want, out.String())

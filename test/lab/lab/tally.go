@@ -16,8 +16,12 @@ import (
 	"krping/test/internal/late"
 )
 
-// A failure is kept with the last lines that its test said: the summary repeats them.
-const failureLines = 12
+// A failure is kept with the last lines that its test said, and with the first of a report on the suite:
+// the summary repeats them.
+const (
+	failureLines = 12
+	reportLines  = 40
+)
 
 // tally counts the tests in the output of a suite, and passes it on.
 type tally struct {
@@ -64,7 +68,7 @@ func (t *tally) count(line string) {
 		if t.wasLate && !slices.ContainsFunc(neverAgain, func(words string) bool { return strings.Contains(strings.Join(t.said, "\n"), words) }) {
 			t.lateOnes = append(t.lateOnes, strings.Fields(line)[2])
 		}
-		t.failures = append(append(t.failures, t.said[max(0, len(t.said)-failureLines):]...), line)
+		t.failures = append(append(t.failures, t.lastWords()...), line)
 		t.next()
 	case line == "FAIL", line == "PASS":
 		t.complete = true
@@ -109,8 +113,9 @@ func (t *tally) after(first *tally) {
 func (t *tally) save(path string, err error) error {
 	if err != nil && err != errTests {
 		t.failed++ // the suite as a whole
-		t.failures = append(t.failures, lastLines(t.said, failureLines)...)
-		t.failures = append(t.failures, lastLines(strings.Split(strings.TrimSpace(err.Error()), "\n"), failureLines)...)
+		t.failures = append(t.failures, t.lastWords()...)
+		report := strings.Split(strings.TrimSpace(err.Error()), "\n")
+		t.failures = append(t.failures, report[:min(len(report), reportLines)]...)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -119,4 +124,12 @@ func (t *tally) save(path string, err error) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-func lastLines(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+// lastWords returns the end of what a suite said that did not come to its own: where it panicked, not
+// the stacks of all goroutines after that.
+func (t *tally) lastWords() []string {
+	said := t.said
+	if i := slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, "panic: ") }); i >= 0 {
+		said = said[:min(len(said), i+failureLines/2)]
+	}
+	return said[max(0, len(said)-failureLines):]
+}

@@ -42,7 +42,7 @@ func boot(t *testing.T, vms int, expected []string) *Hosts {
 		t.Fatal("KERNEL is not set: 6.1 or 6.12")
 	}
 	out := filepath.Join(lab.Build(), "logs", kernel, t.Name())
-	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: vms, Out: out})
+	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: vms, Out: out, InTurn: true})
 	if err != nil {
 		t.Fatal(err)
 	}
