@@ -236,6 +236,9 @@ type refusal interface {
 func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target, request *verbs.Request) {
 	peer := request.Peer()
 	session, err := t.Admit(request.Private, request.Addr())
+	if err == nil {
+		err = faultyReject(session.Volume())
+	}
 	var refused refusal
 	if errors.As(err, &refused) {
 		if errors.As(err, new(*wire.Challenge)) { // each client with a key is, once
@@ -256,7 +259,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		log.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
-	t.Serve(ctx, session, conn)
+	t.Serve(ctx, session, withFaults(conn, session.Volume()))
 	conn.Release()
 }
 

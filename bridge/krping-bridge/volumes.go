@@ -112,7 +112,7 @@ func openVolumes(o options) ([]*target.Volume, error) {
 			return nil, fmt.Errorf("volume %s: %w", spec.name, err)
 		}
 		volumes = append(volumes, &target.Volume{
-			Name: spec.name, Store: s, BlockSize: spec.blockSize,
+			Name: spec.name, Store: withStoreFaults(s, spec.name), BlockSize: spec.blockSize,
 			ReadOnly: spec.readOnly, Writeback: spec.writeback, Key: key,
 		})
 	}

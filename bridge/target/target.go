@@ -91,6 +91,9 @@ type Session struct {
 	volume  *Volume
 }
 
+// Volume returns the name of the session's volume.
+func (s *Session) Volume() string { return s.volume.Name }
+
 func (s *Session) key() queueKey {
 	return queueKey{s.volume.Name, s.hello.Session, s.hello.QueueIndex}
 }

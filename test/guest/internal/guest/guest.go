@@ -324,7 +324,18 @@ func StorePath(t testing.TB) string { return filepath.Join(t.TempDir(), "vol0.im
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
-	b.Cmd = startBridge(t, "listening on", append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
+	b.Cmd = exec.Command(Binary(t, "krping-bridge"), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
+	startBridge(t, b.Cmd, "listening on")
+	return b
+}
+
+// StartFaultyBridge starts a bridge whose faults have their knobs (package bridge/fault) in a directory.
+func StartFaultyBridge(t testing.TB, port int, knobs, store, size string) *Bridge {
+	t.Helper()
+	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
+	b.Cmd = exec.Command(Binary(t, "krping-bridge-faults"), "--listen", b.Addr, "--store", "file:"+store, "--size", size)
+	b.Cmd.Env = append(os.Environ(), "KRPING_FAULTS="+knobs)
+	startBridge(t, b.Cmd, "listening on")
 	return b
 }
 
@@ -356,23 +367,23 @@ func Attach(t testing.TB, port int, options string) string {
 // until it listens, and returns its process.
 func StartPingBridge(t testing.TB, port int, args ...string) *exec.Cmd {
 	t.Helper()
-	return startBridge(t, "answering pings", append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)...)
+	cmd := exec.Command(Binary(t, "krping-bridge"), append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)...)
+	startBridge(t, cmd, "answering pings")
+	return cmd
 }
 
 // startBridge starts krping-bridge, waits until it says that it is ready, and kills it at the
 // end of the test.
-func startBridge(t testing.TB, ready string, args ...string) *exec.Cmd {
+func startBridge(t testing.TB, cmd *exec.Cmd, ready string) {
 	t.Helper()
 	var out output.Buffer
-	cmd := exec.Command(Binary(t, "krping-bridge"), args...)
 	cmd.Stdout, cmd.Stderr = &out, testWriter{t}
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start krping-bridge %v: %v", args, err)
+		t.Fatalf("start %v: %v", cmd.Args, err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	Eventually(t, 20*time.Second, "krping-bridge is "+ready, func() bool { return strings.Contains(out.String(), ready) })
-	return cmd
 }

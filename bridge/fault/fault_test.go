@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"krping/bridge/store"
+	"krping/bridge/target"
+	"krping/bridge/wire"
+)
+
+func knobs(t *testing.T) *Faults {
+	t.Helper()
+	f, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *Faults) set(t *testing.T, p Point, knob string, value int) {
+	t.Helper()
+	if err := os.WriteFile(f.path(p, knob), []byte(strconv.Itoa(value)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// times says how often a fault happens when it is asked n times.
+func (f *Faults) times(p Point, volume string, n int) (happened int) {
+	for range n {
+		if f.happens(p, volume) {
+			happened++
+		}
+	}
+	return happened
+}
+
+func TestKnobs(t *testing.T) {
+	f := knobs(t)
+	if n := f.times(SendDrop, "vol0", 10); n != 0 {
+		t.Errorf("without a rate it happened %d times", n)
+	}
+	f.set(t, SendDrop, "rate", 3)
+	if n := f.times(SendDrop, "vol0", 9); n != 3 {
+		t.Errorf("with rate 3 it happened %d times of 9", n)
+	}
+	if n := f.times(RecvDrop, "vol0", 9); n != 0 {
+		t.Errorf("another fault happened %d times", n)
+	}
+	if n := f.knob(SendDrop, "fired"); n != 3 {
+		t.Errorf("fired is %d, want 3", n)
+	}
+	f.set(t, SendDrop, "gap_ms", int(time.Hour/time.Millisecond))
+	if n := f.times(SendDrop, "vol0", 9); n != 0 {
+		t.Errorf("in the gap it happened %d times", n)
+	}
+	f.set(t, SendDrop, "gap_ms", 0)
+	if err := os.WriteFile(filepath.Join(f.dir, "session"), []byte("vol1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := f.times(SendDrop, "vol0", 9), f.times(SendDrop, "vol1", 9); a != 0 || b != 3 {
+		t.Errorf("limited to vol1 it happened %d times to vol0, and %d to vol1", a, b)
+	}
+}
+
+// connection is one that has two messages and keeps what is sent.
+type connection struct {
+	target.Transport
+	messages, sent [][]byte
+	moved          []byte
+	closed         bool
+}
+
+func (c *connection) Recv() (target.Message, error) {
+	if c.closed || len(c.messages) == 0 {
+		return target.Message{}, errors.New("closed")
+	}
+	msg := c.messages[0]
+	c.messages = c.messages[1:]
+	return target.Message{Data: msg, Release: func() error { return nil }}, nil
+}
+
+func (c *connection) Send(msg []byte, _ uint32) error { c.sent = append(c.sent, msg); return nil }
+
+func (c *connection) SendBehind(p []byte, _ target.Remote, msg []byte) error {
+	c.moved = bytes.Clone(p)
+	return c.Send(msg, 0)
+}
+
+func (c *connection) Read(p []byte, _ target.Remote) error { clear(p); return nil }
+func (c *connection) Buffer(n int) ([]byte, error)         { return make([]byte, n), nil }
+func (c *connection) Close()                               { c.closed = true }
+
+// Each point of a connection does to a write of 1 byte, a sign of life and a READ's data what its name says.
+func TestConnection(t *testing.T) {
+	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive}}.Append(nil)
+	write := wire.Request{Command: wire.Command{Op: wire.OpWrite}}.Append(nil)
+	type outcome struct {
+		received, sent int
+		read, moved    byte
+		failed, closed bool
+	}
+	whole := outcome{received: 2, sent: 2}
+	for p, want := range map[Point]outcome{
+		"none":      whole,
+		RecvDrop:    {sent: 2},
+		AliveLost:   {received: 1, sent: 2},
+		RecvDelay:   whole,
+		RecvCorrupt: {received: 2, sent: 2, read: 1},
+		SendDrop:    {received: 2, sent: 1}, // the other is behind data
+		SendTwice:   {received: 2, sent: 3},
+		SendCorrupt: {received: 2, sent: 2, moved: 1},
+		PostFail:    {received: 2, failed: true},
+		RegRefuse:   {received: 2, sent: 2, failed: true},
+		Disconnect:  {received: 1, sent: 2, closed: true},
+	} {
+		f := knobs(t)
+		if p != "none" {
+			f.set(t, p, "rate", 1)
+		}
+		c := &connection{messages: [][]byte{write, alive}}
+		conn := f.Transport(c, "vol0")
+		var got outcome
+		for {
+			if _, err := conn.Recv(); err != nil {
+				break
+			}
+			got.received++
+		}
+		var data [1]byte
+		_, noBuffer := conn.Buffer(1)
+		err := errors.Join(noBuffer, conn.Read(data[:], target.Remote{}), conn.Send(nil, 0), conn.SendBehind(make([]byte, 1), target.Remote{}, nil))
+		got.failed, got.closed, got.sent, got.read = err != nil, c.closed, len(c.sent), data[0]
+		if c.moved != nil {
+			got.moved = c.moved[0]
+		}
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", p, got, want)
+		}
+	}
+}
+
+func TestStore(t *testing.T) {
+	f := knobs(t)
+	mem, err := store.Open("mem:", 4096, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := f.Store(mem, "vol0")
+	buf := make([]byte, 512)
+	if _, err := s.ReadAt(buf, 0); err != nil {
+		t.Error(err)
+	}
+	f.set(t, StoreShort, "rate", 1)
+	if n, err := s.ReadAt(buf, 0); n != 256 || err == nil {
+		t.Errorf("a short read returned %d bytes, %v", n, err)
+	}
+	f.set(t, StoreStall, "rate", 1)
+	f.set(t, StoreStall, "ms", 20)
+	began := time.Now()
+	if _, err := s.WriteAt(buf, 0); err != nil || time.Since(began) < 20*time.Millisecond {
+		t.Errorf("a write to a store that stalls took %v, %v", time.Since(began), err)
+	}
+	f.set(t, StoreRefresh, "rate", 1)
+	if s.Refresh() == nil {
+		t.Error("the store says its size")
+	}
+	f.set(t, Reject, "rate", 1)
+	if f.Reject("vol0") == nil || f.Reject("") == nil {
+		t.Error("no client is rejected")
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"krping/bridge/target"
+	"krping/bridge/wire"
+)
+
+// transport is a connection to whose messages and data faults happen.
+type transport struct {
+	target.Transport
+	faults *Faults
+	volume string
+}
+
+// Transport returns t with the faults of a connection.
+func (f *Faults) Transport(t target.Transport, volume string) target.Transport {
+	return &transport{t, f, volume}
+}
+
+// Reject returns why a client of a volume is rejected, or nil.
+func (f *Faults) Reject(volume string) error {
+	if f.happens(Reject, volume) {
+		return &wire.Reject{Reason: wire.RejectResources, Detail: failed(Reject).Error()}
+	}
+	return nil
+}
+
+func (t *transport) happens(p Point) bool { return t.faults.happens(p, t.volume) }
+
+// Recv drops and delays messages, and loses the connection.
+func (t *transport) Recv() (target.Message, error) {
+	for {
+		msg, err := t.Transport.Recv()
+		if err != nil {
+			return msg, err
+		}
+		if t.happens(Disconnect) {
+			t.Close()
+		}
+		t.faults.delay(RecvDelay, t.volume)
+		lost := t.happens(RecvDrop)
+		if isKeepAlive(msg.Data) {
+			lost = t.happens(AliveLost) || lost
+		}
+		if !lost {
+			return msg, nil
+		}
+		if err := msg.Release(); err != nil {
+			return msg, err
+		}
+	}
+}
+
+// isKeepAlive says whether a message begins with that command.
+func isKeepAlive(msg []byte) bool { return len(msg) > 0 && wire.Op(msg[0]) == wire.OpKeepAlive }
+
+// Send drops and repeats messages, and fails.
+func (t *transport) Send(msg []byte, invalidate uint32) error {
+	switch {
+	case t.happens(PostFail):
+		return failed(PostFail)
+	case t.happens(SendDrop):
+		return nil
+	case t.happens(SendTwice):
+		if err := t.Transport.Send(msg, invalidate); err != nil {
+			return err
+		}
+	}
+	return t.Transport.Send(msg, invalidate)
+}
+
+// Read returns wrong data.
+func (t *transport) Read(p []byte, from target.Remote) error {
+	err := t.Transport.Read(p, from)
+	t.faults.corrupt(RecvCorrupt, t.volume, p)
+	return err
+}
+
+// SendBehind moves wrong data, and fails.
+func (t *transport) SendBehind(p []byte, to target.Remote, msg []byte) error {
+	if t.happens(PostFail) {
+		return failed(PostFail)
+	}
+	t.faults.corrupt(SendCorrupt, t.volume, p)
+	return t.Transport.SendBehind(p, to, msg)
+}
+
+// Buffer fails.
+func (t *transport) Buffer(n int) ([]byte, error) {
+	if t.happens(RegRefuse) {
+		return nil, failed(RegRefuse)
+	}
+	return t.Transport.Buffer(n)
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build faults
+
+package main
+
+import (
+	"errors"
+	"os"
+
+	"krping/bridge/fault"
+	"krping/bridge/store"
+	"krping/bridge/target"
+)
+
+// faults have their knobs in the directory that the environment names.
+var faults = mustFaults()
+
+func mustFaults() *fault.Faults {
+	dir := os.Getenv("KRPING_FAULTS")
+	if dir == "" {
+		panic(errors.New("KRPING_FAULTS must name a directory: this build makes faults happen"))
+	}
+	f, err := fault.New(dir)
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+func withStoreFaults(s store.Store, volume string) store.Store { return faults.Store(s, volume) }
+
+func withFaults(t target.Transport, volume string) target.Transport {
+	return faults.Transport(t, volume)
+}
+
+func faultyReject(volume string) error { return faults.Reject(volume) }

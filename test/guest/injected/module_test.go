@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package injected
+
+import (
+	"path/filepath"
+	"testing"
+
+	"krping/test/guest/internal/guest"
+)
+
+var modulePoints = []point{
+	{setting: setting{name: "send_drop", rate: 20, gapMS: 5000}, lost: true},
+	{setting: setting{name: "send_delay", rate: 5, ms: 20}},
+	{setting: setting{name: "send_duplicate", rate: 10}, lost: true},
+	{setting: setting{name: "send_corrupt", rate: 1, gapMS: 1000}},
+	{setting: setting{name: "recv_drop", rate: 20, gapMS: 5000}, lost: true},
+	{setting: setting{name: "recv_duplicate", rate: 10}, lost: true},
+	{setting: setting{name: "recv_corrupt", rate: 1, gapMS: 1000}},
+	{setting: setting{name: "post_fail", rate: 20}, lost: true},
+	{setting: setting{name: "reg_refuse", rate: 3}},
+	{setting: setting{name: "alloc_fail", rate: 3}, with: []setting{{name: "disconnect", rate: 50}}, lost: true},
+	{setting: setting{name: "alive_lost", rate: 1}, idle: true, lost: true},
+	{setting: setting{name: "disconnect", rate: 20}, lost: true},
+	{setting: setting{name: "target_reject", rate: 3}, with: []setting{{name: "disconnect", rate: 50}}, lost: true},
+	{setting: setting{name: "target_recv_drop", rate: 20, gapMS: 5000}, lost: true},
+	{setting: setting{name: "target_recv_corrupt", rate: 1, gapMS: 1000}},
+	{setting: setting{name: "target_send_corrupt", rate: 1, gapMS: 1000}},
+	{setting: setting{name: "target_post_fail", rate: 20}, lost: true},
+	{setting: setting{name: "target_alloc_fail", rate: 3}},
+	{setting: setting{name: "target_alive_lost", rate: 1}, idle: true, lost: true},
+	{setting: setting{name: "target_store_stall", rate: 10, ms: 300}},
+	{setting: setting{name: "target_disconnect", rate: 20}, lost: true},
+}
+
+// module loads the module that makes faults instead of the other one, which is back at the end; it
+// serves a disk as vol0 and is its client.
+func module(t *testing.T) path {
+	t.Helper()
+	faulty := filepath.Join(filepath.Dir(guest.Module(t))+"-faults", filepath.Base(guest.Module(t)))
+	guest.Run(t, "rmmod", "rdma_krping")
+	t.Cleanup(func() {
+		guest.Run(t, "rmmod", "rdma_krping")
+		guest.Run(t, "insmod", guest.Module(t))
+	})
+	guest.Run(t, "insmod", faulty)
+	disk := guest.NullDisk(t, "injected", nil)
+	guest.Serve(t, "vol0", port, "backing="+disk)
+	return path{"/sys/kernel/debug/krping/faults", guest.Attach(t, port, ",queues=2,depth=32"), disk}
+}
+
+func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
+
+func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package injected makes faults happen in the client, in the module's own target (kmod/fault.h) or in
+// the bridge (package bridge/fault), under writes that are accounted for: each acknowledged one has
+// to be in the store.
+package injected
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/rawio"
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/acklog"
+	"krping/test/internal/soak"
+)
+
+const (
+	port     = 9970
+	patience = 90 * time.Second
+)
+
+// times that a fault happens at least.
+const times = 3
+
+// knobs is the directory of all faults of one program.
+type knobs string
+
+// setting of a fault: what is not set stays 0.
+type setting struct {
+	name            string
+	rate, gapMS, ms int
+}
+
+func (k knobs) set(t *testing.T, s setting) {
+	t.Helper()
+	for name, value := range map[string]int{"ms": s.ms, "gap_ms": s.gapMS, "rate": s.rate} {
+		if err := os.WriteFile(filepath.Join(string(k), s.name, name), []byte(strconv.Itoa(value)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (k knobs) clear(t *testing.T, name string) { k.set(t, setting{name: name}) }
+
+func (k knobs) fired(t *testing.T, name string) int {
+	t.Helper()
+	return guest.Number(t, filepath.Join(string(k), name, "fired"))
+}
+
+// limit has faults happen to the session or volume of a name only, or "" to all.
+func (k knobs) limit(t *testing.T, session string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(string(k), "session"), []byte(session+"\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A point is a fault as it is provoked. Corrupt data is sent once more, and has to be whole
+// then: so that fault keeps its distance.
+type point struct {
+	setting
+	with []setting // needed to get there
+	idle bool      // happens only while nothing else does
+	lost bool      // costs the connection
+}
+
+// A path is a device with faults on its way to the store.
+type path struct {
+	knobs
+	dev, store string
+}
+
+func session(t *testing.T, key string) string { return guest.Session(t, "vol0")[key] }
+
+func number(t *testing.T, key string) int {
+	t.Helper()
+	n, err := strconv.Atoi(session(t, key))
+	if err != nil {
+		t.Fatalf("%s: %v", key, err)
+	}
+	return n
+}
+
+// sweepAll provokes one fault after the other. Each is hidden from the writer, and loses nothing.
+func (p path) sweepAll(t *testing.T, points []point) {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	acked, err := acklog.NewLog(seed, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table soak.Table
+	t.Cleanup(func() { fmt.Print(table.String()) })
+	for _, at := range points {
+		t.Run(at.name, func(t *testing.T) { p.sweep(t, at, acked, table.Row(at.name)) })
+	}
+	if n := number(t, "errors"); n != 0 {
+		t.Errorf("errors=%d: %v", n, guest.Session(t, "vol0"))
+	}
+}
+
+// sweep writes while the fault happens, and looks at the store.
+func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
+	before, reconnects, fired := acked.Acked(), number(t, "reconnects"), p.fired(t, at.name)
+	run, err := acklog.Load{Path: p.dev, Workers: 4, FsyncOne: 50, ReadOne: 3, MaxLength: 64 << 10, Limit: patience}.Start(acked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() error {
+		_, err := run.Stop()
+		return err
+	}
+	defer stop() //nolint:errcheck // a test that has failed
+	for _, s := range append(at.with, at.setting) {
+		p.set(t, s)
+		defer p.clear(t, s.name)
+	}
+	if at.idle {
+		if err := stop(); err != nil {
+			t.Fatalf("the writer sees %v", err)
+		}
+	}
+	enough := times
+	if at.idle || testing.Short() {
+		enough = 1
+	}
+	guest.Eventually(t, patience, fmt.Sprintf("%s happens %d times", at.name, enough), func() bool {
+		return !at.idle && run.Ended() || p.fired(t, at.name)-fired >= enough
+	})
+	if at.lost {
+		guest.Eventually(t, patience, "the connection is lost", func() bool { return number(t, "reconnects") > reconnects })
+	}
+	for _, s := range append(at.with, at.setting) {
+		p.clear(t, s.name)
+	}
+	over, went := time.Now(), acked.Acked()
+	guest.Eventually(t, patience, "the session is live", func() bool { return session(t, "state") == "live" })
+	if !at.idle {
+		guest.Eventually(t, patience, "I/O goes on", func() bool { return acked.Acked() > went+10 || run.Ended() })
+		row.Resumed = max(row.Resumed, time.Since(over))
+		if err := stop(); err != nil {
+			row.Hung++
+			t.Fatalf("the writer sees %v%s", err, guest.BlockedTasks())
+		}
+	}
+	row.Times += p.fired(t, at.name) - fired
+	row.Acked += acked.Acked() - before
+	if got := number(t, "reconnects") - reconnects; at.lost != (got > 0) {
+		t.Errorf("the connection was lost %d times", got)
+	}
+	if strings.HasPrefix(p.store, "/dev/") { // not what was read of it before
+		guest.Run(t, "blockdev", "--flushbufs", p.store)
+	}
+	report, err := acked.CheckStore(p.store, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Lost, row.Corrupt = row.Lost+report.Lost, row.Corrupt+report.Corrupt
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// shortReads has the store return less than was asked for, which is an error of the read, and not other
+// data; no fault happens to the session of another name.
+func (p path) shortReads(t *testing.T, name string) {
+	t.Helper()
+	guest.Run(t, guest.Binary(t, "krpingctl"), "write", p.dev, "--direct", "--size", "1MiB", "--bs", "64KiB")
+	device, err := rawio.Open(p.dev, os.O_RDONLY, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	buf, err := rawio.Buffer(16 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() (failed int) {
+		t.Helper()
+		for i := range 60 {
+			n, err := unix.Pread(int(device.Fd()), buf, int64(i%60)<<14)
+			switch {
+			case err == unix.EIO:
+				failed++
+			case err != nil || n != len(buf):
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+		}
+		return failed
+	}
+	p.set(t, setting{name: name, rate: 10})
+	for session, want := range map[string]bool{"other": false, "vol0": true, "": true} {
+		p.limit(t, session)
+		if got := read(); (got > 0) != want {
+			t.Errorf("faults of %q: %d reads of 60 failed", session, got)
+		}
+	}
+	p.clear(t, name)
+	if got := read(); got != 0 {
+		t.Errorf("%d reads failed without a fault", got)
+	}
+}
