@@ -142,7 +142,6 @@ void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);
 void krping_conn_close(struct krping_conn *conn);
 int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr);
-int krping_wc_error(const struct ib_wc *wc);
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what);
 
 #endif /* KRPING_CONN_H */

@@ -155,11 +155,18 @@ int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr)
 }
 
 /* errno of a failed completion. */
-int krping_wc_error(const struct ib_wc *wc)
+static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 {
 	switch (wc->status) {
 	case IB_WC_WR_FLUSH_ERR:
 		return -ECONNRESET;
+	case IB_WC_LOC_QP_OP_ERR:
+		/*
+		 * iWARP, of what was being sent when the peer closed the stream; rxe, of a message
+		 * longer than its receive.
+		 */
+		return rdma_protocol_iwarp(conn->id->device, conn->id->port_num) ? -ECONNRESET :
+										   -EPROTO;
 	case IB_WC_RETRY_EXC_ERR:
 	case IB_WC_RNR_RETRY_EXC_ERR:
 	case IB_WC_RESP_TIMEOUT_ERR:
@@ -168,7 +175,6 @@ int krping_wc_error(const struct ib_wc *wc)
 	case IB_WC_REM_INV_REQ_ERR:
 	case IB_WC_REM_OP_ERR:
 	case IB_WC_LOC_LEN_ERR:
-	case IB_WC_LOC_QP_OP_ERR:	/* rxe, of a message longer than its receive */
 	case IB_WC_LOC_ACCESS_ERR:
 	case IB_WC_BAD_RESP_ERR:
 		return -EPROTO;
@@ -189,5 +195,5 @@ void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, con
 				       ib_wc_status_msg(wc->status), wc->vendor_err);
 	else if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
 		return;
-	krping_conn_fail(conn, krping_wc_error(wc));
+	krping_conn_fail(conn, wc_error(conn, wc));
 }

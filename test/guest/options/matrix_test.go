@@ -144,8 +144,12 @@ func TestVerbose(t *testing.T) {
 
 // Only iWARP has an RDMA READ that invalidates; a server finds out what its device is
 // when a client has come.
-func TestReadInvNeedsIWARP(t *testing.T) {
+func TestReadInv(t *testing.T) {
 	options := "addr=" + guest.Addr(t) + ",port=9989,count=3,mem_mode=reg"
+	if guest.IWARP(t) {
+		pair(t, options+",read_inv,validate")
+		return
+	}
 	done := guest.StartServer(t, "server,"+options+",read_inv")
 	if err := guest.Command("client,"+options, guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("client: %v, want ECONNREFUSED", err)

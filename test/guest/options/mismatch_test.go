@@ -24,7 +24,8 @@ type mismatch struct {
 	reason         string // a word of what the client's log says
 }
 
-func mismatches() []mismatch {
+func mismatches(t *testing.T) []mismatch {
+	t.Helper()
 	ping, bw := proc.Command{Test: proc.Ping}, proc.Command{Test: proc.Bandwidth}
 	reg := proc.Command{MemMode: "reg"}
 	with := func(c proc.Command, set func(*proc.Command)) proc.Command {
@@ -45,8 +46,10 @@ func mismatches() []mismatch {
 		{"server_inv of the server", reg, with(reg, inv), "server_inv"},
 		{"duplex of the client", with(bw, duplex), bw, "duplex"},
 		{"duplex of the server", bw, with(bw, duplex), "duplex"},
-		{"tos that differs", with(ping, tos(32)), with(ping, tos(40)), "tos 40"},
-		{"tos of the server", ping, with(ping, tos(40)), "tos 40"},
+	}
+	if !guest.IWARP(t) { // it does not tell the server
+		all = append(all, mismatch{"tos that differs", with(ping, tos(32)), with(ping, tos(40)), "tos 40"},
+			mismatch{"tos of the server", ping, with(ping, tos(40)), "tos 40"})
 	}
 	tests := []proc.Test{proc.Ping, proc.WriteLatency, proc.ReadLatency, proc.Bandwidth, proc.FastRegister}
 	for _, client := range tests {
@@ -65,7 +68,7 @@ func mismatches() []mismatch {
 // A peer that runs something else is told so at once, and why.
 func TestMismatch(t *testing.T) {
 	fs := procFS(t)
-	for _, m := range mismatches() {
+	for _, m := range mismatches(t) {
 		t.Run(m.name, func(t *testing.T) {
 			for _, c := range []*proc.Command{&m.client, &m.server} {
 				c.Addr, c.Port, c.Count = netip.MustParseAddr(guest.Addr(t)), 9983, new(uint32(3))

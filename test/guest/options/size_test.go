@@ -21,12 +21,12 @@ import (
 
 var activeMTU = regexp.MustCompile(`active_mtu:\s+(\d+)`)
 
-// setMTU sets the MTU of eth0 for the test and returns that of rxe0, which follows it.
+// setMTU sets the MTU of eth0 for the test and returns that of the RDMA device, which follows it.
 func setMTU(t *testing.T, netdev string) int {
 	t.Helper()
 	guest.Run(t, "ip", "link", "set", "eth0", "mtu", netdev)
 	t.Cleanup(func() { guest.Run(t, "ip", "link", "set", "eth0", "mtu", "4300") })
-	match := activeMTU.FindStringSubmatch(guest.Run(t, "ibv_devinfo", "-d", "rxe0"))
+	match := activeMTU.FindStringSubmatch(guest.Run(t, "ibv_devinfo", "-d", guest.Device(t)))
 	if match == nil {
 		t.Fatal("ibv_devinfo names no active_mtu")
 	}
@@ -34,7 +34,14 @@ func setMTU(t *testing.T, netdev string) int {
 	return mtu
 }
 
-const deviceMax = 512 * 4096 // what a memory region of rxe0 holds
+// pages of 4096 bytes that a memory region of the device holds
+func pages(t *testing.T) int {
+	t.Helper()
+	if guest.IWARP(t) {
+		return 256
+	}
+	return 512
+}
 
 func TestSizesAcrossMTU(t *testing.T) {
 	for _, mtu := range []struct {
@@ -45,7 +52,7 @@ func TestSizesAcrossMTU(t *testing.T) {
 			if active := setMTU(t, mtu.netdev); active != mtu.rdma {
 				t.Fatalf("RDMA MTU %d, want %d", active, mtu.rdma)
 			}
-			sizes := []int{1, 2, 127, 131072, 131073, deviceMax}
+			sizes := []int{1, 2, 127, 131072, 131073, pages(t) * 4096}
 			for k := 1; k <= 3; k++ {
 				sizes = append(sizes, k*mtu.rdma-1, k*mtu.rdma, k*mtu.rdma+1)
 			}
@@ -60,15 +67,16 @@ func TestSizesAcrossMTU(t *testing.T) {
 
 func TestSizeBeyondTheDevice(t *testing.T) {
 	fs := procFS(t)
+	limit := fmt.Sprintf("%s allows %d", guest.Device(t), pages(t))
 	for _, test := range []proc.Test{proc.Ping, proc.ReadLatency, proc.Bandwidth, proc.WriteLatency} {
 		t.Run(string(test), func(t *testing.T) {
 			command := proc.Command{
 				Role: proc.Client, Addr: netip.MustParseAddr(guest.Addr(t)), Port: 9988, Test: test,
-				Count: new(uint32(1)), Size: deviceMax + 1,
+				Count: new(uint32(1)), Size: uint32(pages(t)*4096 + 1),
 			}
 			tooLarge := func(role proc.Role, err error) {
 				t.Helper()
-				if !errors.Is(err, unix.EINVAL) || !strings.Contains(reasons(err), "rxe0 allows 512") {
+				if !errors.Is(err, unix.EINVAL) || !strings.Contains(reasons(err), limit) {
 					t.Errorf("%s: %v, want EINVAL and the limit", role, err)
 				}
 			}

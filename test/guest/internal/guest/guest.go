@@ -41,6 +41,9 @@ func Module(t testing.TB) string { return env(t, "KRPING_KMOD") }
 // Device returns the name of the guest's RDMA device, which is that of its driver with a 0.
 func Device(t testing.TB) string { return env(t, "KRPING_DEVICE") }
 
+// IWARP says whether the device is of iWARP, not of RoCE.
+func IWARP(t testing.TB) bool { return strings.HasPrefix(Device(t), "siw") }
+
 // Slow stretches a limit on a kernel that is slow because it looks for mistakes.
 func Slow(limit time.Duration) time.Duration {
 	if factor, err := strconv.Atoi(os.Getenv("KRPING_SLOW")); err == nil && factor > 1 {
