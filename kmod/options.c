@@ -289,7 +289,7 @@ static bool parse_ram(const char *text, u64 *ram)
 		return false;
 	if (*end) {
 		unit = strchr(units, *end++);
-		if (!unit || *end || n > RAM_MAX)
+		if (!unit || *end || n > RAM_MAX >> 10 * (unit - units + 1))
 			return false;
 		n <<= 10 * (unit - units + 1);
 	}

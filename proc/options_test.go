@@ -134,7 +134,7 @@ func TestCheckAgreesWithTheModule(t *testing.T) {
 	}
 	v := Command{Role: Client, Addr: netip.MustParseAddr("192.168.77.1"), Block: "v", Mode: "tap", Backing: "ram:1M"}
 	for _, backing := range []string{
-		"ram:", "ram:1", "ram:1M", "ram:4K", "ram:1048576", "ram:1048577", "ram:1T", "ram:2T", "ram:1P", "ram:1MM", "ram:9999999999999999T", "ram:99999999999999999",
+		"ram:", "ram:1", "ram:1M", "ram:4K", "ram:1048576", "ram:1048577", "ram:1T", "ram:2T", "ram:1P", "ram:1MM", "ram:9999999999999999T", "ram:99999999999999999", "ram:17179869185G", "ram:16777217T",
 		"ram:M", "ram:-1M", "ram: 1M", "/dev/", "/dev/vdb", "/dev/a b", "/etc/passwd", "x", "/dev/" + strings.Repeat("a", 122), "/dev/" + strings.Repeat("a", 123),
 	} {
 		c := v

@@ -63,11 +63,12 @@ func validBacking(backing string) bool {
 		return false
 	}
 	n, err := strconv.ParseUint(m[1], 10, 64)
-	if err != nil || n > 1<<40 {
+	shift := 10 * (strings.Index("KMGT", m[2]) + 1) * len(m[2])
+	if err != nil || n > 1<<40>>shift {
 		return false
 	}
-	n <<= 10 * (strings.Index("KMGT", m[2]) + 1) * len(m[2])
-	return n >= 1<<20 && n <= 1<<40 && n%4096 == 0
+	n <<= shift
+	return n >= 1<<20 && n%4096 == 0
 }
 
 func validOps(text string) bool {
