@@ -267,7 +267,11 @@ static enum krping_reject_reason tqueue_list(struct krping_tqueue *q, u32 *value
 	return reason;
 }
 
-/* Return: true if no connection of the same session and index is left that is older than @q. */
+/*
+ * Return: true if no connection is left that is older than @q and of the same session and index, or of
+ * any session and closed. A client that was stopped and starts anew has another session, and what the
+ * store still does for the old one must not come behind it.
+ */
 static bool is_only(struct krping_tqueue *q, bool fail)
 {
 	struct krping_volume *v = q->volume;
@@ -278,7 +282,7 @@ static bool is_only(struct krping_tqueue *q, bool fail)
 	list_for_each_entry(other, &v->queues, entry) {
 		if (other == q)
 			break;
-		if (!is_same(q, other))
+		if (!is_same(q, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED)
 			continue;
 		only = false;
 		if (fail)
@@ -293,7 +297,7 @@ static void fence(struct krping_tqueue *q)
 {
 	if (is_only(q, true))
 		return;
-	krping_info_ratelimited(q->subject, "queue %u: its old connection is being closed first",
+	krping_info_ratelimited(q->subject, "queue %u: an old connection is being closed first",
 				q->index);
 	wait_event_idle(q->volume->wait, is_only(q, false) || krping_conn_error(&q->conn));
 }
@@ -517,6 +521,7 @@ static void volume_free(struct kref *ref)
 	krping_challenges_free(v->challenges);
 	crypto_free_shash(v->key);
 	put_net(v->net);
+	destroy_workqueue(v->store_wq);
 	ida_free(&krping_volume_ids, v->id);
 	free_percpu(v->stats);
 	kfree(v);
@@ -549,7 +554,8 @@ static void finish(struct work_struct *work)
 	krping_backing_close(&v->backing);
 	list_del(&v->entry);
 	mutex_unlock(&krping_volumes_lock);
-	krping_info(v->subject, "no longer served");
+	if (v->served)
+		krping_info(v->subject, "no longer served");
 	complete_all(&v->finished);
 	kref_put(&v->ref, volume_free);
 }
@@ -566,6 +572,9 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	v->id = ida_alloc(&krping_volume_ids, GFP_KERNEL);
 	if (v->id < 0)
 		goto free_stats;
+	v->store_wq = alloc_workqueue("krping_%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, opt->block);
+	if (!v->store_wq)
+		goto free_id;
 	kref_init(&v->ref);
 	v->opt = *opt;
 	v->net = get_net(current->nsproxy->net_ns);
@@ -581,6 +590,8 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
 	return v;
 
+free_id:
+	ida_free(&krping_volume_ids, v->id);
 free_stats:
 	free_percpu(v->stats);
 free_volume:
@@ -676,14 +687,24 @@ int krping_volume_start(const struct krping_options *opt)
 	kref_get(&v->ref);	/* a stop may free it while the lock is being given back */
 	mutex_lock(&v->listen_lock);
 	ret = listen(v, v->subject);
-	if (!ret)	/* here, as a stop may end it all as soon as the lock is free */
+	if (!ret) {	/* here, as a stop may end it all as soon as the lock is free */
 		krping_info(v->subject, "serving %llu bytes, %s%s", krping_volume_size(v),
 			    opt->writeback ? "writeback" : "write-through",
 			    opt->read_only ? ", read-only" : "");
+		v->served = true;
+	} else {
+		/*
+		 * It may have listened for a while, on one device of several or until the only
+		 * one was removed: connections and listen_again() may know it.
+		 */
+		set_state(v, KRPING_VOLUME_STOPPING);
+		queue_work(setup_wq, &v->finish);
+	}
 	mutex_unlock(&v->listen_lock);
+	if (ret)
+		wait_for_completion(&v->finished);
 	kref_put(&v->ref, volume_free);
-	if (!ret)
-		return 0;
+	return ret;
 
 close_backing:
 	krping_backing_close(&v->backing);

@@ -75,9 +75,11 @@ enum krping_volume_state {
  * @key:	proves clients to us and the reverse; NULL: neither does. Constant
  * @challenges:	to clients that have it, NULL if there is no @key
  * @backing:	open until no connection is left
+ * @store_wq:	of what may wait for the backing, which is nothing to another volume
  * @epoch:	new at each start
- * @listen_lock: protects @listener; outermost
+ * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while there is none
+ * @served:	it has begun
  * @listen:	looks for the RDMA device again, and listens
  * @finish:	the end: no connection is left, the backing is closed
  * @finished:	it is over
@@ -103,9 +105,11 @@ struct krping_volume {
 	struct crypto_shash *key;
 	struct krping_challenges *challenges;
 	struct krping_backing backing;
+	struct workqueue_struct *store_wq;
 	u64 epoch;
 	struct mutex listen_lock;	/* what it protects: above */
 	struct rdma_cm_id *listener;
+	bool served;
 	struct delayed_work listen;
 	struct work_struct finish;
 	struct completion finished;
@@ -236,6 +240,7 @@ struct krping_ttx {
  * @rw_room:	those of them that are free
  * @rw_moved:	jiffies, when some were freed, or taken while all were free
  * @buffered:	bytes of memory for large data
+ * @chunk_order: of the largest pieces of large data, constant
  * @chunks:	pages for large data that no command uses
  * @wait_data:	commands that wait for memory, and have nothing
  * @wait_send:	commands that wait for room in the send queue or for a message; what they
@@ -287,6 +292,7 @@ struct krping_tqueue {
 	u32 rw_room;
 	unsigned long rw_moved;
 	u32 buffered;
+	int chunk_order;
 	struct list_head chunks;
 	struct list_head wait_data;
 	struct list_head wait_send;
@@ -305,7 +311,7 @@ int krping_volume_start(const struct krping_options *opt);
 int krping_volume_stop(const char *name);
 void krping_volumes_show(struct seq_file *seq);
 u64 krping_volume_size(const struct krping_volume *volume);
-extern struct workqueue_struct *krping_target_wq;	/* of what may sleep */
+extern struct workqueue_struct *krping_target_wq;	/* of what is done later, and waits for nothing */
 extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
 
 /* target_rdma.c */
@@ -322,6 +328,7 @@ int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct 
 /* target_memory.c */
 bool krping_alloc_large(struct krping_tcmd *cmd);
 void krping_free_large(struct krping_tcmd *cmd);
+int krping_chunk_order(const struct ib_device *device);
 void krping_free_chunks(struct krping_tqueue *q);
 u32 krping_large_crc(struct krping_tcmd *cmd);
 void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram);

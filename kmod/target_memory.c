@@ -15,7 +15,7 @@
 
 static struct page *alloc_chunk(struct krping_tqueue *q, u32 len)
 {
-	int order = min(get_order(len), CHUNK_ORDER);
+	int order = min(get_order(len), q->chunk_order);
 	struct page *page;
 
 	if (order == CHUNK_ORDER) {
@@ -39,6 +39,17 @@ static void free_chunk(struct krping_tqueue *q, struct page *page)
 		list_add(&page->lru, &q->chunks);
 	else
 		__free_pages(page, compound_order(page));
+}
+
+/*
+ * rdma_rw counts pieces, not pages, for a memory region: where the most data are more pages than one
+ * holds, a piece is a page.
+ */
+int krping_chunk_order(const struct ib_device *device)
+{
+	u64 most = (u64)device->attrs.max_fast_reg_page_list_len * PAGE_SIZE;
+
+	return most && most < KRPING_TARGET_MAX_DATA ? 0 : CHUNK_ORDER;
 }
 
 /* Gives back what no command uses. */

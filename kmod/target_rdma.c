@@ -180,17 +180,19 @@ static bool cannot_transfer(struct krping_tcmd *cmd, int error)
 }
 
 /*
- * An RDMA WRITE over TCP has ended when TCP has its data. Of one that nobody is told the end of,
+ * What is sent over TCP has ended when TCP has it. Of a work request that nobody is told the end of,
  * siw gives TCP the pages themselves, and they would be used again while it sends them: signalled,
  * it copies them.
  */
-static void signal_writes(struct krping_tqueue *q, struct ib_send_wr *first,
-			  const struct ib_send_wr *end)
+static bool must_signal(const struct krping_tqueue *q)
+{
+	return rdma_protocol_iwarp(q->conn.id->device, q->conn.id->port_num);
+}
+
+static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end)
 {
 	struct ib_send_wr *wr;
 
-	if (!rdma_protocol_iwarp(q->conn.id->device, q->conn.id->port_num))
-		return;
 	for (wr = first; wr != end; wr = wr->next)
 		wr->send_flags |= IB_SEND_SIGNALED;
 }
@@ -222,9 +224,10 @@ static void post_open(struct krping_tqueue *q, struct krping_tcmd *cmd)
 		tx->cmd = cmd;
 		take_room(q, cmd->nr_wrs);
 		first = rdma_rw_ctx_wrs(&cmd->rw, q->conn.qp, q->conn.id->port_num, NULL, &send);
-		signal_writes(q, first, &send);
+		if (must_signal(q))
+			signal_writes(first, &send);
 	}
-	if (tx->cmd || ++q->unsignalled >= KRPING_TARGET_TX / 4) {
+	if (tx->cmd || must_signal(q) || ++q->unsignalled >= KRPING_TARGET_TX / 4) {
 		send.send_flags = IB_SEND_SIGNALED;
 		q->unsignalled = 0;
 	}
@@ -873,6 +876,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	};
 	int ret;
 
+	q->chunk_order = krping_chunk_order(id->device);
 	q->rw_size = attr.rw_ctxs;
 	q->rw_room = attr.rw_ctxs;
 	ret = alloc_cmds(q);

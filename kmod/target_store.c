@@ -36,7 +36,7 @@ static void bio_done(struct bio *bio)
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
 	if (again)
-		queue_work(krping_target_wq, &cmd->work);	/* may wait there */
+		queue_work(cmd->q->volume->store_wq, &cmd->work);	/* may wait there */
 	else
 		krping_tcmd_finished(cmd);
 }
@@ -87,7 +87,7 @@ static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
 void krping_store_submit(struct krping_tcmd *cmd)
 {
 	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block))
-		queue_work(krping_target_wq, &cmd->work);
+		queue_work(cmd->q->volume->store_wq, &cmd->work);
 	else
 		submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
@@ -205,12 +205,23 @@ static u8 digest(struct krping_tcmd *cmd)
 	return KRPING_ST_OK;
 }
 
+/* A command of any length, which may take long. */
+static bool is_range(const struct krping_tcmd *cmd)
+{
+	return cmd->op == KRPING_OP_DISCARD || cmd->op == KRPING_OP_WRITE_ZEROES ||
+	       cmd->op == KRPING_OP_DIGEST;
+}
+
 void krping_store_work(struct work_struct *work)
 {
 	struct krping_tcmd *cmd = container_of(work, struct krping_tcmd, work);
 	unsigned int flags = memalloc_noio_save();
 
 	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block);
+	if (READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED && is_range(cmd)) {
+		cmd->status = KRPING_ST_IO;	/* nobody hears it: the client sends it again */
+		goto finished;
+	}
 	switch (cmd->op) {
 	case KRPING_OP_READ:
 	case KRPING_OP_WRITE:
@@ -228,6 +239,7 @@ void krping_store_work(struct work_struct *work)
 		cmd->status = digest(cmd);
 		break;
 	}
+finished:
 	memalloc_noio_restore(flags);
 	krping_tcmd_finished(cmd);
 }
@@ -235,5 +247,5 @@ void krping_store_work(struct work_struct *work)
 /* DISCARD, WRITE_ZEROES or DIGEST, of any length. */
 void krping_store_begin_work(struct krping_tcmd *cmd)
 {
-	queue_work(krping_target_wq, &cmd->work);
+	queue_work(cmd->q->volume->store_wq, &cmd->work);
 }

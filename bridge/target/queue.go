@@ -23,6 +23,7 @@ type queue struct {
 	limits    wire.Limits
 	silence   time.Duration
 	heard     atomic.Bool   // a message has arrived since the last look for the client
+	ended     atomic.Bool   // nothing is received any more
 	done      chan struct{} // closed when no operation of the queue runs any more
 
 	replies chan reply
@@ -70,6 +71,7 @@ func (q *queue) run() error {
 	ended := make(chan struct{})
 	q.workers.Go(func() { q.lookForClient(ended) })
 	err := q.receive()
+	q.ended.Store(true)
 	close(ended)
 	q.transport.Close()
 	q.workers.Wait()

@@ -191,22 +191,30 @@ func (t *Target) checkAnswer(peer netip.Addr, hello wire.Hello) (wire.Transcript
 	return transcript, nil
 }
 
+// fence waits until no operation runs of an old connection of that key, nor of one of any session of the
+// volume that has ended: a client that was stopped and starts anew has another session, and what the store
+// still does for the old one must not come behind it.
 func (t *Target) fence(key queueKey) error {
 	t.mu.Lock()
 	old, n, closed := t.queues[key], len(t.queues), t.closed
+	var before []*queue
+	for k, q := range t.queues {
+		if k.volume == key.volume && (q == old || q.ended.Load()) {
+			before = append(before, q)
+		}
+	}
 	t.mu.Unlock()
 	if closed {
 		return &wire.Reject{Reason: wire.RejectResources, Detail: "the target is being closed"}
 	}
-	if old == nil {
-		if n >= MaxConnections {
-			return &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections"}
-		}
-		return nil
+	if old == nil && n >= MaxConnections {
+		return &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections"}
 	}
-	t.log.Info().Str("peer", old.transport.Peer()).Msg("fencing the old connection of a session that connects anew")
-	old.transport.Close()
-	<-old.done
+	for _, q := range before {
+		t.log.Info().Str("peer", q.transport.Peer()).Msg("fencing an old connection before a new one")
+		q.transport.Close()
+		<-q.done
+	}
 	return nil
 }
 

@@ -406,6 +406,50 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// slowStore has writes wait.
+type slowStore struct {
+	store.Store
+	writing, goOn chan struct{}
+}
+
+func (s *slowStore) WriteAt(p []byte, off int64) (int, error) {
+	s.writing <- struct{}{}
+	<-s.goOn
+	return s.Store.WriteAt(p, off)
+}
+
+// What the store still does for a connection that has ended comes before a new session's commands.
+func TestFenceOfAnotherSession(t *testing.T) {
+	f := newFixture(t)
+	slow := &slowStore{f.store, make(chan struct{}), make(chan struct{})}
+	f.volume.Store = slow
+	old, busy := f.connect(hello(1, 0)), f.connect(hello(2, 0))
+	data := bytes.Repeat([]byte{1}, 512)
+	old.toTarget <- wire.Request{
+		Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Length: 512, CRC: wire.CRC32C(data)}, Data: data,
+	}.Append(nil)
+	<-slow.writing
+	old.Close()
+	time.Sleep(50 * time.Millisecond)
+	admitted := make(chan struct{})
+	go func() {
+		defer close(admitted)
+		if _, err := f.target.Admit(hello(3, 0).Append(nil), addr); err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-admitted:
+		t.Error("a session is admitted while a write of an older one is under way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(slow.goOn)
+	<-admitted
+	if a, _ := f.one(busy, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+		t.Errorf("a connection that lives: %+v", a)
+	}
+}
+
 // A queue whose client connects again and again is served each time, however the end of
 // the old connection and the start of the new one fall together.
 func TestFenceAgainAndAgain(t *testing.T) {

@@ -37,3 +37,5 @@ func bridge(t *testing.T) path {
 func TestBridgeFaults(t *testing.T) { bridge(t).sweepAll(t, bridgePoints) }
 
 func TestBridgeShortReads(t *testing.T) { bridge(t).shortReads(t, "store_short") }
+
+func TestBridgeNewSession(t *testing.T) { bridge(t).newSession(t, "store_stall") }

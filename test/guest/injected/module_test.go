@@ -54,3 +54,17 @@ func module(t *testing.T) path {
 func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
 
 func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }
+
+func TestNewSession(t *testing.T) { module(t).newSession(t, "target_store_stall") }
+
+// A disk may take longer for a range than for a read or write; the connection is not lost for that. This
+// build waits for 3 s only.
+func TestLongCommands(t *testing.T) {
+	p := module(t)
+	p.set(t, setting{name: "target_store_stall", rate: 1, ms: 7000})
+	defer p.clear(t, "target_store_stall")
+	guest.Run(t, "timeout", "60", "blkdiscard", "--force", "--zeroout", "--length", "1MiB", p.dev) // --force: reads nothing
+	if n, stalls := number(t, "reconnects"), p.fired(t, "target_store_stall"); n != 0 || stalls != 1 {
+		t.Errorf("%d reconnects, %d stalls: want 0, 1", n, stalls)
+	}
+}

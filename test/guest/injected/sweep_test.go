@@ -8,7 +8,9 @@
 package injected
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -159,9 +161,7 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	if got := number(t, "reconnects") - reconnects; at.lost != (got > 0) {
 		t.Errorf("the connection was lost %d times", got)
 	}
-	if strings.HasPrefix(p.store, "/dev/") { // not what was read of it before
-		guest.Run(t, "blockdev", "--flushbufs", p.store)
-	}
+	p.lookAnew(t)
 	report, err := acked.CheckStore(p.store, false)
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +169,67 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	row.Lost, row.Corrupt = row.Lost+report.Lost, row.Corrupt+report.Corrupt
 	if err := report.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// lookAnew has the store read as it is, not as it was when it was read before.
+func (p path) lookAnew(t *testing.T) {
+	t.Helper()
+	if strings.HasPrefix(p.store, "/dev/") {
+		guest.Run(t, "blockdev", "--flushbufs", p.store)
+	}
+}
+
+// write writes n bytes of a value to the beginning of a device.
+func write(dev string, value byte, n int) error {
+	device, err := rawio.Open(dev, os.O_WRONLY, true)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	buf, err := rawio.Buffer(n)
+	if err != nil {
+		return err
+	}
+	copy(buf, bytes.Repeat([]byte{value}, n))
+	_, err = unix.Pwrite(int(device.Fd()), buf, 0)
+	return err
+}
+
+// newSession stops a client while the store still has a write of it, and starts another: what that one
+// writes to the same place is there in the end.
+func (p path) newSession(t *testing.T, stall string) {
+	t.Helper()
+	const bytesOf = 4096
+	fired := p.fired(t, stall)
+	p.set(t, setting{name: stall, rate: 1, ms: 6000})
+	old := make(chan error, 1)
+	go func() { old <- write(p.dev, 1, bytesOf) }()
+	guest.Eventually(t, patience, "the store has the write", func() bool { return p.fired(t, stall) > fired })
+	p.clear(t, stall)
+	began := time.Now()
+	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-old; err == nil {
+		t.Error("the write of the client that was stopped has succeeded")
+	}
+	if err := write(guest.Attach(t, port, ""), 2, bytesOf); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(began.Add(8 * time.Second))) // the old one is stored now
+	p.lookAnew(t)
+	store, err := os.Open(p.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	buf := make([]byte, bytesOf)
+	if _, err := io.ReadFull(store, buf); err != nil {
+		t.Fatal(err)
+	}
+	if buf[0] != 2 {
+		t.Errorf("the store has the write of session %d at the end: one that was acknowledged is lost", buf[0])
 	}
 }
 

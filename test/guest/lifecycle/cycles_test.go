@@ -16,6 +16,8 @@ import (
 
 	mathrand "math/rand/v2"
 
+	"golang.org/x/sys/unix"
+
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
 	"krping/test/internal/soak"
@@ -115,6 +117,39 @@ func TestAttachAndDetachUnderLoad(t *testing.T) {
 	if come.Acked() == 0 {
 		t.Error("nothing was written to the disk that comes and goes")
 	}
+}
+
+// A volume is started, and stopped if it could be, while its RDMA device goes and comes.
+func TestServeWhileTheDeviceGoes(t *testing.T) {
+	stopped := make(chan bool)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			guest.RemoveDevice(t)
+			guest.AddDevice(t)
+			select {
+			case <-stopped:
+				return
+			default:
+			}
+		}
+	}()
+	served, refused := 0, 0
+	for range cycles(t, 30, 300) {
+		switch err := guest.Command(guest.ServeCommand(t, "vol2", port+1, "backing=ram:1M"), guest.Limit); {
+		case err == nil:
+			served++
+			stop(t, "vol2", ",target")
+		case errors.Is(err, unix.EADDRNOTAVAIL):
+			refused++
+		default:
+			t.Errorf("serve: %v, want success or EADDRNOTAVAIL", err)
+		}
+	}
+	close(stopped)
+	<-ended
+	t.Logf("%d times served, %d times refused", served, refused)
 }
 
 func newLog(t *testing.T, seed uint64) *acklog.Log {
