@@ -24,6 +24,9 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		memset(req, 0, offsetof(struct krping_request, digest));
 		req->expires = jiffies + q->session->opt.timeout * HZ;
 		rq->rq_flags |= RQF_DONTPREP;
+	} else if (time_after(jiffies, req->expires)) {
+		krping_count(q->session->stats, KRPING_ERRORS, 1);
+		return BLK_STS_TIMEOUT;	/* it could not be sent for so long */
 	}
 	return krping_queue_request(q, rq, bd->last);
 }
@@ -33,11 +36,29 @@ static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
 	krping_queue_commit(hctx->driver_data);
 }
 
+/* A disk may take its time for these, of up to 2 GiB, while the target is well: signs of life tell. */
+static bool may_last(const struct request *rq)
+{
+	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);
+	const struct krping_queue *q = rq->mq_hctx->driver_data;
+
+	switch (req_op(rq)) {
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+	case REQ_OP_FLUSH:
+		return q->session->opt.heartbeat && time_before(jiffies, req->expires);
+	default:
+		return false;
+	}
+}
+
 /* A target that is silent for so long is as good as gone: recovery takes the request back. */
 static enum blk_eh_timer_return krping_timeout(struct request *rq)
 {
 	struct krping_queue *q = rq->mq_hctx->driver_data;
 
+	if (may_last(rq))
+		return BLK_EH_RESET_TIMER;
 	krping_warn_ratelimited(q->session->subject, "command with tag %d is not answered",
 				rq->tag);
 	krping_conn_fail(&q->conn, -ETIMEDOUT);

@@ -93,10 +93,11 @@ static int ask(struct krping_queue *q)
 static void look_at(struct krping_queue *q)
 {
 	struct krping_session *s = q->session;
-	unsigned long interval = look_interval(s), silent = jiffies - READ_ONCE(q->heard);
+	unsigned long heard = READ_ONCE(q->heard), interval = look_interval(s), silent;
 	struct krping_alive *alive = &q->alive;
 	int error = 0;
 
+	silent = jiffies - heard;	/* in this order: else it may be less than 0 */
 	if (silent < interval)
 		return;
 	spin_lock_bh(&q->lock);
@@ -177,7 +178,9 @@ void krping_heartbeat(struct work_struct *work)
 	}
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
-	queue_delayed_work(krping_wq, &s->beat, look_interval(s));
+	/* fast_fail has seconds, and no other clock; a loss between two looks of long shows here, too. */
+	queue_delayed_work(krping_wq, &s->beat, s->opt.fast_fail ?
+			   min_t(unsigned long, look_interval(s), HZ) : look_interval(s));
 }
 
 void krping_heartbeat_start(struct krping_session *s)

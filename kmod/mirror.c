@@ -33,6 +33,7 @@ void krping_mirror_exit(void)
  * struct krping_mirror - a stack's private part
  * @stack:	its stack; @stack->flight has every io that changes data
  * @remotes:	bio set of the clones for the hidden disk
+ * @copies:	bio set of what it copies: that must not wait for bios which wait for the window
  * @sector:	first of the window that is being copied; under @stack->lock
  * @end:	behind its last, 0 if there is none; under @stack->lock
  * @wait:	woken when an io leaves @stack->flight and when the window goes
@@ -44,6 +45,7 @@ void krping_mirror_exit(void)
 struct krping_mirror {
 	struct krping_stack *stack;
 	struct bio_set remotes;
+	struct bio_set copies;
 	sector_t sector;
 	sector_t end;
 	wait_queue_head_t wait;
@@ -249,7 +251,8 @@ static int read_local(struct krping_mirror *m, sector_t sector, u32 bytes)
 	struct bio *bio;
 	int ret;
 
-	bio = bio_alloc(m->stack->backing.bdev, WINDOW_PAGES, REQ_OP_READ, GFP_NOIO);
+	bio = bio_alloc_bioset(m->stack->backing.bdev, WINDOW_PAGES, REQ_OP_READ, GFP_NOIO,
+			       &m->copies);
 	fill_bio(m, bio, sector, bytes);
 	bio->bi_private = &done;
 	bio->bi_end_io = read_done;
@@ -265,7 +268,8 @@ static int write_remote(struct krping_mirror *m, sector_t sector, u32 bytes)
 	struct bio *bio;
 	int ret;
 
-	bio = bio_alloc(m->stack->session->disk->part0, WINDOW_PAGES, REQ_OP_WRITE, GFP_NOIO);
+	bio = bio_alloc_bioset(m->stack->session->disk->part0, WINDOW_PAGES, REQ_OP_WRITE, GFP_NOIO,
+			       &m->copies);
 	fill_bio(m, bio, sector, bytes);
 	ret = submit_bio_wait(bio);
 	bio_put(bio);
@@ -387,6 +391,9 @@ static int mirror_alloc(struct krping_stack *st)
 	ret = bioset_init(&m->remotes, REMOTE_POOL, 0, BIOSET_NEED_RESCUER);
 	if (ret)
 		goto free_pages;
+	ret = bioset_init(&m->copies, 1, 0, BIOSET_NEED_BVECS);
+	if (ret)
+		goto exit_remotes;
 	m->stack = st;
 	init_waitqueue_head(&m->wait);
 	INIT_DELAYED_WORK(&m->resync, mirror_resync);
@@ -394,6 +401,8 @@ static int mirror_alloc(struct krping_stack *st)
 	st->private = m;
 	return 0;
 
+exit_remotes:
+	bioset_exit(&m->remotes);
 free_pages:
 	free_pages_of(m);
 free_mirror:
@@ -406,6 +415,7 @@ static void mirror_free(struct krping_stack *st)
 	struct krping_mirror *m = st->private;
 
 	cancel_delayed_work_sync(&m->resync);	/* a recovery that ended late may have queued it */
+	bioset_exit(&m->copies);
 	bioset_exit(&m->remotes);
 	free_pages_of(m);
 	kfree(m);

@@ -232,6 +232,7 @@ static int await_write(struct krping_lane *lane, u8 number)
 /* The one before the last has long completed; so the queue never holds more than two. */
 static int write_number(struct krping_lane *lane, const struct krping_ping_msg *peer, u8 number)
 {
+	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
 	struct ib_rdma_wr write;
 	struct ib_sge sge;
 	int ret;
@@ -243,6 +244,12 @@ static int write_number(struct krping_lane *lane, const struct krping_ping_msg *
 			return ret;
 		if (signal_pending(current))
 			return -EINTR;
+		if (time_after(jiffies, deadline)) {
+			krping_err_ratelimited(lane->thread->subject,
+					       "no RDMA WRITE completes within %u s",
+					       lane->thread->opt->timeout);
+			return -ETIMEDOUT;
+		}
 		krping_lane_poll(lane);
 		cond_resched();
 	}

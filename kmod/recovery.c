@@ -230,6 +230,8 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	}
 	s->max_segments = pages;
 	s->max_bytes = min3((u32)MAX_DATA, s->grant.max_data, (pages - 1) * (u32)PAGE_SIZE);
+	if (dev->dma_device)	/* where DMA goes through bounce buffers, no more is ever mapped */
+		s->max_bytes = min_t(size_t, s->max_bytes, dma_max_mapping_size(dev->dma_device));
 	s->max_bytes = round_down(s->max_bytes, PAGE_SIZE);
 	return 0;
 }

@@ -192,6 +192,7 @@ free_disk:
 	krping_heartbeat_stop(s);
 	cancel_delayed_work_sync(&s->recovery);
 	krping_session_disconnect(s);
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
 	krping_disk_free(s);
 	return ret;
 }
