@@ -2,7 +2,7 @@
 /* The disk: tag set, gendisk and what the block layer calls. */
 #include <linux/uaccess.h>
 
-#include "block.h"
+#include "blk_request.h"
 #include "compat.h"
 #include "log.h"
 
@@ -19,6 +19,7 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 	struct krping_request *req = blk_mq_rq_to_pdu(bd->rq);
 	struct krping_queue *q = hctx->driver_data;
 	struct request *rq = bd->rq;
+	blk_status_t status;
 
 	if (!(rq->rq_flags & RQF_DONTPREP)) {
 		memset(req, 0, offsetof(struct krping_request, digest));
@@ -26,9 +27,13 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		rq->rq_flags |= RQF_DONTPREP;
 	} else if (time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
+		krping_copy_free(rq);
 		return BLK_STS_TIMEOUT;	/* it could not be sent for so long */
 	}
-	return krping_queue_request(q, rq, bd->last);
+	status = krping_queue_request(q, rq, bd->last);
+	if (status != BLK_STS_OK && status != BLK_STS_RESOURCE)
+		krping_copy_free(rq);
+	return status;
 }
 
 static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)

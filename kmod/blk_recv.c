@@ -241,7 +241,11 @@ static void finish(struct krping_queue *q, struct request *rq, int error)
 
 static void finish_large_read(struct request *rq)
 {
-	finish(rq->mq_hctx->driver_data, rq, rq_crc(rq) == to_req(rq)->crc ? 0 : -EBADMSG);
+	bool matches = rq_crc(rq) == to_req(rq)->crc;
+
+	if (matches && to_req(rq)->copy)
+		krping_copy_deliver(rq);
+	finish(rq->mq_hctx->driver_data, rq, matches ? 0 : -EBADMSG);
 }
 
 static void finish_large_read_work(struct work_struct *work)
@@ -373,5 +377,6 @@ void krping_complete_rq(struct request *rq)
 		blk_mq_requeue_request(rq, true);
 		return;
 	}
+	krping_copy_free(rq);
 	blk_mq_end_request(rq, blk_status(req->error));
 }

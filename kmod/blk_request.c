@@ -24,12 +24,15 @@ u8 rq_opcode(struct request *rq)
 	}
 }
 
+/* Of what is moved. */
 u32 rq_crc(struct request *rq)
 {
 	struct req_iterator iter;
 	u32 crc = crc_begin();
 	struct bio_vec bv;
 
+	if (to_req(rq)->copy)
+		return krping_copy_crc(to_req(rq)->copy);
 	rq_for_each_segment(bv, rq, iter)
 		crc = crc_bvec(crc, &bv);
 	return crc_end(crc);

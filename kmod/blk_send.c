@@ -34,8 +34,14 @@ static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 
 	if (krping_fault(KRPING_FAULT_REG_REFUSE, q->session->opt.block))
 		return BLK_STS_RESOURCE;
-	sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
-	nents = blk_rq_map_sg(rq->q, rq, slot->sg);
+	if (req->retried && !req->copy)
+		krping_copy_make(rq);
+	if (req->copy) {
+		nents = krping_copy_map(req->copy, slot->sg);
+	} else {
+		sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
+		nents = blk_rq_map_sg(rq->q, rq, slot->sg);
+	}
 	req->nents = nents;
 	mapped = ib_dma_map_sg(dev, slot->sg, nents, rq_dma_dir(rq));
 	if (!mapped) {

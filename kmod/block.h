@@ -31,6 +31,7 @@
 #include "stats.h"
 
 struct crypto_shash;
+struct krping_copy;
 struct krping_stack;
 
 enum krping_session_state {
@@ -52,6 +53,7 @@ enum krping_session_state {
  * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
  * @unflushed:	@session->write_seq when a flush was sent
  * @work:	checks the data of a large READ
+ * @copy:	of large data, with which a second attempt is made; NULL in a first one
  * @digest:	what KRPING_IOC_DIGEST asks for, NULL for others
  *
  * Owned by the block layer until queue_rq, then by whoever takes it out of its slot
@@ -67,6 +69,7 @@ struct krping_request {
 	int nents;
 	u64 unflushed;
 	struct work_struct work;
+	struct krping_copy *copy;
 	struct krping_digest *digest;
 };
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package block
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/rawio"
+	"krping/test/guest/internal/guest"
+)
+
+// open opens the device of a new session past the page cache, with a buffer.
+func open(t *testing.T, port, size int) (*rawio.Device, []byte) {
+	t.Helper()
+	guest.StartBridge(t, port, guest.StorePath(t), "16MiB")
+	device, err := rawio.Open(guest.Attach(t, port, ""), os.O_RDWR, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = device.Close() })
+	buf, err := rawio.Buffer(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device, buf
+}
+
+// Two parts of a read go to the same memory, which then has the data of neither CRC: it is no error.
+func TestReadIntoTheSameMemory(t *testing.T) {
+	const half = 64 << 10
+	device, buf := open(t, 9851, 2*half)
+	copy(buf, bytes.Repeat([]byte{1}, half))
+	copy(buf[half:], bytes.Repeat([]byte{2}, half))
+	if _, err := unix.Pwrite(int(device.Fd()), buf, 0); err != nil {
+		t.Fatal(err)
+	}
+	clear(buf)
+	n, err := unix.Preadv(int(device.Fd()), [][]byte{buf[:half], buf[:half]}, 0)
+	if err != nil || n != 2*half {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if !bytes.Equal(buf[:half], bytes.Repeat([]byte{2}, half)) {
+		t.Errorf("the memory has %d, want the second part's 2", buf[0])
+	}
+	if s := guest.Session(t, "vol0"); s["crc_errors"] == "0" || s["errors"] != "0" {
+		t.Errorf("the first attempt matched, or the second did not: %v", s)
+	}
+}
+
+// A program changes its memory while it is written: what is stored is one state of it or a mixture, and no error.
+func TestWriteOfMemoryThatChanges(t *testing.T) {
+	device, buf := open(t, 9852, 256<<10)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				buf[i*4099%len(buf)]++
+			}
+		}
+	}()
+	for i := range 100 {
+		if _, err := unix.Pwrite(int(device.Fd()), buf, int64(i%16)<<18); err != nil {
+			t.Errorf("write %d: %v", i, err)
+			break
+		}
+	}
+	close(stop)
+	<-stopped
+	t.Logf("%s of 100 writes changed on the way", guest.Session(t, "vol0")["crc_errors"])
+}
