@@ -41,7 +41,7 @@ static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
 	krping_queue_commit(hctx->driver_data);
 }
 
-/* A disk may take its time for these, of up to 2 GiB, while the target is well: signs of life tell. */
+/* A disk may take its time for these, of up to 2 GiB, while the target gives signs of life. */
 static bool may_last(const struct request *rq)
 {
 	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Large data is checksummed and moved where it is. A program may change it meanwhile (O_DIRECT), or read
- * into the same memory twice with one call: then it does not match its CRC, and nobody is to blame. So the
- * second attempt is made with a private copy.
+ * Large data is checksummed and moved where it is. A program may change it meanwhile (O_DIRECT),
+ * or read into the same memory twice with one call: then it does not match its CRC, and nobody is
+ * to blame. So the second attempt is made with a private copy.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>

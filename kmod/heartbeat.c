@@ -178,7 +178,7 @@ void krping_heartbeat(struct work_struct *work)
 	}
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
-	/* fast_fail has seconds, and no other clock; a loss between two looks of long shows here, too. */
+	/* fast_fail has seconds, and no other clock. */
 	queue_delayed_work(krping_wq, &s->beat, s->opt.fast_fail ?
 			   min_t(unsigned long, look_interval(s), HZ) : look_interval(s));
 }

@@ -268,9 +268,9 @@ static enum krping_reject_reason tqueue_list(struct krping_tqueue *q, u32 *value
 }
 
 /*
- * Return: true if no connection is left that is older than @q and of the same session and index, or of
- * any session and closed. A client that was stopped and starts anew has another session, and what the
- * store still does for the old one must not come behind it.
+ * Return: true if no connection is left that is older than @q and of the same session and index,
+ * or of any session and closed. A client that was stopped and starts anew has another session, and
+ * what the store still does for the old one must not come behind it.
  */
 static bool is_only(struct krping_tqueue *q, bool fail)
 {

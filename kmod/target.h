@@ -311,7 +311,7 @@ int krping_volume_start(const struct krping_options *opt);
 int krping_volume_stop(const char *name);
 void krping_volumes_show(struct seq_file *seq);
 u64 krping_volume_size(const struct krping_volume *volume);
-extern struct workqueue_struct *krping_target_wq;	/* of what is done later, and waits for nothing */
+extern struct workqueue_struct *krping_target_wq;	/* of what is done later */
 extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
 
 /* target_rdma.c */

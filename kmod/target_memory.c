@@ -42,8 +42,8 @@ static void free_chunk(struct krping_tqueue *q, struct page *page)
 }
 
 /*
- * rdma_rw counts pieces, not pages, for a memory region: where the most data are more pages than one
- * holds, a piece is a page.
+ * rdma_rw counts pieces, not pages, for a memory region: where the most data are more pages than
+ * one holds, a piece is a page.
  */
 int krping_chunk_order(const struct ib_device *device)
 {

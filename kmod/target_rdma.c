@@ -180,9 +180,9 @@ static bool cannot_transfer(struct krping_tcmd *cmd, int error)
 }
 
 /*
- * What is sent over TCP has ended when TCP has it. Of a work request that nobody is told the end of,
- * siw gives TCP the pages themselves, and they would be used again while it sends them: signalled,
- * it copies them.
+ * What is sent over TCP has ended when TCP has it. Of a work request that nobody is told the end
+ * of, siw gives TCP the pages themselves, and they would be used again while it sends them:
+ * signalled, it copies them.
  */
 static bool must_signal(const struct krping_tqueue *q)
 {
