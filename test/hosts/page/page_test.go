@@ -97,7 +97,7 @@ const painted = `(() => {
 })()`
 
 func TestPage(t *testing.T) {
-	h := hosts.BootOne(t)
+	h := hosts.BootInTurn(t, 1)
 	vm := h.Lab.VM(0)
 	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img --size 64MiB >/run/bridge.log 2>&1")
 	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {

@@ -26,23 +26,23 @@ type Hosts struct {
 // the expected strings.
 func Boot(t *testing.T, expected ...string) *Hosts {
 	t.Helper()
-	return boot(t, 2, expected)
+	return boot(t, lab.Config{VMs: 2}, expected)
 }
 
-// BootOne boots one VM only, which is both ends.
-func BootOne(t *testing.T, expected ...string) *Hosts {
+// BootInTurn boots so many for a test in which the kernel patches its code: see lab.Config.
+func BootInTurn(t *testing.T, vms int) *Hosts {
 	t.Helper()
-	return boot(t, 1, expected)
+	return boot(t, lab.Config{VMs: vms, InTurn: true}, nil)
 }
 
-func boot(t *testing.T, vms int, expected []string) *Hosts {
+func boot(t *testing.T, config lab.Config, expected []string) *Hosts {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
 		t.Fatal("KERNEL is not set: 6.1 or 6.12")
 	}
-	out := filepath.Join(lab.Build(), "logs", kernel, t.Name())
-	l, err := lab.Start(t.Context(), lab.Config{Kernel: kernel, VMs: vms, Out: out, InTurn: true})
+	config.Kernel, config.Out = kernel, filepath.Join(lab.Build(), "logs", kernel, t.Name())
+	l, err := lab.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
