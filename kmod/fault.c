@@ -107,15 +107,19 @@ bool krping_fault(enum krping_fault fault, const char *session)
 /* Any context: it is waited for with the CPU. */
 void krping_fault_delay(enum krping_fault fault, const char *session)
 {
+	u32 ms = READ_ONCE(faults[fault].ms);	/* before @fired tells a test, which may change it */
+
 	if (krping_fault(fault, session))
-		mdelay(READ_ONCE(faults[fault].ms));
+		mdelay(ms);
 }
 
 /* Process context. */
 void krping_fault_sleep(enum krping_fault fault, const char *session)
 {
+	u32 ms = READ_ONCE(faults[fault].ms);	/* as above */
+
 	if (krping_fault(fault, session))
-		msleep(READ_ONCE(faults[fault].ms));
+		msleep(ms);
 }
 
 static ssize_t session_read(struct file *file, char __user *to, size_t len, loff_t *pos)

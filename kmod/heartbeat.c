@@ -178,14 +178,17 @@ void krping_heartbeat(struct work_struct *work)
 	}
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
-	/* fast_fail has seconds, and no other clock. */
-	queue_delayed_work(krping_wq, &s->beat, s->opt.fast_fail ?
-			   min_t(unsigned long, look_interval(s), HZ) : look_interval(s));
+	krping_heartbeat_start(s);
 }
 
+/* fast_fail has seconds, and no other clock. */
 void krping_heartbeat_start(struct krping_session *s)
 {
-	queue_delayed_work(krping_wq, &s->beat, look_interval(s));
+	unsigned long interval = look_interval(s);
+
+	if (s->opt.fast_fail)
+		interval = min_t(unsigned long, interval, HZ);
+	queue_delayed_work(krping_wq, &s->beat, interval);
 }
 
 /* Twin of krping_heartbeat_start(). */

@@ -701,8 +701,8 @@ int krping_volume_start(const struct krping_options *opt)
 		queue_work(setup_wq, &v->finish);
 	}
 	mutex_unlock(&v->listen_lock);
-	if (ret)
-		wait_for_completion(&v->finished);
+	if (ret)	/* as a stop does, not longer than until a signal */
+		wait_for_completion_interruptible(&v->finished);
 	kref_put(&v->ref, volume_free);
 	return ret;
 

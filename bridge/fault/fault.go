@@ -123,9 +123,11 @@ func (f *Faults) show(p Point, fired int) {
 	}
 }
 
+// delay takes the time as it is before the counter tells a test, which may then set it to 0.
 func (f *Faults) delay(p Point, volume string) {
+	ms := f.knob(p, "ms")
 	if f.happens(p, volume) {
-		time.Sleep(time.Duration(f.knob(p, "ms")) * time.Millisecond)
+		time.Sleep(time.Duration(ms) * time.Millisecond)
 	}
 }
 

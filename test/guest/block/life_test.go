@@ -40,11 +40,19 @@ func TestSilentTarget(t *testing.T) {
 	wrote.Succeeds(30 * time.Second)
 }
 
-// With fast_fail I/O fails while the target is lost, and works again when it is back.
+// With fast_fail I/O fails while the target is lost, and works again when it is back; however seldom signs
+// of life are asked for.
 func TestFastFail(t *testing.T) {
+	for _, heartbeat := range []string{"1", "300"} {
+		t.Run("heartbeat="+heartbeat, func(t *testing.T) { fastFail(t, heartbeat) })
+	}
+}
+
+func fastFail(t *testing.T, heartbeat string) {
+	t.Helper()
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9821, store, "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9821, ",fast_fail=2,heartbeat=1"))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9821, ",fast_fail=2,heartbeat="+heartbeat))
 	bridge.Kill()
 	start := time.Now()
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
