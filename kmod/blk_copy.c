@@ -48,6 +48,13 @@ static void copy_data(struct krping_copy *copy, struct request *rq, bool to_rq)
 	}
 }
 
+static void free_copy(struct krping_copy *copy)
+{
+	while (copy->nr)
+		__free_page(copy->pages[--copy->nr]);
+	kfree(copy);
+}
+
 /* Of a large READ or WRITE. Without memory for one the attempt is made without. Any context. */
 void krping_copy_make(struct request *rq)
 {
@@ -60,18 +67,14 @@ void krping_copy_make(struct request *rq)
 	copy->bytes = bytes;
 	for (copy->nr = 0; copy->nr < nr; copy->nr++) {
 		copy->pages[copy->nr] = alloc_page(GFP_NOWAIT | __GFP_NOWARN);
-		if (!copy->pages[copy->nr])
-			goto free;
+		if (!copy->pages[copy->nr]) {
+			free_copy(copy);
+			return;
+		}
 	}
 	to_req(rq)->copy = copy;
 	if (rq_data_dir(rq) == WRITE)
 		copy_data(copy, rq, false);
-	return;
-
-free:
-	while (copy->nr)
-		__free_page(copy->pages[--copy->nr]);
-	kfree(copy);
 }
 
 /* Idempotent. */
@@ -82,12 +85,10 @@ void krping_copy_free(struct request *rq)
 	if (!copy)
 		return;
 	to_req(rq)->copy = NULL;
-	while (copy->nr)
-		__free_page(copy->pages[--copy->nr]);
-	kfree(copy);
+	free_copy(copy);
 }
 
-/* Return: entries of @sg, which has room for KRPING_MAX_DATA of pages. */
+/* Return: entries of @sg, which has room for a page more than the most data. */
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg)
 {
 	u32 i;

@@ -205,11 +205,19 @@ static u8 digest(struct krping_tcmd *cmd)
 	return KRPING_ST_OK;
 }
 
-/* A command of any length, which may take long. */
-static bool is_range(const struct krping_tcmd *cmd)
+/* A command of any length, which may take long: not for a connection that is closed. */
+static u8 carry_out(struct krping_tcmd *cmd)
 {
-	return cmd->op == KRPING_OP_DISCARD || cmd->op == KRPING_OP_WRITE_ZEROES ||
-	       cmd->op == KRPING_OP_DIGEST;
+	if (READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED)
+		return KRPING_ST_IO;	/* nobody hears it: the client sends it again */
+	switch (cmd->op) {
+	case KRPING_OP_DISCARD:
+		return discard(cmd);
+	case KRPING_OP_WRITE_ZEROES:
+		return write_zeroes(cmd);
+	default:
+		return digest(cmd);
+	}
 }
 
 void krping_store_work(struct work_struct *work)
@@ -218,10 +226,6 @@ void krping_store_work(struct work_struct *work)
 	unsigned int flags = memalloc_noio_save();
 
 	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block);
-	if (READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED && is_range(cmd)) {
-		cmd->status = KRPING_ST_IO;	/* nobody hears it: the client sends it again */
-		goto finished;
-	}
 	switch (cmd->op) {
 	case KRPING_OP_READ:
 	case KRPING_OP_WRITE:
@@ -229,17 +233,10 @@ void krping_store_work(struct work_struct *work)
 		submit(cmd, 0);
 		memalloc_noio_restore(flags);
 		return;
-	case KRPING_OP_DISCARD:
-		cmd->status = discard(cmd);
-		break;
-	case KRPING_OP_WRITE_ZEROES:
-		cmd->status = write_zeroes(cmd);
-		break;
 	default:
-		cmd->status = digest(cmd);
+		cmd->status = carry_out(cmd);
 		break;
 	}
-finished:
 	memalloc_noio_restore(flags);
 	krping_tcmd_finished(cmd);
 }

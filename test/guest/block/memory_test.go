@@ -6,38 +6,21 @@ package block
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/rawio"
 	"krping/test/guest/internal/guest"
 )
-
-// open opens the device of a new session past the page cache, with a buffer.
-func open(t *testing.T, port, size int) (*rawio.Device, []byte) {
-	t.Helper()
-	guest.StartBridge(t, port, guest.StorePath(t), "16MiB")
-	device, err := rawio.Open(guest.Attach(t, port, ""), os.O_RDWR, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = device.Close() })
-	buf, err := rawio.Buffer(size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return device, buf
-}
 
 // Two parts of a read go to the same memory, which then has the data of neither CRC: it is no error.
 func TestReadIntoTheSameMemory(t *testing.T) {
 	const half = 64 << 10
-	device, buf := open(t, 9851, 2*half)
+	guest.StartBridge(t, 9851, guest.StorePath(t), "16MiB")
+	device, buf := guest.OpenDirect(t, guest.Attach(t, 9851, "")), guest.Aligned(t, 2*half)
 	copy(buf, bytes.Repeat([]byte{1}, half))
 	copy(buf[half:], bytes.Repeat([]byte{2}, half))
-	if _, err := unix.Pwrite(int(device.Fd()), buf, 0); err != nil {
+	if _, err := device.WriteAt(buf, 0); err != nil {
 		t.Fatal(err)
 	}
 	clear(buf)
@@ -55,7 +38,8 @@ func TestReadIntoTheSameMemory(t *testing.T) {
 
 // A program changes its memory while it is written: what is stored is one state of it or a mixture, and no error.
 func TestWriteOfMemoryThatChanges(t *testing.T) {
-	device, buf := open(t, 9852, 256<<10)
+	guest.StartBridge(t, 9852, guest.StorePath(t), "16MiB")
+	device, buf := guest.OpenDirect(t, guest.Attach(t, 9852, "")), guest.Aligned(t, 256<<10)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -69,7 +53,7 @@ func TestWriteOfMemoryThatChanges(t *testing.T) {
 		}
 	}()
 	for i := range 100 {
-		if _, err := unix.Pwrite(int(device.Fd()), buf, int64(i%16)<<18); err != nil {
+		if _, err := device.WriteAt(buf, int64(i%16)<<18); err != nil {
 			t.Errorf("write %d: %v", i, err)
 			break
 		}

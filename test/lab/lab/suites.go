@@ -71,8 +71,7 @@ func (s *suites) timeout() time.Duration { return suiteTimeout*time.Duration(s.s
 // onlyDebug are suites that need what only the debug kernel has.
 var onlyDebug = []string{"nomem"}
 
-// patching are suites in which the kernel patches its code again and again: for tracers, capture's
-// time stamps, firewall rules.
+// patching are suites in which the kernel patches its code again and again: for tracers and firewall rules.
 var patching = []string{"trace", "top", "service", "nvme", "doctor"}
 
 // on names what the suites run on.

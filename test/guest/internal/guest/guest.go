@@ -326,18 +326,20 @@ func StorePath(t testing.TB) string { return filepath.Join(t.TempDir(), "vol0.im
 // More arguments may add to or replace the volume's.
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
-	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
-	b.Cmd = exec.Command(Binary(t, "krping-bridge"), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
-	startBridge(t, b.Cmd, "listening on")
-	return b
+	return startVolume(t, "krping-bridge", nil, port, store, size, args...)
 }
 
 // StartFaultyBridge starts a bridge whose faults have their knobs (package bridge/fault) in a directory.
 func StartFaultyBridge(t testing.TB, port int, knobs, store, size string) *Bridge {
 	t.Helper()
+	return startVolume(t, "krping-bridge-faults", []string{"KRPING_FAULTS=" + knobs}, port, store, size)
+}
+
+func startVolume(t testing.TB, program string, env []string, port int, store, size string, args ...string) *Bridge {
+	t.Helper()
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
-	b.Cmd = exec.Command(Binary(t, "krping-bridge-faults"), "--listen", b.Addr, "--store", "file:"+store, "--size", size)
-	b.Cmd.Env = append(os.Environ(), "KRPING_FAULTS="+knobs)
+	b.Cmd = exec.Command(Binary(t, program), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
+	b.Cmd.Env = append(os.Environ(), env...)
 	startBridge(t, b.Cmd, "listening on")
 	return b
 }
