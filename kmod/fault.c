@@ -107,7 +107,7 @@ bool krping_fault(enum krping_fault fault, const char *session)
 /* Any context: it is waited for with the CPU. */
 void krping_fault_delay(enum krping_fault fault, const char *session)
 {
-	u32 ms = READ_ONCE(faults[fault].ms);	/* before @fired tells a test, which may change it */
+	u32 ms = READ_ONCE(faults[fault].ms);	/* before @fired tells a test */
 
 	if (krping_fault(fault, session))
 		mdelay(ms);
