@@ -28,7 +28,7 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 	} else if (time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		krping_copy_free(rq);
-		return BLK_STS_TIMEOUT;	/* it could not be sent for so long */
+		return BLK_STS_IOERR;	/* it could not be sent for so long */
 	}
 	status = krping_queue_request(q, rq, bd->last);
 	if (status != BLK_STS_OK && status != BLK_STS_RESOURCE)

@@ -147,7 +147,7 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 	}
 	if (is_digest(rq) || time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
-		req->error = is_digest(rq) ? -EIO : -ETIMEDOUT;
+		req->error = -EIO;
 		blk_mq_complete_request(rq);
 		return;
 	}

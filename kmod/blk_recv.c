@@ -359,8 +359,6 @@ static blk_status_t blk_status(int error)
 		return BLK_STS_NOSPC;
 	case -EOPNOTSUPP:
 		return BLK_STS_NOTSUPP;
-	case -ETIMEDOUT:
-		return BLK_STS_TIMEOUT;
 	case -ENOTCONN:
 		return BLK_STS_TRANSPORT;
 	default:

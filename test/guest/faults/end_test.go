@@ -28,8 +28,15 @@ func (r *rig) wantEIO(limit time.Duration) {
 	case <-time.After(limit):
 		r.fail("the writer sees no error within %v%s", limit, guest.BlockedTasks())
 	}
-	if err := r.stopped(); !errors.Is(err, unix.EIO) || errors.As(err, new(*acklog.HungError)) {
+	err := r.stopped()
+	all, _ := err.(interface{ Unwrap() []error })
+	if all == nil {
 		r.fail("the writer sees %v, want EIO", err)
+	}
+	for _, err := range all.Unwrap() {
+		if !errors.Is(err, unix.EIO) {
+			r.fail("a worker sees %v, want EIO", err)
+		}
 	}
 }
 
