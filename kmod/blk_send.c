@@ -113,13 +113,13 @@ static bool may_post(struct krping_queue *q)
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
-/* What is behind it in the queue is sent later, so its buffer is not used again before. */
-static void post_again(struct krping_queue *q, struct ib_send_wr *send)
+/* The second one's completion is the message's: until then its buffer is not used again. */
+static void send_twice(struct krping_queue *q, struct ib_send_wr *send, struct ib_send_wr *again)
 {
-	send->wr_cqe = &q->reg_cqe;	/* it is not the message's completion */
+	*again = *send;
+	send->wr_cqe = &q->reg_cqe;
 	send->send_flags = 0;
-	if (ib_post_send(q->conn.qp, send, NULL))
-		krping_err_ratelimited(q->session->subject, "cannot post a message twice");
+	send->next = again;
 }
 
 /* Called with q->lock held: from here on the message is the hardware's. */
@@ -128,7 +128,7 @@ static void post_open(struct krping_queue *q)
 	struct ib_device *dev = q->conn.id->device;
 	const char *name = q->session->opt.block;
 	struct krping_tx *tx = q->open;
-	struct ib_send_wr send, *first = &send;
+	struct ib_send_wr send, again, *first = &send;
 	struct ib_sge sge;
 	int ret;
 
@@ -151,14 +151,14 @@ static void post_open(struct krping_queue *q)
 		tx->reg->reg_wr.wr.next = &send;
 		first = &tx->reg->reg_wr.wr;
 	}
+	if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
+		send_twice(q, &send, &again);
 	ret = -ENOMEM;
 	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
 		ret = ib_post_send(q->conn.qp, first, NULL);
 	if (!ret) {
 		q->nr_sending++;
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
-		if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
-			post_again(q, &send);
 		return;
 	}
 	/* Its commands are in their slots: recovery finds them there. */
