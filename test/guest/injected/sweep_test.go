@@ -9,6 +9,7 @@ package injected
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,16 +44,25 @@ type setting struct {
 	rate, gapMS, ms int
 }
 
-func (k knobs) set(t *testing.T, s setting) {
+func (k knobs) write(t *testing.T, fault, knob string, value int) {
 	t.Helper()
-	for name, value := range map[string]int{"ms": s.ms, "gap_ms": s.gapMS, "rate": s.rate} {
-		if err := os.WriteFile(filepath.Join(string(k), s.name, name), []byte(strconv.Itoa(value)), 0); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(filepath.Join(string(k), fault, knob), []byte(strconv.Itoa(value)), 0); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func (k knobs) clear(t *testing.T, name string) { k.set(t, setting{name: name}) }
+// set writes the rate last, and clear that alone: a fault never happens without its gap.
+func (k knobs) set(t *testing.T, s setting) {
+	t.Helper()
+	k.write(t, s.name, "ms", s.ms)
+	k.write(t, s.name, "gap_ms", s.gapMS)
+	k.write(t, s.name, "rate", s.rate)
+}
+
+func (k knobs) clear(t *testing.T, name string) {
+	t.Helper()
+	k.write(t, name, "rate", 0)
+}
 
 func (k knobs) fired(t *testing.T, name string) int {
 	t.Helper()
@@ -152,8 +162,11 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 		guest.Eventually(t, patience, "I/O goes on", func() bool { return acked.Acked() > went+10 || run.Ended() })
 		row.Resumed = max(row.Resumed, time.Since(over))
 		if err := stop(); err != nil {
-			row.Hung++
-			t.Fatalf("the writer sees %v%s", err, guest.BlockedTasks())
+			if errors.As(err, new(*acklog.HungError)) {
+				row.Hung++
+				err = fmt.Errorf("%w%s", err, guest.BlockedTasks())
+			}
+			t.Fatalf("the writer sees %v; session: %v", err, guest.Session(t, "vol0"))
 		}
 	}
 	row.Times += p.fired(t, at.name) - fired
