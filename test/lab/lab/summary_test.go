@@ -18,7 +18,9 @@ const (
 	passes = "=== RUN   TestOne\n    one_test.go:1: said by one\n--- PASS: TestOne (0.1s)\n"
 	wrong  = "=== RUN   TestTwo\n    two_test.go:9: wrong answer\n--- FAIL: TestTwo (0.1s)\n"
 	slow   = "=== RUN   TestThree\n    three_test.go:9: " + late.Mark + "it took a while\n--- FAIL: TestThree (0.1s)\n"
-	loses  = "=== RUN   TestFour\n    f_test.go:9: " + late.Mark + "it took a while\n    f_test.go:1: of 10 acknowledged writes: 1 blocks lost, 0 corrupt\n--- FAIL: TestFour (0.1s)\n"
+	parts  = "=== RUN   TestFive\n=== RUN   TestFive/a\n    f_test.go:1: a is wrong\n=== RUN   TestFive/b\n    f_test.go:1: b is right\n=== NAME  TestFive\n" +
+		"a long table\n--- FAIL: TestFive (0.2s)\n    --- FAIL: TestFive/a (0.1s)\n    --- PASS: TestFive/b (0.1s)\n"
+	loses = "=== RUN   TestFour\n    f_test.go:9: " + late.Mark + "it took a while\n    f_test.go:1: of 10 acknowledged writes: 1 blocks lost, 0 corrupt\n--- FAIL: TestFour (0.1s)\n"
 )
 
 func tallyOf(t *testing.T, output string) *tally {
@@ -72,6 +74,7 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	again := tallyOf(t, "--- PASS: TestThree (0.1s)\n")
 	again.after(tallyOf(t, passes+slow))
 	save("guest-d-6.1", again, nil)
+	save("guest-f-6.1", tallyOf(t, parts+passes), errTests)
 	stacks := strings.Repeat("goroutine 1 [sleep]:\n", 20)
 	save("guest-e-6.1", tallyOf(t, "waits\npanic: test timed out\n\tTestHangs\n"+stacks), errors.New("the kernel complains: first\n"+strings.Repeat("and more\n", 100)))
 
@@ -82,14 +85,15 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	_, failures, _ := strings.Cut(out.String(), "FAILED")
 	for _, want := range []string{
 		"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone",
-		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "5 passed, 3 failed; 1 of those",
+		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "6 passed, 4 failed; 1 of those",
+		"a long table\n--- FAIL: TestFive (0.2s)\n    f_test.go:1: a is wrong\n    --- FAIL: TestFive/a (0.1s)",
 		"waits\npanic: test timed out\n\tTestHangs", "complains: first\nand more",
 	} {
 		if !strings.Contains(failures, want) {
 			t.Errorf("the summary ends without %q:\n%s", want, out.String())
 		}
 	}
-	for _, not := range []string{"said by one", "guest-b"} {
+	for _, not := range []string{"said by one", "guest-b", "b is right"} {
 		if strings.Contains(failures, not) {
 			t.Errorf("the failures hold %q:\n%s", not, out.String())
 		}

@@ -28,8 +28,9 @@ type tally struct {
 	out            io.Writer
 	mu             sync.Mutex
 	line           []byte
-	said           []string // by the test that runs
-	wasLate        bool     // says the test that runs
+	said           map[string][]string // by each of the tests that run, since the last one of all ended
+	speaker        string              // the test whose lines come
+	wasLate        bool                // says one of them
 	passed, failed int
 	complete       bool     // the suite ran to its end
 	lateOnes       []string // tests that failed for that
@@ -57,29 +58,58 @@ func (t *tally) Write(p []byte) (int, error) {
 // neverAgain are words of failures that no lateness explains: of acklog's report, and of a load that hangs.
 var neverAgain = []string{" blocks lost, ", "hung: "}
 
-// count takes a test that was skipped as failed: what cannot run here must say why and fail.
+// count takes a test that was skipped as failed: what cannot run here must say why and fail. The tests
+// in a test end behind it: by then it is counted, and their lines are still known.
 func (t *tally) count(line string) {
+	fields := strings.Fields(line)
 	switch {
-	case strings.HasPrefix(line, "--- PASS: "):
-		t.passed++
-		t.next()
-	case strings.HasPrefix(line, "--- FAIL: "), strings.HasPrefix(line, "--- SKIP: "):
-		t.failed++
-		if t.wasLate && !slices.ContainsFunc(neverAgain, func(words string) bool { return strings.Contains(strings.Join(t.said, "\n"), words) }) {
-			t.lateOnes = append(t.lateOnes, strings.Fields(line)[2])
+	case len(fields) > 2 && fields[0] == "===":
+		if fields[1] == "RUN" && !strings.Contains(fields[2], "/") {
+			t.said, t.wasLate = nil, false
 		}
-		t.failures = append(append(t.failures, t.lastWords()...), line)
-		t.next()
+		t.speaker = fields[2]
+	case len(fields) > 2 && fields[0] == "---":
+		t.end(fields[1], fields[2], line)
 	case line == "FAIL", line == "PASS":
 		t.complete = true
-	case strings.HasPrefix(line, "=== "), strings.HasPrefix(strings.TrimSpace(line), "--- PASS: "):
 	default:
 		t.wasLate = t.wasLate || strings.Contains(line, late.Mark)
-		t.said = append(t.said, line)
+		if t.said == nil {
+			t.said = map[string][]string{}
+		}
+		t.said[t.speaker] = append(t.said[t.speaker], line)
 	}
 }
 
-func (t *tally) next() { t.said, t.wasLate = nil, false }
+// end takes how a test ended.
+func (t *tally) end(how, name, line string) {
+	whole := !strings.Contains(name, "/")
+	switch {
+	case how == "PASS:" && whole:
+		t.passed++
+		t.said, t.wasLate = nil, false
+	case how == "PASS:":
+	case whole:
+		t.failed++
+		if t.wasLate && !t.neverAgain() {
+			t.lateOnes = append(t.lateOnes, name)
+		}
+		fallthrough
+	default:
+		t.failures = append(append(t.failures, lastWords(t.said[name])...), line)
+	}
+}
+
+func (t *tally) neverAgain() bool {
+	for _, said := range t.said {
+		for _, words := range neverAgain {
+			if strings.Contains(strings.Join(said, "\n"), words) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // ended takes how the suite's program ended, and returns how the suite did.
 func (t *tally) ended(err error) error {
@@ -113,7 +143,7 @@ func (t *tally) after(first *tally) {
 func (t *tally) save(path string, err error) error {
 	if err != nil && err != errTests {
 		t.failed++ // the suite as a whole
-		t.failures = append(t.failures, t.lastWords()...)
+		t.failures = append(t.failures, lastWords(t.said[t.speaker])...)
 		report := strings.Split(strings.TrimSpace(err.Error()), "\n")
 		t.failures = append(t.failures, report[:min(len(report), reportLines)]...)
 	}
@@ -124,10 +154,9 @@ func (t *tally) save(path string, err error) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// lastWords returns the end of what a suite said that did not come to its own: where it panicked, not
-// the stacks of all goroutines after that.
-func (t *tally) lastWords() []string {
-	said := t.said
+// lastWords returns the end of what a test said: where it panicked, not the stacks of all goroutines
+// after that.
+func lastWords(said []string) []string {
 	if i := slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, "panic: ") }); i >= 0 {
 		said = said[:min(len(said), i+failureLines/2)]
 	}
