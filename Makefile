@@ -65,6 +65,8 @@ sparse-%: module-%
 # The first kernel gets every suite. The second is spared those that test the lab itself (selftest), a
 # browser (page), what hosts/faults does, too (pair), and what has little to do with the kernel's version
 # (options, doctor, top, fs); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
+# Suites wait more than they compute: two at a time take little more than half as long.
+JOBS ?= 2
 ONCE := selftest,page,pair,options,doctor,top,fs
 test: build
 	@rm -rf build/results
@@ -72,7 +74,7 @@ test: build
 	$(MAKE) check || ok=no; \
 	scripts/unit-tests || ok=no; \
 	scripts/fuzz-options || ok=no; \
-	for kernel in $(KERNELS); do build/lab suites --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
+	for kernel in $(KERNELS); do build/lab suites --jobs $(JOBS) --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
 	build/lab summary && [ $$ok = yes ]
 
 test-unit: | deps

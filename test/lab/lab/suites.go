@@ -3,17 +3,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"krping/test/lab"
 )
@@ -30,6 +34,7 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 		without string
 		soak    time.Duration
 		short   bool
+		jobs    int
 	)
 	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
@@ -39,13 +44,14 @@ func suitesCommand(o *bootOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, without: without, soak: soak, short: short}
+			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, without: without, soak: soak, short: short, jobs: jobs}
 			return s.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
 	cmd.Flags().StringVar(&without, "without", "", "no tests that match this `pattern`")
 	cmd.Flags().StringSliceVar(&skip, "skip", nil, "not these `suites`")
+	cmd.Flags().IntVarP(&jobs, "jobs", "j", 1, "so many suites of one VM at a time: each prints what it says when it ends")
 	cmd.Flags().BoolVar(&short, "short", false, "tests of many cases take a part of them: for a kernel beside one that gets all")
 	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
 	return cmd
@@ -62,7 +68,10 @@ type suites struct {
 	without string
 	soak    time.Duration
 	short   bool
-	failed  []string
+	jobs    int
+
+	mu     sync.Mutex // protects what follows, and what is printed
+	failed []string
 }
 
 // timeout is the limit of one suite.
@@ -94,12 +103,20 @@ func (s *suites) run(ctx context.Context) error {
 	if err := s.known(append(slices.Clone(guests), hosts...)); err != nil {
 		return err
 	}
+	var running errgroup.Group
+	running.SetLimit(max(s.jobs, 1))
 	for _, dir := range guests {
 		if s.wanted(dir) {
-			s.note("guest", dir, func(r *trial) error { return s.inGuest(ctx, r) })
+			running.Go(func() error {
+				s.note("guest", dir, func(r *trial) error { return s.inGuest(ctx, r) })
+				return nil
+			})
 		}
 	}
-	for _, dir := range hosts {
+	if err := running.Wait(); err != nil {
+		return err
+	}
+	for _, dir := range hosts { // two VMs each
 		if s.wanted(dir) {
 			s.note("hosts", dir, func(r *trial) error { return s.onHosts(ctx, r) })
 		}
@@ -148,23 +165,43 @@ var errTests = errors.New("tests failed or were skipped")
 func (s *suites) note(kind, dir string, run func(r *trial) error) {
 	name := kind + "/" + filepath.Base(dir)
 	start := time.Now()
-	r := &trial{dir: dir, pattern: s.pattern, out: filepath.Join(lab.Build(), "logs", s.on(), filepath.Base(dir)), tally: newTally(os.Stdout)}
+	out, end := s.output(name)
+	defer end()
+	r := &trial{dir: dir, pattern: s.pattern, out: filepath.Join(lab.Build(), "logs", s.on(), filepath.Base(dir)), tally: newTally(out)}
 	err := run(r)
 	if late := r.tally.late(); err == errTests && len(late) > 0 {
-		fmt.Printf("SUITE AGAIN   %s on %s, for what was too late: %s\n", name, s.on(), strings.Join(late, ", "))
+		fmt.Fprintf(out, "SUITE AGAIN   %s on %s, for what was too late: %s\n", name, s.on(), strings.Join(late, ", "))
 		first := r.tally
-		r.pattern, r.out, r.tally = "^("+strings.Join(late, "|")+")$", r.out+"-again", newTally(os.Stdout)
+		r.pattern, r.out, r.tally = "^("+strings.Join(late, "|")+")$", r.out+"-again", newTally(out)
 		err = run(r)
 		r.tally.after(first)
 	}
 	err = errors.Join(err, r.tally.save(filepath.Join(lab.Build(), "results", kind+"-"+filepath.Base(dir)+"-"+s.on()), err))
 	took := time.Since(start).Round(time.Second)
 	if err != nil {
+		s.mu.Lock()
 		s.failed = append(s.failed, name)
-		fmt.Printf("SUITE FAILED  %s on %s after %v: %v\n", name, s.on(), took, err)
+		s.mu.Unlock()
+		fmt.Fprintf(out, "SUITE FAILED  %s on %s after %v: %v\n", name, s.on(), took, err)
 		return
 	}
-	fmt.Printf("SUITE PASSED  %s on %s in %v\n", name, s.on(), took)
+	fmt.Fprintf(out, "SUITE PASSED  %s on %s in %v\n", name, s.on(), took)
+}
+
+// output returns where a suite speaks: at once if it is alone, else what it said is printed when it ends, whole.
+func (s *suites) output(name string) (out io.Writer, end func()) {
+	if s.jobs <= 1 {
+		return os.Stdout, func() {}
+	}
+	said := new(bytes.Buffer)
+	print := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, _ = said.WriteTo(os.Stdout)
+	}
+	fmt.Fprintf(said, "SUITE STARTS  %s on %s\n", name, s.on())
+	print()
+	return said, print
 }
 
 // trial is one run of a suite.
@@ -231,7 +268,7 @@ func (s *suites) inGuest(ctx context.Context, r *trial) error {
 		err = fmt.Errorf("%w\ntasks that sleep uninterruptibly: %s", err, l.VM(0).Blocked())
 	}
 	if s.kernel == lab.Debug && l.VM(0).Alive() {
-		if leaks := s.checkMemory(ctx, l.VM(0)); leaks != nil {
+		if leaks := checkMemory(ctx, l.VM(0), r.tally.out); leaks != nil {
 			err = errors.Join(err, leaks)
 		}
 	}
@@ -244,10 +281,10 @@ func (s *suites) inGuest(ctx context.Context, r *trial) error {
 	return err
 }
 
-func (s *suites) checkMemory(ctx context.Context, vm *lab.VM) error {
+func checkMemory(ctx context.Context, vm *lab.VM, out io.Writer) error {
 	note, err := vm.CheckMemory(ctx)
 	if note != "" {
-		fmt.Printf("leaks of others:\n%s", note)
+		fmt.Fprintf(out, "leaks of others:\n%s", note)
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 
 func TestUnknownSuite(t *testing.T) {
 	dirs := []string{"test/guest/block", "test/guest/faults", "test/hosts/faults"}
-	for _, s := range []suites{{only: []string{"hosts/block"}}, {only: []string{"block", "blok"}}, {skip: []string{"selftest"}}} {
+	for _, s := range []*suites{{only: []string{"hosts/block"}}, {only: []string{"block", "blok"}}, {skip: []string{"selftest"}}} {
 		if err := s.known(dirs); err == nil || !strings.Contains(err.Error(), "block, faults") {
 			t.Errorf("%v, %v: %v, want an error that names the suites", s.only, s.skip, err)
 		}
