@@ -90,10 +90,10 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected nomem
+DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected lifecycle nomem
 IWARP_SUITES := module options block bridge target modes
-# Not over iWARP: counts the packets of rxe; need more queue pairs than the 36 that siw makes for a process.
-IWARP_WITHOUT := TestIdleClient|TestManySilentClients|TestManyConnectionsAndDisconnects
+# Not over iWARP: it counts the packets of rxe.
+IWARP_WITHOUT := TestIdleClient
 test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \

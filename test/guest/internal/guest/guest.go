@@ -209,14 +209,15 @@ func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 // Limit is how long a command of a test may take.
 var Limit = Slow(time.Minute)
 
-func listeners(t testing.TB) int {
-	n := 0
-	for _, line := range Threads(t) {
-		if strings.HasSuffix(line, " listen") {
-			n++
+// listeners returns what the module listens to. A thread is listed by /proc/krping before that.
+func listeners(t testing.TB) map[string]bool {
+	all := map[string]bool{}
+	for line := range strings.Lines(Run(t, "rdma", "resource", "show", "cm_id")) {
+		if strings.Contains(line, " state LISTEN ") && strings.Contains(line, " [rdma_krping] ") {
+			all[line] = true // with its number
 		}
 	}
-	return n
+	return all
 }
 
 // StartServer runs a ping/pong server command in the background and waits until it listens;
@@ -227,9 +228,13 @@ func StartServer(t testing.TB, command string) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- Command(command, Limit) }()
 	Eventually(t, 20*time.Second, "the server listens", func() bool {
-		return listeners(t) > before || len(done) > 0
+		for listener := range listeners(t) {
+			if !before[listener] {
+				return true
+			}
+		}
+		return len(done) > 0
 	})
-	time.Sleep(Slow(50 * time.Millisecond)) // it is listed just before it listens
 	return done
 }
 
