@@ -97,8 +97,8 @@ IWARP_WITHOUT := TestIdleClient
 test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \
-	build/lab suites --kernel debug --short $(DEBUG_SUITES) || ok=no; \
-	build/lab suites --kernel debug --iwarp --short --without '$(IWARP_WITHOUT)' $(IWARP_SUITES) || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel debug --short $(DEBUG_SUITES) || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel debug --iwarp --short --without '$(IWARP_WITHOUT)' $(IWARP_SUITES) || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
 # The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
@@ -106,7 +106,7 @@ RACES_SUITES := block bridge target modes guest/faults access
 test-races: build built-kcsan
 	@rm -rf build/results
 	@ok=yes; \
-	build/lab suites --kernel kcsan --short $(RACES_SUITES) || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel kcsan --short $(RACES_SUITES) || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
 # The kernel of that name, and the module for it.

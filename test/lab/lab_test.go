@@ -7,6 +7,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -97,6 +98,19 @@ func TestBootsThatTheEmulatorSpoils(t *testing.T) {
 		if !errors.Is(err, c.want) || times != c.times {
 			t.Errorf("%v: %v after %d boots, want %v after %d", c.first, err, times, c.want, c.times)
 		}
+	}
+}
+
+// A kernel that panics while it boots ends the VM: also that is a spoilt boot.
+func TestBootThatPanics(t *testing.T) {
+	var vm VM
+	vm.console.WriteString("[ 3.2] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n")
+	if err := vm.bootError(io.EOF); !errors.Is(err, errBoot) || !strings.Contains(err.Error(), "Oops: int3") {
+		t.Errorf("%v, want a spoilt boot", err)
+	}
+	vm = VM{}
+	if err := vm.bootError(io.EOF); errors.Is(err, errBoot) || !errors.Is(err, io.EOF) {
+		t.Errorf("%v, want EOF", err)
 	}
 }
 

@@ -254,6 +254,10 @@ func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
 	select {
 	case err := <-ready:
 		if err != nil {
+			select { // its console ends with it
+			case <-vm.gone:
+			case <-ctx.Done():
+			}
 			return vm.bootError(err)
 		}
 	case <-vm.gone:
@@ -262,7 +266,7 @@ func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
 		_ = conn.Close()
 		return vm.bootError(ctx.Err())
 	}
-	if report := findComplaint(vm.Console()[vm.began:], nil); report != "" {
+	if report := vm.complaint(); report != "" {
 		return fmt.Errorf("%w: %s", errBoot, report)
 	}
 	session, err := yamux.Client(conn, YamuxConfig())
@@ -282,7 +286,13 @@ func readReady(r io.Reader) (string, error) {
 	return string(line), nil
 }
 
+// complaint returns what the kernel has complained about since it was started.
+func (vm *VM) complaint() string { return findComplaint(vm.Console()[vm.began:], nil) }
+
 func (vm *VM) bootError(err error) error {
+	if report := vm.complaint(); report != "" {
+		return fmt.Errorf("%w: %w: %s", err, errBoot, report)
+	}
 	lines := strings.Split(strings.TrimSpace(vm.Console()), "\n")
 	return fmt.Errorf("%w; the console ends with:\n%s", err, strings.Join(lines[max(0, len(lines)-25):], "\n"))
 }
