@@ -237,7 +237,9 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 	peer := request.Peer()
 	session, err := t.Admit(request.Private, request.Addr())
 	if err == nil {
-		err = faultyReject(session.Volume())
+		if err = faultyReject(session.Volume()); err != nil {
+			t.Abandon(session)
+		}
 	}
 	var refused refusal
 	if errors.As(err, &refused) {
@@ -256,6 +258,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		MaxData:    target.MaxData,
 	})
 	if err != nil {
+		t.Abandon(session)
 		log.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}

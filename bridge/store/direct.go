@@ -50,7 +50,12 @@ func (f *file) WriteAt(p []byte, off int64) (int, error) {
 		copy(b, p)
 		p = b
 	}
-	return f.File.WriteAt(p, off)
+	var n int
+	err := f.use(func(used *os.File) (err error) {
+		n, err = used.WriteAt(p, off)
+		return err
+	})
+	return n, err
 }
 
 func misalignment(p []byte) int {

@@ -5,9 +5,9 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +19,12 @@ type file struct {
 	device    bool
 	direct    bool // past the page cache
 	writeback bool
+	own       *descriptions // of writes through the page cache that are stable when they return, or nil
 	size      atomic.Int64
+
+	sizing   sync.Mutex // one Refresh at a time: an older size does not replace a newer one
+	flushing sync.Mutex // one Flush at a time, protects lost
+	lost     error      // of writeback: why written data is not on stable storage
 }
 
 func openFile(path string, size int64, writeback bool) (Store, error) {
@@ -65,6 +70,9 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	if err := s.Refresh(); err != nil {
 		return nil, err
 	}
+	if !writeback && !s.direct {
+		s.own = &descriptions{of: f}
+	}
 	if size > 0 && s.Size() != size {
 		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), s.Size(), size)
 	}
@@ -73,8 +81,11 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 
 func (f *file) Size() int64 { return f.size.Load() }
 
+// Refresh does not wait for a range that is being zeroed, as a seek to the end would.
 func (f *file) Refresh() error {
-	size, err := f.Seek(0, io.SeekEnd) // also of a block device; reads and writes have offsets of their own
+	f.sizing.Lock()
+	defer f.sizing.Unlock()
+	size, err := f.length()
 	if err != nil {
 		return fmt.Errorf("size of the store: %w", err)
 	}
@@ -82,7 +93,48 @@ func (f *file) Refresh() error {
 	return nil
 }
 
-func (f *file) Flush() error { return unix.Fdatasync(int(f.Fd())) }
+func (f *file) length() (int64, error) {
+	if f.device {
+		size, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKGETSIZE64)
+		return int64(size), err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// Flush fails for ever once it has failed: the kernel tells an error of writing back once, and drops the
+// data. Only an opening anew, which has a new epoch, makes the clients see what is lost.
+func (f *file) Flush() error {
+	f.flushing.Lock()
+	defer f.flushing.Unlock()
+	if f.lost != nil {
+		return f.lost
+	}
+	err := unix.Fdatasync(int(f.Fd()))
+	if err != nil && f.writeback {
+		f.lost = fmt.Errorf("writes that were not flushed may be lost, nothing is flushed any more: %w", err)
+		return f.lost
+	}
+	return err
+}
+
+// use calls do with the file description to write with.
+func (f *file) use(do func(*os.File) error) error {
+	if f.own == nil {
+		return do(f.File)
+	}
+	return f.own.use(do)
+}
+
+func (f *file) Close() error {
+	if f.own != nil {
+		f.own.close()
+	}
+	return f.File.Close()
+}
 
 func (f *file) Discard(off, n int64) error {
 	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
@@ -103,18 +155,20 @@ func (f *file) Zero(off, n int64) error {
 
 // allocate is stable when it returns, as a write is: O_DSYNC does not cover it.
 func (f *file) allocate(mode uint32, off, n int64) error {
-	for {
-		err := unix.Fallocate(int(f.Fd()), mode, off, n)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EOPNOTSUPP):
-			return ErrUnsupported
-		case err != nil || f.writeback:
-			return err
+	return f.use(func(used *os.File) error {
+		for {
+			err := unix.Fallocate(int(used.Fd()), mode, off, n)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EOPNOTSUPP):
+				return ErrUnsupported
+			case err != nil || f.writeback:
+				return err
+			}
+			return unix.Fdatasync(int(used.Fd()))
 		}
-		return f.Flush()
-	}
+	})
 }
 
 func (f *file) writeZeros(off, n int64) error {

@@ -138,6 +138,8 @@ func (q *queue) digest(r wire.Request, answer *reply) {
 	if r.Flags&wire.FlagSHA256 != 0 {
 		sum = sha256.New()
 	}
+	q.volume.digests <- struct{}{}
+	defer func() { <-q.volume.digests }()
 	buf := make([]byte, min(digestStep, r.Length))
 	for done := uint32(0); done < r.Length; {
 		part := buf[:min(uint32(len(buf)), r.Length-done)]

@@ -44,7 +44,7 @@ type reply struct {
 
 func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.Duration) *queue {
 	return &queue{
-		log:       log,
+		log:       log.Sample(s.volume.busy),
 		volume:    s.volume,
 		transport: transport,
 		silence:   silence,
@@ -151,7 +151,10 @@ func (q *queue) work(r wire.Request) {
 	defer q.working.Add(-1)
 	answer := reply{Response: wire.Response{Tag: r.Tag}, client: Remote{r.Addr, r.Rkey}}
 	if err := q.execute(r, &answer); err != nil {
-		q.transport.Close() // the client's memory could not be reached: the connection is broken
+		if !q.transport.Ended() {
+			q.log.Warn().Err(err).Msg("the client's memory cannot be reached: its connection ends")
+		}
+		q.transport.Close()
 		return
 	}
 	if answer.Status != wire.StatusOK {

@@ -46,9 +46,10 @@ type Target struct {
 	epoch      uint64
 	silence    time.Duration
 
-	mu     sync.Mutex
-	queues map[queueKey]*queue
-	closed bool
+	mu       sync.Mutex
+	queues   map[queueKey]*queue
+	admitted map[string]int // by volume: sessions that Serve has not begun with
+	closed   bool
 }
 
 type queueKey struct {
@@ -62,7 +63,7 @@ type queueKey struct {
 func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
 	t := &Target{
 		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
-		queues: map[queueKey]*queue{}, silence: silence,
+		queues: map[queueKey]*queue{}, admitted: map[string]int{}, silence: silence,
 	}
 	for _, v := range volumes {
 		switch {
@@ -76,6 +77,7 @@ func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, er
 			return nil, fmt.Errorf("volume %s: size %d is no multiple of the block size %d", v.Name, v.Store.Size(), v.BlockSize)
 		}
 		t.volumes[v.Name] = v
+		v.init(len(volumes))
 	}
 	var epoch [8]byte
 	_, _ = rand.Read(epoch[:]) // never fails
@@ -83,7 +85,8 @@ func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, er
 	return t, nil
 }
 
-// Session is a checked hello: what Serve needs beside the transport.
+// Session is a checked hello: what Serve needs beside the transport. It has a place among those of its
+// volume until Serve or Abandon.
 type Session struct {
 	Welcome wire.Welcome
 	Private []byte // of the accept: the welcome, and the proof of the volume's key if it has one
@@ -93,6 +96,13 @@ type Session struct {
 
 // Volume returns the name of the session's volume.
 func (s *Session) Volume() string { return s.volume.Name }
+
+// Abandon gives up a session that is not served: its client could not be connected.
+func (t *Target) Abandon(s *Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.admitted[s.volume.Name]--
+}
 
 func (s *Session) key() queueKey {
 	return queueKey{s.volume.Name, s.hello.Session, s.hello.QueueIndex}
@@ -195,20 +205,9 @@ func (t *Target) checkAnswer(peer netip.Addr, hello wire.Hello) (wire.Transcript
 // volume that has ended: a client that was stopped and starts anew has another session, and what the store
 // still does for the old one must not come behind it.
 func (t *Target) fence(key queueKey) error {
-	t.mu.Lock()
-	old, n, closed := t.queues[key], len(t.queues), t.closed
-	var before []*queue
-	for k, q := range t.queues {
-		if k.volume == key.volume && (q == old || q.ended.Load()) {
-			before = append(before, q)
-		}
-	}
-	t.mu.Unlock()
-	if closed {
-		return &wire.Reject{Reason: wire.RejectResources, Detail: "the target is being closed"}
-	}
-	if old == nil && n >= MaxConnections {
-		return &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections"}
+	before, err := t.reserve(key)
+	if err != nil {
+		return err
 	}
 	for _, q := range before {
 		t.log.Info().Str("peer", q.transport.Peer()).Msg("fencing an old connection before a new one")
@@ -216,6 +215,33 @@ func (t *Target) fence(key queueKey) error {
 		<-q.done
 	}
 	return nil
+}
+
+// reserve takes a place for a session, and returns what is to be waited for.
+func (t *Target) reserve(key queueKey) (before []*queue, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, &wire.Reject{Reason: wire.RejectResources, Detail: "the target is being closed"}
+	}
+	old, n := t.queues[key], t.admitted[key.volume]
+	for k, q := range t.queues {
+		if k.volume != key.volume {
+			continue
+		}
+		n++
+		if q == old || q.ended.Load() || q.transport.Ended() {
+			before = append(before, q)
+		}
+	}
+	if old != nil {
+		n-- // it takes that one's place
+	}
+	if n >= MaxConnections {
+		return nil, &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections of volume " + key.volume}
+	}
+	t.admitted[key.volume]++
+	return before, nil
 }
 
 // Serve answers commands until the connection ends; then no operation of it runs any
@@ -253,6 +279,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 func (t *Target) add(key queueKey, q *queue) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.admitted[key.volume]--
 	if t.closed || t.queues[key] != nil {
 		return false
 	}

@@ -97,6 +97,14 @@ func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
 func (p *pipe) Free([]byte)                  {}
 func (p *pipe) Close()                       { p.once.Do(func() { close(p.closed) }) }
 func (p *pipe) Peer() string                 { return "test" }
+func (p *pipe) Ended() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
+}
 
 type fixture struct {
 	t      *testing.T
@@ -430,7 +438,6 @@ func TestFenceOfAnotherSession(t *testing.T) {
 	}.Append(nil)
 	<-slow.writing
 	old.Close()
-	time.Sleep(50 * time.Millisecond)
 	admitted := make(chan struct{})
 	go func() {
 		defer close(admitted)
@@ -447,6 +454,115 @@ func TestFenceOfAnotherSession(t *testing.T) {
 	<-admitted
 	if a, _ := f.one(busy, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 		t.Errorf("a connection that lives: %+v", a)
+	}
+}
+
+// The connections of one volume are limited, from the moment on that a client is admitted, and take no
+// place of another's.
+func TestTooManyConnections(t *testing.T) {
+	f := newFixture(t)
+	other := &Volume{Name: "vol1", Store: f.store, BlockSize: 512}
+	var err error
+	if f.target, err = New(zerolog.Nop(), nil, f.volume, other); err != nil {
+		t.Fatal(err)
+	}
+	admit := func(n int, volume string) (*Session, error) {
+		h := hello(0, 0)
+		h.Volume = volume
+		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
+		return f.target.Admit(h.Append(nil), addr)
+	}
+	var last *Session
+	for n := range MaxConnections {
+		if last, err = admit(n, "vol0"); err != nil {
+			t.Fatalf("client %d: %v", n, err)
+		}
+	}
+	var reject *wire.Reject
+	if _, err := admit(MaxConnections, "vol0"); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
+		t.Errorf("one more: %v, want to be rejected as busy", err)
+	}
+	if _, err := admit(0, "vol1"); err != nil {
+		t.Errorf("another volume: %v", err)
+	}
+	f.target.Abandon(last)
+	if _, err := admit(MaxConnections, "vol0"); err != nil {
+		t.Errorf("after one was given up: %v", err)
+	}
+}
+
+// stalled is a store whose writes wait.
+type stalled struct {
+	store.Store
+	writing atomic.Int32
+	goOn    chan struct{}
+}
+
+func (s *stalled) WriteAt(p []byte, off int64) (int, error) {
+	s.writing.Add(1)
+	<-s.goOn
+	return s.Store.WriteAt(p, off)
+}
+
+// A store that stalls holds few threads of the process, however many commands wait for it, and a sign of
+// life does not wait.
+func TestStalledStore(t *testing.T) {
+	f := newFixture(t)
+	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
+	f.volume.Store = slow
+	var err error
+	if f.target, err = New(zerolog.Nop(), nil, f.volume); err != nil {
+		t.Fatal(err)
+	}
+	var last *pipe
+	for n := range byte(4) {
+		h := hello(n, 0)
+		h.Depth = MaxDepth
+		last = f.connect(h)
+		for tag := range uint16(MaxDepth) {
+			last.toTarget <- inlineWrite(tag, 0, make([]byte, 512)).Append(nil)
+		}
+	}
+	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Tag: wire.TagKeepAlive, Flags: wire.FlagInline}}
+	if a, _ := f.one(last, alive); a.Status != wire.StatusOK {
+		t.Errorf("sign of life: %+v", a)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if n := slow.writing.Load(); n != storeCalls {
+		t.Errorf("%d of %d writes are in the store, want %d", n, 4*MaxDepth, storeCalls)
+	}
+	close(slow.goOn)
+}
+
+// countedLines counts the lines of a log.
+type countedLines struct{ n atomic.Int32 }
+
+func (c *countedLines) Write(p []byte) (int, error) {
+	c.n.Add(1)
+	return len(p), nil
+}
+
+// A client cannot fill the log.
+func TestLogOfBadData(t *testing.T) {
+	f := newFixture(t)
+	var log countedLines
+	var err error
+	if f.target, err = New(zerolog.New(&log), nil, f.volume); err != nil {
+		t.Fatal(err)
+	}
+	p := f.connect(hello(1, 0))
+	bad := inlineWrite(1, 0, make([]byte, 512))
+	bad.CRC ^= 1
+	for range 200 {
+		if a, _ := f.one(p, bad); a.Status != wire.StatusCRC {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if n := log.n.Load(); n > 30 {
+		t.Errorf("%d lines for 200 writes with a wrong CRC", n)
+	}
+	if n := f.volume.Counters.CRCErrors.Load(); n != 200 {
+		t.Errorf("%d are counted", n)
 	}
 }
 

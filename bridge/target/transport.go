@@ -35,6 +35,9 @@ type Transport interface {
 	// Probe returns nil once the client's device has answered, which it does without the
 	// client's doing.
 	Probe() error
+	// Ended says whether the connection has ended or is about to: it is true before a request
+	// to connect is seen that came later.
+	Ended() bool
 	// Close moves the queue pair to the error state: the client can't be reached any
 	// more and every call above returns. It may be called twice.
 	Close()

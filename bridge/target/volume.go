@@ -4,6 +4,7 @@ package target
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -21,6 +22,24 @@ type Volume struct {
 	Key       access.Key // that clients have to prove, nil for none
 
 	Counters Counters
+
+	busy    zerolog.LevelSampler // of what a client can have said again and again
+	digests chan struct{}        // each has a buffer
+}
+
+// Of a volume at a time; of all together, so that other volumes go on while the store of one stalls.
+const (
+	storeCalls    = 128
+	allStoreCalls = 4096
+	digests       = 4
+)
+
+// init prepares a volume, one of n.
+func (v *Volume) init(n int) {
+	v.Store = store.Limit(v.Store, max(1, min(storeCalls, allStoreCalls/n)))
+	v.busy.WarnSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
+	v.busy.ErrorSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
+	v.digests = make(chan struct{}, digests)
 }
 
 // Counters of a volume, since the start.

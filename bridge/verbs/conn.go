@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,6 +48,7 @@ type Conn struct {
 	data       bufferPool
 	lent       []*memory // to the peer, until Release
 
+	ended   atomic.Bool // before closed is, and before the next event is looked at
 	closed  chan struct{}
 	once    sync.Once
 	drained chan struct{} // completions have ended
@@ -83,7 +85,7 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error)
 	}
 	if err := c.alloc(); err != nil {
 		c.freeMemory()
-		C.shim_queue_destroy(id, &c.queue)
+		c.destroyQueue()
 		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
 	}
 	ch.handle(id, c.onEvent)
@@ -127,16 +129,26 @@ func (c *Conn) freeMemory() {
 	}
 }
 
+func (c *Conn) destroyQueue() {
+	c.ch.taking.Lock()
+	defer c.ch.taking.Unlock()
+	C.shim_queue_destroy(c.id, &c.queue)
+}
+
 func (c *Conn) onEvent(e event) {
 	switch e.kind {
 	case C.RDMA_CM_EVENT_DISCONNECTED, C.RDMA_CM_EVENT_REJECTED, C.RDMA_CM_EVENT_CONNECT_ERROR,
 		C.RDMA_CM_EVENT_UNREACHABLE, C.RDMA_CM_EVENT_DEVICE_REMOVAL, C.RDMA_CM_EVENT_ADDR_CHANGE:
+		c.ended.Store(true)
 		go c.fail(errors.New(eventName(e.kind))) // waits for the flush, which the event loop must not
 	}
 }
 
 // Peer returns the other side's address.
 func (c *Conn) Peer() string { return c.peer }
+
+// Ended says whether the connection has ended or is about to.
+func (c *Conn) Ended() bool { return c.ended.Load() }
 
 // Done is closed when the connection is.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
@@ -345,7 +357,9 @@ func (c *Conn) completions() {
 			return errno != C.EAGAIN
 		})
 		if err != nil && !os.IsTimeout(err) || err == nil && errno != 0 {
-			go c.fail(fmt.Errorf("completion channel: %w", syscall.Errno(errno)))
+			reason := fmt.Errorf("completion channel: %w", syscall.Errno(errno))
+			c.because(reason) // before anyone learns that nothing completes any more
+			go c.fail(reason)
 			return
 		}
 	}
@@ -441,6 +455,7 @@ const drainTime = 5 * time.Second
 // fail is Close with the reason that other calls get; the first one wins.
 func (c *Conn) fail(reason error) {
 	c.once.Do(func() {
+		c.ended.Store(true)
 		c.because(reason)
 		C.rdma_disconnect(c.id)
 		C.shim_error_state(c.queue.qp)
@@ -474,7 +489,7 @@ func (c *Conn) Release() {
 	c.Close()
 	c.ch.handle(c.id, nil)
 	c.freeMemory()
-	C.shim_queue_destroy(c.id, &c.queue)
+	c.destroyQueue()
 	C.rdma_destroy_id(c.id)
 	if c.ownChannel {
 		c.ch.close()

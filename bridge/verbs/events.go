@@ -65,6 +65,8 @@ type channel struct {
 	raw  syscall.RawConn
 	done chan struct{}
 
+	taking sync.Mutex // held while the library takes an event, as of some it touches the queue pair
+
 	mu       sync.Mutex
 	handlers map[*C.struct_rdma_cm_id]func(event)
 }
@@ -90,6 +92,8 @@ func (ch *channel) loop() {
 	for {
 		var errno C.int
 		err := ch.raw.Read(func(uintptr) bool {
+			ch.taking.Lock()
+			defer ch.taking.Unlock()
 			errno = C.shim_next_event(ch.c, &out)
 			return errno != C.EAGAIN
 		})

@@ -37,7 +37,8 @@ type Listener struct {
 	requests chan *Request
 	closed   chan struct{}
 	once     sync.Once
-	reason   error // written before closed is closed
+	reason   error           // written before closed is closed
+	watched  map[string]bool // devices, by their paths in sysfs; by who listens, then by the channel's loop
 }
 
 // Listen binds to an address of an RDMA device.
@@ -46,7 +47,7 @@ func Listen(addr netip.AddrPort) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{ch: ch, requests: make(chan *Request, 64), closed: make(chan struct{})}
+	l := &Listener{ch: ch, requests: make(chan *Request, 64), closed: make(chan struct{}), watched: map[string]bool{}}
 	if ret, err := C.rdma_create_id(ch.c, &l.id, nil, C.RDMA_PS_TCP); ret != 0 {
 		ch.close()
 		return nil, fmt.Errorf("make a CM id: %w", err)
@@ -79,8 +80,18 @@ func (l *Listener) listen(addr netip.AddrPort) error {
 	if l.id.verbs == nil {
 		return fmt.Errorf("bind to %s: %w", addr, ErrNoDevice)
 	}
-	go l.watch(C.GoString(&l.id.verbs.device.dev_path[0]))
+	l.watchDevice(l.id)
 	return nil
+}
+
+// watchDevice watches the device of an id that is bound to one.
+func (l *Listener) watchDevice(id *C.struct_rdma_cm_id) {
+	path := C.GoString(&id.verbs.device.dev_path[0])
+	if l.watched[path] {
+		return
+	}
+	l.watched[path] = true
+	go l.watch(path)
 }
 
 // watch stops the listener when its device has gone from sysfs. The kernel tells its clients one after
@@ -134,6 +145,9 @@ func (l *Listener) onEvent(e event) {
 }
 
 func (l *Listener) onRequest(e event) {
+	if l.id.verbs == nil { // of a listener on all devices
+		l.watchDevice(e.id)
+	}
 	r := &Request{ch: l.ch, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
 	select {
 	case l.requests <- r:

@@ -240,17 +240,12 @@ func TestTapFindsOtherData(t *testing.T) {
 
 // A local error is the application's; the peer does not get what the backing has not.
 func TestTapLocalError(t *testing.T) {
-	guest.Run(t, "modprobe", "dm-mod")
-	disk := ramDisk(t)
-	const half = size / 2 / 512
-	table := fmt.Sprintf("0 %d linear %s 0\n%d %d error\n", half, disk, half, half)
-	guest.Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync half", table))
-	t.Cleanup(func() { guest.Run(t, "dmsetup", "remove", "--noudevsync", "half") })
+	disk := guest.HalfBad(t, ramDisk(t), size)
 	for _, mode := range []string{"tap", "mirror"} {
 		t.Run(mode, func(t *testing.T) {
 			store := guest.StorePath(t)
 			guest.StartBridge(t, 9836, store, "16MiB")
-			dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing=/dev/dm-0"))
+			dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing="+disk))
 			data := guest.Aligned(t, 65536)
 			copy(data, "krping")
 			if _, err := dev.WriteAt(data, 0); err != nil {

@@ -75,6 +75,18 @@ func NullDisk(t testing.TB, name string, attributes map[string]string) string {
 	return "/dev/" + name
 }
 
+// HalfBad returns a disk of size bytes that is the given one in its first half, and fails in its second,
+// until the end of the test.
+func HalfBad(t testing.TB, disk string, size int64) string {
+	t.Helper()
+	Run(t, "modprobe", "dm-mod")
+	half := size / 2 / 512
+	table := fmt.Sprintf("0 %d linear %s 0\n%d %d error\n", half, disk, half, half)
+	Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync half", table))
+	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--noudevsync", "half") })
+	return "/dev/dm-0"
+}
+
 // WantSame fails if two devices or files differ.
 func WantSame(t testing.TB, a, b string) {
 	t.Helper()
