@@ -527,7 +527,7 @@ int BPF_PROG(bio_remap, struct bio *bio)
 		return 0;
 	slot = slot_of(address(ctx, 0));
 	if (!slot)
-		slot = slot_of((__u64)bio->bi_private);
+		slot = slot_of((__u64)BPF_CORE_READ(bio, bi_private));
 	if (!slot)
 		return 0;
 	t = &slot->tracked;

@@ -138,13 +138,15 @@ func load(variables map[string]any, sizes map[string]uint32) (*probe, error) {
 	return p, nil
 }
 
+// explain says why the program was not loaded. The verifier refuses with EACCES, too, which must
+// not be taken for missing rights, also not by callers: so its error is not wrapped. It has a log.
 func explain(err error) error {
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) && len(verifier.Log) > 0 {
+		return fmt.Errorf("load the trace program: this kernel's verifier refuses it: %v", verifier) // its last lines
+	}
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("load the trace program: tracing needs root (CAP_BPF and CAP_PERFMON): %w", err)
-	}
-	var verifier *ebpf.VerifierError
-	if errors.As(err, &verifier) {
-		return fmt.Errorf("load the trace program: %w", verifier) // its last lines
 	}
 	return fmt.Errorf("load the trace program (the kernel needs BTF, CONFIG_DEBUG_INFO_BTF): %w", err)
 }
