@@ -130,7 +130,7 @@ var Options = []Option{
 	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw, Default: "64", Text: "RDMA WRITEs in flight on each connection"},
 	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw, Default: "1", Text: "connections, driven by one thread; the same on both sides"},
 	{Name: "block", Value: "name", Contexts: block, Text: "volume: 1 to 27 of `[A-Za-z0-9._-]`"},
-	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "a CPU", Text: "queue pairs"},
+	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "one per CPU, at most 16", Text: "queue pairs"},
 	{Name: "depth", Value: "number", Min: 1, Max: 1024, Contexts: BlockClient, Default: "128", Text: "requests in flight on each"},
 	{Name: "fast_fail", Value: "number", Min: 1, Max: 86400, Contexts: BlockClient, Default: "`timeout`",
 		Text: "seconds after the loss of the target; then I/O fails at once until it is back"},

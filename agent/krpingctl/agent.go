@@ -28,7 +28,7 @@ longer has are stopped once their devices are closed, changed ones are stopped a
 are not touched. Its end disturbs no session.`,
 		Example: `  krpingctl agent --check
   curl --unix-socket ` + config.DefaultListen + ` http://localhost/metrics`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log.Logger = service.NewLogger(os.Stderr)
 			if check {

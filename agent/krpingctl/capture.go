@@ -61,7 +61,7 @@ its messages, or --protocol says it.`,
   krpingctl capture --interface eth0 --write io.pcapng --duration 10s
   krpingctl capture --read io.pcapng --ladder --examples 1
   krpingctl capture --read io.pcapng --count`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err

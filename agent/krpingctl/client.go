@@ -40,11 +40,11 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &f.rest
 	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server on an RDMA device (fe80::1%eth0 if it is link-local)")
 	flags.StringVar(&f.addr, "addr6", "", "the same, as the module spells it for IPv6")
-	flags.Uint16Var(&c.Port, "port", 9999, "port; with --threads the first of them")
-	flags.Var(&f.size, "size", "bytes of an operation; of a server: the most that it takes (default 64, server 64KiB)")
-	flags.Uint32Var(&f.count, "count", 0, "pings, or operations on each connection; 0: until interrupted")
-	flags.DurationVar(&f.timeout, "timeout", 0, "of set-up and of each step; with --block, how long I/O waits for the target (default 10s, 10m)")
-	flags.Uint8Var(&f.tos, "tos", 0, "type of service of the packets; of a server: the one that it demands")
+	portVar(flags, &c.Port, "port", "", 9999, "port; with --threads the first of them")
+	flags.Var(&boundedSize{&f.size, 1, 1 << 30}, "size", "bytes of an operation; of a server: the most that it takes (default 64, server 64KiB)")
+	moduleNumber(flags, &f.count, "count", "pings, or operations on each connection; 0: until interrupted")
+	moduleTime(flags, &f.timeout, "timeout", "of set-up and of each step; with --block, how long I/O waits for the target (default 10s, 10m)")
+	moduleNumber(flags, &f.tos, "tos", "type of service of the packets; of a server: the one that it demands")
 	flags.BoolVar(&c.Verbose, "verbose", false, "log the first bytes of pings in the kernel log")
 	flags.BoolVar(&c.Validate, "validate", false, "compare the data")
 	flags.StringVar(&c.MemMode, "mem-mode", "", "dma: memory has one key for the connection, or reg: a new one for each use")
@@ -57,9 +57,10 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	flags.BoolVar(&f.fr, "fr", false, "test: time of a memory registration and its invalidation")
 	flags.BoolVar(&c.Poll, "poll", false, "spin for completions instead of sleeping")
 	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server writes as well")
-	flags.Uint32Var(&c.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64)")
-	flags.Uint32Var(&c.QPs, "qps", 0, "bw: connections, driven by one thread; the same on both sides (default 1)")
-	flags.IntVar(&f.threads, "threads", 1, "kernel threads, each with a connection of its own, on successive ports")
+	moduleNumber(flags, &c.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64)")
+	moduleNumber(flags, &c.QPs, "qps", "bw: connections, driven by one thread; the same on both sides (default 1)")
+	f.threads = 1
+	flags.Var(&numberFlag[int]{&f.threads, 1, 4096}, "threads", "kernel threads, each with a connection of its own, on successive ports")
 	flags.BoolVar(&f.asJSON, "json", false, "print results as one JSON object")
 	flags.BoolVar(&f.csv, "csv", false, "print results as CSV")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print what would be written to /proc/krping, and do nothing")
@@ -85,29 +86,30 @@ func clientCommand(p *program) *cobra.Command {
 		Use:   "client --addr ADDR [--block NAME]",
 		Short: "Ping a server, measure the way to it, or make a block device of a target's volume",
 		Long: `Ping a server (krpingctl server, krping-bridge --ping, krping or rping), measure with
---wlat, --rlat, --bw or --fr, or with --block connect to a volume of krping-bridge and print the
+--wlat, --rlat, --bw or --fr, or with --block connect to a volume of a target and print the
 path of its device. What the options mean: krpingctl help options.`,
 		Example: `  krpingctl client --addr 192.168.77.1 --count 100 --validate
   krpingctl client --addr 192.168.77.1 --rlat --size 4096 --count 10000
   krpingctl client --addr 192.168.77.1 --bw --size 64KiB --duration 5s --json
   krpingctl client --addr 192.168.77.1 --block vol0
   krpingctl client --addr 192.168.77.1 --block vol0 --key-file /etc/krping/vol0.key`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Client, &f) },
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.duration, "duration", 0, "measure for this long, then end")
+	flags.Var(&timeFlag{&f.duration}, "duration", "measure for this long, then end")
 	flags.BoolVar(&f.onePort, "one-port", false, "all --threads to the same port (krping-bridge --ping)")
 	flags.StringVar(&f.rest.Block, "block", "", "`name` of a volume: make a block device of it")
-	flags.Uint32Var(&f.rest.Queues, "queues", 0, "queue pairs of the block device (default: a CPU)")
-	flags.Uint32Var(&f.rest.Depth, "depth", 0, "requests in flight on each (default 128)")
-	flags.DurationVar(&f.rest.FastFail, "fast-fail", 0, "after the loss of the target for so long, I/O fails at once until it is back (default: as --timeout)")
-	flags.Uint32Var(&f.heartbeat, "heartbeat", 5, "`seconds` of silence after which the target counts as lost; 0: only unanswered I/O tells")
+	moduleNumber(flags, &f.rest.Queues, "queues", "queue pairs of the block device (default: one per CPU, at most 16)")
+	moduleNumber(flags, &f.rest.Depth, "depth", "requests in flight on each (default 128)")
+	moduleTime(flags, &f.rest.FastFail, "fast-fail", "after the loss of the target for so long, I/O fails at once until it is back (default: as --timeout)")
+	f.heartbeat = 5
+	moduleNumber(flags, &f.heartbeat, "heartbeat", "`seconds` of silence after which the target counts as lost; 0: only unanswered I/O tells")
 	flags.StringVar(&f.rest.Mode, "mode", "", "remote: the target is the disk; tap: --backing is, copies go to the target; mirror: both are (default remote)")
 	flags.StringVar(&f.rest.Backing, "backing", "", "local `disk` of --mode tap and mirror: /dev/NAME or ram:SIZE")
 	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward I/O of processes of this `name` only")
-	flags.Uint32Var(&f.rest.PID, "pid", 0, "tap: forward I/O of this `process` only")
+	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward I/O of this `process` only")
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward these `operations` only: read, write, flush, discard, joined by '+'")
 	f.registerKey(cmd)
 	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward what touches these sectors only: `FIRST-LAST`, of 512 bytes")
@@ -127,7 +129,7 @@ What the options mean: krpingctl help options.`,
   krpingctl server --addr 192.168.77.1 --rlat
   krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb
   krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb --key-file /etc/krping/vol0.key --allow 192.168.77.2`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Server, &f) },
 	}
 	f.register(cmd)
@@ -138,7 +140,7 @@ What the options mean: krpingctl help options.`,
 	flags.StringSliceVar(&f.allow, "allow", nil, "serve clients with these `addresses` only, like 192.168.77.2 or 10.0.0.0/8")
 	flags.BoolVar(&f.rest.Writeback, "writeback", false, "a write is stable after a flush, not before")
 	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "the volume cannot be written")
-	flags.Uint32Var(&f.rest.BlockSize, "block-size", 0, "logical block size in bytes, 512 or 4096 (default 512)")
+	flags.Var(&blockSizeFlag{numberFlag[uint32]{&f.rest.BlockSize, 512, 4096}}, "block-size", "logical block size in bytes, 512 or 4096 (default 512)")
 	return cmd
 }
 
@@ -146,6 +148,9 @@ What the options mean: krpingctl help options.`,
 func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
 	c := f.rest
 	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
+	if flags.Changed("addr") && flags.Changed("addr6") {
+		return c, usagef("--addr and --addr6: give one of them")
+	}
 	if f.addr == "" {
 		return c, usagef("--addr is needed: the address of the server's RDMA device")
 	}
@@ -154,9 +159,6 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 		return c, err
 	}
 	c.Addr = addr
-	if f.size < 0 || f.size > 1<<30 {
-		return c, usagef("--size %d: must be 1 to %d bytes", f.size, 1<<30)
-	}
 	c.Size = uint32(f.size)
 	if flags.Changed("count") {
 		c.Count = &f.count
@@ -180,12 +182,10 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 		return c, usagef("at most one of --wlat, --rlat, --bw and --fr can be given")
 	case f.asJSON && f.csv:
 		return c, usagef("--json and --csv exclude each other")
-	case f.threads < 1 || f.threads > 4096:
-		return c, usagef("--threads %d: must be 1 to 4096", f.threads)
 	case block && (f.threads > 1 || f.duration != 0 || f.asJSON || f.csv):
 		return c, usagef("--threads, --duration, --json and --csv are for pings and tests, not for a volume")
-	case f.duration < 0 || f.duration != 0 && c.Count != nil:
-		return c, usagef("--duration excludes --count, and is at least 1ns")
+	case f.duration != 0 && c.Count != nil:
+		return c, usagef("--duration excludes --count")
 	}
 	if err := c.Check(); err != nil {
 		return c, usageError{err}
@@ -297,7 +297,7 @@ func stopCommand(p *program) *cobra.Command {
 		Use:     "stop NAME",
 		Short:   "Remove the device of a volume and close its connections",
 		Example: "  krpingctl stop vol0\n  krpingctl stop --target vol0",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := proc.Command{Role: proc.Stop, Block: args[0], Target: target, Force: force}
 			if err := c.Check(); err != nil {

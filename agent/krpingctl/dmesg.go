@@ -20,7 +20,7 @@ func dmesgCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dmesg",
 		Short: "Show the module's kernel messages",
-		Args:  usageArgs(cobra.NoArgs),
+		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kmsg, err := p.proc.OpenKmsg(false)
 			if err != nil {

@@ -28,7 +28,7 @@ the peer that answers one client, as krpingctl server, has then answered it.
 The exit code is 1 if there is a problem, 0 if there are only warnings and notes.`,
 		Example: `  krpingctl doctor
   krpingctl doctor --addr 192.168.77.2 --peer 192.168.77.1 --port 9998`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Addr, err = parseAddr("addr", addr); err != nil {
@@ -52,7 +52,7 @@ The exit code is 1 if there is a problem, 0 if there are only warnings and notes
 	}
 	cmd.Flags().StringVar(&addr, "addr", "", "own `address`, to serve or to connect from")
 	cmd.Flags().StringVar(&peer, "peer", "", "`address` of the other host")
-	cmd.Flags().Uint16Var(&o.Port, "port", 9999, "port of the server, at the peer or here")
+	portVar(cmd.Flags(), &o.Port, "port", "", 9999, "port of the server, at the peer or here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as one JSON object")
 	return cmd
 }

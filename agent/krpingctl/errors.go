@@ -9,10 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/agext/levenshtein"
 	"github.com/rs/zerolog/log"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/config"
@@ -68,7 +65,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(interruptedError)), isAny(err, context.Canceled, unix.EINTR):
 		return exitInterrupted
-	case errors.As(err, new(usageError)), errors.As(err, new(config.Errors)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, new(usageError)), errors.As(err, new(config.Errors)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP):
 		return exitUsage
 	case errors.As(err, &mismatch), isAny(err, unix.EBADMSG):
 		return exitMismatch
@@ -142,22 +139,4 @@ func addressHint() string {
 		names[i] = fmt.Sprintf("%s on %s (%s)", l.Name, l.Netdev, l.State)
 	}
 	return "no RDMA device serves or reaches that address; there are: " + strings.Join(names, ", ")
-}
-
-// explainFlag adds the flag that was probably meant.
-func explainFlag(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return usageError{err}
-	}
-	best, distance := "", 4
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := levenshtein.Distance(unknown.GetSpecifiedName(), f.Name, nil); d < distance {
-			best, distance = f.Name, d
-		}
-	})
-	if best == "" {
-		return usageError{err}
-	}
-	return usageError{fmt.Errorf("%w: did you mean --%s?", err, best)}
 }

@@ -110,7 +110,7 @@ func TestDoctorReport(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	for args, want := range map[string]string{
-		"top": "needs a terminal", "top --once --interval 1ms": "100ms", "top vol0": "unknown command",
+		"top": "needs a terminal", "top --once --interval 1ms": "100ms", "top vol0": `unexpected argument "vol0"`,
 	} {
 		if err := run(t.Context(), strings.Fields(args), io.Discard); exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)

@@ -14,14 +14,13 @@ import (
 
 func linkCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{Use: "link", Short: "List, make and remove RDMA devices"}
-	cmd.AddCommand(linkListCommand(p), linkAddCommand(), linkDelCommand())
-	return cmd
+	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand())
 }
 
 func linkListCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List the RDMA devices", Args: usageArgs(cobra.NoArgs),
+		Use: "list", Short: "List the RDMA devices", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			links, err := rdmalink.List()
 			if err != nil {
@@ -47,7 +46,7 @@ func linkAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME --netdev DEVICE", Short: "Make a software RDMA device on a network device",
 		Example: "  krpingctl link add rxe0 --netdev eth0",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if netdev == "" {
 				return usagef("--netdev is needed: the network device to make %s on", args[0])
@@ -65,7 +64,7 @@ func linkAddCommand() *cobra.Command {
 
 func linkDelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "del NAME", Short: "Remove a software RDMA device", Args: usageArgs(cobra.ExactArgs(1)),
+		Use: "del NAME", Short: "Remove a software RDMA device", Args: arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error { return rdmalink.Del(args[0]) },
 	}
 }

@@ -23,8 +23,7 @@ why and what mends it. nvmetcli and nvme-cli may be used beside it.`,
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1`,
 	}
-	cmd.AddCommand(targetCommand(p), discoverCommand(p), connectCommand(p), disconnectCommand(p), nvmeListCommand(p))
-	return cmd
+	return group(cmd, targetCommand(p), discoverCommand(p), connectCommand(p), disconnectCommand(p), nvmeListCommand(p))
 }
 
 func nvmeTarget() *nvmet.Tree { return nvmet.NewTree(nvmet.DefaultMount) }

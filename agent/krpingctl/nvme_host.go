@@ -27,7 +27,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "rdma or tcp")
 	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target")
-	flags.Uint16VarP(&f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
+	portVar(flags, &f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
 	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "own `address` to connect from")
 	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `device` to connect through")
 	flags.StringVarP(&f.o.HostNQN, "hostnqn", "q", "", "`NQN` of this host (default: /etc/nvme/hostnqn)")
@@ -57,7 +57,7 @@ func (o *optionalInt) Type() string { return "number" }
 func (o *optionalInt) Set(text string) error {
 	var n int
 	if _, err := fmt.Sscanf(text+"\n", "%d\n", &n); err != nil {
-		return fmt.Errorf("not a number")
+		return wantError("must be a whole number")
 	}
 	*o.to = &n
 	return nil
@@ -84,7 +84,7 @@ func discoverCommand(p *program) *cobra.Command {
 		Use:     "discover --traddr ADDR",
 		Short:   "Ask a target what it serves to this host",
 		Example: "  krpingctl nvme discover --transport rdma --traddr 10.0.0.1",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options()
 			if err != nil {
@@ -124,7 +124,7 @@ func connectCommand(p *program) *cobra.Command {
 		Short: "Connect to a target, and print its disks",
 		Example: `  krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1
   krpingctl nvme connect -n nqn.2024-01.org.example:disk0 -t tcp -a 10.0.0.1 -i 4 -Q 128 -l -1`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options()
 			if err != nil {
@@ -158,7 +158,7 @@ func connectCommand(p *program) *cobra.Command {
 	f.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&f.o.NQN, "nqn", "n", "", "`name` of the subsystem")
-	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "I/O queues (default: a CPU)")
+	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "I/O queues (default: one per CPU)")
 	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "more I/O queues, for writes only")
 	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "more I/O queues that are polled")
 	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "requests in flight on each, 16 to 1024 (default: the kernel's, 128)")
@@ -178,7 +178,7 @@ func disconnectCommand(p *program) *cobra.Command {
 		Short: "Disconnect from a target",
 		Example: `  krpingctl nvme disconnect --nqn nqn.2024-01.org.example:disk0
   krpingctl nvme disconnect --device nvme0`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			gone, err := selectControllers(nqn, device, all)
 			if err != nil {
@@ -240,7 +240,7 @@ func selectControllers(nqn, device string, all bool) ([]nvmehost.Controller, err
 func nvmeListCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List this host's controllers and disks", Args: usageArgs(cobra.NoArgs),
+		Use: "list", Short: "List this host's controllers and disks", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			controllers, err := nvmeHost().Controllers()
 			if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -21,8 +22,7 @@ import (
 
 func targetCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{Use: "target", Short: "Serve disks and files: add, list, remove, save, restore"}
-	cmd.AddCommand(targetAddCommand(p), targetListCommand(p), targetRemoveCommand(p), targetSaveCommand(p), targetRestoreCommand(p))
-	return cmd
+	return group(cmd, targetAddCommand(p), targetListCommand(p), targetRemoveCommand(p), targetSaveCommand(p), targetRestoreCommand(p))
 }
 
 // addFlags are the flags of target add.
@@ -48,7 +48,7 @@ that connects again after a restart of the target goes on.`,
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --addr 10.0.0.1 --transport tcp
   krpingctl nvme target add --nqn nqn.2024-01.org.example:scratch --null 1GiB --addr 10.0.0.1 --allow-host "$(cat /etc/nvme/hostnqn)"`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.serve()
 			if err != nil {
@@ -64,15 +64,30 @@ that connects again after a restart of the target goes on.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.nqn, "nqn", "", "`name` of the subsystem, such as nqn.2024-01.org.example:disk0")
 	flags.StringVar(&f.device, "device", "", "`path` of the block device or file to serve")
-	flags.Var(&f.null, "null", "serve a new disk of this size in memory, which goes with the target")
+	flags.Var(&nullFlag{&f.null}, "null", "serve a new disk of this size in memory, which goes with the target")
 	flags.StringVar(&f.addr, "addr", "", "own IP `address` to serve at")
-	flags.Uint16Var(&f.port, "port", 4420, "port to serve at")
+	portVar(flags, &f.port, "port", "", 4420, "port to serve at")
 	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "rdma or tcp")
 	flags.Var(&f.inline, "inline-size", "most data that a command carries with it, at most 16KiB with rdma (default: the kernel's)")
 	flags.Lookup("inline-size").DefValue = ""
 	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; again for more")
 	jsonFlag(cmd, &f.asJSON)
 	return cmd
+}
+
+// nullFlag is the size of a disk in memory.
+type nullFlag struct{ *sizeFlag }
+
+func (n *nullFlag) Set(text string) error {
+	var size sizeFlag
+	if err := size.Set(text); err != nil {
+		return err
+	}
+	if size == 0 || size%nvmet.MiB != 0 {
+		return wantError("must be a multiple of 1MiB, and not 0")
+	}
+	*n.sizeFlag = size
+	return nil
 }
 
 // serve checks the flags.
@@ -93,16 +108,12 @@ func (f *addFlags) serve() (nvmet.Serve, error) {
 		return s, err
 	case f.device != "" && f.null != 0:
 		return s, usagef("--device and --null: give one of them")
-	case f.null%nvmet.MiB != 0:
-		return s, usagef("--null %d: must be a multiple of 1MiB", f.null)
 	case f.transport != nvmet.RDMA && f.transport != nvmet.TCP:
 		return s, usagef("--transport %s: must be rdma or tcp", f.transport)
 	case fresh && !addr.IsValid():
 		return s, usagef("--addr is needed: the address of this host to serve at")
 	case !fresh && !addr.IsValid() && len(f.allow) == 0:
 		return s, usagef("--device or --null is needed for a new subsystem; --addr or --allow-host for one that exists")
-	case f.port == 0:
-		return s, usagef("--port 0: must be 1 to 65535")
 	case f.transport == nvmet.RDMA && f.inline > nvmet.MaxInline:
 		return s, usagef("--inline-size %d: at most %d with rdma", f.inline, nvmet.MaxInline)
 	case f.inline > 1<<20:
@@ -139,7 +150,7 @@ func (p *program) showTarget(nqn string, asJSON bool) error {
 func targetListCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List what this host serves", Args: usageArgs(cobra.NoArgs),
+		Use: "list", Short: "List what this host serves", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			config, err := nvmeTarget().Read()
 			if err != nil {
@@ -192,16 +203,17 @@ func targetRemoveCommand(p *program) *cobra.Command {
 	var nqn string
 	var all, asJSON bool
 	cmd := &cobra.Command{
-		Use:   "remove {--nqn NQN | --all}",
+		Use:   "remove {NQN | --nqn NQN | --all}",
 		Short: "No longer serve a subsystem, or any",
 		Long: `Close the connections of a subsystem and remove it, with the ports, hosts and disks in memory
 that only it had. Hosts that are connected try to connect again, until --ctrl-loss-tmo.`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: arguments("[NQN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && nqn == "" {
+			twice := len(args) == 1 && nqn != ""
+			if len(args) == 1 {
 				nqn = args[0]
 			}
-			if all == (nqn != "") {
+			if twice || all == (nqn != "") {
 				return usagef("give the NQN of one subsystem, or --all")
 			}
 			before, err := nvmeTarget().Read()
@@ -240,12 +252,12 @@ func only(targets []nvmet.Target, nqn string) []nvmet.Target {
 const savedTargets = "/etc/nvmet/config.json"
 
 func targetSaveCommand(p *program) *cobra.Command {
-	var asJSON bool
+	var force, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "save [FILE]",
 		Short: "Save what is served, as nvmetcli does",
 		Long:  "Write what is served to a file (default " + savedTargets + "; - is the standard output), in the JSON that nvmetcli saves and restores.",
-		Args:  usageArgs(cobra.MaximumNArgs(1)),
+		Args:  arguments("[FILE]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			config, err := nvmeTarget().Read()
 			if err != nil {
@@ -255,14 +267,43 @@ func targetSaveCommand(p *program) *cobra.Command {
 			if file == "-" {
 				return config.Write(p.out)
 			}
+			if !force {
+				if err := keepSaved(file, config); err != nil {
+					return err
+				}
+			}
 			if err := config.Save(file); err != nil {
 				return err
 			}
 			return p.showSaved("saved", file, config, nil, asJSON)
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also if nothing is served, and the file has targets")
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// keepSaved refuses to replace saved targets by nothing: after a boot nothing is served before
+// they are restored.
+func keepSaved(file string, config nvmet.Config) error {
+	if len(config.Subsystems) > 0 {
+		return nil
+	}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil
+	}
+	saved, err := nvmet.Parse(data) // a file of something else is kept, too
+	if err == nil && len(saved.Subsystems)+len(saved.Ports)+len(saved.Hosts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing is served, but %s is not empty: it stays as it is; --force replaces it, `krpingctl nvme target restore` serves what it has", file)
 }
 
 func fileArgument(args []string) string {
@@ -294,7 +335,7 @@ func targetRestoreCommand(p *program) *cobra.Command {
 		Long: `Set up what a file has (default ` + savedTargets + `; - is the standard input) that "save" or nvmetcli wrote.
 All of it is set up, or nothing. What is served already stays, unless --clear is given, as nvmetcli has it.
 Attributes that this kernel lacks are left out, with a warning.`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: arguments("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := fileArgument(args)
 			config, err := readSaved(file)

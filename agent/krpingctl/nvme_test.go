@@ -4,8 +4,12 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"krping/agent/nvmet"
 )
 
 func TestNVMeUsage(t *testing.T) {
@@ -17,17 +21,20 @@ func TestNVMeUsage(t *testing.T) {
 		"target add --nqn x --addr 1.2.3.4 --null 1000":                     "multiple of 1MiB",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --device /dev/x":     "--device and --null: give one",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --transport fc":      "must be rdma or tcp",
-		"target add --nqn x --addr 1.2.3.4 --null 1MiB --port 0":            "--port 0",
+		"target add --nqn x --addr 1.2.3.4 --null 0":                        "--null 0: must be a multiple of 1MiB, and not 0",
+		"target add --nqn x --addr 1.2.3.4 --null 1MiB --port 0":            "--port 0: must be 1 to 65535",
+		"connect --nqn x --traddr 1.2.3.4 --trsvcid 0":                      "--trsvcid 0: must be 1 to 65535",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --inline-size 32KiB": "at most 16384",
 		"target add --nqn a,b --addr 1.2.3.4 --null 1MiB":                   "no blank, comma or slash",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --allow-host a/b":    "--allow-host",
 		"target remove":                                        "give the NQN",
+		"target remove x --nqn y":                              "give the NQN",
 		"target remove x --all":                                "give the NQN",
 		"target restore nvme_test.go":                          "not a save file",
 		"connect --nqn x":                                      "--traddr is needed",
 		"connect --traddr 1.2.3.4":                             "--nqn is needed",
 		"connect --nqn x --traddr 1.2.3.4 --queue-size 8":      "--queue-size 8",
-		"connect --nqn x --traddr 1.2.3.4 --nr-io-queues many": "not a number",
+		"connect --nqn x --traddr 1.2.3.4 --nr-io-queues many": "--nr-io-queues many: must be a whole number",
 		"connect --nqn x --traddr 1.2.3.4 --hdr-digest":        "for --transport tcp",
 		"disconnect":                                           "give one of",
 		"disconnect --all --nqn x":                             "give one of",
@@ -36,6 +43,30 @@ func TestNVMeUsage(t *testing.T) {
 		err := run(t.Context(), append([]string{"nvme"}, strings.Fields(args)...), io.Discard)
 		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("nvme %s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// A save of nothing does not replace what was saved.
+func TestSaveOfNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "saved.json")
+	nothing := nvmet.Config{Hosts: []nvmet.Host{}, Ports: []nvmet.Port{}, Subsystems: []nvmet.Subsystem{}}
+	something := nvmet.Config{Subsystems: []nvmet.Subsystem{{NQN: "nqn.a"}}}
+	if err := keepSaved(file, nothing); err != nil {
+		t.Errorf("no file: %v", err)
+	}
+	for text, kept := range map[string]bool{
+		"": false, `{"hosts":[],"ports":[],"subsystems":[]}`: false, "notes of mine": true,
+		`{"hosts":[{"nqn":"nqn.h"}],"ports":[],"subsystems":[]}`: true, `{"subsystems":[{"nqn":"nqn.a"}]}`: true,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := keepSaved(file, nothing); (err != nil) != kept || kept && (exitCode(err) != exitFailure || !strings.Contains(err.Error(), "--force")) {
+			t.Errorf("%q: %v, want it kept: %v", text, err, kept)
+		}
+		if err := keepSaved(file, something); err != nil {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

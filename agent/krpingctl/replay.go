@@ -34,7 +34,7 @@ func replayCommand(p *program) *cobra.Command {
 which it was submitted then. What is written depends on the pattern, the seed and the offset
 alone, so that "verify" can make it again. Latencies are those of the system calls.`,
 		Example: "  krpingctl trace /dev/krping0 --record load.trace --for 1m\n  krpingctl replay load.trace /dev/krping1 --speed 2",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Args:    arguments("FILE", "DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.speed < 0 || f.depth < 1 || f.depth > 1024 {
 				return usagef("--speed must not be negative, and --depth must be 1 to 1024")

@@ -53,25 +53,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.PersistentFlags().BoolVar(&verbose, "debug", false, "log what is done")
 	root.SetFlagErrorFunc(explainFlag)
 	root.SetOut(out)
-	root.AddCommand(
+	root.SetHelpCommand(helpCommand())
+	group(root,
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
 		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
 		topCommand(p), agentCommand(p), captureCommand(p), nvmeCommand(p), optionsTopic(),
 	)
+	checkCompletion(root, args)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if ctx.Err() != nil && err != nil && !errors.As(err, new(verdictError)) {
 		return interruptedError{err}
 	}
 	return err
-}
-
-// usageArgs makes what a check of the arguments finds a usage error.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
 }

@@ -24,8 +24,29 @@ func (s *sizeFlag) Type() string { return "size" }
 func (s *sizeFlag) Set(text string) error {
 	n, err := humanize.ParseBytes(text)
 	if err != nil || n > math.MaxInt64 {
-		return fmt.Errorf("not a size: write it like 4096, 64KiB or 1GiB")
+		return wantError("write it like 4096, 64KiB or 1GiB")
 	}
 	*s = sizeFlag(n)
 	return nil
+}
+
+// boundedSize is a size of a range. While the flag is not given, its variable is 0.
+type boundedSize struct {
+	*sizeFlag
+	min, max sizeFlag
+}
+
+func (b *boundedSize) Set(text string) error {
+	var size sizeFlag
+	if err := size.Set(text); err != nil {
+		return err
+	}
+	switch {
+	case size >= b.min && size <= b.max:
+		*b.sizeFlag = size
+		return nil
+	case b.max == math.MaxInt64:
+		return wantError(fmt.Sprintf("must be %d or more", b.min))
+	}
+	return wantError(fmt.Sprintf("must be %d to %d bytes", b.min, b.max))
 }

@@ -26,7 +26,7 @@ func statCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show threads, sessions, RDMA devices and disks with their counters",
-		Args:  usageArgs(cobra.NoArgs),
+		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("watch") && watch < 100*time.Millisecond {
 				return usagef("--watch %v: must be 100ms or more", watch)
@@ -49,7 +49,7 @@ func statCommand(p *program) *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().DurationVar(&watch, "watch", 0, "again and again, until interrupted")
+	cmd.Flags().DurationVar(&watch, "watch", 0, "again and again, until interrupted, at this `interval`: --watch is every second, --watch=2s every two")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
 	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
 	return cmd

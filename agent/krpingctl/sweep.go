@@ -31,7 +31,7 @@ against krping-bridge --ping on the peer. Writes sweep.csv, sweep.svg and sweep.
 without a network.`,
 		Example: `  krpingctl sweep --addr 192.168.77.1 --threads 1,2,4,8 --connections 1,16
   krpingctl sweep --addr 192.168.77.1 --test rlat --sizes 64,4096,64KiB`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if plan.Command.Addr, err = netip.ParseAddr(addr); err != nil {
@@ -53,13 +53,13 @@ without a network.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&addr, "addr", "", "IPv4 or IPv6 `address` of the peer's RDMA device")
-	f.Uint16Var(&plan.Command.Port, "port", 9999, "port of krping-bridge --ping")
+	portVar(f, &plan.Command.Port, "port", "", 9999, "port of krping-bridge --ping")
 	f.StringVar(&test, "test", "bw", "bw, rlat or ping")
 	f.StringSliceVar(&sizes, "sizes", []string{"4KiB"}, "bytes of an operation")
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "kernel threads")
 	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "connections of each thread (bw)")
 	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "of each point")
-	f.Uint32Var(&plan.Command.TxDepth, "txdepth", 0, "bw: RDMA WRITEs in flight on each connection (default 64, or less: 1024 in all)")
+	moduleNumber(f, &plan.Command.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64, or less: 1024 in all)")
 	f.BoolVar(&plan.Command.Poll, "poll", false, "spin for completions instead of sleeping")
 	f.StringVar(&out, "out", ".", "`directory` for the files")
 	return cmd

@@ -28,7 +28,7 @@ func topCommand(p *program) *cobra.Command {
 		Long: `Show live what the sessions do. Keys: q quits, arrows select a session, s sorts, p pauses, ? explains.
 With --once or --json it needs no terminal.`,
 		Example: "  krpingctl top --once --interval 5s",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
 				return usagef("--interval %v: must be 100ms or more", interval)

@@ -59,7 +59,7 @@ Columns:
   krpingctl trace --comm write_data --op write --columns time,comm,sector,bytes,peer,total
   krpingctl trace /dev/krping0 --slow 10ms
   krpingctl trace /dev/krping0 --record load.trace --for 1m && krpingctl replay load.trace /dev/krping1`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: arguments("[DEVICE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			device := ""
 			if len(args) == 1 {
@@ -80,15 +80,15 @@ Columns:
 	flags := cmd.Flags()
 	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a line")
 	flags.BoolVar(&f.summary, "summary", false, "print percentiles of each stage and a heat map at the end, not each bio")
-	flags.DurationVar(&f.slow, "slow", 0, "show only what took this `time` or longer, with the stage that it was longest in, and end with a verdict")
+	flags.Var(&timeFlag{&f.slow}, "slow", "show only what took this `time` or longer, with the stage that it was longest in, and end with a verdict")
 	flags.StringSliceVar(&f.columns, "columns", nil, "show these, separated by commas")
 	flags.StringVar(&f.record, "record", "", "`file` to keep all bios in, for replay")
 	flags.StringVar(&f.comm, "comm", "", "only bios that a process of this `name` submitted")
-	flags.Uint32Var(&f.pid, "pid", 0, "only bios that this process submitted")
+	moduleNumber(flags, &f.pid, "pid", "only bios that this process submitted")
 	flags.StringSliceVar(&f.ops, "op", nil, "only these operations: "+strings.ToLower(strings.Join(biotrace.OpNames(), ", ")))
 	flags.Var(&f.minSize, "min-size", "only bios of this many bytes or more")
-	flags.DurationVar(&f.minLatency, "min-latency", 0, "only bios that took this `time` or longer")
-	flags.DurationVar(&f.limit, "for", 0, "end after this `time` (default: when interrupted)")
+	flags.Var(&timeFlag{&f.minLatency}, "min-latency", "only bios that took this `time` or longer")
+	flags.Var(&timeFlag{&f.limit}, "for", "end after this `time` (default: when interrupted)")
 	return cmd
 }
 
@@ -102,8 +102,6 @@ func (f *traceFlags) check(device string) error {
 	switch {
 	case shown > 1:
 		return usagef("--json, --summary, --record, --columns: give one of them")
-	case f.slow < 0 || f.minLatency < 0 || f.limit < 0:
-		return usagef("--slow, --min-latency and --for: a time cannot be negative")
 	case f.slow > 0 && (f.minLatency > 0 || f.summary || f.record != ""):
 		return usagef("--slow: cannot go with --min-latency, --summary or --record")
 	case f.record != "" && device == "":

@@ -36,7 +36,7 @@ is another host, verify the disk there with the same flags: the sums must be the
 Without --size, the whole device.`,
 		Example: `  krpingctl verify /dev/krping0 --pattern random --seed 1 --size 64MiB
   krpingctl verify /dev/nvme0n1 --backing /dev/vdb`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.verify(cmd.Context(), args[0], backing, &f)
 		},

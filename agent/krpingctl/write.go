@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -38,8 +39,8 @@ func (f *dataFlags) register(cmd *cobra.Command, patternDefault string) {
 	flags.StringVar(&f.pattern, "pattern", patternDefault, "data: "+strings.Join(pattern.Names(), ", "))
 	flags.Uint64Var(&f.seed, "seed", 1, "of the pattern")
 	flags.Var(&f.offset, "offset", "where to begin")
-	flags.Var(&f.size, "size", "how much, like 64MiB")
-	flags.Uint64Var(&f.count, "count", 0, "how many blocks of --bs, instead of --size")
+	flags.Var(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "how much, like 64MiB")
+	flags.Var(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "how many blocks of --bs, instead of --size; 0: as --size says")
 	flags.Var(&f.bs, "bs", "how much at a time")
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
 }
@@ -81,7 +82,7 @@ func writeCommand(p *program) *cobra.Command {
 		Long: `Write test data to a block device or a file. The data depends on the pattern, the seed
 and the offset alone: "verify" with the same flags makes it again.`,
 		Example: "  krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --name write_data",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := mayWrite(args[0], anyDev); err != nil {
 				return err

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// arguments checks that the positional arguments are those of the names. One in brackets may be
+// left out.
+func arguments(names ...string) cobra.PositionalArgs {
+	var needed []string
+	for _, name := range names {
+		if !strings.HasPrefix(name, "[") {
+			needed = append(needed, name)
+		}
+	}
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > len(names):
+			return unexpected(cmd, args[len(names)])
+		case len(args) >= len(needed):
+			return nil
+		case len(needed) == 1:
+			return usagef("%s needs the argument %s", commandName(cmd), needed[0])
+		}
+		return usagef("%s needs the arguments %s", commandName(cmd), strings.Join(needed, " and "))
+	}
+}
+
+// commandName is how a command is called, without the program's name.
+func commandName(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+}
+
+// unexpected refuses an argument. It may be the value of a flag that takes one only after "=".
+func unexpected(cmd *cobra.Command, arg string) error {
+	hint := ""
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
+			hint = ": did you mean --" + f.Name + "=" + arg + "?"
+		}
+	})
+	return usagef("unexpected argument %q%s", arg, hint)
+}
+
+// group makes a command of commands. Alone it prints its help.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.DisableFlagsInUseLine = true
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// helpCommand is cobra's, but fails if there is no such command.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(rest) > 0 {
+				return unknownCommand(about, rest[0])
+			}
+			about.InitDefaultHelpFlag() // which its help shows
+			return about.Help()
+		},
+	}
+}
+
+// checkCompletion makes cobra's command of completions refuse what it does not know.
+func checkCompletion(root *cobra.Command, args []string) {
+	root.InitDefaultCompletionCmd(args...)
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		group(c)
+		for _, shell := range c.Commands() {
+			shell.Args = arguments()
+		}
+	}
+}
+
+// unknownCommand refuses a command, and names the one that was probably meant.
+func unknownCommand(cmd *cobra.Command, name string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	if best := nearest(name, names, 2); best != "" {
+		return usagef("unknown command %q for %q: did you mean %s?", name, cmd.CommandPath(), best)
+	}
+	return usagef("unknown command %q for %q", name, cmd.CommandPath())
+}
+
+// nearest returns the name that differs from the word by the fewest edits, at most so many, or "".
+func nearest(word string, names []string, most int) string {
+	best, distance := "", most+1
+	for _, name := range names {
+		if d := levenshtein.Distance(word, name, nil); d < distance {
+			best, distance = name, d
+		}
+	}
+	return best
+}
