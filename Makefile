@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` shows krping at work, `make test` proves it; both install what is missing
-# (as root on Debian 12). KERNEL=6.1 or 6.12 chooses the kernel of demo and lab.
+# (as root on Debian 12). KERNEL=6.1 or 6.12 chooses the kernel
+# of demo, lab, test-vm, the benchmarks and soak.
 
 KERNELS := 6.1 6.12
 KERNEL ?= 6.1
@@ -8,7 +9,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
+.PHONY: all build deps host test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
 
 all: build
 build: programs modules
@@ -16,15 +17,19 @@ build: programs modules
 deps:
 	@scripts/install-deps
 
-# krpingctl is static and needs no C; only the bridge links the RDMA libraries.
-programs: | deps
+# What a real host runs. Needs only what README.md names there: the other targets install the lab's kernels,
+# QEMU and a browser, too. krpingctl is static and needs no C; only the bridge links the RDMA libraries.
+host:
 	@mkdir -p build
 	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
-	go build -o build/krping-bridge ./bridge/krping-bridge
-	go build -tags faults -o build/krping-bridge-faults ./bridge/krping-bridge
-	CGO_ENABLED=0 go build -o build/acked ./test/internal/acklog/acked
-	CGO_ENABLED=0 go build -o build/lab-guest ./test/lab/guest
-	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab
+	go build -trimpath -o build/krping-bridge ./bridge/krping-bridge
+
+programs: | deps
+	@$(MAKE) --no-print-directory host
+	go build -trimpath -tags faults -o build/krping-bridge-faults ./bridge/krping-bridge
+	CGO_ENABLED=0 go build -trimpath -o build/acked ./test/internal/acklog/acked
+	CGO_ENABLED=0 go build -trimpath -o build/lab-guest ./test/lab/guest
+	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab	# not -trimpath: it finds this directory by its source's path
 
 # The module is built from a copy for each kernel, so that they do not mix: directory, the kernel's
 # build directory, what to make.
@@ -131,7 +136,7 @@ soak: build
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as long as it takes
 
-# Each fuzzer for an hour: of the module's options, of the bridge's messages and of what krpingctl reads.
+# Nine fuzzers, each for an hour (FUZZ=60: a minute): of the module's options, of the bridge's messages and of what krpingctl reads.
 FUZZ ?= 3600
 fuzz: build
 	scripts/fuzz $(FUZZ)
