@@ -58,6 +58,7 @@ func TestWriteErrorsAreOfTheirWrites(t *testing.T) {
 		})
 	}
 	writers.Wait()
+	t.Logf("%d writes of bad blocks were refused", refused.Load())
 	if taken.Load() > 0 || refused.Load() < 100 {
 		t.Errorf("of bad blocks %d were written, %d refused: want none, 100 or more", taken.Load(), refused.Load())
 	}
