@@ -131,8 +131,9 @@ func (c *Conn) freeMemory() {
 
 func (c *Conn) destroyQueue() {
 	c.ch.taking.Lock()
-	defer c.ch.taking.Unlock()
-	C.shim_queue_destroy(c.id, &c.queue)
+	C.shim_queue_detach(c.id)
+	c.ch.taking.Unlock()
+	C.shim_queue_destroy(&c.queue)
 }
 
 func (c *Conn) onEvent(e event) {

@@ -63,17 +63,23 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 	q->qp = id->qp;
 	return 0;
 fail:
-	shim_queue_destroy(id, q);
+	shim_queue_destroy(q);
 	return errno ? errno : ENOMEM;
 }
 
-/* Twin of shim_queue_create(); memory regions of the PD are gone. */
-void shim_queue_destroy(struct rdma_cm_id *id, struct shim_queue *q)
+/* No event of the id touches its queue pair any more; none is taken meanwhile. */
+void shim_queue_detach(struct rdma_cm_id *id)
+{
+	id->qp = NULL;
+}
+
+/* Twin of shim_queue_create(), detached; memory regions of the PD are gone. May take seconds. */
+void shim_queue_destroy(struct shim_queue *q)
 {
 	int saved = errno;
 
 	if (q->qp)
-		rdma_destroy_qp(id);
+		ibv_destroy_qp(q->qp);
 	if (q->cq)
 		ibv_destroy_cq(q->cq);
 	if (q->channel)
