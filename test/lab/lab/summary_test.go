@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	passes = "=== RUN   TestOne\n    one_test.go:1: said by one\n--- PASS: TestOne (0.1s)\n"
+	passes = "=== RUN   TestOne\n    one_test.go:1: said by one\n--- console around it:\n    --- FAIL: TestOther (0.1s)\n--- PASS: TestOne (0.1s)\n"
 	wrong  = "=== RUN   TestTwo\n    two_test.go:9: wrong answer\n--- FAIL: TestTwo (0.1s)\n"
 	slow   = "=== RUN   TestThree\n    three_test.go:9: " + late.Mark + "it took a while\n--- FAIL: TestThree (0.1s)\n"
 	parts  = "=== RUN   TestFive\n=== RUN   TestFive/a\n    f_test.go:1: a is wrong\n=== RUN   TestFive/b\n    f_test.go:1: b is right\n=== NAME  TestFive\n" +

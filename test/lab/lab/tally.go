@@ -68,8 +68,8 @@ func (t *tally) count(line string) {
 			t.said, t.wasLate = nil, false
 		}
 		t.speaker = fields[2]
-	case len(fields) > 2 && fields[0] == "---":
-		t.end(fields[1], fields[2], line)
+	case len(fields) > 2 && fields[0] == "---" && slices.Contains([]string{"PASS:", "FAIL:", "SKIP:"}, fields[1]):
+		t.end(fields[1] == "PASS:", fields[2], line)
 	case line == "FAIL", line == "PASS":
 		t.complete = true
 	default:
@@ -82,22 +82,22 @@ func (t *tally) count(line string) {
 }
 
 // end takes how a test ended.
-func (t *tally) end(how, name, line string) {
-	whole := !strings.Contains(name, "/")
-	switch {
-	case how == "PASS:" && whole:
+func (t *tally) end(passed bool, name, line string) {
+	whole := strings.HasPrefix(line, "--- ") // the line of a test in a test is indented
+	if whole && passed {
 		t.passed++
 		t.said, t.wasLate = nil, false
-	case how == "PASS:":
-	case whole:
+	}
+	if passed {
+		return
+	}
+	if whole {
 		t.failed++
 		if t.wasLate && !t.neverAgain() {
 			t.lateOnes = append(t.lateOnes, name)
 		}
-		fallthrough
-	default:
-		t.failures = append(append(t.failures, lastWords(t.said[name])...), line)
 	}
+	t.failures = append(append(t.failures, lastWords(t.said[name])...), line)
 }
 
 func (t *tally) neverAgain() bool {
