@@ -105,8 +105,8 @@ func (f *file) length() (int64, error) {
 	return info.Size(), nil
 }
 
-// Flush fails for ever once it has failed: the kernel tells an error of writing back once, and drops the
-// data. Only an opening anew, which has a new epoch, makes the clients see what is lost.
+// Flush of a writeback store fails for ever once it has failed: the kernel tells an error of writing back
+// once, and drops the data. Only an opening anew, which has a new epoch, makes the clients see what is lost.
 func (f *file) Flush() error {
 	f.flushing.Lock()
 	defer f.flushing.Unlock()

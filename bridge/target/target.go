@@ -224,7 +224,8 @@ func (t *Target) reserve(key queueKey) (before []*queue, err error) {
 	if t.closed {
 		return nil, &wire.Reject{Reason: wire.RejectResources, Detail: "the target is being closed"}
 	}
-	old, n := t.queues[key], t.admitted[key.volume]
+	old, admitted := t.queues[key], t.admitted[key.volume]
+	n := admitted
 	for k, q := range t.queues {
 		if k.volume != key.volume {
 			continue
@@ -234,10 +235,8 @@ func (t *Target) reserve(key queueKey) (before []*queue, err error) {
 			before = append(before, q)
 		}
 	}
-	if old != nil {
-		n-- // it takes that one's place
-	}
-	if n >= MaxConnections {
+	// One that takes an old one's place needs no other, but not any number may wait for that.
+	if admitted >= MaxConnections || old == nil && n >= MaxConnections {
 		return nil, &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections of volume " + key.volume}
 	}
 	t.admitted[key.volume]++

@@ -491,6 +491,43 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
+// Where all places are taken, connections may still be replaced, and more than one at a time.
+func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
+	f := newFixture(t)
+	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
+	f.volume.Store = slow
+	numbered := func(n int) wire.Hello {
+		h := hello(0, 0)
+		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
+		return h
+	}
+	for n := range MaxConnections {
+		p := f.connect(numbered(n))
+		p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
+	}
+	for slow.writing.Load() < MaxConnections {
+		time.Sleep(time.Millisecond)
+	}
+	admitted := make(chan error)
+	for n := range 3 {
+		go func() {
+			_, err := f.target.Admit(numbered(n).Append(nil), addr)
+			admitted <- err
+		}()
+	}
+	time.Sleep(50 * time.Millisecond) // all wait for the writes
+	close(slow.goOn)
+	for range 3 {
+		if err := <-admitted; err != nil {
+			t.Errorf("a replacement: %v", err)
+		}
+	}
+	var reject *wire.Reject
+	if _, err := f.target.Admit(numbered(MaxConnections).Append(nil), addr); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
+		t.Errorf("one more: %v, want to be rejected as busy", err)
+	}
+}
+
 // stalled is a store whose writes wait.
 type stalled struct {
 	store.Store
