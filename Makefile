@@ -50,7 +50,7 @@ faults-%: | deps
 	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)
 
 generate:
-	go generate ./...
+	go generate -tags lab ./...
 
 check: check-go check-kmod
 check-go: | deps

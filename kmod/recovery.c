@@ -483,13 +483,24 @@ static void hold_requests(struct krping_session *s)
 	blk_mq_quiesce_queue(s->disk->queue);
 }
 
-/* What waits is given to queue_rq() again. Called with s->hold_lock held. */
+/*
+ * What waits is given to queue_rq() again. Called with s->hold_lock held.
+ *
+ * Before Linux 6.13 a request whose submitter saw the queue quiesced is inserted without a run
+ * of the queue; if that comes after the run of the unquiesce, the request waits for the next one,
+ * for ever if there is none. Look and insertion are in one RCU section.
+ */
 static void release_requests(struct krping_session *s)
 {
-	if (s->held)
-		blk_mq_unquiesce_queue(s->disk->queue);
-	s->held = false;
-	blk_mq_kick_requeue_list(s->disk->queue);
+	struct request_queue *queue = s->disk->queue;
+
+	if (s->held) {
+		s->held = false;
+		blk_mq_unquiesce_queue(queue);
+		synchronize_rcu();
+		blk_mq_run_hw_queues(queue, true);
+	}
+	blk_mq_kick_requeue_list(queue);
 }
 
 static void session_fail(struct krping_session *s, const char *why)
