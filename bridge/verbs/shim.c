@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "shim.h"
@@ -103,9 +104,19 @@ static struct rdma_conn_param conn_param(const void *private_data, uint8_t len)
 int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
 {
 	struct rdma_conn_param param = conn_param(private_data, len);
+	sigset_t all, before;
+	int error;
 
 	param.responder_resources = reads;
-	return rdma_connect(id, &param) ? errno : 0;
+	/*
+	 * Over iWARP the call makes the TCP connection. Broken off by a signal (the Go runtime sends
+	 * them) and begun anew, it finds its port in use.
+	 */
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	error = rdma_connect(id, &param) ? errno : 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
 }
 
 int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
