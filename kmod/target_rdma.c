@@ -845,6 +845,17 @@ static void free_rx(struct krping_tqueue *q)
 	q->nr_rx = 0;
 }
 
+/* Pieces of a READ or WRITE. Over iWARP a READ has one, a memory region, whatever its data is. */
+static u32 rw_pieces(const struct krping_tqueue *q)
+{
+	const struct rdma_cm_id *id = q->conn.id;
+	int sge = id->device->attrs.max_send_sge;
+
+	if (!rdma_protocol_iwarp(id->device, id->port_num))
+		sge = min(sge, id->device->attrs.max_sge_rd);
+	return clamp(sge, 1, 32);
+}
+
 #define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
 
 /**
@@ -861,17 +872,15 @@ static void free_rx(struct krping_tqueue *q)
 int krping_tqueue_alloc(struct krping_tqueue *q)
 {
 	const struct rdma_cm_id *id = q->conn.id;
-	const struct ib_device_attr *attrs = &id->device->attrs;
-	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE;
-	u32 sge = clamp(min(attrs->max_send_sge, attrs->max_sge_rd), 1, 32);
+	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE, pieces = rw_pieces(q);
 	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
-		       DIV_ROUND_UP(pages, sge));
+		       DIV_ROUND_UP(pages, pieces));
 	struct krping_queue_attr attr = {
 		.send_wr = KRPING_TARGET_TX + 1,	/* 1 = probe */
 		.recv_wr = nr_receives(q),
 		.vector = q->index,
 		.notify = completions_ready,
-		.send_sge = sge,
+		.send_sge = pieces,
 		.rw_ctxs = max_t(u32, 4 * most, MIN_RW_CTXS),
 	};
 	int ret;
