@@ -30,7 +30,7 @@ type Config struct {
 	IWARP   bool          // add siw0 instead: the debug kernel can
 	Console io.Writer     // gets the consoles as they come; nil for none
 	Boot    time.Duration // limit of one boot; 0 for one minute, more for a slow kernel; one that hangs is tried again
-	Memory  int           // MiB of one VM; 0 for 1536, twice that for a slow kernel
+	Memory  int           // MiB of one VM; 0 for 1536, twice that for a slow kernel, and again for siw's large queue pairs
 	CPUs    int           // of one VM; 0 for 2
 	InTurn  bool          // a VM's CPUs run in turn, for tests in which the kernel patches its code: see inTurn
 	Shells  bool          // a shell on a second console of each VM: see ShellSocket
@@ -126,6 +126,9 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	}
 	if config.Memory == 0 {
 		config.Memory = 1536 * min(l.Kernel.Slow, 2)
+		if config.IWARP {
+			config.Memory *= 2
+		}
 	}
 	if config.CPUs == 0 {
 		config.CPUs = 2
