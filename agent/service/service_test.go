@@ -357,7 +357,7 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/bin/krpingctl agent\n", "RuntimeDirectory=" + filepath.Base(RunDir) + "\n"} {
+	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/krpingctl agent\n", "RuntimeDirectory=" + filepath.Base(RunDir) + "\n"} {
 		if !strings.Contains(string(unit), want) {
 			t.Errorf("the unit has no %s", want)
 		}
@@ -369,7 +369,7 @@ func TestUnit(t *testing.T) {
 	}
 	// It looks for the program, so there has to be one.
 	path := filepath.Join(t.TempDir(), "krping-agent.service")
-	if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/bin/krpingctl"), []byte("/bin/true")), 0o600); err != nil {
+	if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/local/bin/krpingctl"), []byte("/bin/true")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()

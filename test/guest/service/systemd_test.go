@@ -43,7 +43,7 @@ func startSystemd(t *testing.T) *systemd {
 			t.Fatal(err)
 		}
 	}
-	const program = "/usr/bin/krpingctl"
+	const program = "/usr/local/bin/krpingctl"
 	guest.Run(t, "touch", program)
 	guest.Run(t, "mount", "--bind", guest.Binary(t, "krpingctl"), program)
 	t.Cleanup(func() { guest.Run(t, "umount", "--lazy", program) }) // of a systemd that is being killed
