@@ -25,6 +25,7 @@ import (
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 const (
@@ -90,7 +91,7 @@ func (w writer) end(t *testing.T) error {
 	last := time.Now()
 	end := <-w.ended
 	if after := end.at.Sub(last); after > timeout+guest.Slow(time.Second) {
-		t.Errorf("the command ended after %v, more than its time-out and a second", after)
+		late.Errorf(t, "the command ended after %v, more than its time-out and a second", after)
 	}
 	return end.err
 }
