@@ -503,8 +503,9 @@ static int await_request(struct krping_lane *lane, u32 index)
 		krping_hello_reject(conn, KRPING_REJ_BUSY, lane->thread->nr_lanes);
 		krping_conn_close(conn);
 		krping_conn_reset(conn);
+		/* Who says that it failed tells the first lane why a moment later. */
 		if (atomic_read(&lane->thread->failed))
-			return krping_conn_error(&lane->thread->lanes[0].conn);
+			return krping_conn_error(&lane->thread->lanes[0].conn) ?: -ECONNRESET;
 	}
 }
 
