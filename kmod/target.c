@@ -550,8 +550,11 @@ static void finish(struct work_struct *work)
 		krping_conn_fail(&q->conn, -ECONNRESET);
 	spin_unlock(&v->lock);
 	wait_event_idle(v->wait, is_empty(v));
-	mutex_lock(&krping_volumes_lock);	/* a listing looks at the backing */
-	krping_backing_close(&v->backing);
+	/* A listing that found the volume served may look at its backing yet. */
+	mutex_lock(&krping_volumes_lock);
+	mutex_unlock(&krping_volumes_lock);
+	krping_backing_close(&v->backing);	/* may wait for the disk */
+	mutex_lock(&krping_volumes_lock);
 	list_del(&v->entry);
 	mutex_unlock(&krping_volumes_lock);
 	if (v->served)
