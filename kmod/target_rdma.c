@@ -858,6 +858,15 @@ static u32 rw_pieces(const struct krping_tqueue *q)
 
 #define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
 
+/* READs and WRITEs that the send queue is made for, of which a command takes @most. */
+static u32 rw_ctxs(const struct krping_tqueue *q, u32 most, u32 send_wr)
+{
+	/* 3: see krping_conn_alloc(), which says so if there is no room for one command. */
+	int fit = (q->conn.id->device->attrs.max_qp_wr - (int)send_wr - 1) / 3;
+
+	return min_t(u32, max_t(u32, 4 * most, MIN_RW_CTXS), max_t(int, fit, most));
+}
+
 /**
  * krping_tqueue_alloc - queue pair, commands, messages and posted receives
  * @q:		with the request of a client
@@ -881,7 +890,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 		.vector = q->index,
 		.notify = completions_ready,
 		.send_sge = pieces,
-		.rw_ctxs = max_t(u32, 4 * most, MIN_RW_CTXS),
+		.rw_ctxs = rw_ctxs(q, most, KRPING_TARGET_TX + 1),
 	};
 	int ret;
 
