@@ -99,17 +99,23 @@ static u8 errno_status(int error)
 	return krping_store_status(errno_to_blk_status(error));
 }
 
+/* Nobody hears how the command ends: the client sends it again. */
+static bool is_abandoned(const struct krping_tcmd *cmd)
+{
+	return READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED;
+}
+
 static u8 zero_ram(struct krping_tcmd *cmd)
 {
 	void *ram = cmd->q->volume->backing.ram + cmd->offset;
 	u32 done, len;
 
-	for (done = 0; done < cmd->length; done += len) {
+	for (done = 0; done < cmd->length && !is_abandoned(cmd); done += len) {
 		len = min_t(u32, SZ_1M, cmd->length - done);
 		memset(ram + done, 0, len);
 		cond_resched();
 	}
-	return KRPING_ST_OK;
+	return done < cmd->length ? KRPING_ST_IO : KRPING_ST_OK;
 }
 
 static u8 discard(struct krping_tcmd *cmd)
@@ -124,6 +130,24 @@ static u8 discard(struct krping_tcmd *cmd)
 						 cmd->length >> SECTOR_SHIFT, GFP_NOIO));
 }
 
+#define ZERO_STEP	SZ_16M	/* bytes zeroed between two looks at the connection */
+
+/* A disk may write each block: new connections do not wait until a lost one's is through. */
+static int zero_disk(struct krping_tcmd *cmd, struct block_device *bdev)
+{
+	u32 done, len;
+	int ret = 0;
+
+	for (done = 0; done < cmd->length && !ret; done += len) {
+		if (is_abandoned(cmd))
+			return -EIO;
+		len = min_t(u32, ZERO_STEP, cmd->length - done);
+		ret = blkdev_issue_zeroout(bdev, (cmd->offset + done) >> SECTOR_SHIFT,
+					   len >> SECTOR_SHIFT, GFP_NOIO, 0);
+	}
+	return ret;
+}
+
 static u8 write_zeroes(struct krping_tcmd *cmd)
 {
 	struct krping_backing *b = &cmd->q->volume->backing;
@@ -131,8 +155,7 @@ static u8 write_zeroes(struct krping_tcmd *cmd)
 
 	if (!b->bdev)
 		return zero_ram(cmd);
-	ret = blkdev_issue_zeroout(b->bdev, cmd->offset >> SECTOR_SHIFT,
-				   cmd->length >> SECTOR_SHIFT, GFP_NOIO, 0);
+	ret = zero_disk(cmd, b->bdev);
 	if (!ret && is_stable(cmd))
 		ret = blkdev_issue_flush(b->bdev);
 	return errno_status(ret);
@@ -176,13 +199,15 @@ static u8 digest(struct krping_tcmd *cmd)
 	u32 crc = crc_begin(), step = DIGEST_STEP, len, done;
 	struct sha256_state sha;
 	struct page *buf;
-	const void *data;
+	const void *data = NULL;
 
 	buf = digest_buffer(&step);
 	if (!buf)
 		return KRPING_ST_IO;
 	sha256_init(&sha);
 	for (done = 0; done < cmd->length; done += len) {
+		if (is_abandoned(cmd))
+			break;
 		len = min(step, cmd->length - done);
 		data = look_at(b, cmd->offset + done, len, buf);
 		if (IS_ERR(data))
@@ -195,7 +220,7 @@ static u8 digest(struct krping_tcmd *cmd)
 	}
 	__free_pages(buf, compound_order(buf));
 	if (done < cmd->length)
-		return errno_status(PTR_ERR(data));
+		return IS_ERR(data) ? errno_status(PTR_ERR(data)) : KRPING_ST_IO;
 	cmd->data = cmd->digest;
 	cmd->data_len = is_sha ? SHA256_DIGEST_SIZE : sizeof(__be32);
 	if (is_sha)
@@ -208,8 +233,8 @@ static u8 digest(struct krping_tcmd *cmd)
 /* A command of any length, which may take long: not for a connection that is closed. */
 static u8 carry_out(struct krping_tcmd *cmd)
 {
-	if (READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED)
-		return KRPING_ST_IO;	/* nobody hears it: the client sends it again */
+	if (is_abandoned(cmd))
+		return KRPING_ST_IO;
 	switch (cmd->op) {
 	case KRPING_OP_DISCARD:
 		return discard(cmd);
