@@ -4,6 +4,8 @@
  * (PROTOCOL.md section 2.3, KEEP_ALIVE), one that stays silent is lost, one that has grown
  * makes the disk grow, and a loss that lasts makes I/O fail if fast_fail says so.
  */
+#include <linux/sched/mm.h>
+
 #include "block.h"
 #include "fault.h"
 #include "log.h"
@@ -164,6 +166,7 @@ void krping_heartbeat(struct work_struct *work)
 {
 	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
 						beat);
+	unsigned int flags = memalloc_noio_save();	/* our own disk may be what is written to */
 	u64 capacity = READ_ONCE(s->capacity);
 
 	switch (READ_ONCE(s->state)) {
@@ -178,6 +181,7 @@ void krping_heartbeat(struct work_struct *work)
 	}
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
+	memalloc_noio_restore(flags);
 	krping_heartbeat_start(s);
 }
 
