@@ -199,17 +199,15 @@ static u8 digest(struct krping_tcmd *cmd)
 	u32 crc = crc_begin(), step = DIGEST_STEP, len, done;
 	struct sha256_state sha;
 	struct page *buf;
-	const void *data = NULL;
+	const void *data;
 
 	buf = digest_buffer(&step);
 	if (!buf)
 		return KRPING_ST_IO;
 	sha256_init(&sha);
 	for (done = 0; done < cmd->length; done += len) {
-		if (is_abandoned(cmd))
-			break;
 		len = min(step, cmd->length - done);
-		data = look_at(b, cmd->offset + done, len, buf);
+		data = is_abandoned(cmd) ? ERR_PTR(-EIO) : look_at(b, cmd->offset + done, len, buf);
 		if (IS_ERR(data))
 			break;
 		if (is_sha)
@@ -220,7 +218,7 @@ static u8 digest(struct krping_tcmd *cmd)
 	}
 	__free_pages(buf, compound_order(buf));
 	if (done < cmd->length)
-		return IS_ERR(data) ? errno_status(PTR_ERR(data)) : KRPING_ST_IO;
+		return errno_status(PTR_ERR(data));
 	cmd->data = cmd->digest;
 	cmd->data_len = is_sha ? SHA256_DIGEST_SIZE : sizeof(__be32);
 	if (is_sha)

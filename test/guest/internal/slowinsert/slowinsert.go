@@ -50,12 +50,11 @@ func Next(t testing.TB, d time.Duration) *Hold {
 }
 
 // Holds reports whether the request is held now.
-func (h *Hold) Holds() bool { return h.stage() == 1 }
-
-func (h *Hold) stage() (n uint32) {
+func (h *Hold) Holds() bool {
 	h.t.Helper()
-	if err := h.objects.Stage.Get(&n); err != nil {
+	var stage uint32
+	if err := h.objects.Stage.Get(&stage); err != nil {
 		h.t.Fatal(err)
 	}
-	return n
+	return stage == 1
 }
