@@ -74,6 +74,17 @@ static void make_dirty(struct krping_io *io)
 	copy_soon(st);
 }
 
+/*
+ * One side has failed it. A flush that fails tells nothing of what was written before it: anything
+ * may be missing there.
+ */
+static void may_differ(struct krping_io *io)
+{
+	if (io->orig->bi_opf & REQ_PREFLUSH)
+		krping_dirty_set_all(&io->stack->dirty);
+	make_dirty(io);
+}
+
 /* ---- the way of an io ---- */
 
 /* Called with st->lock held. */
@@ -121,7 +132,7 @@ static void put_io(struct krping_io *io)
 	if (!atomic_dec_and_test(&io->pending))
 		return;
 	if (io->status)
-		make_dirty(io);		/* whatever the backing has now, the target gets it */
+		may_differ(io);		/* whatever the backing has now, the target gets it */
 	leave(io);
 	krping_io_end(io);
 }
@@ -129,19 +140,14 @@ static void put_io(struct krping_io *io)
 /* The target does not have it. */
 static void remote_failed(struct krping_io *io, blk_status_t status)
 {
-	struct krping_stack *st = io->stack;
-	bool flush = io->sector == io->end || io->orig->bi_opf & REQ_PREFLUSH;
-
-	if (flush && status != BLK_STS_TRANSPORT) {
-		krping_dirty_set_all(&st->dirty);	/* anything may be missing */
-		copy_soon(st);
-	} else if (io->sector < io->end) {
-		make_dirty(io);
+	if (status == BLK_STS_TRANSPORT) {
+		make_dirty(io);		/* a flush has no sectors: what it lost shows when it is back */
+		return;
 	}
-	if (status != BLK_STS_TRANSPORT)
-		krping_warn_ratelimited(st->session->subject,
-					"the target failed a write of the mirror: %d",
-					blk_status_to_errno(status));
+	may_differ(io);
+	krping_warn_ratelimited(io->stack->session->subject,
+				"the target failed a write of the mirror: %d",
+				blk_status_to_errno(status));
 }
 
 static void remote_done(struct bio *bio)

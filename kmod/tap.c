@@ -317,6 +317,8 @@ static void tap_write_done(struct krping_io *io)
 	}
 	if (!io->copy || io->status || io->raced)
 		krping_dirty_set(&st->dirty, from, to);
+	if (io->status && io->orig->bi_opf & REQ_PREFLUSH)
+		krping_dirty_set_all(&st->dirty);	/* anything may be missing here */
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (failed) {
 		drop_io(st->private, io, KRPING_DROPS_ERROR);
@@ -388,12 +390,19 @@ static void tap_local_done(struct krping_io *io)
 
 /* ---- the way of a copy ---- */
 
-/* Called with st->lock held: what this copy should have overwritten is still there. */
+/*
+ * Called with st->lock held: what this copy should have overwritten is still there. If the target
+ * could not flush, anything may be missing there; one that is lost is known by its epoch.
+ */
 static void note_loss(struct krping_tap *tap, const struct krping_copy *copy)
 {
-	if (is_read(&copy->bio))
+	const struct bio *bio = &copy->bio;
+
+	if (is_read(bio))
 		return;
 	tap->nr_drops++;
+	if (bio->bi_opf & REQ_PREFLUSH && bio->bi_status != BLK_STS_TRANSPORT)
+		krping_dirty_set_all(&tap->stack->dirty);
 	krping_dirty_set(&tap->stack->dirty, (u64)copy->sector << SECTOR_SHIFT,
 			 (u64)copy->end << SECTOR_SHIFT);
 }

@@ -87,6 +87,27 @@ func HalfBad(t testing.TB, disk string, size int64) string {
 	return "/dev/dm-0"
 }
 
+// Flaky returns a disk that is the given one of size bytes, until the end of the test, and what has its
+// writes and flushes fail from now on, or work again.
+func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bool)) {
+	t.Helper()
+	Run(t, "modprobe", "dm-flakey")
+	table := func(rest string) string { return fmt.Sprintf("0 %d flakey %s 0 %s", size/512, disk, rest) }
+	works, fails := table("1 0"), table("0 1 1 error_writes")
+	Run(t, "dmsetup", "create", "--noudevsync", "flaky", "--table", works)
+	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--noudevsync", "flaky") })
+	return "/dev/dm-0", func(yes bool) {
+		t.Helper()
+		next := works
+		if yes {
+			next = fails
+		}
+		Run(t, "dmsetup", "load", "flaky", "--table", next)
+		Run(t, "dmsetup", "suspend", "--noflush", "--nolockfs", "flaky")
+		Run(t, "dmsetup", "resume", "--noudevsync", "flaky")
+	}
+}
+
 // WantSame fails if two devices or files differ.
 func WantSame(t testing.TB, a, b string) {
 	t.Helper()
