@@ -46,15 +46,26 @@ static void free_slots(struct krping_queue *q)
 	q->nr_slots = 0;
 }
 
+/* The first time. They are kept: a grant never changes. */
+static int make_messages(struct krping_queue *q)
+{
+	if (!q->tx) {
+		q->nr_tx = min_t(u32, q->nr_slots, MAX_TX);
+		q->tx = kvcalloc(q->nr_tx, sizeof(*q->tx), GFP_KERNEL);
+	}
+	if (!q->rx) {
+		q->nr_rx = q->nr_slots + 2;
+		q->rx = kvcalloc(q->nr_rx, sizeof(*q->rx), GFP_KERNEL);
+	}
+	return q->tx && q->rx ? 0 : -ENOMEM;
+}
+
 static int alloc_tx(struct krping_queue *q)
 {
-	u32 nr = min_t(u32, q->nr_slots, MAX_TX), i;
+	u32 i;
 	int ret;
 
-	q->tx = kvcalloc(nr, sizeof(*q->tx), GFP_KERNEL);
-	if (!q->tx)
-		return -ENOMEM;
-	for (i = 0; i < nr; i++) {
+	for (i = 0; i < q->nr_tx; i++) {
 		struct krping_tx *tx = &q->tx[i];
 
 		tx->queue = q;
@@ -63,48 +74,30 @@ static int alloc_tx(struct krping_queue *q)
 				       DMA_TO_DEVICE);
 		if (ret)
 			return ret;
-		q->nr_tx++;
 		list_add_tail(&tx->entry, &q->tx_free);
 	}
 	return 0;
 }
 
-static void free_tx(struct krping_queue *q)
+static void unmap_messages(struct krping_queue *q)
 {
 	u32 i;
 
+	for (i = 0; q->rx && i < q->nr_rx; i++)
+		krping_buf_unmap(&q->conn, &q->rx[i]);
+	for (i = 0; q->tx && i < q->nr_tx; i++)
+		krping_buf_unmap(&q->conn, &q->tx[i].buf);
 	INIT_LIST_HEAD(&q->tx_free);
 	q->open = NULL;
 	q->nr_sending = 0;
-	for (i = 0; i < q->nr_tx; i++)
-		krping_buf_free(&q->conn, &q->tx[i].buf);
-	kvfree(q->tx);
-	q->tx = NULL;
-	q->nr_tx = 0;
-}
-
-static int alloc_rx(struct krping_queue *q)
-{
-	u32 nr = q->nr_slots + 2;
-
-	q->rx = krping_bufs_alloc(&q->conn, nr, q->session->grant.max_message, DMA_FROM_DEVICE,
-				  krping_recv_done);
-	if (!q->rx)
-		return -ENOMEM;
-	q->nr_rx = nr;
-	return krping_bufs_post_recv(&q->conn, q->rx, nr);
-}
-
-static void free_rx(struct krping_queue *q)
-{
-	krping_bufs_free(&q->conn, q->rx, q->nr_rx);
-	q->rx = NULL;
-	q->nr_rx = 0;
 }
 
 /**
  * krping_queue_alloc - slots, messages and posted receives of a connected queue
  * @q:		connected, with a grant
+ *
+ * Messages are large blocks of memory and many; a second connection may be made when memory
+ * is short, perhaps in order to write some of it back. So it finds those of the first.
  *
  * Return: 0 or a negative errno: the caller drains and then calls krping_queue_free().
  */
@@ -117,21 +110,41 @@ int krping_queue_alloc(struct krping_queue *q)
 	q->reg_cqe.done = krping_reg_done;
 	ret = alloc_slots(q);
 	if (!ret)
+		ret = make_messages(q);
+	if (!ret)
 		ret = alloc_tx(q);
 	if (!ret)
 		ret = krping_alive_alloc(q);
 	if (!ret)
-		ret = alloc_rx(q);
+		ret = krping_bufs_alloc_recv(&q->conn, q->rx, q->nr_rx,
+					     q->session->grant.max_message, krping_recv_done);
 	return ret;
 }
 
-/* Twin of krping_queue_alloc(); drained and cancelled, or never used. Idempotent. */
+/*
+ * Twin of krping_queue_alloc(), but for the messages, which are kept; drained and cancelled, or
+ * never used. Idempotent.
+ */
 void krping_queue_free(struct krping_queue *q)
 {
-	free_rx(q);
+	unmap_messages(q);
 	krping_alive_free(q);
-	free_tx(q);
 	free_slots(q);
+}
+
+/* The queue is not connected again. Idempotent. */
+void krping_queue_free_messages(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; q->rx && i < q->nr_rx; i++)
+		krping_buf_free(&q->conn, &q->rx[i]);
+	for (i = 0; q->tx && i < q->nr_tx; i++)
+		krping_buf_free(&q->conn, &q->tx[i].buf);
+	kvfree(q->rx);
+	kvfree(q->tx);
+	q->rx = NULL;
+	q->tx = NULL;
 }
 
 /* A request of a lost connection: sent again if there is time left. */

@@ -135,13 +135,14 @@ struct krping_alive {
  *		under it while @conn is live
  * @slots:	by driver tag; NULL while not connected
  * @nr_slots:	commands in flight at most
- * @tx:		messages; fewer than slots, as they are gathered
+ * @tx:		messages; fewer than slots, as they are gathered. From the first connection on,
+ *		mapped while connected; NULL before
  * @nr_tx:	of them
  * @tx_free:	messages that are free
  * @open:	the message that is being filled, not posted yet
  * @rx:		receive buffers: one more than @nr_slots, as one is in the hands of the
  *		completion while the commands that it answers are issued anew; and one for
- *		a sign of life
+ *		a sign of life. As @tx
  * @nr_rx:	of them
  * @reg_cqe:	completion of REG_MR, which is unsignalled: sees errors only
  * @nr_inflight: slots in use
@@ -270,6 +271,7 @@ int krping_recovery_init(void);
 void krping_recovery_exit(void);
 int krping_session_connect(struct krping_session *s, unsigned long timeout);
 void krping_session_disconnect(struct krping_session *s);
+void krping_session_close(struct krping_session *s);
 void krping_session_lost(struct krping_session *s, int error);
 void krping_session_go_live(struct krping_session *s);
 void krping_session_abort(struct krping_session *s, bool force);
@@ -310,6 +312,7 @@ int krping_violation(struct krping_queue *q, const char *what, u64 value);
 /* blk_queue.c */
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
+void krping_queue_free_messages(struct krping_queue *q);
 void krping_queue_cancel(struct krping_queue *q);
 
 #endif /* KRPING_BLOCK_H */

@@ -400,6 +400,16 @@ void krping_session_disconnect(struct krping_session *s)
 	}
 }
 
+/* As krping_session_disconnect(), for good. Idempotent. */
+void krping_session_close(struct krping_session *s)
+{
+	u32 i;
+
+	krping_session_disconnect(s);
+	for (i = 0; i < s->nr_queues; i++)
+		krping_queue_free_messages(&s->queues[i]);
+}
+
 /* ---- loss ---- */
 
 static void queue_closed(struct krping_conn *conn, int error)

@@ -24,30 +24,48 @@ static void free_data(struct krping_buf *buf)
 	buf->data = NULL;
 }
 
+/**
+ * krping_buf_alloc - a message buffer, mapped
+ * @conn:	whose device uses it
+ * @buf:	zeroed, or of an earlier connection: its memory is used again
+ * @size:	bytes; of such a buffer the same
+ * @dir:	as seen from the device
+ *
+ * Return: 0, or -ENOMEM: krping_buf_free() frees what there is.
+ */
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		     enum dma_data_direction dir)
 {
 	struct ib_device *dev = conn->id->device;
 
-	buf->size = size;
-	buf->dir = dir;
-	buf->data = alloc_data(size);
-	if (!buf->data)
-		return -ENOMEM;
-	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
-	if (ib_dma_mapping_error(dev, buf->dma)) {
-		free_data(buf);
-		return -ENOMEM;
+	if (!buf->data) {
+		buf->size = size;
+		buf->dir = dir;
+		buf->data = alloc_data(size);
+		if (!buf->data)
+			return -ENOMEM;
 	}
+	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
+	if (ib_dma_mapping_error(dev, buf->dma))
+		return -ENOMEM;
+	buf->mapped = true;
 	return 0;
 }
 
+/* The device does not use it any more; the memory is kept for the next connection. */
+void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
+{
+	if (buf->mapped)
+		ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
+	buf->mapped = false;
+}
+
+/* Twin of krping_buf_alloc(). @conn matters to a mapped buffer only. */
 void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
 {
-	if (!buf->data)
-		return;
-	ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
-	free_data(buf);
+	krping_buf_unmap(conn, buf);
+	if (buf->data)
+		free_data(buf);
 }
 
 struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len)
@@ -73,47 +91,25 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
 }
 
 /**
- * krping_bufs_alloc - message buffers of the same kind
- * @conn:	whose device uses them
+ * krping_bufs_alloc_recv - buffers for all receives of a connection, posted
+ * @conn:	with a queue pair
+ * @bufs:	@nr of them, as krping_buf_alloc() wants them
  * @nr:		of them
  * @size:	bytes of each
- * @dir:	as seen from the device
  * @done:	their completion
  *
- * Return: the array, or NULL with nothing left allocated.
+ * Return: 0 or a negative errno: the caller drains @conn and then frees or unmaps them.
  */
-struct krping_buf *krping_bufs_alloc(struct krping_conn *conn, u32 nr, u32 size,
-				     enum dma_data_direction dir,
-				     void (*done)(struct ib_cq *cq, struct ib_wc *wc))
-{
-	struct krping_buf *bufs = kvcalloc(nr, sizeof(*bufs), GFP_KERNEL);
-	u32 i;
-
-	for (i = 0; bufs && i < nr; i++) {
-		bufs[i].cqe.done = done;
-		if (krping_buf_alloc(conn, &bufs[i], size, dir)) {
-			krping_bufs_free(conn, bufs, i);
-			return NULL;
-		}
-	}
-	return bufs;
-}
-
-/* Twin of krping_bufs_alloc(). @bufs may be NULL. */
-void krping_bufs_free(struct krping_conn *conn, struct krping_buf *bufs, u32 nr)
-{
-	u32 i;
-
-	for (i = 0; bufs && i < nr; i++)
-		krping_buf_free(conn, &bufs[i]);
-	kvfree(bufs);
-}
-
-int krping_bufs_post_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr)
+int krping_bufs_alloc_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr, u32 size,
+			   void (*done)(struct ib_cq *cq, struct ib_wc *wc))
 {
 	int ret = 0;
 	u32 i;
 
+	for (i = 0; !ret && i < nr; i++) {
+		bufs[i].cqe.done = done;
+		ret = krping_buf_alloc(conn, &bufs[i], size, DMA_FROM_DEVICE);
+	}
 	for (i = 0; !ret && i < nr; i++)
 		ret = krping_buf_post_recv(conn, &bufs[i]);
 	return ret;

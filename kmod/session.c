@@ -243,15 +243,12 @@ int krping_session_start(const struct krping_options *opt)
 	if (ret)
 		goto unlist;
 	ret = krping_session_connect(s, CONNECT_TIMEOUT);
-	if (ret)
-		goto unlist;
-	ret = session_add_disk(s);
-	if (ret)
-		goto disconnect;
-	return 0;
+	if (!ret)
+		ret = session_add_disk(s);
+	if (!ret)
+		return 0;
 
-disconnect:
-	krping_session_disconnect(s);
+	krping_session_close(s);
 unlist:
 	session_unlist(s);
 	krping_stack_close(s);	/* the listing looks into it */
@@ -311,7 +308,7 @@ int krping_session_stop(const char *name, bool force)
 	spin_unlock_bh(&s->lock);
 	krping_heartbeat_stop(s);
 	cancel_delayed_work_sync(&s->recovery);
-	krping_session_disconnect(s);
+	krping_session_close(s);
 	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
 	session_unlist(s);
 	krping_info(s->subject, "%s stopped", session_disk(s)->disk_name);

@@ -830,17 +830,20 @@ static int alloc_rx(struct krping_tqueue *q)
 {
 	u32 nr = nr_receives(q);
 
-	q->rx = krping_bufs_alloc(&q->conn, nr, KRPING_TARGET_MAX_MESSAGE, DMA_FROM_DEVICE,
-				  recv_done);
+	q->rx = kvcalloc(nr, sizeof(*q->rx), GFP_KERNEL);
 	if (!q->rx)
 		return -ENOMEM;
 	q->nr_rx = nr;
-	return krping_bufs_post_recv(&q->conn, q->rx, nr);
+	return krping_bufs_alloc_recv(&q->conn, q->rx, nr, KRPING_TARGET_MAX_MESSAGE, recv_done);
 }
 
 static void free_rx(struct krping_tqueue *q)
 {
-	krping_bufs_free(&q->conn, q->rx, q->nr_rx);
+	u32 i;
+
+	for (i = 0; i < q->nr_rx; i++)
+		krping_buf_free(&q->conn, &q->rx[i]);
+	kvfree(q->rx);
 	q->rx = NULL;
 	q->nr_rx = 0;
 }

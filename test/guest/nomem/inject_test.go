@@ -61,12 +61,12 @@ func stop(t *testing.T) {
 // module is the module's, too, and one that a driver makes for the core.
 const depth = "12"
 
-// failOurs has so many percent of the allocations fail that are made for the module, whatever
-// thread or interrupt makes them.
-func failOurs(t *testing.T, percent int) {
+// failOurs has so many percent of the allocations fail, of the kinds that the injectors are for, that
+// are made for the module, whatever thread or interrupt makes them.
+func failOurs(t *testing.T, percent int, injectors ...string) {
 	t.Helper()
 	from, to := module(t)
-	for injector := range injectors {
+	for _, injector := range injectors {
 		set(t, injector, "stacktrace-depth", depth)
 		set(t, injector, "require-start", fmt.Sprintf("%#x", from))
 		set(t, injector, "require-end", fmt.Sprintf("%#x", to))

@@ -190,17 +190,17 @@ func TestLoad(t *testing.T) {
 			}
 			for _, percent := range []int{1, 5, 20, 60} {
 				progress("before")
-				failOurs(t, percent)
+				failOurs(t, percent, "failslab", "fail_page_alloc")
 				time.Sleep(guest.Slow(time.Second) + time.Duration(rnd.Int64N(int64(time.Second))))
 				stop(t)
 				progress(fmt.Sprintf("after %d%% failed", percent))
 
-				failOurs(t, percent) // while it connects again
+				failOurs(t, percent, "failslab", "fail_page_alloc") // while it connects again
 				kill()
 				time.Sleep(time.Second)
 				stop(t)
 				kill = target.start(t, store)
-				failOurs(t, percent)
+				failOurs(t, percent, "failslab", "fail_page_alloc")
 				time.Sleep(guest.Slow(time.Second))
 				stop(t)
 				progress(fmt.Sprintf("after a loss of the target with %d%% failing", percent))
@@ -209,7 +209,7 @@ func TestLoad(t *testing.T) {
 			if _, err := run.Stop(); err != nil {
 				t.Error(err)
 			}
-			failOurs(t, 20)
+			failOurs(t, 20, "failslab", "fail_page_alloc")
 			insist(t, "stop,block=vol0,force")
 			stop(t)
 			kill()
@@ -221,6 +221,32 @@ func TestLoad(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A lost session that is made again has no need of large blocks of memory: a host that has run long may
+// have none, least of all when it wants to write some of its memory to this disk.
+func TestReconnectFragmented(t *testing.T) {
+	setUp(t)
+	store := guest.StorePath(t)
+	bridge := guest.StartBridge(t, port, store, "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, port, ",queues=2,depth=16"))
+	set(t, "fail_page_alloc", "min-order", "2")
+	failOurs(t, 100, "fail_page_alloc")
+	bridge.Kill()
+	guest.SessionBecomes(t, "reconnecting")
+	guest.StartBridge(t, port, store, "16MiB")
+	guest.SessionBecomes(t, "live")
+	guest.WriteAndSync(t, dev)
+	_ = dev.Close()
+	err := guest.Command("stop,block=vol0", guest.Limit)
+	if err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	// That the blocks were refused is seen from what is attached for the first time.
+	err = guest.Command(attach(t, ""), guest.Limit)
+	if !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("attach without large blocks of memory: %v, want ENOMEM", err)
 	}
 }
 
