@@ -422,14 +422,17 @@ destroy_id:
 	return ret;
 }
 
-/* Return: 0 when the peer has accepted; on an error the caller closes @conn. */
+/*
+ * Over siw rdma_connect() waits for TCP; a signal that ends that must not have the system call begin
+ * again. Return: 0 when the peer has accepted; on an error the caller closes @conn.
+ */
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout)
 {
 	int ret = rdma_connect(conn->id, param);
 
 	if (ret)
-		return ret;
+		return ret == -ERESTARTSYS ? -EINTR : ret;
 	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
