@@ -181,6 +181,7 @@ struct krping_grant {
 	u16 depth;
 	bool read_only;
 	bool writeback;
+	bool is_volatile;
 };
 
 /**

@@ -193,6 +193,7 @@ static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 		.depth = be16_to_cpu(w.depth),
 		.read_only = w.flags & KRPING_VOL_READ_ONLY,
 		.writeback = w.flags & KRPING_VOL_WRITEBACK,
+		.is_volatile = w.flags & KRPING_VOL_VOLATILE,
 	};
 	if (be32_to_cpu(w.magic) != KRPING_MAGIC)
 		return bad_welcome(q, "magic", be32_to_cpu(w.magic));
@@ -236,6 +237,26 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	return 0;
 }
 
+static int restarted(struct krping_session *s, u64 epoch)
+{
+	const char *lost = NULL;
+
+	if (s->grant.is_volatile)
+		lost = "its volume, which was in memory";
+	else if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq))
+		lost = "writes that were not flushed";
+	if (lost && !s->stack) {
+		krping_err(s->subject, "the target restarted and has lost %s", lost);
+		return -ESTALE;
+	}
+	if (lost) {
+		krping_stack_forgotten(s, lost);
+		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
+	}
+	s->grant.epoch = epoch;
+	return 0;
+}
+
 /* The first queue that ever connects sets the grant; later ones must fit it. */
 static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
 {
@@ -248,7 +269,8 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	if (grant->block_size != s->grant.block_size || grant->max_data != s->grant.max_data ||
 	    grant->max_inline != s->grant.max_inline ||
 	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
-	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only) {
+	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only ||
+	    grant->is_volatile != s->grant.is_volatile) {
 		krping_err_ratelimited(s->subject, "the target's limits are not what they were");
 		return -EPROTO;
 	}
@@ -262,17 +284,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		return 0;
 	if (q->index)
 		return -EAGAIN;		/* it restarted between two queues */
-	if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq)) {
-		if (!s->stack) {
-			krping_err(s->subject,
-				   "the target restarted and has lost writes that were not flushed");
-			return -ESTALE;
-		}
-		krping_stack_forgotten(s);
-		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
-	}
-	s->grant.epoch = grant->epoch;
-	return 0;
+	return restarted(s, grant->epoch);
 }
 
 /* Nothing is under way on the queue any more, and nothing is posted to it. */

@@ -322,10 +322,9 @@ void krping_stack_live(struct krping_session *s)
 }
 
 /* The target has restarted and lost some of what it answered: nobody knows what. */
-void krping_stack_forgotten(struct krping_session *s)
+void krping_stack_forgotten(struct krping_session *s, const char *lost)
 {
-	krping_warn(s->subject,
-		    "the target restarted and has lost writes that were not flushed: all is dirty");
+	krping_warn(s->subject, "the target restarted and has lost %s: all is dirty", lost);
 	krping_dirty_set_all(&s->stack->dirty);
 }
 

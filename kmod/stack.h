@@ -134,7 +134,7 @@ void krping_stack_free(struct krping_session *s);
 int krping_stack_add(struct krping_session *s);
 void krping_stack_del(struct krping_session *s);
 void krping_stack_live(struct krping_session *s);
-void krping_stack_forgotten(struct krping_session *s);
+void krping_stack_forgotten(struct krping_session *s, const char *lost);
 void krping_stack_show(struct krping_session *s, struct seq_file *seq);
 
 /* stack.c: called by the modes */

@@ -309,7 +309,8 @@ static int reply(struct krping_tqueue *q)
 		.magic = cpu_to_be32(KRPING_MAGIC),
 		.version = KRPING_VERSION,
 		.flags = (v->opt.read_only ? KRPING_VOL_READ_ONLY : 0) |
-			 (v->opt.writeback ? KRPING_VOL_WRITEBACK : 0),
+			 (v->opt.writeback ? KRPING_VOL_WRITEBACK : 0) |
+			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
 		.depth = cpu_to_be16(q->depth),
 		.capacity = cpu_to_be64(krping_volume_size(v)),
 		.epoch = cpu_to_be64(v->epoch),

@@ -68,7 +68,7 @@ Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 	f.StringVar(&o.listen, "listen", "", "`address` of an RDMA device, and port (default port 9999)")
 	f.StringVar(&o.ping, "ping", "", "`address` and port (default port 9999) to answer ping/pong clients on")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
-	f.StringVar(&o.store, "store", "", "where the volume rests: file:`PATH` (a file or a block device) or mem: (empty again after a restart, which clients are not told)")
+	f.StringVar(&o.store, "store", "", "where the volume rests: file:`PATH` (a file or a block device) or mem: (empty after a restart: clients then fail)")
 	f.StringVar(&o.size, "size", "", "`size` of the volume; a file or block device that exists has its own")
 	f.StringVar(&o.name, "name", "vol0", "`name` of the volume")
 	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")

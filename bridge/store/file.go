@@ -79,6 +79,8 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	return s, nil
 }
 
+func (f *file) Volatile() bool { return false }
+
 func (f *file) Size() int64 { return f.size.Load() }
 
 // Refresh does not wait for a range that is being zeroed, as a seek to the end would.

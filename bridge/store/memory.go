@@ -38,5 +38,6 @@ func (m *memory) Zero(off, n int64) error {
 
 func (m *memory) Refresh() error { return nil }
 func (m *memory) Flush() error   { return nil }
+func (m *memory) Volatile() bool { return true }
 func (m *memory) Size() int64    { return int64(len(m.data)) }
 func (m *memory) Close() error   { return unix.Munmap(m.data) }

@@ -21,6 +21,8 @@ type Store interface {
 	Zero(off, n int64) error
 	// Flush makes every write that has returned stable.
 	Flush() error
+	// Volatile stores are empty when they are opened.
+	Volatile() bool
 	Size() int64
 	// Refresh looks whether the store has grown, for Size.
 	Refresh() error

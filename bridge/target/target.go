@@ -169,6 +169,9 @@ func (t *Target) session(hello wire.Hello, volume *Volume) *Session {
 	if volume.Writeback {
 		s.Welcome.Flags |= wire.VolumeWriteback
 	}
+	if volume.Store.Volatile() {
+		s.Welcome.Flags |= wire.VolumeVolatile
+	}
 	return s
 }
 

@@ -637,6 +637,25 @@ func TestSilentClient(t *testing.T) {
 	}
 }
 
+func TestWelcomeTellsOfTheVolume(t *testing.T) {
+	file, err := store.Open("file:"+filepath.Join(t.TempDir(), "a.img"), 4096, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	f := newFixture(t)
+	for want, volume := range map[uint8]Volume{
+		wire.VolumeVolatile:  {BlockSize: 512, Store: f.store},
+		0:                    {BlockSize: 512, Store: file},
+		wire.VolumeReadOnly:  {BlockSize: 512, Store: file, ReadOnly: true},
+		wire.VolumeWriteback: {BlockSize: 512, Store: file, Writeback: true},
+	} {
+		if got := f.target.session(hello(1, 0), &volume).Welcome.Flags; got != want {
+			t.Errorf("flags %#x, want %#x", got, want)
+		}
+	}
+}
+
 func TestEpochIsNew(t *testing.T) {
 	a, b := newFixture(t), newFixture(t)
 	if a.target.epoch == b.target.epoch {

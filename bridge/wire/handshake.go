@@ -46,6 +46,7 @@ type Hello struct {
 const (
 	VolumeReadOnly  = 0x01
 	VolumeWriteback = 0x02
+	VolumeVolatile  = 0x04
 )
 
 // Welcome is what a target grants: the private data of its accept. Sizes are bytes.

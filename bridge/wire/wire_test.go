@@ -39,7 +39,7 @@ func emitted(t *testing.T) map[string][]byte {
 func TestBytesAreThoseOfC(t *testing.T) {
 	c := emitted(t)
 	hello := Hello{QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
-	welcome := Welcome{Flags: VolumeWriteback, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
+	welcome := Welcome{Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
 	reject := &Reject{Reason: RejectQueues, Value: 64}
 	data := bytes.Repeat([]byte{1}, 512)
 	write := Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, data}

@@ -147,8 +147,10 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
 /* krping_welcome.flags */
 #define KRPING_VOL_READ_ONLY	0x01	/* writes get KRPING_ST_READ_ONLY */
 #define KRPING_VOL_WRITEBACK	0x02	/* a write is stable only after FLUSH or with FUA */
+#define KRPING_VOL_VOLATILE	0x04	/* empty when the target starts */
 
-#define KRPING_VOL_FLAGS	(KRPING_VOL_READ_ONLY | KRPING_VOL_WRITEBACK)
+#define KRPING_VOL_FLAGS	(KRPING_VOL_READ_ONLY | KRPING_VOL_WRITEBACK | \
+				 KRPING_VOL_VOLATILE)
 
 /**
  * struct krping_welcome - what the target grants; private data of the reply

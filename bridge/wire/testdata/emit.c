@@ -23,7 +23,7 @@ int main(void)
 		.queue_count = htobe16(2), .depth = htobe16(0x0304), .volume = "vol0.a_b-c",
 	};
 	struct krping_welcome welcome = {
-		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_VOL_WRITEBACK,
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_VOL_FLAGS,
 		.depth = htobe16(128), .capacity = htobe64(0x0102030405060800), .epoch = htobe64(0x1112131415161718),
 		.block_size = htobe32(512), .max_data = htobe32(1 << 20), .max_inline = htobe32(4096), .max_message = htobe32(16384),
 	};

@@ -89,6 +89,24 @@ func TestMirrorWritebackPeerKilled(t *testing.T) {
 	guest.WantSame(t, dev, store)
 }
 
+// So has one whose volume was in memory, flushed or not.
+func TestMirrorMemoryPeerRestarted(t *testing.T) {
+	guest.Serve(t, "vol0", 9855, "backing=ram:16M")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9855, ",mode=mirror,backing=ram:16M"))
+	insync(t)
+	guest.WriteAndSync(t, dev)
+	guest.StopServing(t, "vol0")
+	before := number(t, "write_bytes")
+	guest.Serve(t, "vol0", 9855, "backing=ram:16M")
+	guest.SessionBecomes(t, "live")
+	insync(t)
+	if copied := number(t, "write_bytes") - before; copied != size {
+		t.Errorf("%d bytes were copied, want %d", copied, size)
+	}
+	_ = dev.Close()
+	stop(t, "")
+}
+
 func TestMirrorFileSystem(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9853, store, "16MiB")

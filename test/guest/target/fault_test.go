@@ -71,6 +71,19 @@ func TestWritebackStopped(t *testing.T) {
 	wants(t, guest.Session(t, "vol0"), "state", "failed")
 }
 
+// What was in memory is gone with the volume, flushed or not: its client gets EIO, not zeros.
+func TestMemoryStopped(t *testing.T) {
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
+	dev := guest.OpenDirect(t, guest.Attach(t, port, ""))
+	guest.WriteAndSync(t, dev)
+	guest.StopServing(t, "vol0")
+	guest.Serve(t, "vol0", port, "backing=ram:8M")
+	if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("read after the memory was lost: %v, want EIO", err)
+	}
+	wants(t, guest.Session(t, "vol0"), "state", "failed")
+}
+
 // The RDMA device goes away under load and comes back: so do the volume and its client.
 func TestDeviceRemovedUnderLoad(t *testing.T) {
 	disk := loop(t, "32M")
