@@ -4,7 +4,8 @@
  * target and ends when both have it. What a lost target lacks is dirty, and is copied when
  * it is back: a window of chunks at a time, which no write enters meanwhile.
  *
- * Writes of the same sectors go one after the other, so that both sides end up with the same.
+ * Writes of the same sectors go one after the other, in the order in which they came, so that
+ * both sides end up with the same and none waits for ever.
  */
 #include <linux/slab.h>
 
@@ -31,7 +32,7 @@ void krping_mirror_exit(void)
 
 /**
  * struct krping_mirror - a stack's private part
- * @stack:	its stack; @stack->flight has every io that changes data
+ * @stack:	its stack; @stack->flight has every io that changes data, as they came
  * @remotes:	bio set of the clones for the hidden disk
  * @copies:	bio set of what it copies: that must not wait for bios which wait for the window
  * @sector:	first of the window that is being copied; under @stack->lock
@@ -87,16 +88,16 @@ static void may_differ(struct krping_io *io)
 
 /* ---- the way of an io ---- */
 
-/* Called with st->lock held. */
-static bool has_to_wait(struct krping_stack *st, sector_t sector, sector_t end)
+/* Called with st->lock held: for the window, and for those before it, whether they wait or not. */
+static bool has_to_wait(struct krping_stack *st, struct krping_io *io)
 {
 	struct krping_mirror *m = st->private;
-	struct krping_io *other;
+	struct krping_io *other = io;
 
-	if (sector < m->end && m->sector < end)
+	if (io->sector < m->end && m->sector < io->end)
 		return true;
-	list_for_each_entry(other, &st->flight, entry)
-		if (krping_io_overlaps(other, sector, end))
+	list_for_each_entry_continue_reverse(other, &st->flight, entry)
+		if (krping_io_overlaps(other, io->sector, io->end))
 			return true;
 	return false;
 }
@@ -104,14 +105,24 @@ static bool has_to_wait(struct krping_stack *st, sector_t sector, sector_t end)
 static bool try_enter(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
-	bool enter;
+	bool entered;
 
 	spin_lock_irq(&st->lock);
-	enter = !has_to_wait(st, io->sector, io->end);
-	if (enter)
-		list_add_tail(&io->entry, &st->flight);
+	entered = !has_to_wait(st, io);
+	io->entered = entered;
 	spin_unlock_irq(&st->lock);
-	return enter;
+	return entered;
+}
+
+static void enter(struct krping_io *io)
+{
+	struct krping_stack *st = io->stack;
+	struct krping_mirror *m = st->private;
+
+	spin_lock_irq(&st->lock);
+	list_add_tail(&io->entry, &st->flight);
+	spin_unlock_irq(&st->lock);
+	wait_event(m->wait, try_enter(io));
 }
 
 static void leave(struct krping_io *io)
@@ -175,14 +186,13 @@ static void submit_remote(struct krping_io *io)
 static void mirror_submit(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
-	struct krping_mirror *m = st->private;
 
 	atomic_set(&io->pending, 1);
 	if (bio_op(io->orig) == REQ_OP_READ) {
 		krping_backing_submit(&st->backing, &io->local);
 		return;
 	}
-	wait_event(m->wait, try_enter(io));
+	enter(io);
 	if (krping_stack_is_live(st)) {
 		atomic_inc(&io->pending);
 		submit_remote(io);
@@ -209,7 +219,7 @@ static bool is_entered(struct krping_stack *st, sector_t sector, sector_t end)
 
 	spin_lock_irq(&st->lock);
 	list_for_each_entry(io, &st->flight, entry)
-		entered |= krping_io_overlaps(io, sector, end);
+		entered |= io->entered && krping_io_overlaps(io, sector, end);
 	spin_unlock_irq(&st->lock);
 	return entered;
 }

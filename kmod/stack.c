@@ -62,6 +62,7 @@ static void head_submit(struct bio *bio)
 	io->sector = bio_sectors(bio) ? bio->bi_iter.bi_sector : 0;
 	io->end = io->sector + bio_sectors(bio);
 	io->raced = false;
+	io->entered = false;
 	io->status = BLK_STS_OK;
 	io->copy = NULL;
 	local->bi_end_io = local_done;

@@ -39,6 +39,7 @@ struct krping_stack;
  * @sector:	first sector that it touches
  * @end:	the one behind the last; both are 0 for a flush without data
  * @raced:	something else touched these sectors meanwhile; under @stack->lock
+ * @entered:	mirror: it waits no longer for others; under @stack->lock
  * @pending:	mirror: ends to come, local and remote
  * @status:	of the local end
  * @copy:	tap: for the target, or NULL
@@ -56,6 +57,7 @@ struct krping_io {
 	sector_t sector;
 	sector_t end;
 	bool raced;
+	bool entered;
 	atomic_t pending;
 	blk_status_t status;
 	struct krping_copy *copy;

@@ -6,12 +6,14 @@ package modes
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // insync waits until both sides hold the same.
@@ -105,6 +107,49 @@ func TestMirrorMemoryPeerRestarted(t *testing.T) {
 	}
 	_ = dev.Close()
 	stop(t, "")
+}
+
+// A write that touches many others under way has its turn, though there are always some.
+func TestMirrorWideWrite(t *testing.T) {
+	guest.Serve(t, "vol0", 9856, "backing=ram:16M")
+	path := guest.Attach(t, 9856, ",mode=mirror,backing=ram:16M")
+	insync(t)
+	const small, wide = 512, 64 << 10
+	done := make(chan struct{})
+	end := sync.OnceFunc(func() { close(done) })
+	time.AfterFunc(guest.Slow(20*time.Second), end)
+	var writers sync.WaitGroup
+	for i := range wide / small {
+		dev, buf := guest.OpenDirect(t, path), guest.Aligned(t, small)
+		writers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if _, err := dev.WriteAt(buf, int64(i*small)); err != nil {
+					t.Errorf("write of %d bytes: %v", small, err)
+					return
+				}
+			}
+		})
+	}
+	dev, buf := guest.OpenDirect(t, path), guest.Aligned(t, wide)
+	longest := time.Duration(0)
+	for range 20 {
+		start := time.Now()
+		if _, err := dev.WriteAt(buf, 0); err != nil {
+			t.Errorf("write of %d bytes: %v", wide, err)
+		}
+		longest = max(longest, time.Since(start))
+	}
+	end()
+	writers.Wait()
+	t.Logf("longest wide write %v", longest)
+	if longest > guest.Slow(2*time.Second) {
+		late.Errorf(t, "a wide write took %v", longest)
+	}
 }
 
 func TestMirrorFileSystem(t *testing.T) {
