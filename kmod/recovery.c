@@ -313,6 +313,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.vector = q->index,
 		.poll = IB_POLL_SOFTIRQ,
 	};
+	struct sockaddr_storage peer;
 	struct krping_grant grant;
 	int ret;
 
@@ -321,7 +322,9 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;
-	ret = krping_conn_open(&q->conn, s->net, &s->peer, -1, timeout);
+	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* an interface may have another index now */
+	if (!ret)
+		ret = krping_conn_open(&q->conn, s->net, &peer, -1, timeout);
 	if (ret)
 		return ret;
 	ret = krping_conn_alloc(&q->conn, &attr);

@@ -466,9 +466,14 @@ static bool set_state(struct krping_volume *v, enum krping_volume_state state)
 
 static int listen(struct krping_volume *v, const char *subject)
 {
+	struct sockaddr_storage addr;
 	struct rdma_cm_id *id;
+	int ret;
 
-	id = krping_listen(subject, volume_event, v, v->net, &v->addr);
+	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* an interface may have another index now */
+	if (ret)
+		return ret;
+	id = krping_listen(subject, volume_event, v, v->net, &addr);
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	v->listener = id;

@@ -7,7 +7,6 @@ package options
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"testing"
 
@@ -62,25 +61,6 @@ func TestRpingRefusesSizes(t *testing.T) {
 
 func TestLinkLocal(t *testing.T) {
 	for _, size := range append(rpingSizes, 16, 1<<20) {
-		pair(t, fmt.Sprintf("addr6=%s%%eth0,port=9984,count=20,validate,size=%d", linkLocal(t), size))
+		pair(t, fmt.Sprintf("addr6=%s%%eth0,port=9984,count=20,validate,size=%d", guest.LinkLocal(t), size))
 	}
-}
-
-func linkLocal(t *testing.T) string {
-	t.Helper()
-	eth0, err := net.InterfaceByName("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addrs, err := eth0.Addrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, addr := range addrs {
-		if ip := addr.(*net.IPNet).IP; ip.IsLinkLocalUnicast() && ip.To4() == nil {
-			return ip.String()
-		}
-	}
-	t.Fatalf("eth0 has no link-local address: %v", addrs)
-	return ""
 }

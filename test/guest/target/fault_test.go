@@ -6,6 +6,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -102,6 +103,31 @@ func TestDeviceRemovedUnderLoad(t *testing.T) {
 	guest.SessionBecomes(t, "live")
 	load.Succeeds()
 	guest.WantSame(t, dev, disk)
+}
+
+// A link-local address means something with an interface only, which has another index when it is back.
+func TestNICRemovedLinkLocal(t *testing.T) {
+	at := fmt.Sprintf("addr6=%s%%eth0,port=%d,block=vol0", guest.LinkLocal(t), port)
+	if err := guest.Command("server,"+at+",backing="+loop(t, "16M"), guest.Limit); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { guest.StopServing(t, "vol0") })
+	if err := guest.Command("client,"+at, guest.Limit); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+			t.Error(err)
+		}
+	})
+	dev := guest.OpenDirect(t, "/dev/"+guest.Session(t, "vol0")["dev"])
+	guest.WriteAndSync(t, dev)
+	plugIn := guest.RemoveNIC(t)
+	guest.SessionBecomes(t, "reconnecting")
+	plugIn()
+	guest.Eventually(t, 10*time.Second, "the volume is served again", func() bool { return guest.Volume(t, "vol0")["state"] == "live" })
+	guest.SessionBecomes(t, "live")
+	guest.WriteAndSync(t, dev)
 }
 
 // A volume whose RDMA device is gone can be stopped.

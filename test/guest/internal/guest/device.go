@@ -5,6 +5,7 @@
 package guest
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,6 +73,26 @@ func RemoveNIC(t testing.TB) (add func()) {
 		}
 		AddDevice(t)
 	}
+}
+
+// LinkLocal returns the IPv6 address of eth0 that needs its name.
+func LinkLocal(t testing.TB) string {
+	t.Helper()
+	eth0, err := net.InterfaceByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := eth0.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		if ip := addr.(*net.IPNet).IP; ip.IsLinkLocalUnicast() && ip.To4() == nil {
+			return ip.String()
+		}
+	}
+	t.Fatalf("eth0 has no link-local address: %v", addrs)
+	return ""
 }
 
 // NoResources waits until no RDMA resource is left but, on RoCE, the queue pair of the connection
