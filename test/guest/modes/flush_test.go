@@ -26,7 +26,7 @@ func TestFlushFails(t *testing.T) {
 					backing, options = "ram:16M", "backing="+disk+",writeback"
 				}
 				guest.Serve(t, "vol0", 9839, options)
-				dev := guest.OpenDirect(t, guest.Attach(t, 9839, ",mode="+mode+",backing="+backing))
+				dev := guest.OpenDirect(t, guest.Attach(t, 9839, ",mode="+mode+",backing="+backing+patient))
 				if mode == "mirror" {
 					insync(t)
 				}

@@ -21,6 +21,9 @@ import (
 
 const size = 16 << 20 // of volumes and backings
 
+// patient is for tests in which nothing may be lost: a machine that is slow enough gives no sign of life.
+const patient = ",heartbeat=0"
+
 // ramDisk loads brd and returns a disk of it, as large as the volume and full of zeros.
 func ramDisk(t *testing.T) string {
 	t.Helper()

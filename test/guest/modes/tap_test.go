@@ -47,7 +47,7 @@ func TestTapCopies(t *testing.T) {
 			}
 			store := guest.StorePath(t)
 			guest.StartBridge(t, 9830, store, "16MiB")
-			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing)
+			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing+patient)
 			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=8m").wait(t)
 			// All of it fits the queue: nothing can be dropped, however slow the peer.
 			forwarded(t)
@@ -105,7 +105,7 @@ func TestTapFilters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := guest.StorePath(t)
 			guest.StartBridge(t, 9831, store, "16MiB")
-			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:16M"+tc.options)
+			dev := guest.Attach(t, 9831, ",mode=tap,backing=ram:16M"+tc.options+patient)
 			tc.write(t, dev)
 			forwarded(t)
 			check(t, map[string]int64{"dropped": 0, "forwarded_bytes": half})
@@ -139,7 +139,7 @@ func TestTapFilters(t *testing.T) {
 func TestTapOddData(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9832, store, "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"+patient))
 	want := guest.WriteOddData(t, dev, 4<<20, func() { forwarded(t) })
 	forwarded(t)
 	check(t, map[string]int64{"dropped": 0, "mismatches": 0, "unchecked": 0})
@@ -191,8 +191,8 @@ func TestTapSilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.WriteFile(event, []byte("0"), 0)
-	// Without a heartbeat: the peer is not lost, and the queue fills.
-	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write,heartbeat=0")
+	// The peer is not lost, and the queue fills.
+	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write"+patient)
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	for range 3 {
 		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
@@ -206,6 +206,7 @@ func TestTapSilentPeer(t *testing.T) {
 		t.Errorf("the trace has no drop (%v)", err)
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
+	guest.SessionBecomes(t, "live") // after 30 s without an answer it is lost all the same
 	forwarded(t)
 	overwritten(t, dev, store)
 }
@@ -214,7 +215,7 @@ func TestTapSilentPeer(t *testing.T) {
 func TestTapFindsOtherData(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9835, store, "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"))
+	dev := guest.OpenDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"+patient))
 	data, got := guest.Aligned(t, 65536), guest.Aligned(t, 65536)
 	for i := range data {
 		data[i] = byte(i * 7)
