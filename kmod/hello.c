@@ -74,7 +74,7 @@ static const char *reason_text(u32 reason)
 	case KRPING_REJ_TOS:
 		return "the server demands tos";
 	case KRPING_REJ_BUSY:
-		return "the server is busy with another client:";
+		return "the server has as many connections as it takes:";
 	case KRPING_REJ_NOT_ALLOWED:
 		return "the server does not allow this host's address:";
 	default:

@@ -18,7 +18,10 @@ import (
 	"krping/bridge/wire"
 )
 
-const pingTimeout = 10 * time.Second // the module's default
+const (
+	pingTimeout = 10 * time.Second // the module's default
+	maxPings    = 256              // connections at a time
+)
 
 // servePings answers ping/pong clients until ctx ends.
 func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List) error {
@@ -39,7 +42,22 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	defer cancel()
 	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}
 	refusals := limited(log)
-	return accept(ctx, l, func(r *verbs.Request) { answer(ctx, log, refusals, server, r) }, func() error { cancel(); return nil })
+	places := make(chan struct{}, maxPings)
+	serve := func(r *verbs.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			answer(ctx, log, refusals, server, r)
+		default:
+			refuse(refusals, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
+		}
+	}
+	return accept(ctx, l, serve, func() error { cancel(); return nil })
+}
+
+func refuse(refusals zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
+	refusals.Warn().Str("peer", request.Peer()).Msg(reject.Error())
+	request.Reject(reject.Append(nil))
 }
 
 // answer serves one ping/pong client to its end.
@@ -48,8 +66,7 @@ func answer(ctx context.Context, log, refusals zerolog.Logger, server pingpong.S
 	hello, err := server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
 	if errors.As(err, &reject) {
-		refusals.Warn().Str("peer", request.Peer()).Msg(reject.Error())
-		request.Reject(reject.Append(nil))
+		refuse(refusals, request, reject)
 		return
 	}
 	conn, err := request.Accept(nil, verbs.Config{

@@ -644,13 +644,13 @@ func TestWelcomeTellsOfTheVolume(t *testing.T) {
 	}
 	defer file.Close()
 	f := newFixture(t)
-	for want, volume := range map[uint8]Volume{
+	for want, volume := range map[uint8]*Volume{
 		wire.VolumeVolatile:  {BlockSize: 512, Store: f.store},
 		0:                    {BlockSize: 512, Store: file},
 		wire.VolumeReadOnly:  {BlockSize: 512, Store: file, ReadOnly: true},
 		wire.VolumeWriteback: {BlockSize: 512, Store: file, Writeback: true},
 	} {
-		if got := f.target.session(hello(1, 0), &volume).Welcome.Flags; got != want {
+		if got := f.target.session(hello(1, 0), volume).Welcome.Flags; got != want {
 			t.Errorf("flags %#x, want %#x", got, want)
 		}
 	}

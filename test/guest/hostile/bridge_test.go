@@ -109,6 +109,48 @@ func TestBadHellosToTheBridge(t *testing.T) {
 	answers(t, addr)
 }
 
+// One more than the bridge takes has to wait until another has ended.
+func TestTooManyClientsOfTheBridge(t *testing.T) {
+	leavesNothing(t)
+	addr := address(t)
+	startBridge(t, addr)
+	const most = 256
+	private := kinds[",rlat"].Append(nil)
+	peers := make(chan *peer, most)
+	t.Run("clients", func(t *testing.T) {
+		var dials errgroup.Group
+		dials.SetLimit(8) // the listeners' backlogs are short
+		for range most {
+			dials.Go(func() error {
+				p, err := dial(t, addr, private)
+				if err == nil {
+					take(p, testSteps) // else it would soon be late
+					peers <- p
+				}
+				return err
+			})
+		}
+		if err := dials.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, addr, private, wire.RejectBusy, most)
+		p := <-peers
+		p.hangUp()
+		guest.Eventually(t, bridgeTimeout, "the place is given to another", func() bool {
+			p, err := dial(t, addr, private)
+			if err == nil {
+				p.hangUp()
+			}
+			return err == nil
+		})
+		close(peers)
+		for p := range peers {
+			p.hangUp()
+		}
+	})
+	answers(t, addr)
+}
+
 func TestManySilentClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
