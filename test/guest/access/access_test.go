@@ -77,7 +77,7 @@ type served struct {
 	stop     func()
 }
 
-// A target serves vol0 on the port, of a memory of 8 MiB, with a key unless it is "", and to the
+// A target serves vol0 on the port, of 8 MiB that keep their data, with a key unless it is "", and to the
 // addresses unless they are "".
 type target struct {
 	name  string
@@ -88,7 +88,7 @@ var targets = []target{{"module", serveModule}, {"bridge", serveBridge}}
 
 func serveModule(t *testing.T, port int, key, allow string) served {
 	t.Helper()
-	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(port), "--block", "vol0", "--backing", "ram:8M"}
+	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(port), "--block", "vol0", "--backing", guest.RAMDisk(t, 8<<20)}
 	if key != "" {
 		args = append(args, "--key-file", keyFile(t, key))
 	}

@@ -9,7 +9,6 @@ package modes
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,18 +23,12 @@ const size = 16 << 20 // of volumes and backings
 // patient is for tests in which nothing may be lost: a machine that is slow enough gives no sign of life.
 const patient = ",heartbeat=0"
 
-// ramDisk loads brd and returns a disk of it, as large as the volume and full of zeros.
+// ramDisk returns a disk in memory, as large as the volume and full of zeros.
 func ramDisk(t *testing.T) string {
 	t.Helper()
-	if _, err := os.Stat("/dev/ram0"); err != nil {
-		guest.Run(t, "modprobe", "brd", "rd_nr=1", fmt.Sprintf("rd_size=%d", size>>10))
-		guest.Eventually(t, 5*time.Second, "there is a RAM disk", func() bool {
-			_, err := os.Stat("/dev/ram0")
-			return err == nil
-		})
-	}
-	guest.Run(t, "dd", "if=/dev/zero", "of=/dev/ram0", "bs=1M", fmt.Sprintf("count=%d", size>>20), "oflag=direct", "status=none")
-	return "/dev/ram0"
+	disk := guest.RAMDisk(t, size)
+	guest.Run(t, "dd", "if=/dev/zero", "of="+disk, "bs=1M", fmt.Sprintf("count=%d", size>>20), "oflag=direct", "status=none")
+	return disk
 }
 
 func number(t *testing.T, key string) int64 {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +49,19 @@ func WriteAndSync(t testing.TB, dev *os.File) {
 	if err := dev.Sync(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// RAMDisk returns a disk in memory of so many bytes, the same for all tests of a suite: what one has written
+// is there for the next.
+func RAMDisk(t testing.TB, size int64) string {
+	t.Helper()
+	const disk = "/dev/ram0"
+	Run(t, "modprobe", "brd", "rd_nr=1", fmt.Sprintf("rd_size=%d", size>>10))
+	Eventually(t, 5*time.Second, "there is a RAM disk", func() bool {
+		_, err := os.Stat(disk)
+		return err == nil
+	})
+	return disk
 }
 
 // NullDisk makes a disk of 16 MiB that remembers what is written to it, until the end of the
