@@ -423,8 +423,8 @@ destroy_id:
 }
 
 /*
- * Over siw rdma_connect() waits for TCP; a signal that ends that must not have the system call begin
- * again. Return: 0 when the peer has accepted; on an error the caller closes @conn.
+ * Over siw rdma_connect() waits for TCP; a signal that ends that must not have the system call
+ * begin again. Return: 0 when the peer has accepted; on an error the caller closes @conn.
  */
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout)

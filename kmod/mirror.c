@@ -152,7 +152,7 @@ static void put_io(struct krping_io *io)
 static void remote_failed(struct krping_io *io, blk_status_t status)
 {
 	if (status == BLK_STS_TRANSPORT) {
-		make_dirty(io);		/* a flush has no sectors: what it lost shows when it is back */
+		make_dirty(io);		/* what a flush lost is known when the target is back */
 		return;
 	}
 	may_differ(io);

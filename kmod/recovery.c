@@ -237,7 +237,8 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	return 0;
 }
 
-static int restarted(struct krping_session *s, u64 epoch)
+/* The target has restarted: what was answered before may be gone. */
+static int accept_epoch(struct krping_session *s, u64 epoch)
 {
 	const char *lost = NULL;
 
@@ -284,7 +285,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		return 0;
 	if (q->index)
 		return -EAGAIN;		/* it restarted between two queues */
-	return restarted(s, grant->epoch);
+	return accept_epoch(s, grant->epoch);
 }
 
 /* Nothing is under way on the queue any more, and nothing is posted to it. */
@@ -322,7 +323,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;
-	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* an interface may have another index now */
+	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* its interface may have a new index */
 	if (!ret)
 		ret = krping_conn_open(&q->conn, s->net, &peer, -1, timeout);
 	if (ret)

@@ -470,7 +470,7 @@ static int listen(struct krping_volume *v, const char *subject)
 	struct rdma_cm_id *id;
 	int ret;
 
-	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* an interface may have another index now */
+	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* its interface may have a new index */
 	if (ret)
 		return ret;
 	id = krping_listen(subject, volume_event, v, v->net, &addr);
