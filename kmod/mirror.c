@@ -37,7 +37,7 @@ void krping_mirror_exit(void)
  * @copies:	bio set of what it copies: that must not wait for bios which wait for the window
  * @sector:	first of the window that is being copied; under @stack->lock
  * @end:	behind its last, 0 if there is none; under @stack->lock
- * @wait:	woken when an io leaves @stack->flight and when the window goes
+ * @wait:	woken when an io leaves @stack->flight
  * @resync:	copies what is dirty while the target is there
  * @running:	it does
  * @stopping:	it is to end
@@ -102,27 +102,32 @@ static bool has_to_wait(struct krping_stack *st, struct krping_io *io)
 	return false;
 }
 
-static bool try_enter(struct krping_io *io)
+static void enter(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
 	bool entered;
 
+	init_completion(&io->turn);
 	spin_lock_irq(&st->lock);
+	list_add_tail(&io->entry, &st->flight);
 	entered = !has_to_wait(st, io);
 	io->entered = entered;
 	spin_unlock_irq(&st->lock);
-	return entered;
+	if (!entered)
+		wait_for_completion_io(&io->turn);
 }
 
-static void enter(struct krping_io *io)
+/* Called with st->lock held, when something has left these sectors: whose turn is it? */
+static void let_enter(struct krping_stack *st, sector_t sector, sector_t end)
 {
-	struct krping_stack *st = io->stack;
-	struct krping_mirror *m = st->private;
+	struct krping_io *io;
 
-	spin_lock_irq(&st->lock);
-	list_add_tail(&io->entry, &st->flight);
-	spin_unlock_irq(&st->lock);
-	wait_event(m->wait, try_enter(io));
+	list_for_each_entry(io, &st->flight, entry) {
+		if (io->entered || !krping_io_overlaps(io, sector, end) || has_to_wait(st, io))
+			continue;
+		io->entered = true;
+		complete(&io->turn);
+	}
 }
 
 static void leave(struct krping_io *io)
@@ -133,6 +138,7 @@ static void leave(struct krping_io *io)
 
 	spin_lock_irqsave(&st->lock, flags);
 	list_del(&io->entry);
+	let_enter(st, io->sector, io->end);
 	spin_unlock_irqrestore(&st->lock, flags);
 	wake_up_all(&m->wait);
 }
@@ -238,11 +244,14 @@ static void open_window(struct krping_mirror *m, sector_t sector, sector_t end)
 
 static void close_window(struct krping_mirror *m)
 {
-	spin_lock_irq(&m->stack->lock);
+	struct krping_stack *st = m->stack;
+	sector_t sector = m->sector, end = m->end;
+
+	spin_lock_irq(&st->lock);
 	m->sector = 0;
 	m->end = 0;
-	spin_unlock_irq(&m->stack->lock);
-	wake_up_all(&m->wait);
+	let_enter(st, sector, end);
+	spin_unlock_irq(&st->lock);
 }
 
 static void fill_bio(struct krping_mirror *m, struct bio *bio, sector_t sector, u32 bytes)

@@ -40,6 +40,7 @@ struct krping_stack;
  * @end:	the one behind the last; both are 0 for a flush without data
  * @raced:	something else touched these sectors meanwhile; under @stack->lock
  * @entered:	mirror: it waits no longer for others; under @stack->lock
+ * @turn:	mirror: if it had to wait, completed by who sets @entered
  * @pending:	mirror: ends to come, local and remote
  * @status:	of the local end
  * @copy:	tap: for the target, or NULL
@@ -58,6 +59,7 @@ struct krping_io {
 	sector_t end;
 	bool raced;
 	bool entered;
+	struct completion turn;
 	atomic_t pending;
 	blk_status_t status;
 	struct krping_copy *copy;
