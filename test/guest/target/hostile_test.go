@@ -116,12 +116,15 @@ func keepAlive() wire.Request {
 }
 
 func TestStatuses(t *testing.T) {
-	for name, backing := range map[string]string{"ram": "ram:8M", "disk": loop(t, "8M")} {
+	for name, v := range map[string]struct {
+		backing string
+		flags   uint8
+	}{"ram": {"ram:8M", wire.VolumeVolatile}, "disk": {loop(t, "8M"), 0}} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			guest.Serve(t, "vol0", port, "backing="+backing)
+			guest.Serve(t, "vol0", port, "backing="+v.backing)
 			c := connect(t, honest)
-			if w := c.welcome; w.Capacity != size || w.Depth != 4 || w.BlockSize != 512 || w.Flags != 0 || w.Epoch == 0 {
+			if w := c.welcome; w.Capacity != size || w.Depth != 4 || w.BlockSize != 512 || w.Flags != v.flags || w.Epoch == 0 {
 				t.Errorf("welcome %+v", w)
 			}
 			data := bytes.Repeat([]byte{0, 1, 0, 2, 0, 0, 0, 3}, 512)
