@@ -37,6 +37,7 @@ void krping_mirror_exit(void)
  * @copies:	bio set of what it copies: that must not wait for bios which wait for the window
  * @sector:	first of the window that is being copied; under @stack->lock
  * @end:	behind its last, 0 if there is none; under @stack->lock
+ * @nr_waiting:	of @stack->flight; under @stack->lock
  * @wait:	woken when an io leaves @stack->flight
  * @resync:	copies what is dirty while the target is there
  * @running:	it does
@@ -49,6 +50,7 @@ struct krping_mirror {
 	struct bio_set copies;
 	sector_t sector;
 	sector_t end;
+	u32 nr_waiting;
 	wait_queue_head_t wait;
 	struct delayed_work resync;
 	bool running;
@@ -105,6 +107,7 @@ static bool has_to_wait(struct krping_stack *st, struct krping_io *io)
 static void enter(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
+	struct krping_mirror *m = st->private;
 	bool entered;
 
 	init_completion(&io->turn);
@@ -112,6 +115,7 @@ static void enter(struct krping_io *io)
 	list_add_tail(&io->entry, &st->flight);
 	entered = !has_to_wait(st, io);
 	io->entered = entered;
+	m->nr_waiting += !entered;
 	spin_unlock_irq(&st->lock);
 	if (!entered)
 		wait_for_completion_io(&io->turn);
@@ -120,12 +124,16 @@ static void enter(struct krping_io *io)
 /* Called with st->lock held, when something has left these sectors: whose turn is it? */
 static void let_enter(struct krping_stack *st, sector_t sector, sector_t end)
 {
+	struct krping_mirror *m = st->private;
 	struct krping_io *io;
 
+	if (!m->nr_waiting)
+		return;
 	list_for_each_entry(io, &st->flight, entry) {
 		if (io->entered || !krping_io_overlaps(io, sector, end) || has_to_wait(st, io))
 			continue;
 		io->entered = true;
+		m->nr_waiting--;
 		complete(&io->turn);
 	}
 }
