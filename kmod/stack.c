@@ -322,11 +322,13 @@ void krping_stack_live(struct krping_session *s)
 		s->stack->ops->live(s->stack);
 }
 
-/* The target has restarted and lost some of what it answered: nobody knows what. */
+/* The target has lost some of what it answered: nobody knows what. */
 void krping_stack_forgotten(struct krping_session *s, const char *lost)
 {
-	krping_warn(s->subject, "the target restarted and has lost %s: all is dirty", lost);
+	krping_warn(s->subject, "the target has lost %s: all is dirty", lost);
 	krping_dirty_set_all(&s->stack->dirty);
+	if (s->stack->ops->forgotten)
+		s->stack->ops->forgotten(s->stack);
 }
 
 void krping_stack_show(struct krping_session *s, struct seq_file *seq)

@@ -74,6 +74,7 @@ struct krping_io {
  * @submit:	begins an io; ends up in krping_backing_submit(). The submitting process' context
  * @local_done:	the backing has ended it with io->status; ends up in krping_io_end(). Any context
  * @live:	the target is there (again), or NULL. Sleeps
+ * @forgotten:	before that: it has lost some of what it answered, or NULL. Sleeps
  * @drain:	no io is left and none will come; returns when nothing is left that uses the
  *		hidden disk. Sleeps
  * @show:	keys of its own in /proc/krping_sessions, each with a space in front
@@ -84,6 +85,7 @@ struct krping_stack_ops {
 	void (*submit)(struct krping_io *io);
 	void (*local_done)(struct krping_io *io);
 	void (*live)(struct krping_stack *st);
+	void (*forgotten)(struct krping_stack *st);
 	void (*drain)(struct krping_stack *st);
 	void (*show)(struct krping_stack *st, struct seq_file *seq);
 };

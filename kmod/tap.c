@@ -569,6 +569,16 @@ static void tap_free(struct krping_stack *st)
 }
 
 /* What is queued is still forwarded, unless the session fails first. */
+/* Reads that are under way tell nothing. */
+static void tap_forgotten(struct krping_stack *st)
+{
+	struct krping_tap *tap = st->private;
+
+	spin_lock_irq(&st->lock);
+	tap->nr_drops++;
+	spin_unlock_irq(&st->lock);
+}
+
 static void tap_drain(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;
@@ -606,6 +616,7 @@ const struct krping_stack_ops krping_tap_ops = {
 	.free		= tap_free,
 	.submit		= tap_submit,
 	.local_done	= tap_local_done,
+	.forgotten	= tap_forgotten,
 	.drain		= tap_drain,
 	.show		= tap_show,
 };
