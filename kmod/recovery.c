@@ -237,7 +237,7 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	return 0;
 }
 
-/* The target has restarted: what was answered before may be gone. */
+/* The target has restarted, or could not flush: what was answered before may be gone. */
 static int accept_epoch(struct krping_session *s, u64 epoch)
 {
 	const char *lost = NULL;
@@ -247,7 +247,7 @@ static int accept_epoch(struct krping_session *s, u64 epoch)
 	else if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq))
 		lost = "writes that were not flushed";
 	if (lost && !s->stack) {
-		krping_err(s->subject, "the target restarted and has lost %s", lost);
+		krping_err(s->subject, "the target has lost %s", lost);
 		return -ESTALE;
 	}
 	if (lost) {

@@ -313,7 +313,7 @@ static int reply(struct krping_tqueue *q)
 			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
 		.depth = cpu_to_be16(q->depth),
 		.capacity = cpu_to_be64(krping_volume_size(v)),
-		.epoch = cpu_to_be64(v->epoch),
+		.epoch = cpu_to_be64(READ_ONCE(v->epoch)),
 		.block_size = cpu_to_be32(v->opt.block_size),
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),

@@ -76,7 +76,7 @@ enum krping_volume_state {
  * @challenges:	to clients that have it, NULL if there is no @key
  * @backing:	open until no connection is left
  * @store_wq:	of what may wait for the backing, which is nothing to another volume
- * @epoch:	new at each start
+ * @epoch:	new at each start, and when a writeback disk fails a flush
  * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while there is none
  * @served:	it has begun
