@@ -41,7 +41,11 @@ func TestOurServerServesRping(t *testing.T) {
 }
 
 func TestSizesBothWays(t *testing.T) {
-	for _, size := range []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, 1<<20 + 1, 2 << 20} {
+	sizes := []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, 1<<20 + 1, 2 << 20}
+	if guest.IWARP(t) {
+		sizes = append(sizes[:11], 1<<20) // siw registers no more
+	}
+	for _, size := range sizes {
 		for _, addr := range []string{"addr=" + guest.Addr(t), "addr6=fd77::1"} {
 			t.Run(fmt.Sprintf("%d/%s", size, addr), func(t *testing.T) {
 				done := guest.StartServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
 )
@@ -71,30 +70,6 @@ func TestWritebackStopped(t *testing.T) {
 		t.Errorf("write after an unflushed write was lost: %v, want EIO", err)
 	}
 	wants(t, guest.Session(t, "vol0"), "state", "failed")
-}
-
-// A disk tells of a flush that fails once, perhaps to a client that is lost by then: who connects anew sees it.
-func TestFlushFailsNewEpoch(t *testing.T) {
-	disk, fail := guest.Flaky(t, guest.NullDisk(t, "nullb1", map[string]string{"cache_size": "1"}), 16<<20)
-	guest.Serve(t, "vol0", port, "writeback,backing="+disk)
-	flush := func(want wire.Status) (epoch uint64) {
-		t.Helper()
-		c := connect(t, honest)
-		defer c.Close()
-		if a := c.call(request(wire.OpFlush, 0, 0))[0]; a.Status != want {
-			t.Errorf("FLUSH: status %d, want %d", a.Status, want)
-		}
-		return c.welcome.Epoch
-	}
-	first := flush(wire.StatusOK)
-	fail(true)
-	if flush(wire.StatusIO) != first {
-		t.Error("the epoch is new after a flush that succeeded")
-	}
-	fail(false)
-	if flush(wire.StatusOK) == first {
-		t.Error("the epoch is not new after a flush that failed")
-	}
 }
 
 // What was in memory is gone with the volume, flushed or not: its client gets EIO, not zeros.

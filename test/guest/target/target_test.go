@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
 
@@ -133,6 +134,30 @@ func TestFlush(t *testing.T) {
 			wants(t, guest.Session(t, "vol0"), "writeback", want)
 			wants(t, guest.Volume(t, "vol0"), "writeback", want, "flushes", want)
 		})
+	}
+}
+
+// A disk tells of a flush that fails once, perhaps to a client that is lost by then: who connects anew sees it.
+func TestFlushFailsNewEpoch(t *testing.T) {
+	disk, fail := guest.Flaky(t, guest.NullDisk(t, "nullb1", map[string]string{"cache_size": "1"}), 16<<20)
+	guest.Serve(t, "vol0", port, "writeback,backing="+disk)
+	flush := func(want wire.Status) (epoch uint64) {
+		t.Helper()
+		c := connect(t, honest)
+		defer c.Close()
+		if a := c.call(request(wire.OpFlush, 0, 0))[0]; a.Status != want {
+			t.Errorf("FLUSH: status %d, want %d", a.Status, want)
+		}
+		return c.welcome.Epoch
+	}
+	first := flush(wire.StatusOK)
+	fail(true)
+	if flush(wire.StatusIO) != first {
+		t.Error("the epoch is new after a flush that succeeded")
+	}
+	fail(false)
+	if flush(wire.StatusOK) == first {
+		t.Error("the epoch is not new after a flush that failed")
 	}
 }
 
