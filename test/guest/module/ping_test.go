@@ -41,11 +41,8 @@ func TestOurServerServesRping(t *testing.T) {
 }
 
 func TestSizesBothWays(t *testing.T) {
-	sizes := []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, 1<<20 + 1, 2 << 20}
-	if guest.IWARP(t) {
-		sizes = append(sizes[:11], 1<<20) // siw registers no more
-	}
-	for _, size := range sizes {
+	largest := guest.RegionPages(t) * 4096
+	for _, size := range []int{1, 2, 15, 16, 17, 1023, 4095, 4096, 4097, 8191, 65536, largest/2 + 1, largest} {
 		for _, addr := range []string{"addr=" + guest.Addr(t), "addr6=fd77::1"} {
 			t.Run(fmt.Sprintf("%d/%s", size, addr), func(t *testing.T) {
 				done := guest.StartServer(t, fmt.Sprintf("server,%s,port=9997,validate,size=%d", addr, size))
@@ -143,12 +140,12 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%.60q: %v, want %v", tc.command, err, tc.want)
 		}
 	}
-	// A region of the device holds 512 pages: the limit is named in the log.
+	// The limit of the device's regions is named in the log.
 	err := guest.Command("client,addr="+addr+",port=9990,size=1073741824", guest.Limit)
 	if !errors.Is(err, unix.EINVAL) {
 		t.Errorf("size beyond the device: %v, want EINVAL", err)
 	}
-	if log := guest.Run(t, "dmesg"); !strings.Contains(log, guest.Device(t)+" allows 512") {
+	if log := guest.Run(t, "dmesg"); !strings.Contains(log, fmt.Sprintf("%s allows %d", guest.Device(t), guest.RegionPages(t))) {
 		t.Error("the kernel log does not name the device's limit")
 	}
 	go func() { _ = guest.Command("client,addr="+addr+",port=9990,count=1", guest.Limit) }()

@@ -34,15 +34,6 @@ func setMTU(t *testing.T, netdev string) int {
 	return mtu
 }
 
-// pages of 4096 bytes that a memory region of the device holds
-func pages(t *testing.T) int {
-	t.Helper()
-	if guest.IWARP(t) {
-		return 256
-	}
-	return 512
-}
-
 func TestSizesAcrossMTU(t *testing.T) {
 	for _, mtu := range []struct {
 		netdev string
@@ -52,7 +43,7 @@ func TestSizesAcrossMTU(t *testing.T) {
 			if active := setMTU(t, mtu.netdev); active != mtu.rdma {
 				t.Fatalf("RDMA MTU %d, want %d", active, mtu.rdma)
 			}
-			sizes := []int{1, 2, 127, 131072, 131073, pages(t) * 4096}
+			sizes := []int{1, 2, 127, 131072, 131073, guest.RegionPages(t) * 4096}
 			for k := 1; k <= 3; k++ {
 				sizes = append(sizes, k*mtu.rdma-1, k*mtu.rdma, k*mtu.rdma+1)
 			}
@@ -67,12 +58,12 @@ func TestSizesAcrossMTU(t *testing.T) {
 
 func TestSizeBeyondTheDevice(t *testing.T) {
 	fs := procFS(t)
-	limit := fmt.Sprintf("%s allows %d", guest.Device(t), pages(t))
+	limit := fmt.Sprintf("%s allows %d", guest.Device(t), guest.RegionPages(t))
 	for _, test := range []proc.Test{proc.Ping, proc.ReadLatency, proc.Bandwidth, proc.WriteLatency} {
 		t.Run(string(test), func(t *testing.T) {
 			command := proc.Command{
 				Role: proc.Client, Addr: netip.MustParseAddr(guest.Addr(t)), Port: 9988, Test: test,
-				Count: new(uint32(1)), Size: uint32(pages(t)*4096 + 1),
+				Count: new(uint32(1)), Size: uint32(guest.RegionPages(t)*4096 + 1),
 			}
 			tooLarge := func(role proc.Role, err error) {
 				t.Helper()

@@ -44,6 +44,15 @@ func Device(t testing.TB) string { return env(t, "KRPING_DEVICE") }
 // IWARP says whether the device is of iWARP, not of RoCE.
 func IWARP(t testing.TB) bool { return strings.HasPrefix(Device(t), "siw") }
 
+// RegionPages is how many pages of 4096 bytes a memory region of the device holds.
+func RegionPages(t testing.TB) int {
+	t.Helper()
+	if IWARP(t) {
+		return 256
+	}
+	return 512
+}
+
 // Slow stretches a limit on a kernel that is slow because it looks for mistakes.
 func Slow(limit time.Duration) time.Duration {
 	if factor, err := strconv.Atoi(os.Getenv("KRPING_SLOW")); err == nil && factor > 1 {
