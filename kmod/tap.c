@@ -568,7 +568,6 @@ static void tap_free(struct krping_stack *st)
 	kfree(tap);
 }
 
-/* What is queued is still forwarded, unless the session fails first. */
 /* Reads that are under way tell nothing. */
 static void tap_forgotten(struct krping_stack *st)
 {
@@ -579,6 +578,7 @@ static void tap_forgotten(struct krping_stack *st)
 	spin_unlock_irq(&st->lock);
 }
 
+/* What is queued is still forwarded, unless the session fails first. */
 static void tap_drain(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;

@@ -160,7 +160,7 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @depth:	commands that may be in flight on this queue: 1 to what was asked for.
  *		Both sides keep one more receive posted, for KEEP_ALIVE.
  * @capacity:	size of the volume in bytes, a multiple of @block_size
- * @epoch:	a number that is new at each start of the target
+ * @epoch:	a number that is new when the target has lost what it answered, as at each start
  * @block_size:	logical block size in bytes: 512 or 4096
  * @max_data:	largest data of one READ or WRITE in bytes
  * @max_inline:	largest inline data of one command or response in bytes
