@@ -137,6 +137,8 @@ const char *krping_reject_text(enum krping_reject_reason reason);
 
 /* queue.c */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);
+u32 krping_dev_max_wr(const struct ib_device *dev);
+u32 krping_dev_max_send_sge(const struct ib_device *dev);
 int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want);
 void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);

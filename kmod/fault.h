@@ -41,6 +41,8 @@ enum krping_fault {
 	KRPING_FAULT_TARGET_STORE_STALL, /* the disk takes its time (ms) */
 	KRPING_FAULT_TARGET_STORE_SHORT, /* the disk returns less than was asked for */
 	KRPING_FAULT_TARGET_DISCONNECT,	/* the connection is lost */
+	/* everybody's */
+	KRPING_FAULT_SMALL_DEVICE,	/* devices are as small as an Intel X722 */
 	KRPING_FAULTS_NR
 };
 

@@ -2,7 +2,28 @@
 /* What hangs on a connection: PD, CQ and QP. */
 
 #include "conn.h"
+#include "fault.h"
 #include "log.h"
+
+/* What the smallest device that we know of has, an Intel X722. */
+#define SMALL_WR	895
+#define SMALL_SEND_SGE	3
+
+/* Work requests in a queue. */
+u32 krping_dev_max_wr(const struct ib_device *dev)
+{
+	int most = max(dev->attrs.max_qp_wr, 0);
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_WR) : most;
+}
+
+/* Pieces of memory of a work request in a send queue. */
+u32 krping_dev_max_send_sge(const struct ib_device *dev)
+{
+	int most = max(dev->attrs.max_send_sge, 1);
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_SEND_SGE) : most;
+}
 
 /* Return: 0, or -EINVAL with the limit of the device in the log. */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit)
@@ -70,7 +91,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 	}
 	ret = krping_conn_check_limit(conn, "work requests in a queue",
 				      max(send_wr, want->recv_wr + 1),
-				      max(dev->attrs.max_qp_wr, 0));
+				      krping_dev_max_wr(dev));
 	if (!ret)
 		ret = krping_conn_check_limit(conn, "completion queue entries", cqe,
 					      max(dev->attrs.max_cqe, 0));

@@ -852,7 +852,7 @@ static void free_rx(struct krping_tqueue *q)
 static u32 rw_pieces(const struct krping_tqueue *q)
 {
 	const struct rdma_cm_id *id = q->conn.id;
-	int sge = id->device->attrs.max_send_sge;
+	int sge = krping_dev_max_send_sge(id->device);
 
 	if (!rdma_protocol_iwarp(id->device, id->port_num))
 		sge = min(sge, id->device->attrs.max_sge_rd);
@@ -865,7 +865,7 @@ static u32 rw_pieces(const struct krping_tqueue *q)
 static u32 rw_ctxs(const struct krping_tqueue *q, u32 most, u32 send_wr)
 {
 	/* 3: see krping_conn_alloc(), which says so if there is no room for one command. */
-	int fit = (q->conn.id->device->attrs.max_qp_wr - (int)send_wr - 1) / 3;
+	int fit = ((int)krping_dev_max_wr(q->conn.id->device) - (int)send_wr - 1) / 3;
 
 	return min_t(u32, max_t(u32, 4 * most, MIN_RW_CTXS), max_t(int, fit, most));
 }

@@ -35,9 +35,10 @@ var modulePoints = []point{
 	{setting: setting{name: "target_disconnect", rate: 20}, lost: true},
 }
 
-// module loads the module that makes faults instead of the other one, which is back at the end; it
-// serves a disk as vol0 and is its client.
-func module(t *testing.T) path {
+const faults knobs = "/sys/kernel/debug/krping/faults" // of the module
+
+// load loads the module that makes faults instead of the other one, which is back at the end.
+func load(t *testing.T) {
 	t.Helper()
 	faulty := filepath.Join(filepath.Dir(guest.Module(t))+"-faults", filepath.Base(guest.Module(t)))
 	guest.Run(t, "rmmod", "rdma_krping")
@@ -46,12 +47,32 @@ func module(t *testing.T) path {
 		guest.Run(t, "insmod", guest.Module(t))
 	})
 	guest.Run(t, "insmod", faulty)
+}
+
+// serve has the module serve a disk as vol0 and be its client.
+func serve(t *testing.T, options string) path {
+	t.Helper()
 	disk := guest.NullDisk(t, "injected", nil)
 	guest.Serve(t, "vol0", port, "backing="+disk)
-	return path{"/sys/kernel/debug/krping/faults", guest.Attach(t, port, ",queues=2,depth=32"), disk}
+	return path{faults, guest.Attach(t, port, options), disk}
+}
+
+func module(t *testing.T) path {
+	t.Helper()
+	load(t)
+	return serve(t, ",queues=2,depth=32")
 }
 
 func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
+
+// A device that has room for less in a work request and in a queue is used with less.
+func TestSmallDevice(t *testing.T) {
+	load(t)
+	faults.set(t, setting{name: "small_device", rate: 1})
+	defer faults.clear(t, "small_device")
+	p := serve(t, "")
+	guest.Fio(t, p.dev, "--rw=randwrite", "--bs=1m", "--iodepth=4", "--io_size=32m")
+}
 
 func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }
 
