@@ -97,8 +97,8 @@ bench: build
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
 DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected lifecycle nomem
 IWARP_SUITES := module options block bridge target modes
-# Not on this kernel, nor on the one below: it needs eBPF.
-DEBUG_WITHOUT := TestInsertedWhileReconnecting
+# Not on this kernel, nor on the one below: they need eBPF.
+DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO
 # Nor over iWARP: it counts the packets of rxe.
 IWARP_WITHOUT := $(DEBUG_WITHOUT)|TestIdleClient
 test-debug: build built-debug

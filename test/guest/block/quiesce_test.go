@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
-	"krping/test/guest/internal/slowinsert"
+	"krping/test/guest/internal/hold"
 )
 
 // A request that is inserted into the block layer's queue while the session becomes live again is sent,
@@ -27,9 +27,9 @@ func TestInsertedWhileReconnecting(t *testing.T) {
 		bridge.Kill()
 		guest.SessionBecomes(t, "reconnecting")
 		time.Sleep(time.Second) // until its requests wait
-		insertion := slowinsert.Next(t, 3*time.Second)
+		insertion := hold.Insertion(t, 3*time.Second)
 		read := readOn(t, 1, dev)
-		guest.Eventually(t, 10*time.Second, "the request is being inserted", insertion.Holds)
+		guest.Eventually(t, 10*time.Second, "the request is being inserted", insertion.Began)
 		bridge = guest.StartBridge(t, 9819, store, "16MiB")
 		guest.SessionBecomes(t, "live")
 		meanwhile := insertion.Holds()

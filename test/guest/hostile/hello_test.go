@@ -8,11 +8,14 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/hold"
 )
 
 // Bytes of a hello.
@@ -102,6 +105,39 @@ func TestNoHello(t *testing.T) {
 			w.ends(t, nil)
 		})
 	}
+}
+
+// A server that waits for a client's third connection, refuses other clients meanwhile, and loses the
+// second: who tells of that is held before the first one knows why.
+func TestRefusesWhileAConnectionFails(t *testing.T) {
+	leavesNothing(t)
+	const tries = 5
+	for range tries {
+		addr := address(t)
+		w := write("server,addr=%s,port=%d,timeout=20,size=%d,bw,qps=3", addr.Addr(), addr.Port(), size)
+		mine := wire.TestHello{Test: wire.TestBandwidth, Size: size, QPs: 3, Group: 7}
+		other := mine
+		other.Group++
+		connect(t, addr, mine.Append(nil))
+		second := connect(t, addr, mine.Append(nil))
+		refused(t, addr, other.Append(nil), wire.RejectBusy, 3)
+		teller := hold.Call(t, "krping_conn_fail", 1, 3*time.Second)
+		sent := make(chan struct{})
+		go func() { // by a thread of its own: its CPU may be what is held
+			defer close(sent)
+			_ = second.Send(make([]byte, 17), 0)
+		}()
+		guest.Eventually(t, 10*time.Second, "the second connection fails", teller.Began)
+		_, err := dial(t, addr, other.Append(nil))
+		meanwhile := teller.Holds()
+		t.Logf("another client: %v", err)
+		endsWith(t, (<-w.ended).err, ends(unix.EPROTO, unix.ECONNRESET))
+		<-sent
+		if meanwhile {
+			return
+		}
+	}
+	t.Errorf("no other client was refused before the first connection knew why, in %d tries", tries)
 }
 
 // A server that waits for a client's second connection is not kept by the first.

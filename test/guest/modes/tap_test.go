@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/hold"
 )
 
 // noStall is longer than any I/O of a tap may take, however its peer fares, in a slow VM.
@@ -209,6 +210,58 @@ func TestTapSilentPeer(t *testing.T) {
 	guest.SessionBecomes(t, "live") // after 30 s without an answer it is lost all the same
 	forwarded(t)
 	overwritten(t, dev, store)
+}
+
+// A read that began before its target was lost, and whose copy is about to be sent when the target comes back
+// without what it had answered: that the target has other data then is no finding.
+func TestTapReadWhileTargetForgets(t *testing.T) {
+	store := guest.StorePath(t)
+	bridge := guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
+	disk, stall := guest.Stalling(t, guest.RAMDisk(t, size), size)
+	dev := guest.OpenDirect(t, guest.Attach(t, 9841, ",mode=tap,backing="+disk+patient))
+	data := guest.Aligned(t, 65536)
+	const tries = 5
+	for range tries {
+		for i := range data {
+			data[i] = byte(i * 7)
+		}
+		if _, err := dev.WriteAt(data, 0); err != nil {
+			t.Fatal(err)
+		}
+		forwarded(t)
+		before := number(t, "unchecked")
+		stall(true)
+		read := make(chan error, 1)
+		go func() {
+			_, err := dev.ReadAt(data, 0)
+			read <- err
+		}()
+		guest.Eventually(t, 10*time.Second, "the read has begun", func() bool { return number(t, "queued") == 1 })
+		bridge.Kill()
+		guest.SessionBecomes(t, "reconnecting")
+		for _, size := range []int64{0, size} {
+			if err := os.Truncate(store, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second) // what is left of the connection is gone: with a CPU held, it would wait
+		sender := hold.Call(t, "tap_forward", 0, 4*time.Second)
+		stall(false)
+		guest.Eventually(t, 10*time.Second, "a copy is about to be sent", sender.Began)
+		bridge = guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
+		// With a CPU held, the session cannot become live, but its queue is quiesced for that: the copy waits there.
+		guest.Eventually(t, 15*time.Second, "all is forgotten", func() bool { return number(t, "dirty_bytes") == size })
+		if err := guest.Within(t, 15*time.Second, "the read ends", read); err != nil {
+			t.Errorf("read: %v", err)
+		}
+		guest.SessionBecomes(t, "live")
+		forwarded(t)
+		check(t, map[string]int64{"mismatches": 0})
+		if t.Failed() || number(t, "unchecked") > before {
+			return
+		}
+	}
+	t.Errorf("the copy was never sent to the target that has forgotten, in %d tries", tries)
 }
 
 // Reads are compared: what went wrong at the peer is found, and is not the application's affair.

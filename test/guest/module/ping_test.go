@@ -9,6 +9,8 @@ package module
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -168,6 +170,48 @@ func TestInterruptedSetUp(t *testing.T) {
 		t.Errorf("%v: want some interrupted, some refused", ended)
 	}
 	guest.NoThreads(t)
+}
+
+// silence returns where nobody answers a request to connect, or refuses it.
+func silence(t *testing.T) string {
+	t.Helper()
+	if !guest.IWARP(t) {
+		nobody := guest.Addr(t)[:strings.LastIndexByte(guest.Addr(t), '.')] + ".99"
+		guest.Run(t, "ip", "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
+		t.Cleanup(func() { guest.Run(t, "ip", "neigh", "del", nobody, "dev", "eth0") })
+		return "addr=" + nobody + ",port=9988"
+	}
+	// TCP gives no answer while a listener has a connection more than it wanted, and nobody accepts.
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(l) })
+	at := netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), 9988)
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}), unix.Listen(l, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return fmt.Sprintf("addr=%s,port=%d", at.Addr(), at.Port())
+}
+
+// Over siw the kernel waits for TCP while it connects: a signal ends that, too, and does not begin the
+// command anew.
+func TestInterruptedWhileConnecting(t *testing.T) {
+	ended := make(chan error, 1)
+	start := time.Now()
+	command := "client," + silence(t) + ",count=1,timeout=60"
+	go func() { ended <- guest.Command(command, time.Second) }()
+	if err := guest.Within(t, 10*time.Second, "the command ends", ended); !errors.Is(err, unix.EINTR) {
+		t.Errorf("interrupted: %v, want EINTR", err)
+	}
+	if took := time.Since(start); took < time.Second {
+		t.Errorf("it ended after %v, without a signal", took)
+	}
 }
 
 // A server refuses what a client advertises beyond its size, and says so.

@@ -5,7 +5,9 @@
 package target
 
 import (
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,4 +58,45 @@ func TestAbandonedZeroes(t *testing.T) {
 	start := time.Now()
 	connect(t, func(h *wire.Hello) { h.Session[0]++ })
 	t.Logf("another client was let in after %v", time.Since(start).Round(time.Millisecond))
+}
+
+// A disk that is slow to close, since it has to write first what others left in the page cache, does not
+// keep the list of volumes from being read, or other volumes from being served and stopped.
+func TestVolumesWhileDiskCloses(t *testing.T) {
+	disk, stall := guest.Stalling(t, guest.RAMDisk(t, 16<<20), 16<<20)
+	guest.Serve(t, "slow", port, "backing="+disk)
+	if err := os.WriteFile(disk, make([]byte, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	stall(true)
+	stopped := make(chan error, 1)
+	go func() { stopped <- guest.Command("stop,target,block=slow", guest.Limit) }()
+	defer func() {
+		stall(false)
+		if err := guest.Within(t, guest.Limit, "the volume is stopped", stopped); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	}()
+	closing := func() bool { // since Linux 6.11 by a work of the kernel's own
+		tasks := guest.BlockedTasks()
+		return strings.Contains(tasks, "krping_backing_close") || strings.Contains(tasks, "bdev_release")
+	}
+	guest.Eventually(t, 10*time.Second, "the disk is being closed", closing)
+	others := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile("/proc/krping_sessions")
+		if err == nil {
+			err = guest.Command(guest.ServeCommand(t, "other", port+1, "backing=ram:1M"), guest.Limit)
+		}
+		if err == nil {
+			err = guest.Command("stop,target,block=other", guest.Limit)
+		}
+		others <- err
+	}()
+	if err := guest.Within(t, 5*time.Second, "others go on", others); err != nil {
+		t.Error(err)
+	}
+	if !closing() {
+		t.Error("the disk was closed before others went on")
+	}
 }

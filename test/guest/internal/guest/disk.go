@@ -122,6 +122,27 @@ func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bo
 	}
 }
 
+// Stalling returns a disk that is the given one of size bytes, until the end of the test, and what has it
+// keep all that it is asked to do waiting from now on, or do it.
+func Stalling(t testing.TB, disk string, size int64) (path string, stall func(yes bool)) {
+	t.Helper()
+	Run(t, "modprobe", "dm-mod")
+	Run(t, "dmsetup", "create", "--noudevsync", "stalling", "--table", fmt.Sprintf("0 %d linear %s 0", size/512, disk))
+	stall = func(yes bool) {
+		t.Helper()
+		if yes {
+			Run(t, "dmsetup", "suspend", "--noflush", "--nolockfs", "stalling")
+		} else {
+			Run(t, "dmsetup", "resume", "--noudevsync", "stalling")
+		}
+	}
+	t.Cleanup(func() {
+		stall(false)
+		Run(t, "dmsetup", "remove", "--noudevsync", "stalling")
+	})
+	return "/dev/dm-0", stall
+}
+
 // WantSame fails if two devices or files differ.
 func WantSame(t testing.TB, a, b string) {
 	t.Helper()
