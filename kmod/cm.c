@@ -138,6 +138,10 @@ static void on_addr_resolved(struct krping_conn *conn)
 
 static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
+	if (event->event == RDMA_CM_EVENT_ADDR_ERROR && event->status == -ETIMEDOUT) {
+		conn_advance(conn, KRPING_CONN_UNRESOLVED);
+		return;
+	}
 	setup_failed(conn, "%s: %d", rdma_event_msg(event->event), event->status);
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
@@ -385,6 +389,50 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	return 0;
 }
 
+/*
+ * ib_core may miss that a neighbour has answered, and then looks again only when its time is
+ * over: it gets little at a time.
+ */
+#define ADDR_TIMEOUT	HZ
+
+/* Return: whether to resolve again: there was no answer, and the connection is not closed. */
+static bool is_unresolved(struct krping_conn *conn)
+{
+	bool again;
+
+	spin_lock_bh(&conn->lock);
+	again = conn->state == KRPING_CONN_UNRESOLVED;
+	if (again)
+		WRITE_ONCE(conn->state, KRPING_CONN_IDLE);
+	spin_unlock_bh(&conn->lock);
+	return again;
+}
+
+static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer,
+		   unsigned long timeout)
+{
+	unsigned long until = jiffies + timeout;
+	long left;
+	int ret;
+
+	do {
+		left = until - jiffies;
+		if (left <= 0) {
+			setup_failed(conn, "the address does not answer");
+			return -ETIMEDOUT;
+		}
+		ret = rdma_resolve_addr(conn->id, NULL, (struct sockaddr *)peer,
+					jiffies_to_msecs(min_t(long, left, ADDR_TIMEOUT)));
+		if (ret) {
+			setup_failed(conn, "no RDMA device of this host reaches the address: %d",
+				     ret);
+			return cm_errno(ret, -EADDRNOTAVAIL);
+		}
+		ret = krping_conn_wait(conn, KRPING_CONN_UNRESOLVED, left + ADDR_TIMEOUT);
+	} while (!ret && is_unresolved(conn));
+	return ret;
+}
+
 /**
  * krping_conn_open - make the id and resolve the peer's address and route
  * @conn:	idle
@@ -407,16 +455,9 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	conn->id = id;
 	if (tos >= 0)
 		rdma_set_service_type(id, tos);
-	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, jiffies_to_msecs(timeout));
-	if (ret) {
-		setup_failed(conn, "no RDMA device of this host reaches the address: %d", ret);
-		ret = cm_errno(ret, -EADDRNOTAVAIL);
-		goto destroy_id;
-	}
-	ret = krping_conn_wait(conn, KRPING_CONN_RESOLVED, timeout);
+	ret = resolve(conn, peer, timeout);
 	if (!ret)
 		return 0;
-destroy_id:
 	rdma_destroy_id(id);	/* until it returns a handler may run, which uses @conn->id */
 	conn->id = NULL;
 	return ret;

@@ -19,6 +19,7 @@
 /* Ordered: a wait is for "this state or a later one". */
 enum krping_conn_state {
 	KRPING_CONN_IDLE,	/* nothing happened yet */
+	KRPING_CONN_UNRESOLVED,	/* client: no answer for its address so far; goes back to idle */
 	KRPING_CONN_RESOLVED,	/* client: address and route are known */
 	KRPING_CONN_REQUESTED,	/* server: a client asks to connect */
 	KRPING_CONN_LIVE,	/* both sides may send */
@@ -45,7 +46,8 @@ struct krping_conn_ops {
  * @ops:	constant
  * @wait:	woken at each change of @state
  * @lock:	protects @state and @error; innermost, taken with bottom halves off
- * @state:	enum krping_conn_state; only grows until krping_conn_reset()
+ * @state:	enum krping_conn_state; only grows until krping_conn_reset(), but for
+ *		KRPING_CONN_UNRESOLVED
  * @error:	negative errno; meaningful in KRPING_CONN_CLOSED
  * @private:	private data of the peer's request, reply or reject; written by the CM
  *		handler before @state grows, read after
