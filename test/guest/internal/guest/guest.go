@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/test/internal/halt"
 	"krping/test/internal/late"
 	"krping/test/output"
 )
@@ -136,10 +137,14 @@ func Start(t testing.TB, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// Signal sends a signal to a program that runs.
+// Signal sends a signal to a program that runs. One that is told to stop has stopped when Signal returns.
 func Signal(t testing.TB, cmd *exec.Cmd, sig unix.Signal) {
 	t.Helper()
-	if err := cmd.Process.Signal(sig); err != nil {
+	send := func() error { return cmd.Process.Signal(sig) }
+	if sig == unix.SIGSTOP {
+		send = func() error { return halt.Stop(cmd.Process, Limit) }
+	}
+	if err := send(); err != nil {
 		t.Fatal(err)
 	}
 }
