@@ -19,6 +19,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
+	"krping/test/internal/late"
 )
 
 // noStall is longer than any I/O of a tap may take, however its peer fares, in a slow VM.
@@ -170,7 +171,7 @@ func TestTapPeerKilled(t *testing.T) {
 	longest = max(longest, startFio(t, dev, "--rw=randwrite", "--bs=4k", "--io_size=256k").wait(t))
 	t.Logf("longest I/O %v, %v", longest, guest.Session(t, "vol0"))
 	if longest > noStall {
-		t.Errorf("an I/O took %v", longest)
+		late.Errorf(t, "an I/O took %v", longest)
 	}
 	forwarded(t)
 	if number(t, "drops_lost") == 0 || number(t, "dirty_bytes") == 0 {
@@ -197,7 +198,7 @@ func TestTapSilentPeer(t *testing.T) {
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	for range 3 {
 		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
-			t.Errorf("an I/O took %v", longest)
+			late.Errorf(t, "an I/O took %v", longest)
 		}
 	}
 	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
