@@ -208,8 +208,10 @@ func TestTapSilentPeer(t *testing.T) {
 		t.Errorf("the trace has no drop (%v)", err)
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
-	guest.SessionBecomes(t, "live") // after 30 s without an answer it is lost all the same
+	// After 30 s without an answer it is lost all the same, on a slow machine perhaps just now: then the
+	// queue is empty because it was dropped.
 	forwarded(t)
+	guest.SessionBecomes(t, "live")
 	overwritten(t, dev, store)
 }
 
