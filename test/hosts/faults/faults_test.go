@@ -31,6 +31,8 @@ const (
 	resumeLimit = 3 * time.Second
 	slow        = 2 * time.Second // what two emulated machines on two CPUs may take longer
 	patience    = 90 * time.Second
+	linkLook    = 5 * time.Second // between looks at Soft-RoCE's links while I/O does not go on
+	mostRemade  = 3               // after a fault
 )
 
 // rig is a target on the second VM, whose volume is a file of this host, and a client on
@@ -42,7 +44,7 @@ type rig struct {
 	out    output.Buffer // the writer's
 	writer *lab.Process
 	row    *soak.Row
-	remade bool // Soft-RoCE's links were, since the fault
+	remade int // times that Soft-RoCE's links were, since the fault
 }
 
 func (r *rig) target() *lab.VM          { return r.Lab.VM(1) }
@@ -88,22 +90,29 @@ func (r *rig) ended() bool {
 // await waits until the condition holds, but not longer than the writer lives.
 func (r *rig) await(what string, condition func() bool) {
 	r.T.Helper()
-	asked := time.Now().Add(patience / 3)
+	looked := time.Now()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
-		if !r.remade && time.Now().After(asked) && !r.ended() {
-			asked = deadline
-			if r.remade = r.remakeLinks(); r.remade {
-				deadline = time.Now().Add(patience)
-			}
-		}
 		if r.ended() {
 			r.T.Fatalf("%s: the writer ended: %v\n%s%s", what, r.writer.Wait(r.T.Context()), r.out.String(), r.session())
 		}
+		if r.remade < mostRemade && time.Since(looked) > linkLook {
+			if r.remakeLinks() {
+				r.remade++
+				deadline = time.Now().Add(patience)
+			}
+			looked = time.Now()
+		}
 		if time.Now().After(deadline) {
 			r.row.Hung++
-			r.T.Fatalf("not within %v: %s\n%sbridge: %s\nclient: %s\ntarget: %s", patience, what, r.session(), r.bridgeLog(), r.client.Blocked(), r.target().Blocked())
+			r.T.Fatalf("not within %v: %s\n%sbridge: %s\nclient: %s\ntarget: %s", patience, what, r.session(), r.bridgeLog(), r.state(r.client), r.state(r.target()))
 		}
 	}
+}
+
+// state is what a VM can say of why I/O does not go on.
+func (r *rig) state(vm *lab.VM) string {
+	out, err := r.Try(vm, "rdma resource show qp; grep -H . /sys/class/infiniband/*/ports/1/hw_counters/*; tc -s qdisc show dev eth0; dmesg | tail -n 30")
+	return fmt.Sprintf("%s%s %v", vm.Blocked(), out, err)
 }
 
 // bridgeLog returns the last of what the bridge said.
@@ -115,23 +124,28 @@ func (r *rig) progress(n int) {
 	r.await("I/O goes on", func() bool { return r.acked() >= want })
 }
 
-// remakeLinks says whether it made Soft-RoCE's links anew: if a ping between the same hosts gets no
-// connection either although its host answers over TCP, then it is not krping that hangs. Seen on 6.12
-// after packets came twice or not in order, and its warning in rxe_comp.c with that.
+// remakeLinks makes Soft-RoCE's links anew if one has lost its GSI queue pair, without which a host makes
+// no connections, and says whether it did. On 6.12 rxe moves a queue pair to the error state when the
+// network device refuses its packet, as one does whose cable is pulled; nobody takes the GSI one out of it.
 func (r *rig) remakeLinks() bool {
 	r.T.Helper()
-	server := "krpingctl server --addr " + r.target().Addr() + " --port 9990 --count 1 --timeout 20s"
-	r.Spawn(r.target(), server+" >/dev/null 2>&1")
-	time.Sleep(time.Second)
-	rdma, rdmaErr := r.Try(r.client, "krpingctl client --addr "+r.target().Addr()+" --port 9990 --count 1 --timeout 10s")
-	tcp, _ := r.Try(r.client, "timeout 10 bash -c 'exec 3<>/dev/tcp/"+r.target().Addr()+"/9' 2>&1") // nobody listens
-	r.T.Logf("I/O does not go on. A ping over RDMA: %v %s\na connection over TCP: %s", rdmaErr, rdma, tcp)
-	if rdmaErr == nil || !strings.Contains(tcp, "refused") {
+	const lost = "rdma resource show qp | grep 'type GSI state ERR'"
+	var of []string
+	for _, vm := range []*lab.VM{r.client, r.target()} {
+		if _, err := r.Try(vm, lost); err == nil {
+			of = append(of, vm.Addr())
+		}
+	}
+	if len(of) == 0 {
 		return false
 	}
-	r.T.Log("Soft-RoCE connects nothing any more: its links are made anew")
+	r.T.Logf("Soft-RoCE has lost the GSI queue pair of %s: its links are made anew", strings.Join(of, " and "))
 	const anew = "rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0"
-	r.Sh(r.target(), "pkill -x krping-bridge; "+anew)
+	r.Sh(r.target(), `set -e
+pkill -x krping-bridge || true
+timeout 30 sh -c 'while pgrep -x krping-bridge; do sleep 0.1; done'
+rm -f /lab/out/bridge.log
+`+anew)
 	r.Sh(r.client, anew)
 	r.startBridge()
 	return true
@@ -142,7 +156,7 @@ func (r *rig) suffer(f fault) {
 	r.T.Helper()
 	r.row.Times++
 	before := r.acked()
-	r.out, r.remade = output.Buffer{}, false
+	r.out, r.remade = output.Buffer{}, 0
 	writer, err := r.client.Start(lab.Cmd{
 		Argv:   []string{filepath.Join(lab.Build(), "acked"), "write", "--log", "/lab/out/acked.log", "--limit", patience.String(), "/dev/krping0"},
 		Stdout: &r.out, Stderr: &r.out,
@@ -160,7 +174,7 @@ func (r *rig) suffer(f fault) {
 	resumed := time.Since(over)
 	r.row.Resumed = max(r.row.Resumed, resumed)
 	r.T.Logf("%s: %v, I/O went on after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
-	if resumed > f.limit+slow && !r.remade {
+	if resumed > f.limit+slow && r.remade == 0 {
 		late.Errorf(r.T, "%s: I/O went on after %v, want %v", f.name, resumed.Round(time.Millisecond), f.limit)
 	}
 	r.progress(10)
@@ -195,17 +209,28 @@ func (r *rig) check() {
 	}
 }
 
+// perfect is a network that badNetwork can impair.
+const perfect = "delay 0ms loss 0% duplicate 0% corrupt 0%"
+
+// impairable gives a VM's packets the queueing discipline whose parameters badNetwork changes: while one is
+// replaced, the network device refuses packets, and that is no fault of the network.
+func (r *rig) impairable(vm *lab.VM) {
+	r.T.Helper()
+	r.Sh(vm, "modprobe sch_netem && tc qdisc add dev eth0 root netem "+perfect)
+}
+
 // badNetwork impairs what both hosts send, for a while, in which I/O has to go on.
 func badNetwork(netem string) func(r *rig) {
 	return func(r *rig) {
-		for i := range 2 {
-			r.Sh(r.Lab.VM(i), "modprobe sch_netem && tc qdisc add dev eth0 root netem "+netem)
+		change := func(netem string) {
+			for i := range 2 {
+				r.Sh(r.Lab.VM(i), "tc qdisc change dev eth0 root netem "+netem)
+			}
 		}
+		change(netem)
 		r.progress(20)
 		time.Sleep(time.Second)
-		for i := range 2 {
-			r.Sh(r.Lab.VM(i), "tc qdisc del dev eth0 root")
-		}
+		change(perfect)
 	}
 }
 
@@ -262,7 +287,7 @@ var recoverable = []fault{
 	{"target's host killed", func(r *rig) {
 		r.target().Kill()
 		r.check()
-		r.Restart()
+		r.impairable(r.Restart())
 		r.startBridge()
 	}, resumeLimit},
 }
@@ -289,6 +314,8 @@ func TestRecovery(t *testing.T) {
 	}
 	var table soak.Table
 	t.Cleanup(func() { fmt.Print(table.String()) })
+	r.impairable(r.client)
+	r.impairable(r.target())
 	r.startBridge()
 	r.Sh(r.client, "krpingctl client --addr "+r.target().Addr()+" --block vol0")
 	faults := recoverable
