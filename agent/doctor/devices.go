@@ -23,6 +23,8 @@ type device struct {
 	name  string
 	kind  string // rxe, iwarp, or "" for RoCE and InfiniBand in hardware
 	ports []port
+
+	broken bool // its GSI queue pair is in the error state
 }
 
 type port struct {
@@ -66,16 +68,20 @@ const (
 
 const infiniband = "/sys/class/infiniband"
 
+// readDevices returns the devices of this host, also if it could not read all of them.
 func readDevices() ([]device, error) {
 	links, err := rdmalink.List()
-	if err != nil {
+	if err != nil || len(links) == 0 { // without a device, the RDMA stack may not be loaded
 		return nil, err
 	}
+	broken, err := readBroken()
 	devices := make([]device, 0, len(links))
 	for _, l := range links {
-		devices = append(devices, readDevice(infiniband, l.Name))
+		d := readDevice(infiniband, l.Name)
+		d.broken = broken[l.Name]
+		devices = append(devices, d)
 	}
-	return devices, nil
+	return devices, err
 }
 
 // readDevice reads what the sysfs class has of a device. An attribute that a device lacks,
@@ -231,7 +237,8 @@ func (h host) portState(d device, p port) Finding {
 	}
 	_, state, _ := strings.Cut(p.state, ": ")
 	n, known := h.netdev(p.netdev)
-	if state == "ACTIVE" && (!known || n.up) {
+	active := state == "ACTIVE" && (!known || n.up)
+	if active && !d.broken {
 		return ok("rdma devices", "%s%s is %s", where, on(p.netdev), state)
 	}
 	f := Finding{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s%s is %s", where, on(p.netdev), state)}
@@ -239,6 +246,9 @@ func (h host) portState(d device, p port) Finding {
 		f.Level = Warning // another may do
 	}
 	switch {
+	case active:
+		f.Found += ", but makes no connections: its GSI queue pair is in the error state"
+		f.Cause, f.Fix = d.brokenGSI(p)
 	case known && !n.up:
 		f.Cause, f.Fix = "its network device is down", "ip link set "+n.name+" up"
 	case known && !n.carrier:

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,6 +166,12 @@ func TestDevices(t *testing.T) {
 	want(t, h.deviceFindings()[0], Problem, "no carrier", "cable")
 	h.devices = append(h.devices, device{name: "mlx5_0", ports: []port{{number: 1, state: "1: DOWN"}}})
 	want(t, h.deviceFindings()[1], Warning, "mlx5_0 is DOWN", "cable")
+
+	h = lab()
+	h.devices[0].broken = true
+	want(t, h.deviceFindings()[0], Problem, "rxe0 on eth0 is ACTIVE, but makes no connections", "krpingctl link del rxe0 && krpingctl link add rxe0 --netdev eth0")
+	h.devices[0].kind = ""
+	want(t, h.deviceFindings()[0], Problem, "makes no connections", "unload and load the driver")
 
 	h = lab()
 	h.devices = nil
@@ -326,31 +333,55 @@ func TestUnchecked(t *testing.T) {
 	}
 }
 
-func TestListeners(t *testing.T) {
-	attribute := func(kind byte, value ...byte) []byte {
-		b := append([]byte{byte(4 + len(value)), 0, kind, 0}, value...)
-		return append(b, make([]byte, -len(b)&3)...)
-	}
-	join := func(parts ...[]byte) []byte {
-		var all []byte
-		for _, p := range parts {
-			all = append(all, p...)
+// attribute is a netlink attribute of fewer than 252 bytes.
+func attribute(kind byte, value ...byte) []byte {
+	b := append([]byte{byte(4 + len(value)), 0, kind, 0}, value...)
+	return append(b, make([]byte, -len(b)&3)...)
+}
+
+func TestBrokenGSI(t *testing.T) {
+	const rc, gsi, ready, failed = 2, 1, 3, 6
+	for _, test := range []struct {
+		kind, state byte
+		want        bool
+	}{{gsi, ready, false}, {gsi, failed, true}, {rc, failed, false}} {
+		entry := slices.Concat(attribute(attrResType, test.kind), attribute(attrResState, test.state))
+		message := attribute(attrResQP, attribute(20, entry...)...)
+		var got []bool
+		entries(message, attrResQP, func(entry []byte) { got = append(got, isBrokenGSI(entry)) })
+		if !slices.Equal(got, []bool{test.want}) {
+			t.Errorf("type %d, state %d: %v, want one, %v", test.kind, test.state, got, test.want)
 		}
-		return all
+		for n := range len(entry) - 4 { // without the state
+			if isBrokenGSI(entry[:n]) {
+				t.Errorf("type %d, state %d: the first %d bytes say so", test.kind, test.state, n)
+			}
+		}
 	}
+}
+
+func TestListeners(t *testing.T) {
 	sockaddr := func(port byte) []byte {
 		return append([]byte{unix.AF_INET, 0, 0x27, port, 192, 168, 77, 1}, make([]byte, 24)...)
 	}
-	listens := attribute(31, join(attribute(attrResPID, 7, 0, 0, 0), attribute(attrResSrcAddr, sockaddr(0x0f)...))...)
-	module := attribute(31, join(attribute(attrResKernName, 'k', 'r', 0), attribute(attrResSrcAddr, sockaddr(0x0e)...))...)
-	connected := attribute(31, join(attribute(attrResSrcAddr, sockaddr(0x0f)...), attribute(attrResDstAddr, sockaddr(1)...))...)
-	message := join(attribute(1, 0, 0, 0, 0), attribute(attrResCMID, join(listens, module, connected)...))
-	got := parseListeners(message)
+	listens := attribute(31, slices.Concat(attribute(attrResPID, 7, 0, 0, 0), attribute(attrResSrcAddr, sockaddr(0x0f)...))...)
+	module := attribute(31, slices.Concat(attribute(attrResKernName, 'k', 'r', 0), attribute(attrResSrcAddr, sockaddr(0x0e)...))...)
+	connected := attribute(31, slices.Concat(attribute(attrResSrcAddr, sockaddr(0x0f)...), attribute(attrResDstAddr, sockaddr(1)...))...)
+	message := slices.Concat(attribute(1, 0, 0, 0, 0), attribute(attrResCMID, slices.Concat(listens, module, connected)...))
+	parse := func(message []byte) (got []listener) {
+		entries(message, attrResCMID, func(entry []byte) {
+			if l, listens := parseListener(entry); listens {
+				got = append(got, l)
+			}
+		})
+		return got
+	}
+	got := parse(message)
 	if len(got) != 2 || got[0].pid != 7 || got[0].addr.String() != "192.168.77.1:9999" || got[1].name != "kr" {
 		t.Fatalf("%+v", got)
 	}
 	for n := range message {
-		parseListeners(message[:n]) // must not panic
+		parse(message[:n]) // must not panic
 	}
 	own := netip.MustParseAddr("192.168.77.1")
 	if !got[0].takes(own, 9999) || got[0].takes(own, 9998) || got[0].takes(netip.MustParseAddr("10.0.0.1"), 9999) || !got[0].takes(netip.Addr{}, 9999) {

@@ -71,6 +71,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(h.mtuFindings()...)
 	r.add(h.namespaceFindings()...)
 	r.add(h.addressFindings(o.Addr)...)
+	r.add(h.loopbackFindings(ctx, proc, h.own(o))...)
 	r.add(portFindings(o.Addr, o.Port)...)
 	r.add(kernelFindings(h.modules.release)...)
 	firewall, lost := h.firewallFindings(o)
@@ -85,6 +86,14 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	}
 	r.add(peerFindings(ctx, proc, o)...)
 	return r
+}
+
+// own returns the address of this host that connections come from or go to, or an invalid one.
+func (h host) own(o Options) netip.Addr {
+	if o.Addr.IsValid() || !o.Peer.IsValid() {
+		return o.Addr
+	}
+	return h.readRoute(o.Peer).source
 }
 
 func readHost(r *Report) host {

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,51 +19,14 @@ type listener struct {
 	name string // of the module that has it, if none has
 }
 
-// Of the dump of connection manager ids: include/uapi/rdma/rdma_netlink.h.
-const (
-	cmdResCMID      = 11
-	attrResPID      = 28
-	attrResKernName = 29
-	attrResCMID     = 30
-	attrResSrcAddr  = 33
-	attrResDstAddr  = 34
-)
-
 func readListeners() ([]listener, error) {
-	devices, err := netlink.RdmaLinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list the RDMA devices: %w", err)
-	}
 	var listeners []listener
-	for _, d := range devices {
-		request := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|cmdResCMID, unix.NLM_F_DUMP)
-		index := binary.NativeEndian.AppendUint32(nil, d.Attrs.Index)
-		request.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, index))
-		messages, err := request.Execute(unix.NETLINK_RDMA, 0)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, fmt.Errorf("list the connections of %s: %w", d.Attrs.Name, err)
+	err := resources(cmdResCMID, attrResCMID, func(_ string, entry []byte) {
+		if l, listens := parseListener(entry); listens {
+			listeners = append(listeners, l)
 		}
-		for _, m := range messages {
-			listeners = append(listeners, parseListeners(m)...)
-		}
-	}
-	return listeners, nil
-}
-
-// parseListeners reads one message of the dump.
-func parseListeners(message []byte) []listener {
-	var listeners []listener
-	attributes(message, func(kind uint16, table []byte) {
-		if kind != attrResCMID {
-			return
-		}
-		attributes(table, func(_ uint16, entry []byte) {
-			if l, listens := parseListener(entry); listens {
-				listeners = append(listeners, l)
-			}
-		})
 	})
-	return listeners
+	return listeners, err
 }
 
 // parseListener reads an id. The port is its own if it is not connected to another.
@@ -84,18 +45,6 @@ func parseListener(entry []byte) (l listener, listens bool) {
 		}
 	})
 	return l, to.Port() == 0 && l.addr.Port() != 0
-}
-
-// attributes calls a function for each netlink attribute.
-func attributes(data []byte, each func(kind uint16, value []byte)) {
-	for len(data) >= 4 {
-		length := int(binary.NativeEndian.Uint16(data))
-		if length < 4 || length > len(data) {
-			return
-		}
-		each(binary.NativeEndian.Uint16(data[2:])&^unix.NLA_F_NESTED, data[4:length])
-		data = data[min((length+3)&^3, len(data)):]
-	}
 }
 
 // parseSockaddr reads a struct sockaddr_in or sockaddr_in6.

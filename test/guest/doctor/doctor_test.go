@@ -142,6 +142,27 @@ func TestNoDevice(t *testing.T) {
 	healthy(t)
 }
 
+// The network device is down while the packet is sent that withdraws a request to connect.
+func TestBrokenGSI(t *testing.T) {
+	defer restore(t)
+	const away = "192.168.77.99"
+	guest.Run(t, "ip", "neigh", "replace", away, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
+	client := guest.Start(t, guest.Binary(t, "krpingctl"), "client", "--addr", away, "--count", "1", "--timeout", "3s")
+	time.Sleep(time.Second)
+	guest.Run(t, "ip", "link", "set", "eth0", "down") // which forgets the neighbour, too
+	if err := client.Wait(); err == nil {
+		t.Error("a client of nobody succeeded")
+	}
+	guest.Run(t, "ip", "link", "set", "eth0", "up")
+	words := "rxe0 on eth0 is ACTIVE, but makes no connections"
+	if strings.HasPrefix(guest.Run(t, "uname", "-r"), "6.1.") { // the state does not say it there
+		named(t, examine(t, ""), "rdma devices", doctor.OK)
+		words = "rxe0 does not answer at " + guest.Addr(t)
+	}
+	mend(t, named(t, examine(t, "", "--addr", guest.Addr(t)), "rdma devices", doctor.Problem, words))
+	healthy(t)
+}
+
 func TestNetdevDown(t *testing.T) {
 	defer restore(t)
 	guest.Run(t, "ip", "link", "set", "eth0", "down")
