@@ -313,7 +313,7 @@ static int reply(struct krping_tqueue *q)
 			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
 		.depth = cpu_to_be16(q->depth),
 		.capacity = cpu_to_be64(krping_volume_size(v)),
-		.epoch = cpu_to_be64(READ_ONCE(v->epoch)),
+		.epoch = cpu_to_be64(atomic64_read(&v->epoch)),
 		.block_size = cpu_to_be32(v->opt.block_size),
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
@@ -594,7 +594,7 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	spin_lock_init(&v->lock);
 	INIT_LIST_HEAD(&v->queues);
 	init_waitqueue_head(&v->wait);
-	get_random_bytes(&v->epoch, sizeof(v->epoch));
+	atomic64_set(&v->epoch, get_random_u64());
 	strscpy(v->ibdev, "-", sizeof(v->ibdev));
 	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
 	return v;

@@ -106,7 +106,7 @@ struct krping_volume {
 	struct krping_challenges *challenges;
 	struct krping_backing backing;
 	struct workqueue_struct *store_wq;
-	u64 epoch;
+	atomic64_t epoch;
 	struct mutex listen_lock;	/* what it protects: above */
 	struct rdma_cm_id *listener;
 	bool served;

@@ -35,7 +35,7 @@ u8 krping_store_status(blk_status_t status)
 static void flush_failed(struct krping_volume *v)
 {
 	if (v->opt.writeback)
-		WRITE_ONCE(v->epoch, READ_ONCE(v->epoch) + 1);
+		atomic64_inc(&v->epoch);
 }
 
 /* A disk without FUA is flushed after the write. */
