@@ -171,13 +171,13 @@ func TestFloodOfChallenges(t *testing.T) {
 		port := nextPort()
 		target.serve(t, port, secret, "")
 		honest := connect(t, port, hello(1), secret)
+		start := time.Now()
 		first := challenge(t, port, hello(2))
 		kept, forgotten := challenge(t, port, hello(3)), 0
 		flood := 1000
 		if testing.Short() {
 			flood = 300
 		}
-		start := time.Now()
 		for i := range flood {
 			h := hello(4)
 			h.Session[1], h.Session[2] = byte(i), byte(i>>8)
