@@ -78,7 +78,7 @@ test: build
 	@ok=yes; skip=; \
 	$(MAKE) check || ok=no; \
 	scripts/unit-tests || ok=no; \
-	scripts/fuzz-options || ok=no; \
+	scripts/fuzz-module || ok=no; \
 	for kernel in $(KERNELS); do build/lab suites --jobs $(JOBS) --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
 	build/lab summary && [ $$ok = yes ]
 
@@ -138,7 +138,7 @@ soak: build
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as long as it takes
 
-# Nine fuzzers, each for an hour (FUZZ=60: a minute): of the module's options, of the bridge's messages and of what krpingctl reads.
+# Ten fuzzers, each for an hour (FUZZ=60: a minute): of the module's options and messages, of the bridge's messages and of what krpingctl reads.
 FUZZ ?= 3600
 fuzz: build
 	scripts/fuzz $(FUZZ)

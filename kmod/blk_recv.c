@@ -8,54 +8,11 @@
 #include "log.h"
 #include "trace.h"
 
-/* One response of a message, in host order, with what came with it. */
-struct response {
-	u16 tag;
-	u8 status;
-	u8 flags;
-	u32 length;
-	u32 crc;
-	const void *data;	/* inline data of @length bytes, or NULL */
-	u32 size;		/* bytes of the message that it takes */
-};
-
 int krping_violation(struct krping_queue *q, const char *what, u64 value)
 {
 	krping_err_ratelimited(q->session->subject, "the target broke the protocol: %s (%llu)",
 			       what, value);
 	return -EPROTO;
-}
-
-static int parse_response(struct krping_queue *q, const void *msg, u32 left, struct response *rsp)
-{
-	struct krping_rsp wire;
-
-	if (left < sizeof(wire))
-		return krping_violation(q, "message ends in a response", left);
-	memcpy(&wire, msg, sizeof(wire));
-	*rsp = (struct response){
-		.tag = be16_to_cpu(wire.tag),
-		.status = wire.status,
-		.flags = wire.flags,
-		.length = be32_to_cpu(wire.length),
-		.crc = be32_to_cpu(wire.crc32c),
-		.size = sizeof(wire),
-	};
-	if (wire.reserved)
-		return krping_violation(q, "reserved field is not zero",
-					be32_to_cpu(wire.reserved));
-	if (rsp->status > KRPING_ST_INVALID)
-		return krping_violation(q, "unknown status", rsp->status);
-	if (rsp->flags & ~KRPING_RSP_FLAGS)
-		return krping_violation(q, "unknown flags", rsp->flags);
-	if (!(rsp->flags & KRPING_RSP_INLINE))
-		return 0;
-	if (rsp->length > q->session->grant.max_inline ||
-	    ALIGN(rsp->length, KRPING_ALIGN) > left - sizeof(wire))
-		return krping_violation(q, "inline data is too long", rsp->length);
-	rsp->data = msg + sizeof(wire);
-	rsp->size += ALIGN(rsp->length, KRPING_ALIGN);
-	return 0;
 }
 
 static u32 digest_size(const struct krping_digest *digest)
@@ -73,7 +30,7 @@ static u32 expected_length(struct request *rq)
 
 /* Does the response fit the request? Called with q->lock held. */
 static int check_response(struct krping_queue *q, struct krping_slot *slot,
-			  const struct response *rsp, const struct ib_wc *wc)
+			  const struct krping_response *rsp, const struct ib_wc *wc)
 {
 	struct request *rq = slot->rq;
 	struct krping_request *req = to_req(rq);
@@ -92,7 +49,7 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 }
 
 /* Take the request that a response names out of its slot. */
-static struct request *claim(struct krping_queue *q, const struct response *rsp,
+static struct request *claim(struct krping_queue *q, const struct krping_response *rsp,
 			     const struct ib_wc *wc)
 {
 	u32 tag = rsp->tag & KRPING_TAG_MASK;
@@ -143,7 +100,7 @@ static void copy_to_rq(struct request *rq, const void *from)
 
 /* The data of a READ that came inline: against its CRC, and into its pages. */
 static int finish_inline_read(struct krping_queue *q, struct request *rq,
-			      const struct response *rsp)
+			      const struct krping_response *rsp)
 {
 	u32 crc;
 
@@ -154,7 +111,7 @@ static int finish_inline_read(struct krping_queue *q, struct request *rq,
 	return crc == rsp->crc ? 0 : -EBADMSG;
 }
 
-static void finish_digest(struct request *rq, const struct response *rsp)
+static void finish_digest(struct request *rq, const struct krping_response *rsp)
 {
 	struct krping_digest *digest = to_req(rq)->digest;
 
@@ -269,7 +226,7 @@ static void check_large_read(struct request *rq)
 }
 
 static void accept_response(struct krping_queue *q, struct request *rq,
-			    const struct response *rsp)
+			    const struct krping_response *rsp)
 {
 	struct krping_request *req = to_req(rq);
 	int error = status_error(rsp->status);
@@ -294,16 +251,17 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 {
 	bool invalidated = !(wc->wc_flags & IB_WC_WITH_INVALIDATE);
 	u32 left = wc->byte_len;
-	struct response rsp;
+	struct krping_response rsp;
+	struct krping_breach breach;
 	struct request *rq;
 	int ret;
 
 	if (!left)
 		return krping_violation(q, "empty message", 0);
 	for (; left; left -= rsp.size, msg += rsp.size) {
-		ret = parse_response(q, msg, left, &rsp);
+		ret = krping_read_response(msg, left, q->session->grant.max_inline, &rsp, &breach);
 		if (ret)
-			return ret;
+			return krping_violation(q, breach.what, breach.value);
 		if (rsp.tag == KRPING_TAG_KEEP_ALIVE) {
 			ret = krping_alive_answer(q, rsp.status, rsp.data, rsp.length);
 			if (ret)

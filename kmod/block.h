@@ -29,6 +29,7 @@
 #include "conn.h"
 #include "region.h"
 #include "stats.h"
+#include "wire.h"
 
 struct crypto_shash;
 struct krping_copy;
@@ -168,20 +169,6 @@ struct krping_queue {
 	u32 nr_sending;
 	unsigned long heard;
 	struct krping_alive alive;
-};
-
-/* What the target granted; all queues of a session have the same. */
-struct krping_grant {
-	u64 capacity;
-	u64 epoch;
-	u32 block_size;
-	u32 max_data;
-	u32 max_inline;
-	u32 max_message;
-	u16 depth;
-	bool read_only;
-	bool writeback;
-	bool is_volatile;
 };
 
 /**

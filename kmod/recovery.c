@@ -18,7 +18,6 @@
 #define BACKOFF_MIN		(HZ / 10)
 #define BACKOFF_MAX		(2 * HZ)
 
-#define MAX_MESSAGE		65536		/* that we are ready to allocate buffers of */
 #define MAX_DATA		SZ_1M
 
 struct workqueue_struct *krping_wq;
@@ -165,58 +164,17 @@ unproven:
 	return -EKEYREJECTED;
 }
 
-static int bad_welcome(struct krping_queue *q, const char *what, u64 value)
-{
-	krping_err_ratelimited(q->session->subject, "the target's welcome is refused: %s %llu",
-			       what, value);
-	return -EPROTO;
-}
-
 static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 {
-	struct krping_welcome w;
-	u64 capacity;
-	u32 block;
+	struct krping_breach breach;
+	int ret = krping_read_welcome(q->conn.private, q->conn.private_len, q->session->opt.depth,
+				      grant, &breach);
 
-	if (q->conn.private_len < sizeof(w))
-		return bad_welcome(q, "length", q->conn.private_len);
-	memcpy(&w, q->conn.private, sizeof(w));
-	capacity = be64_to_cpu(w.capacity);
-	block = be32_to_cpu(w.block_size);
-	*grant = (struct krping_grant){
-		.capacity = capacity,
-		.epoch = be64_to_cpu(w.epoch),
-		.block_size = block,
-		.max_data = be32_to_cpu(w.max_data),
-		.max_inline = be32_to_cpu(w.max_inline),
-		.max_message = be32_to_cpu(w.max_message),
-		.depth = be16_to_cpu(w.depth),
-		.read_only = w.flags & KRPING_VOL_READ_ONLY,
-		.writeback = w.flags & KRPING_VOL_WRITEBACK,
-		.is_volatile = w.flags & KRPING_VOL_VOLATILE,
-	};
-	if (be32_to_cpu(w.magic) != KRPING_MAGIC)
-		return bad_welcome(q, "magic", be32_to_cpu(w.magic));
-	if (w.version != KRPING_VERSION)
-		return bad_welcome(q, "version", w.version);
-	if (w.flags & ~KRPING_VOL_FLAGS)
-		return bad_welcome(q, "flags", w.flags);
-	if (block != 512 && block != 4096)
-		return bad_welcome(q, "block size", block);
-	if (!capacity || capacity % block || capacity > (u64)LLONG_MAX)
-		return bad_welcome(q, "capacity", capacity);
-	if (grant->max_data < PAGE_SIZE)
-		return bad_welcome(q, "max_data", grant->max_data);
-	if (grant->max_message > MAX_MESSAGE ||
-	    grant->max_message < sizeof(struct krping_cmd) + 32)
-		return bad_welcome(q, "max_message", grant->max_message);
-	/* A digest and a sign of life are answered inline. */
-	if (grant->max_inline < 32 ||
-	    grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
-		return bad_welcome(q, "max_inline", grant->max_inline);
-	if (!grant->depth || grant->depth > q->session->opt.depth)
-		return bad_welcome(q, "depth", grant->depth);
-	return 0;
+	if (ret)
+		krping_err_ratelimited(q->session->subject,
+				       "the target's welcome is refused: %s %llu", breach.what,
+				       breach.value);
+	return ret;
 }
 
 static int set_limits(struct krping_session *s, const struct ib_device *dev)

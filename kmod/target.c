@@ -119,35 +119,6 @@ static void deadline(struct work_struct *work)
 
 /* ---- handshake ---- */
 
-/* Return: 0, or why a hello is none. */
-static enum krping_reject_reason read_hello(const struct rdma_conn_param *param,
-					    struct krping_hello *hello, u32 *value)
-{
-	u16 count;
-
-	if (!param->private_data || param->private_data_len < sizeof(*hello))
-		return KRPING_REJ_MAGIC;
-	memcpy(hello, param->private_data, sizeof(*hello));
-	if (be32_to_cpu(hello->magic) != KRPING_MAGIC)
-		return KRPING_REJ_MAGIC;
-	if (hello->version != KRPING_VERSION) {
-		*value = KRPING_VERSION;
-		return KRPING_REJ_VERSION;
-	}
-	count = be16_to_cpu(hello->queue_count);
-	if (!count || be16_to_cpu(hello->queue_index) >= count || !hello->depth)
-		return KRPING_REJ_INVALID;
-	switch (hello->flags) {
-	case KRPING_HELLO_PROOF:
-		return 0;
-	case KRPING_HELLO_KEY:
-	case 0:
-		return krping_is_volume_name((const char *)hello->volume) ? 0 : KRPING_REJ_INVALID;
-	default:
-		return KRPING_REJ_INVALID;
-	}
-}
-
 /* Return: 0 and @t filled in if the client has answered its challenge right, or a reason. */
 static enum krping_reject_reason check_answer(struct krping_volume *v, const struct rdma_cm_id *id,
 					      const struct krping_hello *hello,
@@ -200,7 +171,7 @@ static enum krping_reject_reason check_client(struct krping_volume *v, const str
 	*value = 0;
 	if (!krping_peer_is_allowed(id, &v->opt))
 		return KRPING_REJ_NOT_ALLOWED;
-	reason = read_hello(param, hello, value);
+	reason = krping_read_hello(param->private_data, param->private_data_len, hello, value);
 	if (!reason)
 		reason = check_volume(v, id, hello, t);
 	return reason ?: check_limits(hello, param, value);

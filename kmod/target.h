@@ -5,7 +5,7 @@
  *	target.c	volumes: start, stop, list; the listener, the handshake, the end of a
  *			connection
  *	challenge.c	challenges of the handshake that wait for answers
- *	target_decode.c	a message becomes commands, or a violation
+ *	target_decode.c	a message becomes commands in flight, or a violation (wire.c: its bytes)
  *	target_rdma.c	a connection: messages in, data moved, messages out
  *	target_memory.c	memory for large data
  *	target_store.c	a command is carried out on the backing
@@ -35,6 +35,7 @@
 #include "key.h"
 #include "region.h"
 #include "stats.h"
+#include "wire.h"
 
 /* Limits of this target, the same as krping-bridge has; in bytes but for the first three. */
 #define KRPING_TARGET_DEPTH		128	/* commands in flight on a connection */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What options.c takes from the kernel, for its build in user space. */
+/* What options.c and wire.c take from the kernel, for their build in user space. */
 #ifndef KRPING_KERNEL_SHIM_H
 #define KRPING_KERNEL_SHIM_H
 
@@ -7,7 +7,9 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <endian.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +26,12 @@ typedef __u64 u64;
 #define U64_MAX UINT64_MAX
 #define BIT(n) (1ul << (n))
 #define BIT_ULL(n) (1ull << (n))
+#define ALIGN(x, a) (((x) + (a) - 1) / (a) * (a))
+#define IS_ALIGNED(x, a) ((x) % (a) == 0)
+#define PAGE_SIZE 4096u
+#define be16_to_cpu be16toh
+#define be32_to_cpu be32toh
+#define be64_to_cpu be64toh
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 static inline int shim_pton(int family, const char *src, u8 *dst, const char **end)
