@@ -19,6 +19,16 @@ static int breaks(struct krping_breach *breach, const char *what, u64 value)
 
 /* ---- handshake ---- */
 
+/* Nothing but zeros is behind the name. */
+static bool is_padded(const u8 *volume)
+{
+	size_t i = strnlen((const char *)volume, KRPING_VOLUME_LEN);
+
+	while (i < KRPING_VOLUME_LEN && !volume[i])
+		i++;
+	return i == KRPING_VOLUME_LEN;
+}
+
 /**
  * krping_read_hello - what a client asks for
  * @data:	private data of its request, which a transport may have padded
@@ -50,7 +60,8 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 		return 0;
 	case KRPING_HELLO_KEY:
 	case 0:
-		return krping_is_volume_name((const char *)hello->volume) ? 0 : KRPING_REJ_INVALID;
+		return krping_is_volume_name((const char *)hello->volume) &&
+		       is_padded(hello->volume) ? 0 : KRPING_REJ_INVALID;
 	default:
 		return KRPING_REJ_INVALID;
 	}

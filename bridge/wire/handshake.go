@@ -162,10 +162,7 @@ func DecodeHello(b []byte) (Hello, error) {
 }
 
 func (h *Hello) decodeVolume(name []byte) error {
-	if name[volumeSize-1] != 0 {
-		return reject(RejectInvalid, 0, "volume name without end")
-	}
-	h.Volume, _, _ = strings.Cut(string(name), "\x00")
+	h.Volume = strings.TrimRight(string(name), "\x00")
 	if !ValidVolumeName(h.Volume) {
 		return reject(RejectInvalid, 0, "volume name %q", h.Volume)
 	}

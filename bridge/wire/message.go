@@ -207,6 +207,8 @@ func (c Command) check(limits Limits) error {
 		return &Violation{What: "tag of another op than KEEP_ALIVE, or the reverse:", Value: uint64(c.Tag)}
 	case c.Flags&FlagSHA256 != 0 && c.Op != OpDigest:
 		return &Violation{What: "SHA256 on an op that is not DIGEST:", Value: uint64(c.Op)}
+	case c.CRC != 0 && c.Op != OpWrite:
+		return &Violation{What: "CRC on an op that carries no data:", Value: uint64(c.Op)}
 	case !hasKey && c.Addr != 0:
 		return &Violation{What: "address without a key:", Value: c.Addr}
 	}
@@ -230,7 +232,7 @@ func (c Command) check(limits Limits) error {
 		}
 		return nil
 	case OpKeepAlive:
-		if c.Length != 0 || c.Offset != 0 || !inline || hasKey || c.CRC != 0 {
+		if c.Length != 0 || c.Offset != 0 || !inline || hasKey {
 			return &Violation{What: "KEEP_ALIVE with data: bytes", Value: uint64(c.Length)}
 		}
 		return nil
@@ -249,8 +251,6 @@ func (c Command) check(limits Limits) error {
 		return &Violation{What: "offset that is no multiple of the block size:", Value: c.Offset, Limit: uint64(limits.BlockSize)}
 	case c.Length > limit:
 		return &Violation{What: "length", Value: uint64(c.Length), Limit: uint64(limit)}
-	case c.Op != OpWrite && c.CRC != 0:
-		return &Violation{What: "CRC on an op that carries no data:", Value: uint64(c.Op)}
 	}
 	return nil
 }

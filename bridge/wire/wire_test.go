@@ -128,6 +128,7 @@ func TestHelloIsRefused(t *testing.T) {
 		"depth":            {change(10, 0, 0), RejectInvalid},
 		"no name":          {change(28, 0), RejectInvalid},
 		"bad name":         {change(28, '/'), RejectInvalid},
+		"name, then more":  {change(28+20, 'a'), RejectInvalid},
 		"name without end": {change(28, bytes.Repeat([]byte{'a'}, 28)...), RejectInvalid},
 	} {
 		_, err := DecodeHello(tc.data)
@@ -210,6 +211,7 @@ func TestViolations(t *testing.T) {
 		"CRC of a read":       change(read, func(c *Command) { c.CRC = 1 }),
 		"flush with length":   change(Command{Op: OpFlush}, func(c *Command) { c.Length = 512 }),
 		"flush with offset":   change(Command{Op: OpFlush}, func(c *Command) { c.Offset = 512 }),
+		"flush with CRC":      change(Command{Op: OpFlush}, func(c *Command) { c.CRC = 1 }),
 		"flush with key":      change(Command{Op: OpFlush}, func(c *Command) { c.Rkey = 1 }),
 		"digest too long":     change(Command{Op: OpDigest, Flags: FlagInline}, func(c *Command) { c.Length = DigestMax + 512 }),
 		"digest with key":     change(Command{Op: OpDigest, Flags: FlagInline, Length: 512}, func(c *Command) { c.Rkey = 1 }),

@@ -26,13 +26,18 @@ typedef __u64 u64;
 #define U64_MAX UINT64_MAX
 #define BIT(n) (1ul << (n))
 #define BIT_ULL(n) (1ull << (n))
-#define ALIGN(x, a) (((x) + (a) - 1) / (a) * (a))
+#define ALIGN shim_align
 #define IS_ALIGNED(x, a) ((x) % (a) == 0)
 #define PAGE_SIZE 4096u
 #define be16_to_cpu be16toh
 #define be32_to_cpu be32toh
 #define be64_to_cpu be64toh
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline u64 shim_align(u64 x, u64 a)
+{
+	return (x + a - 1) / a * a;
+}
 
 static inline int shim_pton(int family, const char *src, u8 *dst, const char **end)
 {

@@ -31,8 +31,7 @@ static void fuzz_hello(const u8 *data, size_t size)
 	REQUIRE(size >= sizeof(hello));
 	REQUIRE(be16_to_cpu(hello.queue_index) < be16_to_cpu(hello.queue_count));
 	REQUIRE(hello.depth && hello.flags <= KRPING_HELLO_PROOF);
-	REQUIRE(hello.flags == KRPING_HELLO_PROOF ||
-		strnlen((char *)hello.volume, KRPING_VOLUME_LEN) < KRPING_VOLUME_LEN);
+	REQUIRE(hello.flags == KRPING_HELLO_PROOF || !hello.volume[KRPING_VOLUME_LEN - 1]);
 }
 
 static void fuzz_welcome(const u8 *data, size_t size)

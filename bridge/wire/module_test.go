@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Kinds of the inputs of kmod/fuzz/corpus/wire: their first bytes.
+const (
+	inputHello    = 0
+	inputCommands = 2
+)
+
+// The module reads what clients send in kmod/wire.c: it refuses what is refused here, and makes the same of the rest.
+func TestTheModuleAgrees(t *testing.T) {
+	hellos, messages := inputs(t)
+	if len(hellos) < 20 || len(messages) < 60 {
+		t.Fatalf("only %d hellos and %d messages to try", len(hellos), len(messages))
+	}
+	var lines, want []string
+	for _, b := range hellos {
+		lines, want = append(lines, fmt.Sprintf("hello %x", b)), append(want, helloOutcome(b))
+	}
+	for _, b := range messages {
+		lines, want = append(lines, fmt.Sprintf("commands %x", b)), append(want, commandsOutcome(b))
+	}
+	refused := 0
+	for i, said := range module(t, lines) {
+		if strings.HasPrefix(want[i], "refused") {
+			refused++
+		}
+		if !strings.HasPrefix(said, want[i]) {
+			t.Errorf("%s:\nhere: %s\nthe module: %s", lines[i], want[i], said)
+		}
+	}
+	if refused == 0 || refused == len(lines) {
+		t.Errorf("%d of %d inputs are refused: the others were to be tried, too", refused, len(lines))
+	}
+}
+
+// inputs returns those of the module's fuzzer, each also with one byte changed, anywhere in what is not data.
+func inputs(t *testing.T) (hellos, messages [][]byte) {
+	t.Helper()
+	files, err := filepath.Glob("../../kmod/fuzz/corpus/wire/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) == 0 {
+			continue
+		}
+		var to *[][]byte
+		switch b[0] % 4 {
+		case inputHello:
+			to = &hellos
+		case inputCommands:
+			to = &messages
+		default:
+			continue
+		}
+		*to = append(*to, b[1:])
+		for i := range min(len(b)-1, 4*CommandSize) {
+			for _, value := range []byte{0, 1, 0x02, 0x10, 0x80, 0xff} {
+				changed := bytes.Clone(b[1:])
+				changed[i] ^= value
+				*to = append(*to, changed)
+			}
+		}
+	}
+	return hellos, messages
+}
+
+// module returns what kmod/wire.c says of each line.
+func module(t *testing.T, lines []string) []string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "wire_dump")
+	compile := exec.Command("cc", "-Wall", "-Werror", "-I.", "-o", program, "fuzz/wire_dump.c", "wire.c", "options.c")
+	compile.Dir = "../../kmod"
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("compile the module's side: %v\n%s", err, out)
+	}
+	dump := exec.Command(program)
+	dump.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	out, err := dump.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(said) != len(lines) {
+		t.Fatalf("%d lines for %d inputs", len(said), len(lines))
+	}
+	return said
+}
+
+func helloOutcome(b []byte) string {
+	_, err := DecodeHello(b)
+	var reject *Reject
+	if errors.As(err, &reject) {
+		return fmt.Sprintf("refused %d %d", reject.Reason, reject.Value)
+	}
+	return "ok"
+}
+
+func commandsOutcome(b []byte) string {
+	requests, err := DecodeRequests(b, Limits{BlockSize: limits.BlockSize, MaxData: limits.MaxData, MaxInline: limits.MaxInline, Depth: 1 << 15})
+	if err != nil {
+		return "refused"
+	}
+	var out strings.Builder
+	out.WriteString("ok")
+	for _, r := range requests {
+		fmt.Fprintf(&out, " %d/%d/%d/%d/%d/%d/%d/%d/%d", r.Op, r.Flags, r.Tag, r.Length, r.Offset, r.Addr, r.Rkey, r.CRC, len(r.Data))
+	}
+	return out.String()
+}
