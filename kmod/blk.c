@@ -130,6 +130,8 @@ int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigne
 	/* A partition's offsets are not the volume's. */
 	if (cmd != KRPING_IOC_DIGEST || bdev_is_partition(bdev))
 		return -ENOTTY;
+	if (!(mode & KRPING_BLK_READ))	/* a digest tells of what it is of */
+		return -EBADF;
 	return ioctl_digest(bdev->bd_disk->private_data, (void __user *)arg);
 }
 
@@ -199,8 +201,8 @@ int krping_disk_add(struct krping_session *s)
 /* The target's volume has grown. */
 void krping_disk_resize(struct krping_session *s, u64 capacity)
 {
-	krping_info(s->subject, "%s: grown from %llu to %llu bytes", s->disk->disk_name,
-		    s->grant.capacity, capacity);
+	krping_info_ratelimited(s->subject, "%s: grown from %llu to %llu bytes",
+				s->disk->disk_name, s->grant.capacity, capacity);
 	WRITE_ONCE(s->grant.capacity, capacity);
 	set_capacity_and_notify(s->disk, capacity >> SECTOR_SHIFT);
 }

@@ -195,6 +195,8 @@ struct krping_queue {
  * @hold_lock:	a mutex; protects @held, @failing, @torn_down
  * @held:	requests wait in the block layer
  * @attempts:	to reconnect since the loss; the connecting thread's
+ * @unheard:	losses in a row before the target had said anything; the connecting thread's
+ * @live_since:	jiffies; the connecting thread's
  * @beat:	looks after the session while it has a disk
  * @capacity:	what the target said last, in bytes; the disk follows
  * @grant:	written by the connecting thread while no request can run
@@ -232,6 +234,8 @@ struct krping_session {
 	bool torn_down;
 	bool held;
 	unsigned int attempts;
+	unsigned int unheard;
+	unsigned long live_since;
 	struct delayed_work beat;
 	u64 capacity;
 	struct krping_grant grant;

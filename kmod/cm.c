@@ -7,6 +7,7 @@
 #include <rdma/ib_cm.h>
 
 #include "conn.h"
+#include "fault.h"
 #include "log.h"
 
 static __printf(2, 3) void setup_failed(struct krping_conn *conn, const char *fmt, ...)
@@ -429,8 +430,9 @@ static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer
 			return cm_errno(ret, -EADDRNOTAVAIL);
 		}
 		ret = krping_conn_wait(conn, KRPING_CONN_UNRESOLVED, left + ADDR_TIMEOUT);
+		krping_fault_sleep(KRPING_FAULT_RESOLVE_STALL, conn->subject);
 	} while (!ret && is_unresolved(conn));
-	return ret;
+	return ret ?: krping_conn_error(conn);	/* closed since? Then there is no device. */
 }
 
 /**

@@ -42,8 +42,10 @@ struct krping_disk_limits {
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
 #define krping_blk_mode_t blk_mode_t
+#define KRPING_BLK_READ BLK_OPEN_READ
 #else
 #define krping_blk_mode_t fmode_t
+#define KRPING_BLK_READ FMODE_READ
 #endif
 
 /*

@@ -42,6 +42,7 @@ enum krping_fault {
 	KRPING_FAULT_TARGET_STORE_SHORT, /* the disk returns less than was asked for */
 	KRPING_FAULT_TARGET_DISCONNECT,	/* the connection is lost */
 	/* everybody's */
+	KRPING_FAULT_RESOLVE_STALL,	/* a look whether an address is resolved is late (ms) */
 	KRPING_FAULT_SMALL_DEVICE,	/* devices are as small as an Intel X722 */
 	KRPING_FAULTS_NR
 };

@@ -376,7 +376,8 @@ static void mirror_resync(struct work_struct *work)
 	WRITE_ONCE(m->running, false);
 	left = krping_dirty_bytes(&st->dirty);
 	if (!left)
-		krping_info(st->session->subject, "in sync, %llu bytes were copied", copied);
+		krping_info_ratelimited(st->session->subject, "in sync, %llu bytes were copied",
+					copied);
 	else if (error && may_copy(m))
 		krping_warn_ratelimited(st->session->subject,
 					"%llu bytes of the mirror could not be copied: %d, trying again",

@@ -86,7 +86,8 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 	int ret;
 
 	if (!(dev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		krping_err(conn->subject, "%s cannot register memory by work requests", dev->name);
+		krping_err_ratelimited(conn->subject,
+				       "%s cannot register memory by work requests", dev->name);
 		return -EOPNOTSUPP;
 	}
 	ret = krping_conn_check_limit(conn, "work requests in a queue",

@@ -420,6 +420,7 @@ void krping_session_go_live(struct krping_session *s)
 {
 	u32 i;
 
+	s->live_since = jiffies;
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_LIVE);
 	spin_unlock_bh(&s->lock);
@@ -523,17 +524,28 @@ void krping_session_fast_fail(struct krping_session *s)
 static unsigned long backoff(struct krping_session *s)
 {
 	unsigned long delay = min_t(unsigned long, BACKOFF_MAX,
-				    BACKOFF_MIN << min(s->attempts, 10u));
+				    BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
 
 	return delay / 2 + get_random_u32() % (delay / 2 + 1);
+}
+
+/* Has the target said anything while the session was live? */
+static bool was_heard(const struct krping_session *s)
+{
+	u32 i;
+
+	for (i = 0; i < s->nr_queues; i++)
+		if (time_after(READ_ONCE(s->queues[i].heard), s->live_since))
+			return true;
+	return false;
 }
 
 static void resume(struct krping_session *s)
 {
 	s->attempts = 0;
 	krping_count(s->stats, KRPING_RECONNECTS, 1);
-	krping_info(s->subject, "reconnected after %u ms",
-		    jiffies_to_msecs(jiffies - s->lost_since));
+	krping_info_ratelimited(s->subject, "reconnected after %u ms",
+				jiffies_to_msecs(jiffies - s->lost_since));
 	mutex_lock(&s->hold_lock);
 	hold_requests(s);	/* or queue_rq might see the state and not the queues */
 	s->torn_down = false;
@@ -581,6 +593,20 @@ static void tear_down(struct krping_session *s)
 	mutex_unlock(&s->hold_lock);
 }
 
+/* A target that drops again and again what it has just accepted is not asked at once. */
+static void recover(struct krping_session *s)
+{
+	if (!s->torn_down) {
+		s->unheard = was_heard(s) ? 0 : s->unheard + 1;
+		tear_down(s);
+		if (s->unheard > 1) {
+			queue_delayed_work(krping_wq, &s->recovery, backoff(s));
+			return;
+		}
+	}
+	reconnect(s);
+}
+
 /* Work of a session that was live: what is broken is taken down, then built again. */
 void krping_recover(struct work_struct *work)
 {
@@ -590,10 +616,7 @@ void krping_recover(struct work_struct *work)
 
 	if (READ_ONCE(s->forced))	/* and the time is over */
 		krping_session_lost(s, -ETIMEDOUT);
-	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING) {
-		if (!s->torn_down)
-			tear_down(s);
-		reconnect(s);
-	}
+	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING)
+		recover(s);
 	memalloc_noio_restore(flags);
 }

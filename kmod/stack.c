@@ -325,7 +325,7 @@ void krping_stack_live(struct krping_session *s)
 /* The target has lost some of what it answered: nobody knows what. */
 void krping_stack_forgotten(struct krping_session *s, const char *lost)
 {
-	krping_warn(s->subject, "the target has lost %s: all is dirty", lost);
+	krping_warn_ratelimited(s->subject, "the target has lost %s: all is dirty", lost);
 	krping_dirty_set_all(&s->stack->dirty);
 	if (s->stack->ops->forgotten)
 		s->stack->ops->forgotten(s->stack);

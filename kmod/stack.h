@@ -70,7 +70,7 @@ struct krping_io {
 /**
  * struct krping_stack_ops - what the two modes differ in
  * @alloc:	@stack->private; the backing is open, the target is not connected. Sleeps
- * @free:	its twin; nothing is in flight, and @drain was called if @alloc was. Sleeps
+ * @free:	its twin; nothing is in flight, and @drain was called if there was a head. Sleeps
  * @submit:	begins an io; ends up in krping_backing_submit(). The submitting process' context
  * @local_done:	the backing has ended it with io->status; ends up in krping_io_end(). Any context
  * @live:	the target is there (again), or NULL. Sleeps

@@ -284,7 +284,7 @@ static int reply(struct krping_tqueue *q)
 			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
 		.depth = cpu_to_be16(q->depth),
 		.capacity = cpu_to_be64(krping_volume_size(v)),
-		.epoch = cpu_to_be64(atomic64_read(&v->epoch)),
+		.epoch = cpu_to_be64(q->epoch),
 		.block_size = cpu_to_be32(v->opt.block_size),
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
@@ -311,6 +311,7 @@ static void setup(struct work_struct *work)
 	int ret;
 
 	fence(q);
+	q->epoch = atomic64_read(&q->volume->epoch);
 	ret = krping_conn_error(&q->conn);
 	if (ret)
 		goto out;	/* the teardown waits for us */

@@ -212,6 +212,7 @@ struct krping_ttx {
  * @session:	of the client
  * @index:	of the queue in its session
  * @depth:	commands that may be in flight
+ * @epoch:	of the volume, as the client was told
  * @peer_reads:	RDMA READs of the client's memory that it serves at a time
  * @peer_read_from: that it may have in flight
  * @transcript:	of the client's proof, if the volume has a key; then of ours
@@ -263,6 +264,7 @@ struct krping_tqueue {
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;
+	u64 epoch;
 	u8 peer_reads;
 	u8 peer_read_from;
 	struct krping_transcript transcript;

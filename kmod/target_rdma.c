@@ -531,6 +531,21 @@ static void execute(struct krping_tcmd *cmd)
 	}
 }
 
+/* The client takes the answer for a promise that what it wrote before is stable. */
+static bool promises(const struct krping_tcmd *cmd)
+{
+	return cmd->op == KRPING_OP_FLUSH || cmd->flags & KRPING_CMD_FUA;
+}
+
+/*
+ * The disk has failed a flush since the client came, perhaps one of another client: what this one
+ * was answered may be gone. It sees that when it connects anew.
+ */
+static bool is_outdated(const struct krping_tqueue *q)
+{
+	return q->epoch != atomic64_read(&q->volume->epoch);
+}
+
 /* What the store has finished. */
 static void go_on(struct krping_tcmd *cmd)
 {
@@ -546,7 +561,11 @@ static void go_on(struct krping_tcmd *cmd)
 		krping_err_ratelimited(q->subject,
 				       "the store failed: op %u of %u bytes at %llu, status %u",
 				       cmd->op, cmd->length, cmd->offset, cmd->status);
-	if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
+	if (cmd->status == KRPING_ST_OK && promises(cmd) && is_outdated(q)) {
+		krping_err_ratelimited(q->subject,
+				       "the disk has failed a flush: the client has to connect anew");
+		krping_conn_fail(&q->conn, -ESTALE);
+	} else if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
 		answer(cmd);
 	} else if (cmd->rkey) {
 		checksum_and_send(cmd);

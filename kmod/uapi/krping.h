@@ -391,7 +391,8 @@ static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
  * @digest:	out
  *
  * Native endian. Errors: EINVAL (a field is out of range), EIO (the target
- * could not read the range, or the session failed), EINTR.
+ * could not read the range, or the session failed), EBADF (the device is not open
+ * for reading). While the target is lost it waits as a read does.
  */
 struct krping_digest {
 	__u64 offset;

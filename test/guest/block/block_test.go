@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/verify"
 	"krping/test/guest/internal/guest"
 )
 
@@ -96,6 +97,22 @@ func TestFlush(t *testing.T) {
 				t.Errorf("flushes=%s writeback=%s", s["flushes"], s["writeback"])
 			}
 		})
+	}
+}
+
+// A digest tells of the data: who may not read that gets none.
+func TestDigestIsForReaders(t *testing.T) {
+	guest.StartBridge(t, 9803, guest.StorePath(t), "16MiB")
+	dev := guest.Attach(t, 9803, "")
+	for flags, want := range map[int]error{os.O_RDONLY: nil, os.O_RDWR: nil, os.O_WRONLY: unix.EBADF} {
+		f, err := os.OpenFile(dev, flags, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := verify.NewTarget(f); !errors.Is(err, want) {
+			t.Errorf("opened with flags %#x: %v, want %v", flags, err, want)
+		}
+		_ = f.Close()
 	}
 }
 

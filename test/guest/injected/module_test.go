@@ -5,6 +5,7 @@
 package injected
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -72,6 +73,50 @@ func TestSmallDevice(t *testing.T) {
 	defer faults.clear(t, "small_device")
 	p := serve(t, "")
 	guest.Fio(t, p.dev, "--rw=randwrite", "--bs=1m", "--iodepth=4", "--io_size=32m")
+}
+
+// A session is stopped just when nobody has answered for its target's address: over a pair of veth, whose
+// other end does not have it.
+func TestStopWhileAddressIsUnresolved(t *testing.T) {
+	const target = "10.7.0.1"
+	load(t)
+	guest.Run(t, "ip", "netns", "add", "blue")
+	defer guest.Run(t, "ip", "netns", "del", "blue")
+	guest.Run(t, "ip", "link", "add", "veth7", "type", "veth", "peer", "name", "eth7", "netns", "blue")
+	defer guest.Run(t, "ip", "link", "del", "veth7")
+	guest.Run(t, "ip", "-n", "blue", "link", "set", "eth7", "up")
+	for _, addr := range []string{target, "10.7.0.9"} {
+		guest.Run(t, "ip", "addr", "add", addr+"/24", "dev", "veth7")
+	}
+	guest.Run(t, "ip", "link", "set", "veth7", "up")
+	guest.MustKrpingctl(t, "link", "add", "rxe7", "--netdev", "veth7")
+	defer guest.Run(t, "rdma", "link", "del", "rxe7")
+	command := func(format string, args ...any) {
+		t.Helper()
+		if err := guest.Command(fmt.Sprintf(format, args...), guest.Limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command("server,addr=%s,port=%d,block=vol7,backing=ram:16M", target, port)
+	defer command("stop,target,block=vol7")
+	command("client,addr=%s,port=%d,block=vol7", target, port)
+
+	guest.Run(t, "ip", "addr", "del", target+"/24", "dev", "veth7")
+	guest.Run(t, "ip", "addr", "add", "10.7.0.9/24", "dev", "veth7") // a secondary address goes with the first
+	const point = "resolve_stall"
+	faults.set(t, setting{name: point, rate: 1, ms: 3000})
+	defer faults.clear(t, point)
+	faults.set(t, setting{name: "disconnect", rate: 1})
+	ended := make(chan error, 1)
+	go func() { ended <- write("/dev/"+guest.Session(t, "vol7")["dev"], 1, 4096) }()
+	// It is tried for a second, and then looked at, late.
+	guest.Eventually(t, patience, "nobody answers for the address", func() bool { return faults.fired(t, point) > 0 })
+	faults.clear(t, "disconnect")
+	command("stop,block=vol7,force")
+	if err := guest.Within(t, guest.Limit, "the write ends", ended); err == nil {
+		t.Error("a write was answered by a target that cannot be reached")
+	}
+	guest.NoResources(t)
 }
 
 func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }

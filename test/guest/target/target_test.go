@@ -151,6 +151,10 @@ func TestFlushFailsNewEpoch(t *testing.T) {
 		return c.welcome.Epoch
 	}
 	first := flush(wire.StatusOK)
+	others := map[string]*client{}
+	for i, name := range []string{"flush", "FUA"} {
+		others[name] = connect(t, func(h *wire.Hello) { h.Session = wire.SessionID{9, byte(i)} })
+	}
 	fail(true)
 	if flush(wire.StatusIO) != first {
 		t.Error("the epoch is new after a flush that succeeded")
@@ -158,6 +162,15 @@ func TestFlushFailsNewEpoch(t *testing.T) {
 	fail(false)
 	if flush(wire.StatusOK) == first {
 		t.Error("the epoch is not new after a flush that failed")
+	}
+	// Who was there before and has not heard of it is promised nothing, before it connects anew.
+	fua := write(1, 0, make([]byte, 512))
+	fua.Flags |= wire.FlagFUA
+	for name, r := range map[string]wire.Request{"flush": request(wire.OpFlush, 0, 0), "FUA": fua} {
+		if err := others[name].Send(r.Append(nil), 0); err != nil {
+			t.Fatal(err)
+		}
+		others[name].isEnded()
 	}
 }
 
