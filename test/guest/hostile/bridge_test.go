@@ -109,6 +109,17 @@ func TestBadHellosToTheBridge(t *testing.T) {
 	answers(t, addr)
 }
 
+// full checks that no more clients are taken. On a slow kernel some have been lost meanwhile, whose places are free.
+func full(t *testing.T, addr netip.AddrPort, private []byte, most uint32) {
+	t.Helper()
+	for i := 0; i < int(most) && guest.Slow(1) > 1; i++ {
+		if _, err := dial(t, addr, private); err != nil {
+			break
+		}
+	}
+	refused(t, addr, private, wire.RejectBusy, most)
+}
+
 // One more than the bridge takes has to wait until another has ended.
 func TestTooManyClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
@@ -133,7 +144,7 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 		if err := dials.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, addr, private, wire.RejectBusy, most)
+		full(t, addr, private, most)
 		p := <-peers
 		p.hangUp()
 		guest.Eventually(t, bridgeTimeout, "the place is given to another", func() bool {
