@@ -5,12 +5,16 @@ package biotrace
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -195,6 +199,25 @@ func TestCGroupName(t *testing.T) {
 	for id, want := range map[uint64]string{inode(dir): "/system.slice/a.service", inode(mount): "/", 1 << 60: "1152921504606846976"} {
 		if got := names.name(id); got != want {
 			t.Errorf("cgroup %d is %q, want %q", id, got, want)
+		}
+	}
+}
+
+// The verifier refuses with EACCES: who has all rights is not told to get them.
+func TestRefusalOfTheVerifierIsNoLackOfRights(t *testing.T) {
+	verifier := &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{"R1 invalid mem access"}}
+	for _, tc := range []struct {
+		err    error
+		denied bool
+		want   string
+	}{
+		{fmt.Errorf("program bio_queue: %w", verifier), false, "verifier"},
+		{fmt.Errorf("program bio_queue: %w", unix.EPERM), true, "root"},
+		{unix.EOPNOTSUPP, false, "BTF"},
+	} {
+		got := explain(tc.err)
+		if errors.Is(got, os.ErrPermission) != tc.denied || !strings.Contains(got.Error(), tc.want) {
+			t.Errorf("%v: %v, want %q, denied %t", tc.err, got, tc.want, tc.denied)
 		}
 	}
 }

@@ -505,7 +505,7 @@ func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
 		p := f.connect(numbered(n))
 		p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
 	}
-	for slow.writing.Load() < MaxConnections {
+	for slow.calls.Load() < MaxConnections {
 		time.Sleep(time.Millisecond)
 	}
 	admitted := make(chan error)
@@ -528,47 +528,73 @@ func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
 	}
 }
 
-// stalled is a store whose writes wait.
+// stalled is a store in which all waits but a look at its size.
 type stalled struct {
 	store.Store
-	writing atomic.Int32
-	goOn    chan struct{}
+	calls atomic.Int32
+	goOn  chan struct{}
+}
+
+func (s *stalled) wait() {
+	s.calls.Add(1)
+	<-s.goOn
+}
+
+func (s *stalled) ReadAt(p []byte, off int64) (int, error) {
+	s.wait()
+	return s.Store.ReadAt(p, off)
 }
 
 func (s *stalled) WriteAt(p []byte, off int64) (int, error) {
-	s.writing.Add(1)
-	<-s.goOn
+	s.wait()
 	return s.Store.WriteAt(p, off)
 }
 
-// A store that stalls holds few threads of the process, however many commands wait for it, and a sign of
-// life does not wait.
+func (s *stalled) Zero(off, n int64) error {
+	s.wait()
+	return s.Store.Zero(off, n)
+}
+
+// A store that stalls holds few threads of the process, and a DIGEST's memory is there a few times, however
+// many commands wait; a sign of life does not wait.
 func TestStalledStore(t *testing.T) {
-	f := newFixture(t)
-	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
-	f.volume.Store = slow
-	var err error
-	if f.target, err = New(zerolog.Nop(), nil, f.volume); err != nil {
-		t.Fatal(err)
+	for _, tc := range []struct {
+		request wire.Request
+		calls   int32
+	}{
+		{inlineWrite(0, 0, make([]byte, 512)), storeCalls},
+		{wire.Request{Command: wire.Command{Op: wire.OpWriteZeroes, Length: 4 << 20}}, storeCalls},
+		{wire.Request{Command: wire.Command{Op: wire.OpDigest, Flags: wire.FlagInline, Length: 4 << 20}}, digests},
+	} {
+		t.Run(tc.request.Op.String(), func(t *testing.T) {
+			f := newFixture(t)
+			slow := &stalled{Store: f.store, goOn: make(chan struct{})}
+			f.volume.Store = slow
+			var err error
+			if f.target, err = New(zerolog.Nop(), nil, f.volume); err != nil {
+				t.Fatal(err)
+			}
+			var last *pipe
+			for n := range byte(4) {
+				h := hello(n, 0)
+				h.Depth = MaxDepth
+				last = f.connect(h)
+				for tag := range uint16(MaxDepth) {
+					tc.request.Tag = tag
+					last.toTarget <- tc.request.Append(nil)
+				}
+			}
+			alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Tag: wire.TagKeepAlive, Flags: wire.FlagInline}}
+			if a, _ := f.one(last, alive); a.Status != wire.StatusOK {
+				t.Errorf("sign of life: %+v", a)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if n := slow.calls.Load(); n != tc.calls {
+				t.Errorf("%d of %d commands are in the store, want %d", n, 4*MaxDepth, tc.calls)
+			}
+			close(slow.goOn)
+		})
 	}
-	var last *pipe
-	for n := range byte(4) {
-		h := hello(n, 0)
-		h.Depth = MaxDepth
-		last = f.connect(h)
-		for tag := range uint16(MaxDepth) {
-			last.toTarget <- inlineWrite(tag, 0, make([]byte, 512)).Append(nil)
-		}
-	}
-	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Tag: wire.TagKeepAlive, Flags: wire.FlagInline}}
-	if a, _ := f.one(last, alive); a.Status != wire.StatusOK {
-		t.Errorf("sign of life: %+v", a)
-	}
-	time.Sleep(100 * time.Millisecond)
-	if n := slow.writing.Load(); n != storeCalls {
-		t.Errorf("%d of %d writes are in the store, want %d", n, 4*MaxDepth, storeCalls)
-	}
-	close(slow.goOn)
 }
 
 // countedLines counts the lines of a log.
