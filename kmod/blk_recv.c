@@ -291,13 +291,13 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
-	WRITE_ONCE(q->heard, jiffies);
 	ret = 0;
 	if (!krping_fault(KRPING_FAULT_RECV_DROP, name))
 		ret = read_message(q, buf->data, wc);
 	if (!ret && krping_fault(KRPING_FAULT_RECV_DUPLICATE, name))
 		ret = read_message(q, buf->data, wc);
 	if (!ret) {
+		WRITE_ONCE(q->heard, jiffies);
 		/* Once it is lost it is drained: what is posted behind that is seen by nobody. */
 		spin_lock_bh(&q->lock);
 		if (READ_ONCE(conn->state) == KRPING_CONN_LIVE)

@@ -212,7 +212,7 @@ func TestTargetsThatChange(t *testing.T) {
 }
 
 // A target that accepts a client again and again and never answers it holds I/O up for as long as that was told to
-// wait, and no longer.
+// wait, and no longer. It is asked less and less often.
 func TestTargetsThatNeverAnswer(t *testing.T) {
 	leavesNothing(t)
 	tell := func(do func(l *link)) func(l *link, r wire.Request) bool {
@@ -245,6 +245,9 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 				t.Errorf("the write failed after %v", took)
 			} else if took > wait*time.Second+guest.Slow(5*time.Second) {
 				late.Errorf(t, "the write failed after %v", took)
+			}
+			if n := counter(t, "reconnects"); n > 8 {
+				t.Errorf("%d reconnects", n)
 			}
 			write := guest.StartWrite(t, dev, noise(t, small))
 			write.Waits(200 * time.Millisecond)
