@@ -208,7 +208,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 	for range 10 { // what the kernel allocates once
 		cycle()
 	}
-	before, resources := guest.Slab(t), guest.Run(t, "rdma", "resource", "show")
+	before, resources := guest.Slab(t), guest.Resources(t)
 	start := time.Now()
 	for range cycles {
 		cycle()
@@ -217,9 +217,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 	if data, err := os.ReadFile("/proc/krping_sessions"); err != nil || strings.Count(string(data), "\n") != 1 {
 		t.Errorf("%v: sessions: %s", err, data)
 	}
-	guest.Eventually(t, 20*time.Second, "RDMA resources are what they were: "+resources, func() bool {
-		return guest.Run(t, "rdma", "resource", "show") == resources
-	})
+	guest.SameResources(t, resources)
 	guest.NoSlabGrowth(t, before, cycles)
 	t.Logf("%d cycles of %v", cycles, each.Round(time.Millisecond))
 }

@@ -38,6 +38,7 @@ func cycles(t *testing.T, few, many int) int {
 // and no RDMA resource behind.
 func TestLoadAndUnload(t *testing.T) {
 	guest.StartBridge(t, port, guest.StorePath(t), "16MiB")
+	resources := guest.Resources(t) // the bridge's
 	data, read := guest.Aligned(t, 64<<10), guest.Aligned(t, 64<<10)
 	cycle := func(t *testing.T) {
 		guest.Run(t, "rmmod", "rdma_krping")
@@ -57,6 +58,7 @@ func TestLoadAndUnload(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop(t, "vol0", "")
+		guest.SameResources(t, resources)
 	}
 	for range 5 { // what the kernel allocates once
 		cycle(t)

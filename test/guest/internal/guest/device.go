@@ -107,3 +107,15 @@ func NoResources(t testing.TB) {
 		return strings.Contains(Run(t, "rdma", "resource", "show", Device(t)), left)
 	})
 }
+
+// Resources returns how many RDMA resources of each kind there are.
+func Resources(t testing.TB) string {
+	t.Helper()
+	return Run(t, "rdma", "resource", "show")
+}
+
+// SameResources waits until there are as many RDMA resources as Resources has returned before.
+func SameResources(t testing.TB, before string) {
+	t.Helper()
+	Eventually(t, 20*time.Second, "RDMA resources are what they were: "+before, func() bool { return Resources(t) == before })
+}

@@ -32,12 +32,14 @@ func Slab(t testing.TB) int {
 }
 
 // NoSlabGrowth fails if the unreclaimable memory has grown since before, in n cycles in which a session
-// came and went: one that leaked would be 100 KiB and more, its queues' buffers, regions and requests.
+// came and went: one that leaked would be 100 KiB and more, its queues' buffers, regions and requests. What
+// is half used grows and shrinks: by up to 350 KiB in 20 cycles on stock kernels, by 1 MiB on the debug kernel,
+// which keeps for a while what was freed.
 func NoSlabGrowth(t testing.TB, before, n int) {
 	t.Helper()
 	grown := Slab(t) - before
 	t.Logf("unreclaimable slab grew by %d KiB in %d cycles", grown, n)
-	if limit := 2048 + 4*n; grown > limit {
+	if limit := 1024 + 16*n; grown > limit {
 		t.Errorf("unreclaimable slab grew by %d KiB in %d cycles, want less than %d", grown, n, limit)
 	}
 }
