@@ -59,22 +59,97 @@ func TestCallersNetworkNamespace(t *testing.T) {
 	guest.WriteAndSync(t, guest.OpenDirect(t, dev))
 }
 
-// commandIn gives the module a command in a network namespace.
-func commandIn(t *testing.T, namespace, command string) error {
+// A namespace with an RDMA device is where the connections of its callers are made, and made again when the
+// callers are gone: a client's, and that which a volume listens to.
+//
+// rxe asks the first namespace for the route of its packets, whatever namespace its network device is in. So
+// that one has an interface with the same index and address. It has none of the packets: both ends of the
+// connections are on one device, which sends them to itself.
+func TestConnectionsInANamespace(t *testing.T) {
+	const (
+		addr  = "10.7.0.1"
+		index = "66"
+	)
+	guest.Run(t, "ip", "netns", "add", "blue")
+	defer guest.Run(t, "ip", "netns", "del", "blue")
+	guest.Run(t, "ip", "link", "add", "veth6", "index", index, "type", "veth", "peer", "name", "eth6", "index", index, "netns", "blue")
+	guest.Run(t, "ip", "-n", "blue", "addr", "add", addr+"/24", "dev", "eth6")
+	guest.Run(t, "ip", "-n", "blue", "link", "set", "eth6", "up")
+	guest.Run(t, "ip", "addr", "add", addr+"/24", "dev", "veth6")
+	guest.Run(t, "ip", "link", "set", "veth6", "up")
+	defer guest.Run(t, "ip", "link", "del", "veth6")
+	addDevice := func() {
+		in(t, "blue", func() { guest.MustKrpingctl(t, "link", "add", "rxe6", "--netdev", "eth6") })
+	}
+	removeDevice := func() { guest.Run(t, "rdma", "link", "del", "rxe6") }
+	addDevice()
+	defer removeDevice()
+
+	store := guest.StorePath(t)
+	startBridge := func() (bridge *guest.Bridge) {
+		in(t, "blue", func() {
+			bridge = guest.StartBridge(t, port, store, "16MiB", "--listen", fmt.Sprintf("%s:%d", addr, port))
+		})
+		return bridge
+	}
+	bridge := startBridge()
+	for _, c := range []struct{ begin, name, end string }{
+		{fmt.Sprintf("server,addr=%s,port=%d,block=vol1,backing=ram:1M", addr, port+1), "vol1", ",target"},
+		{fmt.Sprintf("client,addr=%s,port=%d,block=vol0", addr, port), "vol0", ",force"},
+		{fmt.Sprintf("client,addr=%s,port=%d,block=vol1", addr, port+1), "vol1", ",force"},
+	} {
+		if err := guest.Command(c.begin, guest.Limit); !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Errorf("%s from another namespace: %v, want an error of the address", c.begin, err)
+		}
+		if err := commandIn(t, "blue", c.begin); err != nil {
+			t.Fatalf("%s: %v", c.begin, err)
+		}
+		defer stop(t, c.name, c.end)
+	}
+	works := func(name string) {
+		t.Helper()
+		guest.Eventually(t, 20*time.Second, name+" is live", func() bool { return guest.Session(t, name)["state"] == "live" })
+		dev := guest.OpenDirect(t, "/dev/"+guest.Session(t, name)["dev"])
+		defer dev.Close()
+		guest.WriteAndSync(t, dev)
+	}
+	works("vol0")
+	works("vol1")
+	bridge.LosesDevice(t, removeDevice)
+	addDevice()
+	startBridge()
+	for _, name := range []string{"vol0", "vol1"} {
+		works(name)
+		if s := guest.Session(t, name); s["reconnects"] == "0" || s["ibdev"] != "rxe6" {
+			t.Errorf("%s did not connect again over the device: %v", name, s)
+		}
+	}
+}
+
+// in does something in a network namespace, by a thread that is gone when in returns.
+func in(t *testing.T, namespace string, do func()) {
 	t.Helper()
 	fd, err := unix.Open("/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	result := make(chan error)
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // for good: the thread is not to be used again
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			result <- err
+			t.Error(err)
 			return
 		}
-		result <- guest.Command(command, guest.Limit)
+		do()
 	}()
-	return <-result
+	<-done
+}
+
+// commandIn gives the module a command in a network namespace.
+func commandIn(t *testing.T, namespace, command string) (err error) {
+	t.Helper()
+	in(t, namespace, func() { err = guest.Command(command, guest.Limit) })
+	return err
 }
