@@ -5,9 +5,14 @@
 package injected
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
 )
@@ -66,13 +71,45 @@ func module(t *testing.T) path {
 
 func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
 
-// A device that has room for less in a work request and in a queue is used with less.
+// A device that has room for less in a work request and in a queue is used with less: a queue that it has
+// no room for is refused, and the work requests of large data are more, for which the queues of the target
+// grow as far as there is room.
 func TestSmallDevice(t *testing.T) {
 	load(t)
-	faults.set(t, setting{name: "small_device", rate: 1})
-	defer faults.clear(t, "small_device")
-	p := serve(t, "")
-	guest.Fio(t, p.dev, "--rw=randwrite", "--bs=1m", "--iodepth=4", "--io_size=32m")
+	entries := map[int]int{}
+	for small, want := range map[int]error{0: unix.ECONNREFUSED, 1: unix.EINVAL} {
+		t.Run(strconv.Itoa(small), func(t *testing.T) {
+			faults.set(t, setting{name: "small_device", rate: small})
+			defer faults.clear(t, "small_device")
+			// Nobody listens there, which a client learns that could make its queue.
+			err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,bw,txdepth=1000,count=1", guest.Addr(t), port+1), guest.Limit)
+			if !errors.Is(err, want) {
+				t.Errorf("a queue of 1000 work requests: %v, want %v", err, want)
+			}
+			p := serve(t, "")
+			entries[small] = largestQueue(t)
+			guest.Fio(t, p.dev, "--rw=randwrite", "--bs=1m", "--iodepth=4", "--io_size=32m")
+		})
+	}
+	t.Logf("entries of the largest completion queue: %d, of a small device %d", entries[0], entries[1])
+	if entries[1] <= entries[0] {
+		t.Error("large data takes no more work requests where one has room for less")
+	}
+}
+
+// largestQueue returns the entries of the largest completion queue of the module.
+func largestQueue(t *testing.T) (largest int) {
+	t.Helper()
+	for line := range strings.Lines(guest.Run(t, "rdma", "resource", "show", "cq")) {
+		_, rest, _ := strings.Cut(line, " cqe ")
+		if n, err := strconv.Atoi(strings.SplitN(rest, " ", 2)[0]); err == nil && strings.Contains(line, "[rdma_krping]") {
+			largest = max(largest, n)
+		}
+	}
+	if largest == 0 {
+		t.Fatal("the module has no completion queue")
+	}
+	return largest
 }
 
 // A session is stopped just when nobody has answered for its target's address: over a pair of veth, whose
