@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/proc"
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
+)
+
+// endsWithin is what a command has for a step, and so for its end when it has lost its device.
+const endsWithin = 10 * time.Second
+
+func pings(t *testing.T, role, options string) string {
+	t.Helper()
+	return fmt.Sprintf("%s,addr=%s,port=%d,timeout=%.0f,%s", role, guest.Addr(t), port+5, endsWithin.Seconds(), options)
+}
+
+// startClient starts a command that would never end, and waits until it and its server, if that is a
+// command of this kernel, have the connection and some time to use it.
+func startClient(t *testing.T, options string, threads int) <-chan error {
+	t.Helper()
+	client := make(chan error, 1)
+	go func() { client <- guest.Command(pings(t, "client", "count=0,"+options), guest.Limit) }()
+	guest.Eventually(t, 20*time.Second, "the test runs", func() bool {
+		running := 0
+		for _, line := range guest.Threads(t) {
+			if fields := strings.Fields(line); len(fields) == 9 && fields[4] != "0" { // messages received
+				running++
+			}
+		}
+		return running == threads
+	})
+	time.Sleep(guest.Slow(300 * time.Millisecond))
+	return client
+}
+
+// ends returns how a command has ended after the device went.
+func ends(t *testing.T, who string, command <-chan error) error {
+	t.Helper()
+	err := guest.Within(t, endsWithin, "the "+who+" ends", command)
+	t.Logf("%s: %v", who, err)
+	return err
+}
+
+// isLost says whether a command ended because the device is gone, or the peer that was told before.
+func isLost(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNRESET) }
+
+// wasRunning fails if the client, which has ended, had not begun.
+func wasRunning(t *testing.T) {
+	t.Helper()
+	fs, err := proc.NewFS("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := fs.Results()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := len(results) - 1; i >= 0; i-- {
+		if r := results[i]; r.Role == proc.Client {
+			t.Logf("%d operations", r.Ops)
+			if r.Ops == 0 {
+				late.Errorf(t, "the client had done nothing when the device went")
+			}
+			return
+		}
+	}
+	t.Error("no result of a client")
+}
+
+// The RDMA device is removed under a ping or measurement, and comes back. Both sides end, the one that is
+// told first with the reason; to the other its peer is gone, which is how a server's test ends anyway.
+func TestDeviceRemovedUnderCommand(t *testing.T) {
+	for _, options := range []string{"validate", "size=8192,mem_mode=reg,server_inv", "rlat", "rlat,poll", "wlat", "wlat,poll", "bw,qps=3", "bw,duplex", "bw,poll", "fr"} {
+		t.Run(options, func(t *testing.T) {
+			server := guest.StartServer(t, pings(t, "server", options))
+			client := startClient(t, options, 2)
+			start := time.Now()
+			guest.RemoveDevice(t)
+			if took := time.Since(start); took > guest.Slow(endsWithin) {
+				late.Errorf(t, "the removal of the device took %v", took)
+			}
+			guest.AddDevice(t)
+			clients, servers := ends(t, "client", client), ends(t, "server", server)
+			if !errors.Is(clients, unix.ENODEV) && !errors.Is(servers, unix.ENODEV) {
+				t.Errorf("client: %v, server: %v, want %v of one", clients, servers, unix.ENODEV)
+			}
+			if !isLost(clients) || servers != nil && !isLost(servers) {
+				t.Errorf("client: %v, server: %v, want that the device is gone, or the connection", clients, servers)
+			}
+			guest.NoThreads(t)
+			wasRunning(t)
+			server = guest.StartServer(t, pings(t, "server", "validate"))
+			ping(t)
+			if err := guest.Within(t, endsWithin, "the server ends", server); err != nil {
+				t.Errorf("server after the device is back: %v", err)
+			}
+		})
+	}
+}
+
+// The same under a client of a bridge, which ends as well.
+func TestDeviceRemovedUnderPingBridge(t *testing.T) {
+	for _, options := range []string{"validate", "rlat", "bw", "fr"} {
+		t.Run(options, func(t *testing.T) {
+			bridge := &guest.Bridge{Cmd: guest.StartPingBridge(t, port+5)}
+			client := startClient(t, options, 1)
+			bridge.RemoveDevice(t)
+			guest.AddDevice(t)
+			if err := ends(t, "client", client); !isLost(err) {
+				t.Errorf("client: %v, want that the device is gone, or the connection", err)
+			}
+			guest.NoThreads(t)
+			wasRunning(t)
+			guest.StartPingBridge(t, port+5)
+			ping(t)
+		})
+	}
+}
+
+// A server that has no client yet is told, too.
+func TestDeviceRemovedUnderWaitingServer(t *testing.T) {
+	server := guest.StartServer(t, pings(t, "server", "validate"))
+	guest.RemoveDevice(t)
+	guest.AddDevice(t)
+	if err := ends(t, "server", server); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("server: %v, want %v", err, unix.ENODEV)
+	}
+	guest.NoThreads(t)
+}
+
+// ping fails if a ping does.
+func ping(t *testing.T) {
+	t.Helper()
+	if err := guest.Command(pings(t, "client", "count=10,validate"), guest.Limit); err != nil {
+		t.Errorf("ping after the device is back: %v", err)
+	}
+}
