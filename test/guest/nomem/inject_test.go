@@ -27,9 +27,14 @@ var injectors = map[string][]string{
 	"fail_page_alloc": {"ignore-gfp-wait", "ignore-gfp-highmem"},
 }
 
+// file returns the path of an attribute of an injector.
+func file(injector, attribute string) string {
+	return filepath.Join("/sys/kernel/debug", injector, attribute)
+}
+
 func set(t *testing.T, injector, attribute, value string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join("/sys/kernel/debug", injector, attribute), []byte(value), 0); err != nil {
+	if err := os.WriteFile(file(injector, attribute), []byte(value), 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -61,6 +66,9 @@ func stop(t *testing.T) {
 // module is the module's, too, and one that a driver makes for the core.
 const depth = "12"
 
+// enough is more allocations than ever fail: how many of it are left tells how many have failed.
+const enough = 1 << 30
+
 // failOurs has so many percent of the allocations fail, of the kinds that the injectors are for, that
 // are made for the module, whatever thread or interrupt makes them.
 func failOurs(t *testing.T, percent int, injectors ...string) {
@@ -70,8 +78,15 @@ func failOurs(t *testing.T, percent int, injectors ...string) {
 		set(t, injector, "stacktrace-depth", depth)
 		set(t, injector, "require-start", fmt.Sprintf("%#x", from))
 		set(t, injector, "require-end", fmt.Sprintf("%#x", to))
+		set(t, injector, "times", strconv.Itoa(enough))
 		set(t, injector, "probability", strconv.Itoa(percent))
 	}
+}
+
+// failed returns how many allocations have failed since failOurs, of the kind that an injector is for.
+func failed(t *testing.T, injector string) int {
+	t.Helper()
+	return enough - guest.Number(t, file(injector, "times"))
 }
 
 // module returns where the module lies in memory.

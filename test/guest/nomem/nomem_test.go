@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,11 +159,39 @@ func loopOf(t *testing.T, store string) string {
 
 const patience = time.Minute
 
+// loads are what TestLoad writes to: what the target serves, and what lies in memory of this host and is
+// copied to the target.
+var loads = []struct {
+	target target
+	mode   string // and its backing
+	needs  bool   // memory under load: a client of a bridge has all that it needs
+}{
+	{targets[0], "", false},
+	{targets[1], "", true},
+	{targets[0], ",mode=tap,backing=ram:16M", true},
+	{targets[0], ",mode=mirror,backing=ram:16M", true},
+}
+
+// failing has so many percent of the allocations for the module fail while do runs. With some, it goes on
+// until one has of the first kind: a phase in which none did would prove nothing.
+func failing(t *testing.T, percent int, some bool, when string, do func(), injectors ...string) {
+	t.Helper()
+	failOurs(t, percent, injectors...)
+	do()
+	if some {
+		guest.Eventually(t, patience, "an allocation fails "+when, func() bool { return failed(t, injectors[0]) > 0 })
+	}
+	stop(t)
+	for _, injector := range injectors {
+		t.Logf("%d%% %s: %d of %s", percent, when, failed(t, injector), injector)
+	}
+}
+
 // I/O goes on when there is memory again, and what was acknowledged is there: under allocations
 // that fail at random, with the target taken away and brought back meanwhile.
 func TestLoad(t *testing.T) {
-	for _, target := range targets {
-		t.Run(target.name, func(t *testing.T) {
+	for _, test := range loads {
+		t.Run(test.target.name+test.mode, func(t *testing.T) {
 			setUp(t)
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
@@ -172,12 +201,16 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			store := guest.StorePath(t)
-			kill := target.start(t, store)
-			dev := guest.Attach(t, port, ",queues=2,depth=16")
+			kill := test.target.start(t, store)
+			dev := guest.Attach(t, port, ",queues=2,depth=16"+test.mode)
 			load := acklog.Load{Path: dev, Limit: guest.Slow(patience), Workers: 4, FsyncOne: 10, ReadOne: 4}
 			run, err := load.Start(log)
 			if err != nil {
 				t.Fatal(err)
+			}
+			session := func(key, value, when string) {
+				t.Helper()
+				guest.Eventually(t, patience, key+" is "+value+" "+when, func() bool { return guest.Session(t, "vol0")[key] == value })
 			}
 			progress := func(when string) {
 				t.Helper()
@@ -187,38 +220,51 @@ func TestLoad(t *testing.T) {
 					_, err := run.Stop()
 					t.Fatalf("the load ended %s: %v; session: %v", when, err, guest.Session(t, "vol0"))
 				}
+				session("state", "live", when)
 			}
 			for _, percent := range []int{1, 5, 20, 60} {
 				progress("before")
-				failOurs(t, percent, "failslab", "fail_page_alloc")
-				time.Sleep(guest.Slow(time.Second) + time.Duration(rnd.Int64N(int64(time.Second))))
-				stop(t)
+				failing(t, percent, test.needs, "under load", func() {
+					time.Sleep(guest.Slow(time.Second) + time.Duration(rnd.Int64N(int64(time.Second))))
+				}, "failslab", "fail_page_alloc")
 				progress(fmt.Sprintf("after %d%% failed", percent))
 
-				failOurs(t, percent, "failslab", "fail_page_alloc") // while it connects again
-				kill()
-				time.Sleep(time.Second)
-				stop(t)
-				kill = target.start(t, store)
-				failOurs(t, percent, "failslab", "fail_page_alloc")
-				time.Sleep(guest.Slow(time.Second))
-				stop(t)
+				failing(t, percent, true, "when the target goes", func() {
+					kill()
+					time.Sleep(time.Second)
+				}, "failslab", "fail_page_alloc")
+				failing(t, percent, true, "without the target", func() {}, "fail_page_alloc")
+				kill = test.target.start(t, store)
+				failing(t, percent, false, "while it connects again", func() { time.Sleep(guest.Slow(time.Second)) }, "failslab", "fail_page_alloc")
 				progress(fmt.Sprintf("after a loss of the target with %d%% failing", percent))
 				t.Logf("%d%%: %d writes acknowledged, session %v", percent, log.Acked(), guest.Session(t, "vol0"))
 			}
 			if _, err := run.Stop(); err != nil {
 				t.Error(err)
 			}
+			check := func(store string) {
+				t.Helper()
+				report, err := log.CheckStore(store, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := report.Err(); err != nil {
+					t.Errorf("%s: %v", store, err)
+				}
+			}
+			if test.mode != "" {
+				check(dev)
+			}
+			if strings.Contains(test.mode, "mirror") {
+				session("mirror", "insync", "in the end")
+				session("dirty_bytes", "0", "in the end")
+			}
 			failOurs(t, 20, "failslab", "fail_page_alloc")
 			insist(t, "stop,block=vol0,force")
 			stop(t)
 			kill()
-			report, err := log.CheckStore(store, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := report.Err(); err != nil {
-				t.Error(err)
+			if !strings.Contains(test.mode, "tap") { // a tap may drop a copy, and says so
+				check(store)
 			}
 		})
 	}
