@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"krping/bridge/access"
@@ -93,9 +94,21 @@ func (s Server) lend(conn Conn, h wire.TestHello) error {
 	return s.awaitEnd(conn, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
+// errOutOfTurn is a message of a client that has nothing to say any more.
+var errOutOfTurn = errors.New("a message in the test")
+
 // awaitEnd waits for the client's disconnect. One that is gone without a word does not answer
 // an RDMA READ of a byte of its memory.
 func (s Server) awaitEnd(conn Conn, client target.Remote) error {
+	spoke := make(chan struct{})
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer conn.Close()
+	listening.Go(func() {
+		if _, err := conn.Recv(); err == nil {
+			close(spoke)
+		}
+	})
 	probe, err := conn.Buffer(1)
 	if err != nil {
 		return err
@@ -105,6 +118,8 @@ func (s Server) awaitEnd(conn Conn, client target.Remote) error {
 		select {
 		case <-conn.Done():
 			return nil
+		case <-spoke:
+			return errOutOfTurn
 		case <-time.After(s.Timeout / 2):
 		}
 		err := s.step(conn, func() error { return conn.Read(probe, client) })
