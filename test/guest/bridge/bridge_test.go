@@ -19,12 +19,18 @@ import (
 	"krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/crowd"
 	"krping/test/guest/internal/guest"
 )
 
 var config = verbs.Config{Receives: 64, MaxMessage: 8 * (32 + 4096), Buffers: 1, MaxData: 1 << 20}
 
 func dial(t *testing.T, addr string, private []byte) (*verbs.Conn, wire.Welcome, error) {
+	t.Helper()
+	return dialWith(t, addr, private, config)
+}
+
+func dialWith(t *testing.T, addr string, private []byte, config verbs.Config) (*verbs.Conn, wire.Welcome, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -43,7 +49,12 @@ func hello(session byte) wire.Hello {
 
 func connect(t *testing.T, addr string, session byte) *verbs.Conn {
 	t.Helper()
-	conn, _, err := dial(t, addr, hello(session).Append(nil))
+	return connectWith(t, addr, session, config)
+}
+
+func connectWith(t *testing.T, addr string, session byte, config verbs.Config) *verbs.Conn {
+	t.Helper()
+	conn, _, err := dialWith(t, addr, hello(session).Append(nil), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +95,15 @@ func start(t *testing.T) *guest.Bridge {
 
 func serves(t *testing.T, addr string) {
 	t.Helper()
-	if a := ask(t, connect(t, addr, 99), read(1).Append(nil)); len(a) != 1 || a[0].Status != wire.StatusOK || len(a[0].Data) != 4096 {
-		t.Errorf("answers: %+v", a)
+	if !answers(t, connect(t, addr, 99)) {
+		t.Error("a good client is not served")
 	}
+}
+
+func answers(t *testing.T, conn *verbs.Conn) bool {
+	t.Helper()
+	a := ask(t, conn, read(1).Append(nil))
+	return len(a) == 1 && a[0].Status == wire.StatusOK && len(a[0].Data) == 4096
 }
 
 func TestHandshake(t *testing.T) {
@@ -121,30 +138,59 @@ func TestHandshake(t *testing.T) {
 	serves(t, b.Addr)
 }
 
+const largeSize = 64 << 10
+
+// large is a command whose data is in the client's memory.
+func large(op wire.Op, memory target.Remote) []byte {
+	return wire.Request{Command: wire.Command{Op: op, Tag: 1, Length: largeSize, Addr: memory.Addr, Rkey: memory.Rkey}}.Append(nil)
+}
+
+func isEnded(t *testing.T, what string, conn *verbs.Conn) {
+	t.Helper()
+	select {
+	case <-conn.Done():
+	case <-time.After(15 * time.Second):
+		t.Errorf("%s: the connection goes on", what)
+	}
+}
+
 func TestGarbageEndsItsConnectionOnly(t *testing.T) {
 	b := start(t)
 	good := connect(t, b.Addr, 1)
+	lent, err := good.Lend(largeSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noMemory := target.Remote{Addr: 4096, Rkey: 0xdeadbeef}
+	longer := config
+	longer.MaxMessage++
 	for name, msg := range map[string][]byte{
-		"text":             []byte("GET / HTTP/1.1\r\n\r\n"),
-		"one byte":         {0},
-		"noise":            bytes.Repeat([]byte{0xff, 0x01, 0x7e}, 5000),
-		"cut command":      read(1).Append(nil)[:31],
-		"unknown op":       append([]byte{200}, make([]byte, 31)...),
-		"inline data cut":  wire.Request{Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Length: 4096}}.Append(nil),
-		"tag twice":        append(read(5).Append(nil), read(5).Append(nil)...),
-		"over its depth":   bytes.Repeat(wire.Request{Command: wire.Command{Op: wire.OpFlush}}.Append(nil), 9),
-		"wrong remote key": wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: 1, Length: 65536, Addr: 4096, Rkey: 0xdeadbeef}}.Append(nil),
+		"text":            []byte("GET / HTTP/1.1\r\n\r\n"),
+		"nothing":         {},
+		"one byte":        {0},
+		"noise":           bytes.Repeat([]byte{0xff, 0x01, 0x7e}, 5000),
+		"cut command":     read(1).Append(nil)[:31],
+		"unknown op":      append([]byte{200}, make([]byte, 31)...),
+		"inline data cut": wire.Request{Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Length: 4096}}.Append(nil),
+		"tag twice":       append(read(5).Append(nil), read(5).Append(nil)...),
+		"over its depth":  bytes.Repeat(wire.Request{Command: wire.Command{Op: wire.OpFlush}}.Append(nil), 9),
+		"READ to memory with a key that nobody has":   large(wire.OpRead, noMemory),
+		"WRITE of memory with a key that nobody has":  large(wire.OpWrite, noMemory),
+		"READ to memory with another client's key":    large(wire.OpRead, lent),
+		"WRITE of memory with another client's key":   large(wire.OpWrite, lent),
+		"a message longer than any that is agreed on": make([]byte, config.MaxMessage+1),
 	} {
-		conn := connect(t, b.Addr, 2)
+		conn := connectWith(t, b.Addr, 2, longer)
 		if err := conn.Send(msg, 0); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-conn.Done():
-		case <-time.After(15 * time.Second):
-			t.Errorf("%s: the connection goes on", name)
-		}
+		isEnded(t, name, conn)
 	}
+	conn := connect(t, b.Addr, 2)
+	if err := conn.Send(read(1).Append(nil), noMemory.Rkey); err != nil {
+		t.Fatal(err)
+	}
+	isEnded(t, "invalidates a key that nobody has", conn)
 	if a := ask(t, good, read(1).Append(nil)); len(a) != 1 || a[0].Status != wire.StatusOK {
 		t.Errorf("another connection: %+v", a)
 	}
@@ -196,6 +242,29 @@ func TestManyConnectionsAndDisconnects(t *testing.T) {
 		conn.Close()
 	}
 	serves(t, b.Addr)
+}
+
+// Silent clients take what there is, are refused then, and keep no good one that finds a place waiting.
+func TestManySilentClients(t *testing.T) {
+	t.Cleanup(func() { guest.NoResources(t) })
+	b := start(t)
+	silent := verbs.Config{Receives: 2, MaxMessage: 64, Buffers: 1, MaxData: 4096}
+	const most = target.MaxConnections
+	taken := crowd.Dial(t, crowd.Size(), func(i int) (*verbs.Conn, error) {
+		h := hello(byte(i))
+		h.Depth, h.Session[1] = 1, byte(i>>8)
+		conn, _, err := dialWith(t, b.Addr, h.Append(nil), silent)
+		return conn, err
+	}, crowd.Busy(most))
+	crowd.Filled(t, len(taken), most)
+	if n := b.Rejected(t); n != crowd.Size()-len(taken) {
+		t.Errorf("%d clients were rejected, want %d", n, crowd.Size()-len(taken))
+	}
+	taken[0].Close()
+	guest.Eventually(t, 10*time.Second, "the place is given to another", func() bool {
+		conn, _, err := dial(t, b.Addr, hello(99).Append(nil))
+		return err == nil && answers(t, conn)
+	})
 }
 
 func TestTermination(t *testing.T) {

@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"krping/bridge/wire"
+	"krping/test/guest/internal/crowd"
 	"krping/test/guest/internal/guest"
 )
 
@@ -109,44 +108,29 @@ func TestBadHellosToTheBridge(t *testing.T) {
 	answers(t, addr)
 }
 
-// full checks that no more clients are taken. On a slow kernel some have been lost meanwhile, whose places are free.
-func full(t *testing.T, addr netip.AddrPort, private []byte, most uint32) {
-	t.Helper()
-	for i := 0; i < int(most) && guest.Slow(1) > 1; i++ {
-		if _, err := dial(t, addr, private); err != nil {
-			break
-		}
-	}
-	refused(t, addr, private, wire.RejectBusy, most)
+const most = 256 // clients of the bridge
+
+// dialTo is for a crowd.
+func dialTo(t *testing.T, addr netip.AddrPort, private []byte) func(i int) (*peer, error) {
+	return func(int) (*peer, error) { return dial(t, addr, private) }
 }
 
-// One more than the bridge takes has to wait until another has ended.
+// More than the bridge takes have to wait until another has ended.
 func TestTooManyClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
 	startBridge(t, addr)
-	const most = 256
 	private := kinds[",rlat"].Append(nil)
-	peers := make(chan *peer, most)
 	t.Run("clients", func(t *testing.T) {
-		var dials errgroup.Group
-		dials.SetLimit(8) // the listeners' backlogs are short
-		for range most {
-			dials.Go(func() error {
-				p, err := dial(t, addr, private)
-				if err == nil {
-					take(p, testSteps) // else it would soon be late
-					peers <- p
-				}
-				return err
-			})
-		}
-		if err := dials.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		full(t, addr, private, most)
-		p := <-peers
-		p.hangUp()
+		peers := crowd.Dial(t, most+20, func(int) (*peer, error) {
+			p, err := dial(t, addr, private)
+			if err == nil {
+				take(p, testSteps) // else it would soon be late
+			}
+			return p, err
+		}, crowd.Busy(most))
+		crowd.Filled(t, len(peers), most)
+		peers[0].hangUp()
 		guest.Eventually(t, bridgeTimeout, "the place is given to another", func() bool {
 			p, err := dial(t, addr, private)
 			if err == nil {
@@ -154,37 +138,26 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 			}
 			return err == nil
 		})
-		close(peers)
-		for p := range peers {
+		for _, p := range peers[1:] {
 			p.hangUp()
 		}
 	})
 	answers(t, addr)
 }
 
+// As many as there are, which say nothing: each is refused, or taken and soon ended for another.
 func TestManySilentClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
 	cmd := startBridge(t, addr)
 	before := openFiles(t, cmd)
 	t.Run("clients", func(t *testing.T) {
-		peers := make(chan *peer, 200)
-		var dials errgroup.Group
-		dials.SetLimit(8) // the listeners' backlogs are short
-		for range cap(peers) {
-			dials.Go(func() error {
-				p, err := dial(t, addr, nil)
-				if err == nil {
-					peers <- p
-				}
-				return err
-			})
+		start := time.Now()
+		peers := crowd.Dial(t, crowd.Size(), dialTo(t, addr, nil), crowd.Busy(most))
+		if took := time.Since(start); len(peers) < most || len(peers) > most && took < bridgeTimeout {
+			t.Errorf("%d clients were taken in %v, want %d each %v", len(peers), took, most, bridgeTimeout)
 		}
-		if err := dials.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		close(peers)
-		for p := range peers {
+		for _, p := range peers {
 			p.isEnded()
 		}
 	})

@@ -12,7 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/crowd"
+	"krping/test/guest/internal/guest"
 )
 
 // lie is what a client does that it should not, and how a server in the kernel ends then.
@@ -291,4 +294,30 @@ func TestSilentClientsMayStay(t *testing.T) {
 			w.ends(t, nil)
 		})
 	}
+}
+
+// A server has one client. Others are refused, however many they are, and do not keep that one waiting, which
+// is silent for as long as they come.
+func TestManyClientsOfAServer(t *testing.T) {
+	leavesNothing(t)
+	addr := address(t)
+	ended := guest.StartServer(t, fmt.Sprintf("server,addr=%s,port=%d,timeout=600,size=%d", addr.Addr(), addr.Port(), size))
+	p := connect(t, addr, nil)
+	if others := crowd.Dial(t, crowd.Size()-1, dialTo(t, addr, nil), withoutReason); len(others) > 0 {
+		t.Errorf("%d others were taken", len(others))
+	}
+	take(p, pingSteps)
+	p.Close()
+	if err := guest.Within(t, guest.Limit, "the server ends", ended); err != nil {
+		t.Error(err)
+	}
+}
+
+// withoutReason is how rdma_cm refuses for a server that has its client.
+func withoutReason(r *verbs.RejectedError) error {
+	const consumerDefined = 28 // IB_CM_REJ_CONSUMER_DEFINED
+	if _, err := wire.DecodeReject(r.Private); err == nil || r.Status != consumerDefined {
+		return fmt.Errorf("%w with %x, want status %d and no reason", r, r.Private, consumerDefined)
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/crowd"
 	"krping/test/guest/internal/guest"
 )
 
@@ -51,10 +52,8 @@ func dial(t *testing.T, private []byte, config verbs.Config) (*client, error) {
 	}
 	t.Cleanup(conn.Release)
 	c := &client{Conn: conn, t: t}
-	if c.welcome, err = wire.DecodeWelcome(reply); err != nil {
-		t.Fatal(err)
-	}
-	return c, nil
+	c.welcome, err = wire.DecodeWelcome(reply)
+	return c, err
 }
 
 var config = verbs.Config{Receives: 8, MaxMessage: 32768, Buffers: 1, MaxData: 4096}
@@ -375,29 +374,29 @@ func TestFencing(t *testing.T) {
 	wants(t, guest.Volume(t, "vol0"), "queues", "2", "connections", "3")
 }
 
-// Silent clients take what there is, are refused then, and do not keep a stop waiting.
+// Silent clients take what there is, are refused then, and keep neither a good one that finds a place
+// waiting nor a stop.
 func TestManySilentClients(t *testing.T) {
 	leavesNothing(t)
 	guest.Serve(t, "vol0", port, "backing=ram:8M")
 	silent := verbs.Config{Receives: 2, MaxMessage: 64, Buffers: 1, MaxData: 4096}
+	private := func(i int) []byte {
+		return hello(func(h *wire.Hello) { h.Depth, h.Session = 1, wire.SessionID{byte(i), byte(i >> 8), 1} })
+	}
 	const most = 256
-	for i := range most {
-		private := hello(func(h *wire.Hello) { h.Depth, h.Session = 1, wire.SessionID{byte(i), byte(i >> 8), 1} })
-		if _, err := dial(t, private, silent); err != nil {
-			t.Fatalf("client %d: %v", i, err)
-		}
-	}
-	_, err := dial(t, hello(honest), silent)
-	var rejected *verbs.RejectedError
-	if !errors.As(err, &rejected) {
-		t.Fatalf("client %d: %v, want a reject", most, err)
-	}
-	if reject, err := wire.DecodeReject(rejected.Private); err != nil || reject.Reason != wire.RejectBusy || reject.Value != most {
-		t.Errorf("%+v, %v", reject, err)
-	}
+	taken := crowd.Dial(t, crowd.Size(), func(i int) (*client, error) { return dial(t, private(i), silent) }, crowd.Busy(most))
+	crowd.Filled(t, len(taken), most)
+	wants(t, guest.Volume(t, "vol0"), "queues", "256", "connections", strconv.Itoa(len(taken)), "rejected", strconv.Itoa(crowd.Size()-len(taken)))
 	// One of them may come again.
-	if _, err := dial(t, hello(func(h *wire.Hello) { h.Session = wire.SessionID{7, 0, 1} }), silent); err != nil {
-		t.Errorf("a client that is fenced: %v", err)
+	again, err := dial(t, private(7), silent)
+	if err != nil {
+		t.Fatalf("a client that is fenced: %v", err)
+	}
+	again.Close()
+	guest.Eventually(t, 10*time.Second, "there is a place", func() bool { return guest.Volume(t, "vol0")["queues"] != "256" })
+	verify(t, guest.Attach(t, port, ",queues=1"))
+	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+		t.Error(err)
 	}
 	start := time.Now()
 	if err := guest.Command("stop,target,block=vol0", guest.Limit); err != nil {

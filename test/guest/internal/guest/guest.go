@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -336,6 +337,7 @@ type Bridge struct {
 	Cmd   *exec.Cmd
 	Addr  string
 	Store string // path of the volume's file
+	Log   *output.Buffer
 }
 
 // StorePath returns where a test may keep the file of vol0.
@@ -359,8 +361,24 @@ func startVolume(t testing.TB, program string, env []string, port int, store, si
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
 	b.Cmd = exec.Command(Binary(t, program), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
 	b.Cmd.Env = append(os.Environ(), env...)
-	startBridge(t, b.Cmd, "listening on")
+	b.Log = startBridge(t, b.Cmd, "listening on")
 	return b
+}
+
+// Rejected returns how many clients the bridge has refused: it says that when it gets SIGUSR1.
+func (b *Bridge) Rejected(t testing.TB) int {
+	t.Helper()
+	const counter = "clients rejected="
+	said := strings.Count(b.Log.String(), counter)
+	Signal(t, b.Cmd, unix.SIGUSR1)
+	Eventually(t, 5*time.Second, "the bridge says its counters", func() bool { return strings.Count(b.Log.String(), counter) > said })
+	log := b.Log.String()
+	last, _, _ := strings.Cut(log[strings.LastIndex(log, counter)+len(counter):], "\n")
+	n, err := strconv.Atoi(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // Kill kills the bridge as kill -9 does and waits until it is gone.
@@ -397,11 +415,11 @@ func StartPingBridge(t testing.TB, port int, args ...string) *exec.Cmd {
 }
 
 // startBridge starts krping-bridge, waits until it says that it is ready, and kills it at the
-// end of the test.
-func startBridge(t testing.TB, cmd *exec.Cmd, ready string) {
+// end of the test. It returns all that the bridge says.
+func startBridge(t testing.TB, cmd *exec.Cmd, ready string) *output.Buffer {
 	t.Helper()
 	var out output.Buffer
-	cmd.Stdout, cmd.Stderr = &out, testWriter{t}
+	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&out, testWriter{t})
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %v: %v", cmd.Args, err)
 	}
@@ -410,4 +428,5 @@ func startBridge(t testing.TB, cmd *exec.Cmd, ready string) {
 		_ = cmd.Wait()
 	})
 	Eventually(t, 20*time.Second, "krping-bridge is "+ready, func() bool { return strings.Contains(out.String(), ready) })
+	return &out
 }
