@@ -3,7 +3,8 @@
 //go:build lab
 
 // Package access tests who may connect, inside one VM: keys, lists of addresses, and what a
-// client of one volume or session can do to another. Both targets are tested in the same way.
+// client of one volume or session can do to another, or leaves behind when it goes. Both targets
+// are tested in the same way.
 package access
 
 import (
@@ -23,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	bridge "krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -73,7 +75,8 @@ func commandWith(description, key, command string) error {
 // served is a target with the volume vol0.
 type served struct {
 	port     int
-	rejected func() int // clients, so far; nil if it cannot be told
+	rejected func() int    // clients, so far
+	log      func() string // all that it has said, and with the module what all others have
 	stop     func()
 }
 
@@ -108,12 +111,12 @@ func serveModule(t *testing.T, port int, key, allow string) served {
 			t.Fatal(err)
 		}
 		return n
-	}, stop}
+	}, func() string { return guest.Run(t, "dmesg") }, stop}
 }
 
 func serveBridge(t *testing.T, port int, key, allow string) served {
 	t.Helper()
-	var args []string
+	args := []string{"--verbose"}
 	if key != "" {
 		args = append(args, "--key-file", keyFile(t, key))
 	}
@@ -121,7 +124,7 @@ func serveBridge(t *testing.T, port int, key, allow string) served {
 		args = append(args, "--allow", allow)
 	}
 	b := guest.StartBridge(t, port, guest.StorePath(t), "8MiB", args...)
-	return served{port, nil, b.Kill}
+	return served{port, func() int { return b.Rejected(t) }, b.Log.String, b.Kill}
 }
 
 // onBoth runs a test with each target.
@@ -237,6 +240,16 @@ func connect(t *testing.T, port int, h wire.Hello, key string) *client {
 	return c
 }
 
+// connectOpen is what an honest client of a volume without a key does.
+func connectOpen(t *testing.T, port int, h wire.Hello) *client {
+	t.Helper()
+	c, private := dial(t, port, h, config)
+	if c == nil {
+		t.Fatalf("an honest client is refused: %x", private)
+	}
+	return c
+}
+
 // refused checks the reason that a hello is refused for.
 func refused(t *testing.T, what string, port int, h wire.Hello, want wire.Reason) {
 	t.Helper()
@@ -251,12 +264,52 @@ func refused(t *testing.T, what string, port int, h wire.Hello, want wire.Reason
 	}
 }
 
-// call sends a command and returns its answer.
-func (c *client) call(r wire.Request) wire.Answer {
+// send sends a command.
+func (c *client) send(r wire.Request) {
 	c.t.Helper()
 	if err := c.Send(r.Append(nil), 0); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// lend returns memory with the data in it that the target may reach.
+func (c *client) lend(data []byte) bridge.Remote {
+	c.t.Helper()
+	r, err := c.Lend(len(data))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := ownMemory(c.t).WriteAt(data, int64(r.Addr)); err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+// lent returns what is in memory that was lent.
+func lent(t *testing.T, r bridge.Remote, n int) []byte {
+	t.Helper()
+	data := make([]byte, n)
+	if _, err := ownMemory(t).ReadAt(data, int64(r.Addr)); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// ownMemory is this process's, until the end of the test.
+func ownMemory(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// call sends a command and returns its answer.
+func (c *client) call(r wire.Request) wire.Answer {
+	c.t.Helper()
+	c.send(r)
 	message, err := c.Recv()
 	if err != nil {
 		c.t.Fatalf("no answer: %v", err)
@@ -277,6 +330,15 @@ func read(offset uint64, n uint32) wire.Request {
 
 func write(offset uint64, data []byte) wire.Request {
 	return wire.Request{Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Tag: 2, Length: uint32(len(data)), Offset: offset, CRC: wire.CRC32C(data)}, Data: data}
+}
+
+// large is a command whose data is in the client's memory.
+func large(op wire.Op, offset uint64, data []byte, memory bridge.Remote) wire.Request {
+	r := wire.Request{Command: wire.Command{Op: op, Tag: 3, Length: uint32(len(data)), Offset: offset, Addr: memory.Addr, Rkey: memory.Rkey}}
+	if op == wire.OpWrite {
+		r.CRC = wire.CRC32C(data)
+	}
+	return r
 }
 
 // isServed checks that a connection goes on.

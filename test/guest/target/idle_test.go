@@ -11,20 +11,14 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// sentPackets is what the RDMA device has sent.
-func sentPackets(t *testing.T) int {
-	t.Helper()
-	return guest.Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
-}
-
 // An idle client is looked for now and then, not all the time.
 func TestIdleClient(t *testing.T) {
 	guest.Serve(t, "vol0", port, "backing=ram:16M")
 	guest.Attach(t, port, ",queues=2")
 	time.Sleep(22 * time.Second) // each queue but the first was looked for
-	before := sentPackets(t)
+	before := guest.SentPackets(t)
 	time.Sleep(3 * time.Second)
-	if n := sentPackets(t) - before; n > 50 {
+	if n := guest.SentPackets(t) - before; n > 50 {
 		t.Errorf("%d packets in 3 s of an idle session", n)
 	}
 	wants(t, guest.Session(t, "vol0"), "reconnects", "0")

@@ -95,6 +95,12 @@ func LinkLocal(t testing.TB) string {
 	return ""
 }
 
+// SentPackets is how many the Soft-RoCE device has sent.
+func SentPackets(t testing.TB) int {
+	t.Helper()
+	return Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
+}
+
 // NoResources waits until no RDMA resource is left but, on RoCE, the queue pair of the connection
 // manager.
 func NoResources(t testing.TB) {
