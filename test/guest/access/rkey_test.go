@@ -5,6 +5,7 @@
 package access
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"krping/bridge/store"
 	bridge "krping/bridge/target"
 	"krping/bridge/verbs"
+	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
 
@@ -179,4 +181,47 @@ func TestKeysAreForOneCommand(t *testing.T) {
 	}
 	s.denied("a key of another connection", func(c *snoopConn, _ bridge.Remote) { c.read(old) }, dev)
 	guest.MustKrpingctl(t, "verify", dev)
+}
+
+// A key that is valid opens its memory to the connection of who has lent it, to no other: what it gets by another
+// client's the target does not get, nor does it fill it.
+func TestLiveKeysOfOthers(t *testing.T) {
+	const denial = "remote access error"
+	onBoth(t, func(t *testing.T, target target) {
+		port := nextPort()
+		s := target.serve(t, port, "", "")
+		stored, own := bytes.Repeat([]byte("stored--"), 512), bytes.Repeat([]byte("owner's-"), 512)
+		owner := connectOpen(t, port, hello(1))
+		owner.call(write(0, stored))
+		memory := owner.lend(own)
+		for _, op := range []wire.Op{wire.OpRead, wire.OpWrite} {
+			denied := func() bool {
+				before := strings.Count(s.log(), denial)
+				intruder := connectOpen(t, port, hello(2))
+				intruder.send(large(op, 0, own, memory))
+				intruder.isEnded()
+				for end := time.Now().Add(guest.Slow(time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+					if strings.Count(s.log(), denial) > before {
+						return true
+					}
+				}
+				return false
+			}
+			tries := 1 // the intruder's disconnect may overtake the denial
+			for ; tries < 5 && !denied(); tries++ {
+			}
+			if tries == 5 {
+				t.Errorf("%v: the target says nothing of a %s", op, denial)
+			}
+			if !bytes.Equal(lent(t, memory, len(own)), own) {
+				t.Errorf("%v: the owner's memory is not what it was", op)
+			}
+			if a := owner.call(read(0, 4096)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, stored) {
+				t.Errorf("%v: the volume is not what it was: %+v", op, a.Response)
+			}
+		}
+		// To its owner's connection it is valid still.
+		owner.send(large(wire.OpRead, 0, own, memory))
+		guest.Eventually(t, 5*time.Second, "the owner gets the data", func() bool { return bytes.Equal(lent(t, memory, len(own)), stored) })
+	})
 }
