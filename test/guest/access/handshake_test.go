@@ -6,11 +6,13 @@ package access
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"testing"
 	"time"
 
+	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
@@ -59,7 +61,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 		for _, c := range []*client{honest, other} {
 			c.isServed()
 		}
-		if s.rejected != nil && s.rejected() != 15 {
+		if s.rejected() != 15 {
 			t.Errorf("rejected=%d, want 15", s.rejected())
 		}
 
@@ -256,5 +258,45 @@ func TestPrivateDataOfAnyLength(t *testing.T) {
 			}
 		}
 		connect(t, port, hello(1), secret).isServed()
+	})
+}
+
+// A hello of any length is refused for what is missing of it, or served if that is no more than zeros, which the
+// transport adds.
+func TestHellosOfAnyLength(t *testing.T) {
+	onBoth(t, func(t *testing.T, target target) {
+		port := nextPort()
+		target.serve(t, port, "", "")
+		for _, n := range guest.Lengths(wire.HelloSize) {
+			var want wire.Reason
+			switch {
+			case n < 4:
+				want = wire.RejectMagic
+			case n < 5:
+				want = wire.RejectVersion
+			case n < 29: // no name
+				want = wire.RejectInvalid
+			case n < 32: // a part of it
+				want = wire.RejectVolume
+			}
+			conn, _, err := dialRaw(t, port, hello(1).Append(nil)[:n], config)
+			var rejected *verbs.RejectedError
+			switch {
+			case err == nil:
+				c := &client{Conn: conn, t: t}
+				c.isServed()
+				conn.Release()
+				if want != 0 {
+					t.Errorf("%d bytes are accepted", n)
+				}
+			case errors.As(err, &rejected):
+				if reject, err := wire.DecodeReject(rejected.Private); err != nil || reject.Reason != want {
+					t.Errorf("%d bytes: %+v, %v, want reason %d", n, reject, err, want)
+				}
+			default:
+				t.Errorf("%d bytes: %v", n, err)
+			}
+		}
+		connectOpen(t, port, hello(1)).isServed()
 	})
 }

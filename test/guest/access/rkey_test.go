@@ -32,6 +32,7 @@ type snoop struct {
 	uses  func(c *snoopConn, r bridge.Remote) // what is done with a key when it was given back, once
 	keys  [][]uint32                          // of the commands, by connection
 	tries chan error                          // what became of such a use
+	reply int                                 // bytes of what it says beside an accept, if it has not so many
 }
 
 // snoopConn is a connection of it.
@@ -85,14 +86,19 @@ func (c *snoopConn) write(r bridge.Remote) {
 	c.s.tries <- err
 }
 
-// startSnoop serves vol0 on the port until the end of the test.
-func startSnoop(t *testing.T, port int) *snoop {
+// startSnoop serves vol0 on the port until the end of the test, with a key unless it is "".
+func startSnoop(t *testing.T, port int, key string) *snoop {
 	t.Helper()
+	volume := &bridge.Volume{Name: "vol0", BlockSize: 512}
+	if key != "" {
+		volume.Key = access.Key(key)
+	}
 	memory, err := store.Open("mem:", size, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tg, err := bridge.New(zerolog.Nop(), nil, &bridge.Volume{Name: "vol0", Store: memory, BlockSize: 512, Key: access.Key(secret)})
+	volume.Store = memory
+	tg, err := bridge.New(zerolog.Nop(), nil, volume)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +120,10 @@ func (s *snoop) serve(request *verbs.Request) {
 		}
 		return
 	}
-	conn, err := request.Accept(session.Private, verbs.Config{Receives: int(session.Welcome.Depth) + 1, MaxMessage: bridge.MaxMessage, Buffers: 8, MaxData: bridge.MaxData})
+	s.mu.Lock()
+	reply := guest.Fill(session.Private, max(s.reply, len(session.Private)))
+	s.mu.Unlock()
+	conn, err := request.Accept(reply, verbs.Config{Receives: int(session.Welcome.Depth) + 1, MaxMessage: bridge.MaxMessage, Buffers: 8, MaxData: bridge.MaxData})
 	if err != nil {
 		return
 	}
@@ -158,7 +167,7 @@ func (s *snoop) denied(what string, use func(c *snoopConn, r bridge.Remote), dev
 func TestKeysAreForOneCommand(t *testing.T) {
 	leavesNothing(t)
 	port := nextPort()
-	s := startSnoop(t, port)
+	s := startSnoop(t, port, secret)
 	dev := attach(t, port, "--key-file", keyFile(t, secret), "--queues", "1")
 	guest.MustKrpingctl(t, "write", dev, "--size", "2MiB", "--bs", "64KiB", "--direct")
 	s.mu.Lock()

@@ -6,6 +6,7 @@ package access
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -142,8 +143,10 @@ func TestPrivateDataOfTheTarget(t *testing.T) {
 		answer func(n int) func(r *verbs.Request)
 		most   int
 	}{
-		{"reject", func(n int) func(r *verbs.Request) { return func(r *verbs.Request) { r.Reject(fill(challenge, n)) } }, 148},
-		{"reply", func(n int) func(r *verbs.Request) { return challenges(accepts(fill(proven, n))) }, 196},
+		{"reject", func(n int) func(r *verbs.Request) {
+			return func(r *verbs.Request) { r.Reject(guest.Fill(challenge, n)) }
+		}, 148},
+		{"reply", func(n int) func(r *verbs.Request) { return challenges(accepts(guest.Fill(proven, n))) }, 196},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, n := range []int{0, 1, 4, 11, 12, 15, 16, 17, 31, 32, 33, 39, 40, 41, 55, 56, 57, 100, tc.most} {
@@ -161,11 +164,30 @@ func TestPrivateDataOfTheTarget(t *testing.T) {
 	}
 }
 
-// fill returns the first n bytes of b, and 0xa5 behind it.
-func fill(b []byte, n int) []byte {
-	out := make([]byte, n)
-	for i := copy(out, b); i < n; i++ {
-		out[i] = 0xa5
+// The same of a target without a key, whose reply the transport fills up with zeros: the last byte of a welcome that
+// is not zero is the third of its last four.
+func TestWelcomesOfAnyLength(t *testing.T) {
+	leavesNothing(t)
+	const (
+		least        = wire.WelcomeSize - 1
+		mostOfAccept = 196
+	)
+	command := func(port int) error { return commandWith("", "", clientCommand(t, port, ",queues=1")) }
+	for _, n := range guest.Lengths(least - 1) {
+		port := nextPort()
+		impostor(t, port, accepts(guest.Fill(welcome.Append(nil), n)))
+		wants(t, fmt.Sprintf("%d bytes", n), command(port), unix.EPROTO)
 	}
-	return out
+	port := nextPort()
+	s := startSnoop(t, port, "")
+	for _, n := range []int{wire.WelcomeSize, wire.WelcomeSize + 1, wire.ProvenWelcomeSize, wire.ProvenWelcomeSize + 1, mostOfAccept} {
+		s.mu.Lock()
+		s.reply = n
+		s.mu.Unlock()
+		wants(t, fmt.Sprintf("%d bytes", n), command(port), nil)
+		if n == mostOfAccept {
+			writeAndVerify(t, "/dev/"+guest.Session(t, "vol0")["dev"])
+		}
+		guest.MustKrpingctl(t, "stop", "vol0")
+	}
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package guest
+
+import (
+	"bytes"
+	"testing"
+)
+
+// Lengths are those that private data can have, from none to the most; with -short every seventh.
+func Lengths(most int) []int {
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	var all []int
+	for n := 0; n < most; n += step {
+		all = append(all, n)
+	}
+	return append(all, most)
+}
+
+// Fill returns the first n bytes of b, and 0xa5 behind it.
+func Fill(b []byte, n int) []byte {
+	return append(bytes.Clone(b), bytes.Repeat([]byte{0xa5}, n)...)[:n]
+}
