@@ -41,32 +41,32 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}
-	refusals := limited(log)
+	few := limited(log)
 	places := make(chan struct{}, maxPings)
 	serve := func(r *verbs.Request) {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()
-			answer(ctx, log, refusals, server, r)
+			answer(ctx, log, few, server, r)
 		default:
-			refuse(refusals, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
+			refuse(few, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
 		}
 	}
 	return accept(ctx, l, serve, func() error { cancel(); return nil })
 }
 
-func refuse(refusals zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
-	refusals.Warn().Str("peer", request.Peer()).Msg(reject.Error())
+func refuse(few zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
+	few.Warn().Str("peer", request.Peer()).Msg(reject.Error())
 	request.Reject(reject.Append(nil))
 }
 
 // answer serves one ping/pong client to its end.
-func answer(ctx context.Context, log, refusals zerolog.Logger, server pingpong.Server, request *verbs.Request) {
-	log = log.With().Str("peer", request.Peer()).Logger()
+func answer(ctx context.Context, log, few zerolog.Logger, server pingpong.Server, request *verbs.Request) {
+	peer := request.Peer()
 	hello, err := server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
 	if errors.As(err, &reject) {
-		refuse(refusals, request, reject)
+		refuse(few, request, reject)
 		return
 	}
 	conn, err := request.Accept(nil, verbs.Config{
@@ -76,7 +76,7 @@ func answer(ctx context.Context, log, refusals zerolog.Logger, server pingpong.S
 		MaxData:    int(hello.Size),
 	})
 	if err != nil {
-		log.Error().Err(err).Msg("connection not accepted")
+		few.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
 	stop := context.AfterFunc(ctx, conn.Close)
@@ -85,7 +85,7 @@ func answer(ctx context.Context, log, refusals zerolog.Logger, server pingpong.S
 	conn.Release()
 	event := log.Debug()
 	if err != nil && ctx.Err() == nil {
-		event = log.Warn().Err(err)
+		event = few.Warn().Err(err)
 	}
-	event.Uint64("pings", pings).Msg("ping client has ended")
+	event.Str("peer", peer).Uint64("pings", pings).Msg("ping client has ended")
 }

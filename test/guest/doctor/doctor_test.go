@@ -205,7 +205,7 @@ func TestPort(t *testing.T) {
 	args := []string{"--addr", guest.Addr(t), "--port", "9950"}
 	f := named(t, examine(t, "", args...), "port", doctor.Note, "krping-bridge listens on "+guest.Addr(t)+":9950")
 	mend(t, f)
-	_ = bridge.Wait()
+	_ = bridge.Cmd.Wait()
 	named(t, examine(t, "", args...), "port", doctor.OK)
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9950")
 	named(t, examine(t, "", args...), "port", doctor.Note, guest.Addr(t)+":9950")

@@ -21,14 +21,11 @@ import (
 const bridgeTimeout = 10 * time.Second // of a client's step
 
 // startBridge starts a krping-bridge and waits until it has answered a client.
-func startBridge(t *testing.T, addr netip.AddrPort) *exec.Cmd {
+func startBridge(t *testing.T, addr netip.AddrPort) *guest.Bridge {
 	t.Helper()
-	cmd := guest.Start(t, guest.Binary(t, "krping-bridge"), "--ping", addr.String(), "--ping-max-size", fmt.Sprint(size))
-	guest.Eventually(t, 20*time.Second, "the bridge listens", func() bool {
-		return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), fmt.Sprintf(":%d ", addr.Port()))
-	})
+	b := guest.StartPingBridge(t, int(addr.Port()), "--ping-max-size", fmt.Sprint(size))
 	answers(t, addr)
-	return cmd
+	return b
 }
 
 // answers checks that the bridge serves a good client.
@@ -69,7 +66,7 @@ func (p *peer) isEnded() {
 func TestHostileClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
-	cmd := startBridge(t, addr)
+	cmd := startBridge(t, addr).Cmd
 	before := openFiles(t, cmd)
 	t.Run("clients", func(t *testing.T) {
 		for _, tc := range []struct {
@@ -145,14 +142,15 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 	answers(t, addr)
 }
 
-// As many as there are, which say nothing: each is refused, or taken and soon ended for another.
+// As many as there are, which say nothing: each is refused, or taken and soon ended for another. The log has a few of
+// them, not each.
 func TestManySilentClientsOfTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
-	cmd := startBridge(t, addr)
-	before := openFiles(t, cmd)
+	b := startBridge(t, addr)
+	before := openFiles(t, b.Cmd)
+	start := time.Now()
 	t.Run("clients", func(t *testing.T) {
-		start := time.Now()
 		peers := crowd.Dial(t, crowd.Size(), dialTo(t, addr, nil), crowd.Busy(most))
 		if took := time.Since(start); len(peers) < most || len(peers) > most && took < bridgeTimeout {
 			t.Errorf("%d clients were taken in %v, want %d each %v", len(peers), took, most, bridgeTimeout)
@@ -162,5 +160,9 @@ func TestManySilentClientsOfTheBridge(t *testing.T) {
 		}
 	})
 	answers(t, addr)
-	closesAll(t, cmd, before)
+	closesAll(t, b.Cmd, before)
+	lines, limit := strings.Count(b.Log.String(), "ping client has ended"), 10*(int(time.Since(start)/(5*time.Second))+2)
+	if lines < 1 || lines > limit {
+		t.Errorf("the ends of %d clients are in the log, want 1 to %d", lines, limit)
+	}
 }

@@ -38,6 +38,11 @@ func startRping(t *testing.T, addr netip.AddrPort) *exec.Cmd {
 	return guest.StartRping(t, addr.Addr().String(), strconv.Itoa(int(addr.Port())))
 }
 
+func bridgeProcess(t *testing.T, addr netip.AddrPort) *exec.Cmd {
+	t.Helper()
+	return startBridge(t, addr).Cmd
+}
+
 func TestKilledServer(t *testing.T) {
 	leavesNothing(t)
 	for _, tc := range []struct {
@@ -46,10 +51,10 @@ func TestKilledServer(t *testing.T) {
 		want          []error
 	}{
 		{"rping", "", startRping, ends(unix.ECONNRESET)},
-		{"krping-bridge", "", startBridge, ends(unix.ECONNRESET)},
-		{"krping-bridge at reg and server_inv", ",mem_mode=reg,server_inv", startBridge, ends(unix.ECONNRESET)},
-		{"krping-bridge at rlat", ",rlat", startBridge, denied}, // its memory goes before its queue pair
-		{"krping-bridge at bw", ",bw", startBridge, denied},
+		{"krping-bridge", "", bridgeProcess, ends(unix.ECONNRESET)},
+		{"krping-bridge at reg and server_inv", ",mem_mode=reg,server_inv", bridgeProcess, ends(unix.ECONNRESET)},
+		{"krping-bridge at rlat", ",rlat", bridgeProcess, denied}, // its memory goes before its queue pair
+		{"krping-bridge at bw", ",bw", bridgeProcess, denied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			addr := address(t)

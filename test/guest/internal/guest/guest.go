@@ -332,12 +332,12 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bridge is a running krping-bridge with one file-backed volume, vol0.
+// Bridge is a running krping-bridge with one file-backed volume, vol0, or one that answers pings.
 type Bridge struct {
 	Cmd   *exec.Cmd
 	Addr  string
-	Store string // path of the volume's file
-	Log   *output.Buffer
+	Store string         // path of the volume's file
+	Log   *output.Buffer // all that it has said
 }
 
 // StorePath returns where a test may keep the file of vol0.
@@ -405,13 +405,14 @@ func Attach(t testing.TB, port int, options string) string {
 	return "/dev/" + Session(t, "vol0")["dev"]
 }
 
-// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, waits
-// until it listens, and returns its process.
-func StartPingBridge(t testing.TB, port int, args ...string) *exec.Cmd {
+// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, and waits
+// until it listens.
+func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	t.Helper()
-	cmd := exec.Command(Binary(t, "krping-bridge"), append([]string{"--ping", fmt.Sprintf("%s:%d", Addr(t), port)}, args...)...)
-	startBridge(t, cmd, "answering pings")
-	return cmd
+	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port)}
+	b.Cmd = exec.Command(Binary(t, "krping-bridge"), append([]string{"--ping", b.Addr}, args...)...)
+	b.Log = startBridge(t, b.Cmd, "answering pings")
+	return b
 }
 
 // startBridge starts krping-bridge, waits until it says that it is ready, and kills it at the
