@@ -16,6 +16,7 @@ import (
 	"krping/bridge/wire"
 	"krping/test/guest/internal/crowd"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 const bridgeTimeout = 10 * time.Second // of a client's step
@@ -58,8 +59,8 @@ func (p *peer) isEnded() {
 	p.t.Helper()
 	select {
 	case <-p.Done():
-	case <-time.After(bridgeTimeout + 5*time.Second):
-		p.t.Error("the bridge keeps the connection")
+	case <-time.After(guest.Slow(bridgeTimeout + 5*time.Second)):
+		late.Errorf(p.t, "the bridge keeps the connection")
 	}
 }
 
