@@ -44,7 +44,7 @@ type reply struct {
 
 func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.Duration) *queue {
 	return &queue{
-		log:       log.Sample(s.volume.busy),
+		log:       log,
 		volume:    s.volume,
 		transport: transport,
 		silence:   silence,

@@ -213,7 +213,7 @@ func (t *Target) fence(key queueKey) error {
 		return err
 	}
 	for _, q := range before {
-		t.log.Info().Str("peer", q.transport.Peer()).Msg("fencing an old connection before a new one")
+		q.log.Info().Msg("fencing this connection before a new one")
 		q.transport.Close()
 		<-q.done
 	}
@@ -254,7 +254,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 	defer stop()
 
 	log := t.log.With().Str("peer", transport.Peer()).Str("volume", s.volume.Name).
-		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger()
+		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.busy)
 	q := newQueue(log, s, transport, t.silence)
 	key := s.key()
 	if !t.add(key, q) {

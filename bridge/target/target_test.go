@@ -629,6 +629,27 @@ func TestLogOfBadData(t *testing.T) {
 	}
 }
 
+// Nor can clients that come and go.
+func TestLogOfClients(t *testing.T) {
+	f := newFixture(t)
+	var log countedLines
+	var err error
+	if f.target, err = New(zerolog.New(&log), nil, f.volume); err != nil {
+		t.Fatal(err)
+	}
+	const clients = 400
+	for n := range clients {
+		p := f.connect(hello(1, 0)) // fences the one before
+		if n%2 == 0 {
+			p.toTarget <- []byte("no command")
+			<-p.closed
+		}
+	}
+	if n := log.n.Load(); n < 10 || n > clients/2 {
+		t.Errorf("%d lines for %d clients", n, clients)
+	}
+}
+
 // A queue whose client connects again and again is served each time, however the end of
 // the old connection and the start of the new one fall together.
 func TestFenceAgainAndAgain(t *testing.T) {

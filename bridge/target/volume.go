@@ -37,6 +37,7 @@ const (
 // init prepares a volume, one of n.
 func (v *Volume) init(n int) {
 	v.Store = store.Limit(v.Store, max(1, min(storeCalls, allStoreCalls/n)))
+	v.busy.InfoSampler = &zerolog.BurstSampler{Burst: 128, Period: 5 * time.Second} // a session may have 64 connections
 	v.busy.WarnSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
 	v.busy.ErrorSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
 	v.digests = make(chan struct{}, digests)
