@@ -95,7 +95,7 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := module options block bridge target modes hostile access guest/faults fs agent injected lifecycle nomem
+DEBUG_SUITES := module options block bridge target modes hostile rogue access guest/faults fs agent injected lifecycle nomem
 IWARP_SUITES := module options block bridge target modes
 # Not on this kernel, nor on the one below: they need eBPF.
 DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO

@@ -131,7 +131,7 @@ func TestRefusesWhileAConnectionFails(t *testing.T) {
 		_, err := dial(t, addr, other.Append(nil))
 		meanwhile := teller.Holds()
 		t.Logf("another client: %v", err)
-		endsWith(t, (<-w.ended).err, ends(unix.EPROTO, unix.ECONNRESET))
+		guest.EndsWith(t, (<-w.ended).err, ends(unix.EPROTO, unix.ECONNRESET))
 		<-sent
 		if meanwhile {
 			return

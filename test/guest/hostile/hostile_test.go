@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,7 +81,7 @@ func write(format string, args ...any) writer {
 // ends checks that the command ends as it should, and in time from now on.
 func (w writer) ends(t *testing.T, want ...error) {
 	t.Helper()
-	endsWith(t, w.end(t), want)
+	guest.EndsWith(t, w.end(t), want)
 }
 
 // end returns how the command ends, and checks that it is in time from now on.
@@ -96,13 +95,6 @@ func (w writer) end(t *testing.T) error {
 	return end.err
 }
 
-func endsWith(t *testing.T, err error, want []error) {
-	t.Helper()
-	if !slices.ContainsFunc(want, func(w error) bool { return errors.Is(err, w) }) {
-		t.Errorf("the command ended with %v, want %v", err, want)
-	}
-}
-
 // meets has a command meet a hostile peer, and checks how it ends. A peer that hangs up says so
 // with one datagram, that is sent again after more than the time-out only: to a command that
 // does not get it, the peer stalls. That may happen, but not twice in a row.
@@ -113,7 +105,7 @@ func meets(t *testing.T, begin func() (writer, *peer), do func(p *peer), want []
 		do(p)
 		err := w.end(t)
 		if last || !p.hungUp || !errors.Is(err, unix.ETIMEDOUT) {
-			endsWith(t, err, want)
+			guest.EndsWith(t, err, want)
 			return
 		}
 		t.Log("the command did not hear that its peer had hung up: once more")

@@ -114,7 +114,7 @@ func TestDeviceRemovedUnderCommand(t *testing.T) {
 func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 	for _, options := range []string{"validate", "rlat", "bw", "fr"} {
 		t.Run(options, func(t *testing.T) {
-			bridge := &guest.Bridge{Cmd: guest.StartPingBridge(t, port+5)}
+			bridge := guest.StartPingBridge(t, port+5)
 			client := startClient(t, options, 1)
 			bridge.RemoveDevice(t)
 			guest.AddDevice(t)

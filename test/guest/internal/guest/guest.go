@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,6 +116,14 @@ func Command(command string, limit time.Duration) error {
 	cancel()
 	<-stopped
 	return err
+}
+
+// EndsWith checks that a command has ended as it should: in one of some ways.
+func EndsWith(t testing.TB, err error, want []error) {
+	t.Helper()
+	if !slices.ContainsFunc(want, func(w error) bool { return errors.Is(err, w) }) {
+		t.Errorf("the command ended with %v, want %v", err, want)
+	}
 }
 
 // threadInWrite says whether the thread is still in write(2), system call 1.

@@ -2,7 +2,9 @@
 
 //go:build lab
 
-package hostile
+// Package rogue tests the block client inside one VM against a target that lies, fails, changes and hangs up: the
+// connection ends, I/O does not, and no memory is touched that is none of the target's business.
+package rogue
 
 import (
 	"bytes"
@@ -18,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,10 +36,19 @@ const (
 	capacity = 1 << 20
 	small    = 4096  // bytes that travel in a message
 	large    = 65536 // bytes that the target moves
+	noKey    = 0xdeadbeef
 )
 
 // grant is what the target gives its client if it does not lie about that.
 var grant = wire.Welcome{Depth: 4, Capacity: capacity, Epoch: 1, BlockSize: 512, MaxData: large, MaxInline: small, MaxMessage: 16384}
+
+var ports atomic.Int32
+
+// leavesNothing checks, when the test and its subtests have ended, that no RDMA resource is left.
+func leavesNothing(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() { guest.NoResources(t) })
+}
 
 func granting(change func(w *wire.Welcome)) wire.Welcome {
 	w := grant
@@ -89,7 +101,7 @@ type telling struct {
 // startRogue serves until the end of the test.
 func startRogue(t *testing.T) *rogue {
 	t.Helper()
-	g := &rogue{t: t, addr: address(t), live: map[*link]bool{}, memory: make([]byte, capacity)}
+	g := &rogue{t: t, addr: netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(12000+ports.Add(1))), live: map[*link]bool{}, memory: make([]byte, capacity)}
 	_, _ = rand.Read(g.memory) // never fails
 	g.grants(grant)
 	listener, err := verbs.Listen(g.addr)

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package hostile
+package rogue
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func isSkipped(i int) bool { return testing.Short() && i%3 != 0 }
 func (g *rogue) attachFails(t *testing.T, want ...error) {
 	t.Helper()
 	start := time.Now()
-	endsWith(t, guest.Command(g.command(""), guest.Limit), want)
+	guest.EndsWith(t, guest.Command(g.command(""), guest.Limit), want)
 	if took := time.Since(start); took > guest.Slow(5*time.Second) {
 		late.Errorf(t, "the command ended after %v", took)
 	}
@@ -132,7 +132,7 @@ func TestTargetsThatLieAtOnce(t *testing.T) {
 			if tc.tell != nil {
 				g.tells(fib{op: wire.OpRead, n: small, tell: tc.tell})
 			}
-			g.attachFails(t, append(early, unix.EPROTO)...)
+			g.attachFails(t, unix.ECONNRESET, unix.ETIMEDOUT, unix.EPROTO)
 		})
 	}
 }
@@ -198,7 +198,7 @@ func TestTargetsThatChange(t *testing.T) {
 				}
 				return
 			}
-			endsWith(t, err, ends(unix.EIO))
+			guest.EndsWith(t, err, []error{unix.EIO})
 			log.says(t, tc.says)
 			log.says(t, other)
 			if state := guest.Session(t, "vol0")["state"]; state != "failed" {
@@ -240,7 +240,7 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 			}
 			g.hangUp()
 			start := time.Now()
-			endsWith(t, writes(t, dev, noise(t, small)), ends(unix.EIO))
+			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO})
 			if took := time.Since(start); took < (wait-1)*time.Second {
 				t.Errorf("the write failed after %v", took)
 			} else if took > wait*time.Second+guest.Slow(5*time.Second) {

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package hostile
+package rogue
 
 import (
 	"bytes"
@@ -465,7 +465,7 @@ func TestWrongDataAndFailures(t *testing.T) {
 				err = writes(t, dev, data)
 			}
 			g.behaves()
-			endsWith(t, err, ends(tc.want))
+			guest.EndsWith(t, err, []error{tc.want})
 			if n := counter(t, "crc_errors") - crcs; n != tc.crcs {
 				t.Errorf("%d mismatches, want %d", n, tc.crcs)
 			}
