@@ -183,19 +183,21 @@ struct krping_queue {
  * @net:	referenced: the name space of whoever started the session
  * @peer:	address and port of the target
  * @ibdev:	name of the RDMA device of the last connection; under @lock
- * @lock:	protects @state, @lost_since, @ibdev
+ * @lock:	protects @state, @lost_since, @away_since, @ibdev
  * @state:	enum krping_session_state
  * @no_wait:	being started or stopped: a loss fails the session instead of waiting
  * @aborted:	the connecting thread is to give up
  * @forced:	the recovery work is to fail the session even if it is live
  * @lost_since:	jiffies, when the session stopped being live
+ * @away_since:	the same, of the first of @unheard losses: for fast_fail
  * @failing:	the loss lasts longer than fast_fail: requests fail until the session is live
  * @recovery:	the connecting thread of a session that is set up
  * @torn_down:	the queues are closed, no queue_rq() uses them; under @hold_lock
  * @hold_lock:	a mutex; protects @held, @failing, @torn_down
  * @held:	requests wait in the block layer
  * @attempts:	to reconnect since the loss; the connecting thread's
- * @unheard:	losses in a row before the target had said anything; the connecting thread's
+ * @unheard:	losses in a row, each soon and before the target had said anything; the
+ *		connecting thread's, others read it
  * @live_since:	jiffies; the connecting thread's
  * @beat:	looks after the session while it has a disk
  * @capacity:	what the target said last, in bytes; the disk follows
@@ -228,6 +230,7 @@ struct krping_session {
 	bool aborted;
 	bool forced;
 	unsigned long lost_since;
+	unsigned long away_since;
 	bool failing;
 	struct delayed_work recovery;
 	struct mutex hold_lock;	/* what it protects: above */

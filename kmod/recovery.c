@@ -397,6 +397,19 @@ const struct krping_conn_ops krping_queue_conn_ops = {
 	.closed = queue_closed,
 };
 
+/* Was the target there, or has it dropped at once what it had accepted, without a word? */
+static bool was_back(const struct krping_session *s)
+{
+	u32 i;
+
+	if (time_after(jiffies, s->live_since + BACKOFF_MAX))
+		return true;
+	for (i = 0; i < s->nr_queues; i++)
+		if (time_after(READ_ONCE(s->queues[i].heard), s->live_since))
+			return true;
+	return false;
+}
+
 /* From any process context that finds the session broken; the work does the rest. */
 void krping_session_lost(struct krping_session *s, int error)
 {
@@ -406,6 +419,8 @@ void krping_session_lost(struct krping_session *s, int error)
 	lost = s->state == KRPING_SESSION_LIVE;
 	if (lost) {
 		s->lost_since = jiffies;
+		if (was_back(s) || !READ_ONCE(s->unheard))
+			s->away_since = jiffies;
 		krping_session_set_state(s, KRPING_SESSION_RECONNECTING);
 		mod_delayed_work(krping_wq, &s->recovery, 0);
 	}
@@ -509,7 +524,7 @@ static void session_fail(struct krping_session *s, const char *why)
 void krping_session_fast_fail(struct krping_session *s)
 {
 	if (!s->opt.fast_fail || s->stack ||
-	    time_before(jiffies, s->lost_since + s->opt.fast_fail * HZ))
+	    time_before(jiffies, s->away_since + s->opt.fast_fail * HZ))
 		return;
 	mutex_lock(&s->hold_lock);
 	if (s->torn_down && !s->failing) {
@@ -527,17 +542,6 @@ static unsigned long backoff(struct krping_session *s)
 				    BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
 
 	return delay / 2 + get_random_u32() % (delay / 2 + 1);
-}
-
-/* Has the target said anything while the session was live? */
-static bool was_heard(const struct krping_session *s)
-{
-	u32 i;
-
-	for (i = 0; i < s->nr_queues; i++)
-		if (time_after(READ_ONCE(s->queues[i].heard), s->live_since))
-			return true;
-	return false;
 }
 
 static void resume(struct krping_session *s)
@@ -597,7 +601,7 @@ static void tear_down(struct krping_session *s)
 static void recover(struct krping_session *s)
 {
 	if (!s->torn_down) {
-		s->unheard = was_heard(s) ? 0 : s->unheard + 1;
+		WRITE_ONCE(s->unheard, was_back(s) ? 0 : s->unheard + 1);
 		tear_down(s);
 		if (s->unheard > 1) {
 			queue_delayed_work(krping_wq, &s->recovery, backoff(s));

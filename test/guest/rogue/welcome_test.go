@@ -254,5 +254,15 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 			stopInTime(t, ",force")
 			write.Fails(5 * time.Second)
 		})
+		t.Run(tc.name+"/fast_fail", func(t *testing.T) {
+			g := startRogue(t)
+			dev := g.attach(t, ",timeout=600,fast_fail=2")
+			g.greet(tc.greets)
+			if tc.tell != nil {
+				g.tells(fib{op: wire.OpWrite, n: small, tell: tc.tell})
+			}
+			g.hangUp()
+			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO}) // and does not wait for 600 s
+		})
 	}
 }
