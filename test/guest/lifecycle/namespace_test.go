@@ -51,6 +51,7 @@ func TestCallersNetworkNamespace(t *testing.T) {
 	}
 	refused("no route")
 	guest.Run(t, "ip", "link", "add", "veth6", "type", "veth", "peer", "name", "eth6", "netns", "blue")
+	defer guest.Run(t, "ip", "link", "del", "veth6") // the namespace takes its time to go
 	guest.Run(t, "ip", "-n", "blue", "addr", "add", guest.Addr(t)+"/24", "dev", "eth6")
 	guest.Run(t, "ip", "-n", "blue", "link", "set", "eth6", "up")
 	refused("the same address without an RDMA device")
