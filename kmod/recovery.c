@@ -603,7 +603,7 @@ static void recover(struct krping_session *s)
 	if (!s->torn_down) {
 		WRITE_ONCE(s->unheard, was_back(s) ? 0 : s->unheard + 1);
 		tear_down(s);
-		if (s->unheard > 1) {
+		if (s->unheard > 1 && !READ_ONCE(s->no_wait)) {
 			queue_delayed_work(krping_wq, &s->recovery, backoff(s));
 			return;
 		}
