@@ -160,10 +160,24 @@ static void on_unreachable(struct krping_conn *conn, const struct rdma_cm_event 
 	krping_conn_fail(conn, -ETIMEDOUT);
 }
 
+/* Called with @conn->lock held, in a state whose data the owner does not read yet. */
 static void save_private(struct krping_conn *conn, const void *data, u8 len)
 {
 	conn->private_len = data ? min_t(u8, len, sizeof(conn->private)) : 0;
 	memcpy(conn->private, data, conn->private_len);
+}
+
+/* Return: whether it was saved: a client takes one answer, a server no more than a request. */
+static bool save_answer(struct krping_conn *conn, const void *data, u8 len)
+{
+	bool awaited;
+
+	spin_lock_bh(&conn->lock);
+	awaited = conn->state < KRPING_CONN_REQUESTED;
+	if (awaited)
+		save_private(conn, data, len);
+	spin_unlock_bh(&conn->lock);
+	return awaited;
 }
 
 /**
@@ -211,25 +225,26 @@ const char *krping_reject_text(enum krping_reject_reason reason)
  * What a peer says beside its refusal. On InfiniBand a refusal of the CM itself has data, too;
  * on iWARP only the peer's has, and siw gives that another status than other drivers do.
  */
-static void save_reject_data(struct krping_conn *conn, struct rdma_cm_event *event)
+static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *event)
 {
 	const struct rdma_conn_param *param = &event->param.conn;
 	const void *data;
 	u8 len = 0;
 
-	if (rdma_protocol_iwarp(conn->id->device, conn->id->port_num)) {
-		save_private(conn, param->private_data, param->private_data_len);
-		return;
-	}
+	if (rdma_protocol_iwarp(conn->id->device, conn->id->port_num))
+		return save_answer(conn, param->private_data, param->private_data_len);
 	data = rdma_consumer_reject_data(conn->id, event, &len);
-	save_private(conn, data, len);
+	return save_answer(conn, data, len);
 }
 
 static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 {
 	u32 value;
 
-	save_reject_data(conn, event);
+	if (!save_reject_data(conn, event)) {	/* it had accepted, or asked, before */
+		krping_conn_fail(conn, -ECONNRESET);
+		return;
+	}
 	conn->stale = event->status == IB_CM_REJ_STALE_CONN;
 	if (krping_conn_refusal(conn, &value) != KRPING_REJ_CHALLENGE)
 		setup_failed(conn, "the peer rejected the connection: %s",
@@ -239,10 +254,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 
 static void on_established(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
-	/* A client's carries the reply; a server keeps the request it was asked with. */
-	if (event->param.conn.private_data)
-		save_private(conn, event->param.conn.private_data,
-			     event->param.conn.private_data_len);
+	save_answer(conn, event->param.conn.private_data, event->param.conn.private_data_len);
 	conn_advance(conn, KRPING_CONN_LIVE);
 }
 
@@ -476,7 +488,9 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 
 	if (ret)
 		return ret == -ERESTARTSYS ? -EINTR : ret;
-	return krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+	ret = krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+	krping_fault_sleep(KRPING_FAULT_CONNECT_STALL, conn->subject);
+	return ret;
 }
 
 #define LISTEN_BACKLOG	128

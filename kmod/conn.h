@@ -45,12 +45,13 @@ struct krping_conn_ops {
  * @subject:	tag of log messages; the owner's, constant
  * @ops:	constant
  * @wait:	woken at each change of @state
- * @lock:	protects @state and @error; innermost, taken with bottom halves off
+ * @lock:	protects @state, @error and writes of @private; innermost, taken with bottom
+ *		halves off
  * @state:	enum krping_conn_state; only grows until krping_conn_reset(), but for
  *		KRPING_CONN_UNRESOLVED
  * @error:	negative errno; meaningful in KRPING_CONN_CLOSED
- * @private:	private data of the peer's request, reply or reject; written by the CM
- *		handler before @state grows, read after
+ * @private:	private data of the peer's request, or of its first answer, a reply or a reject;
+ *		written by the CM handler before @state reaches KRPING_CONN_REQUESTED, read after
  * @private_len: bytes of @private
  * @stale:	the peer refused because it took a connection of this host's life before its
  *		reboot for this one; it has forgotten that now. As @private

@@ -59,6 +59,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_TARGET_STORE_SHORT]	= { .name = "target_store_short" },
 	[KRPING_FAULT_TARGET_DISCONNECT]	= { .name = "target_disconnect" },
 	[KRPING_FAULT_RESOLVE_STALL]		= { .name = "resolve_stall" },
+	[KRPING_FAULT_CONNECT_STALL]		= { .name = "connect_stall" },
 	[KRPING_FAULT_SMALL_DEVICE]		= { .name = "small_device" },
 };
 

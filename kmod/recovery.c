@@ -536,12 +536,21 @@ void krping_session_fast_fail(struct krping_session *s)
 	mutex_unlock(&s->hold_lock);
 }
 
-static unsigned long backoff(struct krping_session *s)
+/* Jiffies in which the target may still come back, 0 if they are over. */
+static long time_left(const struct krping_session *s)
 {
-	unsigned long delay = min_t(unsigned long, BACKOFF_MAX,
-				    BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
+	if (s->stack)	/* waits for it as long as it takes */
+		return MAX_SCHEDULE_TIMEOUT;
+	return max_t(long, s->lost_since + s->opt.timeout * HZ - jiffies, 0);
+}
 
-	return delay / 2 + get_random_u32() % (delay / 2 + 1);
+/* However long the backoff, an attempt is made when the time is over. */
+static void back_off(struct krping_session *s)
+{
+	long delay = min_t(long, BACKOFF_MAX, BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
+
+	delay = delay / 2 + get_random_u32() % (delay / 2 + 1);
+	queue_delayed_work(krping_wq, &s->recovery, min(delay, time_left(s)));
 }
 
 static void resume(struct krping_session *s)
@@ -569,10 +578,6 @@ static void reconnect(struct krping_session *s)
 		session_fail(s, "the target was lost while the session is started or stopped");
 		return;
 	}
-	if (!s->stack && time_after(jiffies, s->lost_since + s->opt.timeout * HZ)) {
-		session_fail(s, "the target has not come back in time");
-		return;
-	}
 	ret = krping_session_connect(s, RECONNECT_TIMEOUT);
 	if (!ret) {
 		resume(s);
@@ -582,8 +587,12 @@ static void reconnect(struct krping_session *s)
 		session_fail(s, "the target is not the one it was");
 		return;
 	}
+	if (!time_left(s)) {
+		session_fail(s, "the target has not come back in time");
+		return;
+	}
 	s->attempts++;
-	queue_delayed_work(krping_wq, &s->recovery, backoff(s));
+	back_off(s);
 }
 
 static void tear_down(struct krping_session *s)
@@ -604,7 +613,7 @@ static void recover(struct krping_session *s)
 		WRITE_ONCE(s->unheard, was_back(s) ? 0 : s->unheard + 1);
 		tear_down(s);
 		if (s->unheard > 1 && !READ_ONCE(s->no_wait)) {
-			queue_delayed_work(krping_wq, &s->recovery, backoff(s));
+			back_off(s);
 			return;
 		}
 	}

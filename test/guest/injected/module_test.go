@@ -7,13 +7,17 @@ package injected
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/verbs"
+	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
 
@@ -154,6 +158,44 @@ func TestStopWhileAddressIsUnresolved(t *testing.T) {
 		t.Error("a write was answered by a target that cannot be reached")
 	}
 	guest.NoResources(t)
+}
+
+// A target that hangs up at once has welcomed the client all the same: what follows is a loss, and no other welcome.
+func TestTargetHangsUpAtOnce(t *testing.T) {
+	load(t)
+	t.Cleanup(func() { guest.NoResources(t) })
+	const point, times = "connect_stall", 50
+	faults.set(t, setting{name: point, rate: 1, ms: 50})
+	defer faults.clear(t, point)
+	listener, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), port+2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	welcome := wire.Welcome{Depth: 4, Capacity: 1 << 20, Epoch: 1, BlockSize: 512, MaxData: 65536, MaxInline: 4096, MaxMessage: 16384}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			request, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if conn, err := request.Accept(welcome.Append(nil), verbs.Config{Receives: 5, MaxMessage: 16384}); err == nil {
+				conn.Release()
+			}
+		}
+	})
+	defer listener.Close()
+	defer accepting.Wait()
+	defer listener.StopAccepting()
+	for range times {
+		err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=1,depth=4", guest.Addr(t), port+2), guest.Limit)
+		if !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("a client of a target that hangs up: %v, want %v", err, unix.ECONNRESET)
+		}
+	}
+	if fired := faults.fired(t, point); fired == 0 {
+		t.Error("no welcome was read late")
+	}
 }
 
 func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }

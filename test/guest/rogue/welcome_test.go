@@ -211,6 +211,12 @@ func TestTargetsThatChange(t *testing.T) {
 	}
 }
 
+// welcomeThenClose hangs up on a client when that has seen its welcome: before, it would not be connected.
+func welcomeThenClose(l *link) {
+	time.Sleep(guest.Slow(100 * time.Millisecond))
+	l.Close()
+}
+
 // A target that accepts a client again and again and never answers it holds I/O up for as long as that was told to
 // wait, and no longer. It is asked less and less often.
 func TestTargetsThatNeverAnswer(t *testing.T) {
@@ -228,7 +234,7 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 	}{
 		{"hangs up on each command", nil, tell(func(l *link) { l.Close() })},
 		{"an empty answer to each command", nil, tell(func(l *link) { _ = l.Send(nil, 0) })},
-		{"hangs up on each client", func(l *link) { l.Close() }, nil},
+		{"hangs up on each client", welcomeThenClose, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const wait = 2 // seconds
@@ -265,4 +271,18 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO}) // and does not wait for 600 s
 		})
 	}
+	t.Run("a timeout shorter than the backoff", func(t *testing.T) {
+		g := startRogue(t)
+		g.attach(t, ",timeout=1")
+		g.greet(welcomeThenClose)
+		g.hangUp()
+		for reconnects := 0; reconnects < 6; reconnects = counter(t, "reconnects") {
+			if state := guest.Session(t, "vol0")["state"]; state == "failed" {
+				t.Fatalf("the session has failed after %d reconnects", reconnects)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		g.greet(nil)
+		guest.Eventually(t, ioTime, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+	})
 }
