@@ -12,7 +12,8 @@ release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1
 .PHONY: all build deps host test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
 
 all: build
-build: programs modules
+build: | deps
+	@$(MAKE) --no-print-directory -j2 programs modules
 
 deps:
 	@scripts/install-deps
@@ -69,14 +70,14 @@ sparse-%: module-%
 
 # The first kernel gets every suite. The second is spared those that test the lab itself (selftest), a
 # browser (page), what hosts/faults does, too (pair), and what has little to do with the kernel's version
-# (options, doctor, top, fs); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
+# (options, doctor, top, fs, service); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
 # Suites wait more than they compute: two at a time take little more than half as long.
 JOBS ?= 2
-ONCE := selftest,page,pair,options,doctor,top,fs
+ONCE := selftest,page,pair,options,doctor,top,fs,service
 test: build
 	@rm -rf build/results
 	@ok=yes; skip=; \
-	$(MAKE) check || ok=no; \
+	$(MAKE) -j2 check || ok=no; \
 	scripts/unit-tests || ok=no; \
 	scripts/fuzz-module || ok=no; \
 	for kernel in $(KERNELS); do build/lab suites --jobs $(JOBS) --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
