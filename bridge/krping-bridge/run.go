@@ -237,9 +237,8 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 	peer := request.Peer()
 	session, err := t.Admit(request.Private, request.Addr())
 	if err == nil {
-		if err = faultyReject(session.Volume()); err != nil {
-			t.Abandon(session)
-		}
+		defer t.Leave(session)
+		err = faultyReject(session.Volume())
 	}
 	var refused refusal
 	if errors.As(err, &refused) {
@@ -258,8 +257,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		MaxData:    target.MaxData,
 	})
 	if err != nil {
-		t.Abandon(session)
-		log.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
+		refusals.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
 	t.Serve(ctx, session, withFaults(conn, session.Volume()))

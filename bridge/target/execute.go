@@ -15,6 +15,32 @@ import (
 	"krping/bridge/wire"
 )
 
+// errGone is what a command ends with that the client waits for no more.
+var errGone = errors.New("the connection has ended")
+
+// call does something with the store, when not too much is under way there: what is not yet begun when the
+// connection ends is left, so that nobody who comes after it has to wait for that.
+func (q *queue) call(do func(s store.Store) error) error {
+	select {
+	case q.volume.calls <- struct{}{}:
+		defer func() { <-q.volume.calls }()
+	case <-q.gone:
+	}
+	if q.ended.Load() {
+		return errGone
+	}
+	return do(q.volume.Store)
+}
+
+func (q *queue) flush() error { return q.call(store.Store.Flush) }
+
+func (q *queue) readAt(p []byte, off uint64) error {
+	return q.call(func(s store.Store) error {
+		_, err := s.ReadAt(p, int64(off))
+		return err
+	})
+}
+
 // execute does what the command says and fills in the answer. An error means that the
 // connection is broken; what goes wrong with the store is a status.
 func (q *queue) execute(r wire.Request, answer *reply) error {
@@ -29,7 +55,7 @@ func (q *queue) execute(r wire.Request, answer *reply) error {
 	case wire.OpWrite:
 		return q.write(r, answer)
 	case wire.OpFlush:
-		answer.Status = q.status(q.volume.Store.Flush())
+		answer.Status = q.status(q.flush())
 		q.volume.Counters.Flushes.Add(1)
 	case wire.OpDiscard, wire.OpWriteZeroes:
 		answer.Status = q.clear(r)
@@ -55,8 +81,7 @@ func (q *queue) read(r wire.Request, answer *reply) error {
 		}
 		data, answer.moved = buf, buf
 	}
-	_, err := q.volume.Store.ReadAt(data, int64(r.Offset))
-	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
+	if answer.Status = q.status(q.readAt(data, r.Offset)); answer.Status != wire.StatusOK {
 		return nil
 	}
 	answer.Length, answer.CRC = r.Length, wire.CRC32C(data)
@@ -89,9 +114,12 @@ func (q *queue) write(r wire.Request, answer *reply) error {
 		answer.Status = wire.StatusCRC
 		return nil
 	}
-	_, err := q.volume.Store.WriteAt(data, int64(r.Offset))
+	err := q.call(func(s store.Store) error {
+		_, err := s.WriteAt(data, int64(r.Offset))
+		return err
+	})
 	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
-		err = q.volume.Store.Flush()
+		err = q.flush()
 	}
 	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
 		return nil
@@ -102,18 +130,25 @@ func (q *queue) write(r wire.Request, answer *reply) error {
 	return nil
 }
 
+const clearStep = 64 << 20 // bytes discarded or zeroed at a time
+
 // clear discards a range or makes it read as zeros.
 func (q *queue) clear(r wire.Request) wire.Status {
 	if q.volume.ReadOnly {
 		return wire.StatusReadOnly
 	}
-	counter, do := &q.volume.Counters.Discards, q.volume.Store.Discard
+	counter, do := &q.volume.Counters.Discards, store.Store.Discard
 	if r.Op == wire.OpWriteZeroes {
-		counter, do = &q.volume.Counters.Zeroes, q.volume.Store.Zero
+		counter, do = &q.volume.Counters.Zeroes, store.Store.Zero
 	}
-	err := do(int64(r.Offset), int64(r.Length))
+	var err error
+	for off, left := int64(r.Offset), int64(r.Length); left > 0 && err == nil; {
+		n := min(left, clearStep)
+		err = q.call(func(s store.Store) error { return do(s, off, n) })
+		off, left = off+n, left-n
+	}
 	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
-		err = q.volume.Store.Flush()
+		err = q.flush()
 	}
 	if err == nil {
 		counter.Add(1)
@@ -138,12 +173,16 @@ func (q *queue) digest(r wire.Request, answer *reply) {
 	if r.Flags&wire.FlagSHA256 != 0 {
 		sum = sha256.New()
 	}
-	q.volume.digests <- struct{}{}
-	defer func() { <-q.volume.digests }()
+	select {
+	case q.volume.digests <- struct{}{}:
+		defer func() { <-q.volume.digests }()
+	case <-q.gone:
+		return
+	}
 	buf := make([]byte, min(digestStep, r.Length))
 	for done := uint32(0); done < r.Length; {
 		part := buf[:min(uint32(len(buf)), r.Length-done)]
-		if _, err := q.volume.Store.ReadAt(part, int64(r.Offset)+int64(done)); err != nil {
+		if err := q.readAt(part, r.Offset+uint64(done)); err != nil {
 			answer.Status = q.status(err)
 			return
 		}
@@ -159,6 +198,9 @@ func (q *queue) digest(r wire.Request, answer *reply) {
 func (q *queue) status(err error) wire.Status {
 	if err == nil {
 		return wire.StatusOK
+	}
+	if errors.Is(err, errGone) { // nobody is told
+		return wire.StatusIO
 	}
 	if errors.Is(err, store.ErrUnsupported) {
 		return wire.StatusUnsupported

@@ -24,6 +24,7 @@ type queue struct {
 	silence   time.Duration
 	heard     atomic.Bool   // a message has arrived since the last look for the client
 	ended     atomic.Bool   // nothing is received any more
+	gone      chan struct{} // closed then
 	done      chan struct{} // closed when no operation of the queue runs any more
 
 	replies chan reply
@@ -55,6 +56,7 @@ func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.
 			MaxMessage: s.Welcome.MaxMessage,
 			Depth:      s.Welcome.Depth,
 		},
+		gone:     make(chan struct{}),
 		done:     make(chan struct{}),
 		replies:  make(chan reply, s.Welcome.Depth+1),
 		inFlight: map[uint16]bool{},
@@ -68,11 +70,10 @@ func (q *queue) run() error {
 		defer close(sent)
 		q.send()
 	}()
-	ended := make(chan struct{})
-	q.workers.Go(func() { q.lookForClient(ended) })
+	q.workers.Go(q.lookForClient)
 	err := q.receive()
 	q.ended.Store(true)
-	close(ended)
+	close(q.gone)
 	q.transport.Close()
 	q.workers.Wait()
 	close(q.replies)
@@ -107,12 +108,12 @@ func (q *queue) receive() error {
 }
 
 // lookForClient ends the connection of a client that has died without a word, as its host does.
-func (q *queue) lookForClient(ended <-chan struct{}) {
+func (q *queue) lookForClient() {
 	look := time.NewTicker(q.silence)
 	defer look.Stop()
 	for {
 		select {
-		case <-ended:
+		case <-q.gone:
 			return
 		case <-look.C:
 		}
@@ -155,6 +156,9 @@ func (q *queue) work(r wire.Request) {
 			q.log.Warn().Err(err).Msg("the client's memory cannot be reached: its connection ends")
 		}
 		q.transport.Close()
+		return
+	}
+	if q.ended.Load() { // nobody is told
 		return
 	}
 	if answer.Status != wire.StatusOK {

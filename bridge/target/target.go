@@ -46,10 +46,10 @@ type Target struct {
 	epoch      uint64
 	silence    time.Duration
 
-	mu       sync.Mutex
-	queues   map[queueKey]*queue
-	admitted map[string]int // by volume: sessions that Serve has not begun with
-	closed   bool
+	mu     sync.Mutex
+	queues map[queueKey]*queue
+	places map[string]int // taken, by volume
+	closed bool
 }
 
 type queueKey struct {
@@ -63,7 +63,7 @@ type queueKey struct {
 func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
 	t := &Target{
 		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
-		queues: map[queueKey]*queue{}, admitted: map[string]int{}, silence: silence,
+		queues: map[queueKey]*queue{}, places: map[string]int{}, silence: silence,
 	}
 	for _, v := range volumes {
 		switch {
@@ -86,7 +86,7 @@ func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, er
 }
 
 // Session is a checked hello: what Serve needs beside the transport. It has a place among those of its
-// volume until Serve or Abandon.
+// volume until Leave.
 type Session struct {
 	Welcome wire.Welcome
 	Private []byte // of the accept: the welcome, and the proof of the volume's key if it has one
@@ -97,11 +97,12 @@ type Session struct {
 // Volume returns the name of the session's volume.
 func (s *Session) Volume() string { return s.volume.Name }
 
-// Abandon gives up a session that is not served: its client could not be connected.
-func (t *Target) Abandon(s *Session) {
+// Leave gives back the place of a session, of which nothing is left: neither a queue that is served nor
+// what its transport was made of, which may take its time to be given back.
+func (t *Target) Leave(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.admitted[s.volume.Name]--
+	t.places[s.volume.Name]--
 }
 
 func (s *Session) key() queueKey {
@@ -109,8 +110,8 @@ func (s *Session) key() queueKey {
 }
 
 // Admit checks the private data of a connect request and fences an old connection of
-// the same session and queue: when it returns, no operation of that one runs. The
-// error is a *wire.Reject, or a *wire.Challenge.
+// the same session and queue: when it returns, no operation of that one runs. Leave
+// gives the session's place back. The error is a *wire.Reject, or a *wire.Challenge.
 func (t *Target) Admit(private []byte, peer netip.Addr) (*Session, error) {
 	s, err := t.admit(private, peer)
 	if errors.As(err, new(*wire.Reject)) {
@@ -227,22 +228,17 @@ func (t *Target) reserve(key queueKey) (before []*queue, err error) {
 	if t.closed {
 		return nil, &wire.Reject{Reason: wire.RejectResources, Detail: "the target is being closed"}
 	}
-	old, admitted := t.queues[key], t.admitted[key.volume]
-	n := admitted
+	old, taken := t.queues[key], t.places[key.volume]
 	for k, q := range t.queues {
-		if k.volume != key.volume {
-			continue
-		}
-		n++
-		if q == old || q.ended.Load() || q.transport.Ended() {
+		if k.volume == key.volume && (q == old || q.ended.Load() || q.transport.Ended()) {
 			before = append(before, q)
 		}
 	}
 	// One that takes an old one's place needs no other, but not any number may wait for that.
-	if admitted >= MaxConnections || old == nil && n >= MaxConnections {
+	if taken >= 2*MaxConnections || old == nil && taken >= MaxConnections {
 		return nil, &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: "too many connections of volume " + key.volume}
 	}
-	t.admitted[key.volume]++
+	t.places[key.volume]++
 	return before, nil
 }
 
@@ -277,12 +273,12 @@ func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
 }
 
 // add refuses a queue that races with another of the same name: both were admitted,
-// and the client of the first is gone or lies.
+// and the client of the first is gone or lies. Nor is one served that has ended: whoever was admitted since
+// does not wait for it.
 func (t *Target) add(key queueKey, q *queue) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.admitted[key.volume]--
-	if t.closed || t.queues[key] != nil {
+	if t.closed || t.queues[key] != nil || q.transport.Ended() {
 		return false
 	}
 	t.queues[key] = q

@@ -142,6 +142,7 @@ func (f *fixture) connect(h wire.Hello) *pipe {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
+		defer f.target.Leave(session)
 		f.target.Serve(f.t.Context(), session, p)
 	}()
 	f.t.Cleanup(func() { p.Close(); <-served })
@@ -457,6 +458,74 @@ func TestFenceOfAnotherSession(t *testing.T) {
 	}
 }
 
+// A connection that has ended before it is served does nothing: a new session did not wait for it.
+func TestEndedBeforeItIsServed(t *testing.T) {
+	f := newFixture(t)
+	for range 20 {
+		session, err := f.target.Admit(hello(1, 0).Append(nil), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPipe()
+		p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
+		p.Close()
+		f.target.Serve(t.Context(), session, p)
+		f.target.Leave(session)
+	}
+	if n := f.volume.Counters.Writes.Load(); n != 0 {
+		t.Errorf("%d writes were stored", n)
+	}
+}
+
+// Who comes after a connection that has ended waits for what the store does for that, not for all it was asked.
+func TestAbandonedCommands(t *testing.T) {
+	const size = 4 * clearStep
+	for name, command := range map[string]wire.Command{
+		"digest": {Op: wire.OpDigest, Flags: wire.FlagInline, Length: 16 << 20},
+		"zeroes": {Op: wire.OpWriteZeroes, Length: size},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			memory, err := store.Open("mem:", size, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			slow := &stalled{Store: memory, goOn: make(chan struct{})}
+			f.volume.Store, f.volume.calls = slow, make(chan struct{}, 2)
+			p := f.connect(hello(1, 0))
+			for tag := range uint16(4) {
+				command.Tag = tag
+				p.toTarget <- wire.Request{Command: command}.Append(nil)
+			}
+			until := func(what string, condition func() bool) {
+				t.Helper()
+				for end := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						close(slow.goOn)
+						t.Fatalf("not within a minute: %s", what)
+					}
+				}
+			}
+			until("two calls of the store", func() bool { return slow.calls.Load() == 2 })
+			p.Close()
+			until("the queue has ended", func() bool { return f.ended(hello(1, 0)) })
+			close(slow.goOn)
+			f.connect(hello(2, 0))
+			if n := slow.calls.Load(); n != 2 {
+				t.Errorf("%d calls of the store, of which 2 were under way", n)
+			}
+		})
+	}
+}
+
+// ended says whether the target has noticed that a queue's connection has ended.
+func (f *fixture) ended(h wire.Hello) bool {
+	f.target.mu.Lock()
+	defer f.target.mu.Unlock()
+	q := f.target.queues[queueKey{h.Volume, h.Session, h.QueueIndex}]
+	return q != nil && q.ended.Load()
+}
+
 // The connections of one volume are limited, from the moment on that a client is admitted, and take no
 // place of another's.
 func TestTooManyConnections(t *testing.T) {
@@ -485,9 +554,15 @@ func TestTooManyConnections(t *testing.T) {
 	if _, err := admit(0, "vol1"); err != nil {
 		t.Errorf("another volume: %v", err)
 	}
-	f.target.Abandon(last)
+	p := newPipe()
+	p.Close()
+	f.target.Serve(t.Context(), last, p)
+	if _, err := admit(MaxConnections, "vol0"); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
+		t.Errorf("while what the last one had is given back: %v, want to be rejected as busy", err)
+	}
+	f.target.Leave(last)
 	if _, err := admit(MaxConnections, "vol0"); err != nil {
-		t.Errorf("after one was given up: %v", err)
+		t.Errorf("after one has left: %v", err)
 	}
 }
 
@@ -495,7 +570,7 @@ func TestTooManyConnections(t *testing.T) {
 func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
 	f := newFixture(t)
 	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
-	f.volume.Store = slow
+	f.volume.Store, f.volume.calls = slow, make(chan struct{}, MaxConnections)
 	numbered := func(n int) wire.Hello {
 		h := hello(0, 0)
 		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}

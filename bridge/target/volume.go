@@ -24,10 +24,12 @@ type Volume struct {
 	Counters Counters
 
 	busy    zerolog.LevelSampler // of what a client can have said again and again
+	calls   chan struct{}        // of the store, under way
 	digests chan struct{}        // each has a buffer
 }
 
-// Of a volume at a time; of all together, so that other volumes go on while the store of one stalls.
+// Of a volume at a time; of all together, so that other volumes go on while the store of one stalls: each
+// call that sleeps in the kernel holds a thread of the process, which has no more than 10,000.
 const (
 	storeCalls    = 128
 	allStoreCalls = 4096
@@ -36,7 +38,7 @@ const (
 
 // init prepares a volume, one of n.
 func (v *Volume) init(n int) {
-	v.Store = store.Limit(v.Store, max(1, min(storeCalls, allStoreCalls/n)))
+	v.calls = make(chan struct{}, max(1, min(storeCalls, allStoreCalls/n)))
 	v.busy.InfoSampler = &zerolog.BurstSampler{Burst: 128, Period: 5 * time.Second} // a session may have 64 connections
 	v.busy.WarnSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
 	v.busy.ErrorSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
