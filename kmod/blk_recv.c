@@ -286,11 +286,8 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	const char *name = q->session->opt.block;
 	int ret;
 
-	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(conn, wc, "RECV");
+	if (!krping_buf_received(conn, buf, wc))
 		return;
-	}
-	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	ret = 0;
 	if (!krping_fault(KRPING_FAULT_RECV_DROP, name))
 		ret = read_message(q, buf->data, wc);

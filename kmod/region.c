@@ -91,6 +91,32 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
 }
 
 /**
+ * krping_buf_received - look at a receive that has completed
+ * @conn:	its connection
+ * @buf:	that was posted
+ * @wc:		the completion
+ *
+ * An RDMA WRITE with immediate data takes a receive, too: @buf has nothing of it, and its length
+ * is that of what was written elsewhere.
+ *
+ * Return: whether a message is in @buf; if not, @conn fails.
+ */
+bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc)
+{
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(conn, wc, "RECV");
+		return false;
+	}
+	if (wc->opcode != IB_WC_RECV || wc->byte_len > buf->size) {
+		krping_err_ratelimited(conn->subject, "the peer sent immediate data and no message");
+		krping_conn_fail(conn, -EPROTO);
+		return false;
+	}
+	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
+	return true;
+}
+
+/**
  * krping_bufs_alloc_recv - buffers for all receives of a connection, posted
  * @conn:	with a queue pair
  * @bufs:	@nr of them, as krping_buf_alloc() wants them

@@ -32,6 +32,7 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf);
 void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf);
 int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);
+bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc);
 int krping_bufs_alloc_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr, u32 size,
 			   void (*done)(struct ib_cq *cq, struct ib_wc *wc));
 struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len);

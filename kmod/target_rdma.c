@@ -598,14 +598,9 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krping_tqueue *q = container_of(conn, struct krping_tqueue, conn);
 	int ret;
 
-	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(conn, wc, "RECV");
-		return;
-	}
-	if (is_closed(q))
+	if (!krping_buf_received(conn, buf, wc) || is_closed(q))
 		return;
 	q->heard = jiffies;
-	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	ret = 0;
 	if (krping_fault(KRPING_FAULT_TARGET_DISCONNECT, q->volume->opt.block))
 		ret = -ECONNRESET;

@@ -79,13 +79,12 @@ void krping_lane_read_done(struct ib_cq *cq, struct ib_wc *wc)
 
 static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 {
+	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
 	struct krping_lane *lane = krping_lane_of(cq);
 	const char *subject = lane->thread->subject;
 
-	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(&lane->conn, wc, "RECV");
+	if (!krping_buf_received(&lane->conn, buf, wc))
 		return;
-	}
 	if (wc->byte_len != sizeof(struct krping_ping_msg)) {
 		krping_err_ratelimited(subject, "the peer sent a message of %u bytes, not %zu",
 				       wc->byte_len, sizeof(struct krping_ping_msg));
@@ -210,7 +209,6 @@ int krping_lane_take(struct krping_lane *lane, struct krping_ping_msg *msg, u32 
 	ret = krping_lane_wait(lane, true);
 	if (ret)
 		return ret;
-	ib_dma_sync_single_for_cpu(lane->conn.id->device, buf->dma, buf->size, buf->dir);
 	memcpy(msg, buf->data, sizeof(*msg));
 	*invalidated = lane->invalidated[index];
 	ret = krping_buf_post_recv(&lane->conn, buf);

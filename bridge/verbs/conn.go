@@ -399,6 +399,10 @@ func (c *Conn) idle() bool {
 	return c.posted == 0 || c.abandons
 }
 
+var errImmediate = errors.New("the peer sent immediate data and no message")
+
+// complete takes note of a completion. An RDMA WRITE with immediate data takes a receive, too: its length is
+// that of what was written elsewhere.
 func (c *Conn) complete(wc *C.struct_shim_wc) {
 	ok := wc.status == C.IBV_WC_SUCCESS
 	kind, slot := int(wc.wr_id>>32), int(wc.wr_id&0xffffffff)
@@ -408,9 +412,12 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.sends.completed(time.Now())
 	}
 	c.mu.Unlock()
+	reason := ErrClosed
+	if ok && kind == kindRecv && (wc.opcode != C.IBV_WC_RECV || int(wc.byte_len) > c.config.MaxMessage) {
+		ok, reason = false, errImmediate
+	}
 	if !ok {
-		reason := ErrClosed
-		if wc.status != C.IBV_WC_WR_FLUSH_ERR {
+		if wc.status != C.IBV_WC_SUCCESS && wc.status != C.IBV_WC_WR_FLUSH_ERR {
 			reason = fmt.Errorf("work request failed: %s", C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(wc.status))))
 		}
 		c.because(reason) // before anyone learns of this completion

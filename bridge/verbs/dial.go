@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"syscall"
 	"unsafe"
+
+	"krping/bridge/target"
 )
 
 // RejectedError is how a peer refuses a connection.
@@ -23,6 +25,12 @@ type RejectedError struct {
 }
 
 func (e *RejectedError) Error() string { return fmt.Sprintf("rejected by the peer (%d)", e.Status) }
+
+// WriteImmediate is Write with immediate data: it takes a receive of the peer's as a message does. No honest
+// peer of krping does that.
+func (c *Conn) WriteImmediate(p []byte, to target.Remote) error {
+	return c.rdma(C.IBV_WR_RDMA_WRITE_WITH_IMM, p, to)
+}
 
 const resolveMS = 2000
 

@@ -188,6 +188,7 @@ int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
 	for (i = 0; i < got; i++) {
 		out[i].wr_id = wc[i].wr_id;
 		out[i].status = wc[i].status;
+		out[i].opcode = wc[i].opcode;
 		out[i].byte_len = wc[i].byte_len;
 	}
 	return got;

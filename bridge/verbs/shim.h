@@ -34,6 +34,7 @@ struct shim_wr {
 struct shim_wc {
 	uint64_t wr_id;
 	uint32_t status;
+	uint32_t opcode;
 	uint32_t byte_len;
 };
 

@@ -174,6 +174,11 @@ func testLies() []lie {
 func lentLies() []lie {
 	return append(testLies(),
 		lie{"a message in the test", func(p *peer) { take(p, testSteps); p.goAhead() }, ends(unix.EPROTO)},
+		lie{"writes with immediate data", func(p *peer) { take(p, testSteps); p.writeImmediate(p.sink, size) }, ends(unix.EPROTO)},
+		lie{"writes a message's length with immediate data", func(p *peer) {
+			take(p, testSteps)
+			p.writeImmediate(p.sink, wire.PingMessageSize)
+		}, ends(unix.EPROTO)},
 		lie{"invalidates the server's key", func(p *peer) {
 			take(p, testSteps)
 			p.send(make([]byte, wire.PingMessageSize), p.sink.Rkey)

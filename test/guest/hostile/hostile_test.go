@@ -224,6 +224,14 @@ func (p *peer) write(m wire.PingMessage, n uint32, fill byte) error {
 	return p.Write(data, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
+// writeImmediate does so, and takes a receive of the other side's, as a message of n bytes would.
+func (p *peer) writeImmediate(m wire.PingMessage, n uint32) {
+	p.t.Helper()
+	data := p.buffer(n)
+	defer p.Free(data)
+	_ = p.WriteImmediate(data, target.Remote{Addr: m.Addr, Rkey: m.Rkey}) // the end may come before the completion
+}
+
 // read reads the first n bytes of the other side's memory.
 func (p *peer) read(m wire.PingMessage, n uint32) error {
 	p.t.Helper()

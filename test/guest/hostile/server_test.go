@@ -144,6 +144,12 @@ func pingAnswers() []answer {
 			p.data[short-1] ^= 1
 			take(p, answerSteps[5:])
 		}, ends(unix.EBADMSG)},
+		answer{"immediate data for a go-ahead", pings, func(p *peer) {
+			take(p, answerSteps[:6])
+			data := p.buffer(wire.PingMessageSize)
+			defer p.Free(data)
+			_ = p.WriteImmediate(data, target.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey})
+		}, ends(unix.EPROTO)},
 		answer{"two go-aheads for one source", pings, func(p *peer) {
 			p.hear()
 			p.goAhead()

@@ -184,6 +184,13 @@ func keyFibs() []fib {
 	junk := bytes.Repeat([]byte{0xa5}, small)
 	nobodys := target.Remote{Addr: small, Rkey: noKey}
 	return []fib{
+		{name: "a read's data comes with immediate data", op: wire.OpRead, n: large, says: "the peer sent immediate data and no message", tell: func(l *link, r wire.Request) bool {
+			if data, err := l.Buffer(large); err == nil {
+				_ = l.WriteImmediate(data, remote(r)) // the client may hang up before it is told of
+				l.Free(data)
+			}
+			return true
+		}},
 		{name: "a read's key is not invalidated", op: wire.OpRead, n: large, tell: invalidating(0), says: broke + "our key was not invalidated"},
 		{name: "a write's key is not invalidated", op: wire.OpWrite, n: large, tell: invalidating(0), says: broke + "our key was not invalidated", local: true},
 		{name: "a key that nobody has is invalidated", op: wire.OpWrite, n: large, tell: invalidating(noKey), says: lost},
