@@ -15,23 +15,25 @@ import (
 // block of a volume; a device with larger blocks goes through the page cache.
 const directAlign = 512
 
-// makeDirect turns the page cache off, where that is possible.
-func makeDirect(f *os.File) (bool, error) {
+// makeDirect turns the page cache off for a block device, where that is possible.
+func (f *file) makeDirect() error {
 	block, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET)
 	if err != nil {
-		return false, fmt.Errorf("block size of the store: %w", err)
+		return fmt.Errorf("block size of the store: %w", err)
 	}
+	f.block = int64(block)
 	if block > directAlign {
-		return false, nil
+		return nil
 	}
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 	if err == nil {
 		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags|unix.O_DIRECT)
 	}
 	if err != nil {
-		return false, fmt.Errorf("use the store past the page cache: %w", err)
+		return fmt.Errorf("use the store past the page cache: %w", err)
 	}
-	return true, nil
+	f.direct = true
+	return nil
 }
 
 func (f *file) ReadAt(p []byte, off int64) (int, error) {

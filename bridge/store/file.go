@@ -17,7 +17,8 @@ import (
 type file struct {
 	*os.File
 	device    bool
-	direct    bool // past the page cache
+	direct    bool  // past the page cache
+	block     int64 // ranges that are discarded or zeroed without a write are multiples of it
 	writeback bool
 	own       *descriptions // of writes through the page cache that are stable when they return, or nil
 	size      atomic.Int64
@@ -58,12 +59,12 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the store: %w", err)
 	}
-	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback}
+	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback, block: 1}
 	if !info.Mode().IsRegular() && !s.device {
 		return nil, fmt.Errorf("store %s: neither a regular file nor a block device", f.Name())
 	}
 	if s.device {
-		if s.direct, err = makeDirect(f); err != nil {
+		if err := s.makeDirect(); err != nil {
 			return nil, err
 		}
 	}
@@ -138,12 +139,30 @@ func (f *file) Close() error {
 	return f.File.Close()
 }
 
+// whole returns the whole blocks of the store in a range.
+func (f *file) whole(off, n int64) (first, length int64) {
+	first = (off + f.block - 1) / f.block * f.block
+	return first, max(0, (off+n)/f.block*f.block-first)
+}
+
+// Discard leaves parts of a block as they are.
 func (f *file) Discard(off, n int64) error {
+	if off, n = f.whole(off, n); n == 0 {
+		return nil
+	}
 	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
-// Zero makes a hole in a regular file: its blocks are then read as zeros, too.
+// Zero makes a hole in a regular file: its blocks are then read as zeros, too. Parts of a block are written.
 func (f *file) Zero(off, n int64) error {
+	first, length := f.whole(off, n)
+	if length == 0 {
+		return f.writeZeros(off, n)
+	}
+	return errors.Join(f.writeZeros(off, first-off), f.zeroBlocks(first, length), f.writeZeros(first+length, off+n-first-length))
+}
+
+func (f *file) zeroBlocks(off, n int64) error {
 	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
 	if !f.device {
 		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE

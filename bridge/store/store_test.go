@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestStoresKeepWhatIsWritten(t *testing.T) {
@@ -38,6 +41,42 @@ func TestStoresKeepWhatIsWritten(t *testing.T) {
 				t.Errorf("%s: size %d, or flush or close failed", spec, s.Size())
 			}
 		}
+	}
+}
+
+// Zeroed memory is given back, but for what lies in pages with other data.
+func TestZeroedMemoryIsGivenBack(t *testing.T) {
+	const size, off, n = 1 << 20, 1000, 900_000
+	s, err := Open("mem:", size, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ones := bytes.Repeat([]byte{1}, size)
+	if _, err := s.WriteAt(ones, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Zero(off, n); err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	resident := make([]byte, size/page)
+	data := s.(*memory).data
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&data[0])), size, uintptr(unsafe.Pointer(&resident[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	for i, in := range resident {
+		if inside := i*page >= off && (i+1)*page <= off+n; inside == (in&1 != 0) {
+			t.Errorf("page %d: resident %v", i, in&1 != 0)
+		}
+	}
+	got := make([]byte, size)
+	if _, err := s.ReadAt(got, 0); err != nil {
+		t.Fatal(err)
+	}
+	clear(ones[off:][:n])
+	if !bytes.Equal(got, ones) {
+		t.Error("not the range is zero, or not only that")
 	}
 }
 

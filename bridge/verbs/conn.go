@@ -46,6 +46,7 @@ type Conn struct {
 	lengths    []int    // by slot of recv; written before the slot is sent to received
 	freeSends  chan int
 	data       bufferPool
+	probed     chan bool // a Probe has ended: with success?
 	lent       []*memory // to the peer, until Release
 
 	ended   atomic.Bool // before closed is, and before the next event is looked at
@@ -66,6 +67,7 @@ const (
 	kindSend
 	kindData
 	kindMoved // nobody waits for it: the buffer is free
+	kindProbe
 )
 
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
@@ -78,8 +80,9 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error)
 		freeSends: make(chan int, sendBuffers),
 		closed:    make(chan struct{}),
 		drained:   make(chan struct{}),
+		probed:    make(chan bool, 1),
 	}
-	sends, receives := C.uint32_t(sendBuffers+config.Buffers), C.uint32_t(config.Receives)
+	sends, receives := C.uint32_t(sendBuffers+config.Buffers+1), C.uint32_t(config.Receives)
 	if errno := C.shim_queue_create(id, sends, receives, &c.queue); errno != 0 {
 		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
 	}
@@ -108,7 +111,9 @@ func (c *Conn) alloc() error {
 	for slot := range sendBuffers {
 		c.freeSends <- slot
 	}
-	c.data.init(c.queue.pd, c.config.Buffers, c.config.MaxData)
+	c.data.init(c.config.Buffers, func() (*memory, error) {
+		return register(c.queue.pd, c.config.MaxData, readAccess(c.queue.pd))
+	})
 	for slot := range c.config.Receives {
 		if err := c.postRecv(slot); err != nil {
 			return err
@@ -273,14 +278,10 @@ func (c *Conn) Read(p []byte, from target.Remote) error { return c.rdma(C.IBV_WR
 // Write moves p into the peer's memory; p is of Buffer.
 func (c *Conn) Write(p []byte, to target.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
 
-// Probe writes no bytes: the peer's device answers, whatever its program does.
+// Probe writes no bytes: the peer's device answers, whatever its program does. One caller at a time.
 func (c *Conn) Probe() error {
-	b, err := c.data.get(c.closed)
-	if err != nil {
-		return err
-	}
-	defer func() { c.data.idle <- b }()
-	return c.move(C.IBV_WR_RDMA_WRITE, b, 0, target.Remote{})
+	wr := C.struct_shim_wr{wr_id: wrID(kindProbe, 0), opcode: C.IBV_WR_RDMA_WRITE, addr: c.send.addr(0), lkey: c.send.lkey()}
+	return c.await(wr, c.probed)
 }
 
 func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote target.Remote) error {
@@ -301,11 +302,16 @@ func (c *Conn) bufferOf(p []byte) (*buffer, error) {
 
 // move waits for an RDMA operation with the first n bytes of b.
 func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote target.Remote) error {
-	if err := c.post(rdmaRequest(kindData, opcode, b, n, remote)); err != nil {
+	return c.await(rdmaRequest(kindData, opcode, b, n, remote), b.done)
+}
+
+// await posts a work request and waits for its completion.
+func (c *Conn) await(wr C.struct_shim_wr, done <-chan bool) error {
+	if err := c.post(wr); err != nil {
 		return err
 	}
 	select {
-	case ok := <-b.done:
+	case ok := <-done:
 		if ok {
 			return nil
 		}
@@ -433,6 +439,8 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.freeSends <- slot
 	case kindData:
 		c.data.complete(slot, ok)
+	case kindProbe:
+		c.probed <- ok
 	case kindMoved:
 		c.data.idle <- c.data.at(slot)
 	}

@@ -71,8 +71,8 @@ type buffer struct {
 
 // bufferPool hands out data buffers and makes them when they are needed first.
 type bufferPool struct {
-	pd    *C.struct_ibv_pd
-	size  int
+	register func() (*memory, error)
+
 	idle  chan *buffer
 	spare chan int // slots of buffers that are not made yet
 
@@ -81,8 +81,8 @@ type bufferPool struct {
 	slot []*buffer
 }
 
-func (p *bufferPool) init(pd *C.struct_ibv_pd, n, size int) {
-	p.pd, p.size = pd, size
+func (p *bufferPool) init(n int, register func() (*memory, error)) {
+	p.register = register
 	p.idle = make(chan *buffer, n)
 	p.spare = make(chan int, n)
 	p.made = map[*byte]*buffer{}
@@ -92,6 +92,7 @@ func (p *bufferPool) init(pd *C.struct_ibv_pd, n, size int) {
 	}
 }
 
+// get makes a buffer if none is idle. If that fails it waits for one of those that there are.
 func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 	select {
 	case b := <-p.idle:
@@ -102,16 +103,30 @@ func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 	case b := <-p.idle:
 		return b, nil
 	case slot := <-p.spare:
-		return p.make(slot)
+		if b, err := p.make(slot); err == nil || p.isEmpty() {
+			return b, err
+		}
+	case <-closed:
+		return nil, ErrClosed
+	}
+	select {
+	case b := <-p.idle:
+		return b, nil
 	case <-closed:
 		return nil, ErrClosed
 	}
 }
 
+func (p *bufferPool) isEmpty() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.made) == 0
+}
+
 func (p *bufferPool) make(slot int) (*buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, err := register(p.pd, p.size, readAccess(p.pd))
+	m, err := p.register()
 	if err != nil {
 		p.spare <- slot
 		return nil, err

@@ -5,6 +5,9 @@
 package block
 
 import (
+	"bytes"
+	"os"
+	"strconv"
 	"testing"
 
 	"krping/test/guest/internal/guest"
@@ -20,5 +23,37 @@ func TestBlockDeviceAsStore(t *testing.T) {
 			guest.Fio(t, dev, "--rw=randwrite", "--bsrange="+block+"-64k", "--blockalign="+block, "--iodepth=16", "--size=8M")
 			guest.WantSame(t, dev, disk)
 		})
+	}
+}
+
+// A disk whose blocks are larger than the volume's discards and zeroes whole blocks only: the rest is written, or
+// stays.
+func TestPartsOfBlocksOfTheStore(t *testing.T) {
+	disk := guest.NullDisk(t, "store4096", map[string]string{"blocksize": "4096", "discard": "1"})
+	guest.StartBridge(t, 9831, disk, "16MiB")
+	path := guest.Attach(t, 9831, "")
+	dev := guest.OpenDirect(t, path)
+	ones := guest.Aligned(t, 1<<20)
+	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
+	if _, err := dev.WriteAt(ones, 0); err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Clone(ones)
+	for _, r := range [][2]int{{512, 1024}, {8704, 16384}, {65536, 512}} {
+		guest.Run(t, "blkdiscard", "--force", "--zeroout", "--offset", strconv.Itoa(r[0]), "--length", strconv.Itoa(r[1]), path)
+		clear(want[r[0]:][:r[1]])
+	}
+	guest.Run(t, "blkdiscard", "--force", "--offset", "131584", "--length", "12288", path) // of it two blocks
+	clear(want[135168:][:8192])
+	guest.Run(t, "blkdiscard", "--force", "--offset", "262656", "--length", "1024", path) // none
+	got, err := os.ReadFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got[:1<<20], want) {
+		t.Error("the store does not hold what was written, zeroed and discarded")
+	}
+	if s := guest.Session(t, "vol0"); s["errors"] != "0" {
+		t.Errorf("errors=%s", s["errors"])
 	}
 }
