@@ -196,6 +196,7 @@ struct krping_queue {
  * @hold_lock:	a mutex; protects @held, @failing, @torn_down
  * @held:	requests wait in the block layer
  * @attempts:	to reconnect since the loss; the connecting thread's
+ * @unfit:	the target's welcome is not one to go on with; the connecting thread's
  * @unheard:	losses in a row, each soon and before the target had said anything; the
  *		connecting thread's, others read it
  * @live_since:	jiffies; the connecting thread's
@@ -237,6 +238,7 @@ struct krping_session {
 	bool torn_down;
 	bool held;
 	unsigned int attempts;
+	bool unfit;
 	unsigned int unheard;
 	unsigned long live_since;
 	struct delayed_work beat;
@@ -282,6 +284,7 @@ void krping_heartbeat_stop(struct krping_session *s);
 void krping_heartbeat(struct work_struct *work);
 int krping_alive_alloc(struct krping_queue *q);
 void krping_alive_free(struct krping_queue *q);
+int krping_alive_check(struct krping_session *s, unsigned long timeout);
 int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32 len);
 
 /* blk.c */

@@ -377,12 +377,18 @@ void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 
 static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 			      const struct rdma_cm_event *event)
 {
-	if (krping_peer_is_allowed(id, conn->server))
-		return krping_conn_adopt(conn, id, event);
+	enum krping_reject_reason reason = KRPING_REJ_NOT_ALLOWED;
+	u32 value = 0;
+
+	if (krping_peer_is_allowed(id, conn->server)) {
+		if (!conn->ops->admits || conn->ops->admits(conn, id, &event->param.conn))
+			return krping_conn_adopt(conn, id, event);
+		reason = KRPING_REJ_BUSY;
+		value = conn->server->qps;
+	}
 	krping_warn_ratelimited(conn->subject, "%pISpc was rejected: %s",
-				&id->route.addr.dst_addr,
-				krping_reject_text(KRPING_REJ_NOT_ALLOWED));
-	krping_reject(id, KRPING_REJ_NOT_ALLOWED, 0);
+				&id->route.addr.dst_addr, krping_reject_text(reason));
+	krping_reject(id, reason, value);
 	return -EACCES;		/* rdma_cm destroys the id */
 }
 
@@ -478,16 +484,33 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 }
 
 /*
- * Over siw rdma_connect() waits for TCP; a signal that ends that must not have the system call
- * begin again. Return: 0 when the peer has accepted; on an error the caller closes @conn.
+ * What setting up says that is no word of the peer: over siw rdma_connect() waits for TCP, which
+ * knows EPROTO, too, and a signal that ends that must not have the system call begin again. An
+ * id whose peer or device has gone meanwhile is not in the state that it has to be in.
  */
+static int setup_errno(struct krping_conn *conn, int ret)
+{
+	switch (ret) {
+	case -ERESTARTSYS:
+		return -EINTR;
+	case -ECONNRESET:
+	case -EINVAL:
+	case -EPROTO:
+		krping_conn_fail(conn, -ECONNRESET);
+		return krping_conn_error(conn);
+	default:
+		return ret;
+	}
+}
+
+/* Return: 0 when the peer has accepted; on an error the caller closes @conn. */
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout)
 {
 	int ret = rdma_connect(conn->id, param);
 
 	if (ret)
-		return ret == -ERESTARTSYS ? -EINTR : ret;
+		return setup_errno(conn, ret);
 	ret = krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 	krping_fault_sleep(KRPING_FAULT_CONNECT_STALL, conn->subject);
 	return ret;
@@ -555,9 +578,11 @@ int krping_conn_reply(struct krping_conn *conn, struct rdma_conn_param *param)
 int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout)
 {
-	int ret = krping_conn_reply(conn, param);
+	int ret;
 
-	return ret ?: krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+	krping_fault_sleep(KRPING_FAULT_ACCEPT_STALL, conn->subject);
+	ret = krping_conn_reply(conn, param);
+	return ret ? setup_errno(conn, ret) : krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
 /**

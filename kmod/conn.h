@@ -30,10 +30,14 @@ struct krping_conn;
 
 /**
  * struct krping_conn_ops - what the owner of a connection wants to hear
+ * @admits:	does it take the client that asks for it? Else that is rejected as busy. Optional;
+ *		called by the listener's handler
  * @closed:	the connection went to KRPING_CONN_CLOSED; optional. Called once, from a CM
  *		handler, a completion (in the CQ's context) or a poster; may not sleep.
  */
 struct krping_conn_ops {
+	bool (*admits)(struct krping_conn *conn, const struct rdma_cm_id *id,
+		       const struct rdma_conn_param *param);
 	void (*closed)(struct krping_conn *conn, int error);
 };
 
@@ -141,6 +145,7 @@ const char *krping_reject_text(enum krping_reject_reason reason);
 /* queue.c */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);
 u32 krping_dev_max_wr(const struct ib_device *dev);
+u32 krping_dev_max_reg_pages(const struct ib_device *dev);
 u32 krping_dev_max_send_sge(const struct ib_device *dev);
 int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want);
 void krping_conn_free(struct krping_conn *conn);

@@ -44,6 +44,7 @@ enum krping_fault {
 	/* everybody's */
 	KRPING_FAULT_RESOLVE_STALL,	/* a look whether an address is resolved is late (ms) */
 	KRPING_FAULT_CONNECT_STALL,	/* what a target has answered is read late (ms) */
+	KRPING_FAULT_ACCEPT_STALL,	/* a ping server accepts late (ms) */
 	KRPING_FAULT_SMALL_DEVICE,	/* devices are as small as an Intel X722 */
 	KRPING_FAULTS_NR
 };

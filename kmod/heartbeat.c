@@ -88,6 +88,51 @@ static int ask(struct krping_queue *q)
 	return 0;
 }
 
+static bool is_answered(struct krping_queue *q)
+{
+	return !READ_ONCE(q->alive.unanswered) || READ_ONCE(q->conn.state) == KRPING_CONN_CLOSED;
+}
+
+/**
+ * krping_alive_check - does the target answer, or does it accept only?
+ * @s:		all queues are connected, none is used yet
+ * @timeout:	jiffies
+ *
+ * A network may carry the management of connections and nothing else.
+ *
+ * Return: 0, -ETIMEDOUT, -EINTR, or the error that closed a connection.
+ */
+int krping_alive_check(struct krping_session *s, unsigned long timeout)
+{
+	unsigned long until = jiffies + timeout;
+	long left;
+	u32 i;
+	int ret = 0;
+
+	for (i = 0; i < s->nr_queues && !ret; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		spin_lock_bh(&q->lock);
+		ret = READ_ONCE(q->conn.state) == KRPING_CONN_LIVE ? ask(q) :
+								     -ECONNRESET;
+		spin_unlock_bh(&q->lock);
+	}
+	for (i = 0; i < s->nr_queues && !ret; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		left = max_t(long, until - jiffies, 1);
+		left = wait_event_interruptible_timeout(q->conn.wait, is_answered(q), left);
+		if (left < 0)
+			return -EINTR;
+		ret = left ? krping_conn_error(&q->conn) : -ETIMEDOUT;
+		if (!left && !q->conn.quiet)
+			krping_err_ratelimited(s->subject,
+					       "the target accepts, but does not answer on queue %u",
+					       i);
+	}
+	return ret;
+}
+
 /*
  * An idle session is asked over its first queue. A queue with commands in flight is judged for
  * itself: a queue pair may hang while others live.
@@ -147,7 +192,6 @@ int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32
 
 	spin_lock_bh(&q->lock);
 	asked = q->alive.unanswered;
-	q->alive.unanswered = false;
 	spin_unlock_bh(&q->lock);
 	if (!asked)
 		return krping_violation(q, "a sign of life that was not asked for", 0);
@@ -159,6 +203,10 @@ int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32
 	    capacity > (u64)LLONG_MAX)
 		return krping_violation(q, "the volume has now a capacity of", capacity);
 	WRITE_ONCE(s->capacity, capacity);
+	spin_lock_bh(&q->lock);
+	WRITE_ONCE(q->alive.unanswered, false);
+	spin_unlock_bh(&q->lock);
+	wake_up(&q->conn.wait);
 	return 0;
 }
 

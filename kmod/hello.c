@@ -82,26 +82,25 @@ static const char *reason_text(u32 reason)
 	}
 }
 
-/* Return: what the client says, all zero if it says nothing. */
-static struct krping_test_hello hello_of(const struct krping_conn *conn)
+/* Return: what a client says in its private data, all zero if it says nothing. */
+static struct krping_test_hello read_hello(const void *data, u8 len)
 {
 	struct krping_test_hello hello = {};
 
-	if (conn->private_len >= sizeof(hello))
-		memcpy(&hello, conn->private, sizeof(hello));
+	if (data && len >= sizeof(hello))
+		memcpy(&hello, data, sizeof(hello));
 	if (be32_to_cpu(hello.magic) != KRPING_TEST_MAGIC)
 		hello = (struct krping_test_hello){};
 	return hello;
 }
 
 /* Return: the group of a client's connections, 0 if it says nothing. */
-u16 krping_hello_group(const struct krping_conn *conn)
+u16 krping_hello_group(const void *data, u8 len)
 {
-	return be16_to_cpu(hello_of(conn).group);
+	return be16_to_cpu(read_hello(data, len).group);
 }
 
-/* Refuse the client that asks for the connection. */
-void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
+static void hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
 {
 	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
 			       value);
@@ -123,7 +122,7 @@ void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason rea
 int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt)
 {
 	const struct sa_path_rec *path = conn->id->route.path_rec;
-	struct krping_test_hello hello = hello_of(conn);
+	struct krping_test_hello hello = read_hello(conn->private, conn->private_len);
 	u32 reason = 0, value = 0;
 
 	if (hello.magic)
@@ -134,7 +133,7 @@ int krping_hello_check(struct krping_conn *conn, const struct krping_options *op
 	}
 	if (!reason)
 		return 0;
-	krping_hello_reject(conn, reason, value);
+	hello_reject(conn, reason, value);
 	return -EPROTO;
 }
 

@@ -8,8 +8,7 @@
 
 void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
 		       u16 group);
-u16 krping_hello_group(const struct krping_conn *conn);
-void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value);
+u16 krping_hello_group(const void *data, u8 len);
 int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt);
 void krping_hello_rejected(struct krping_conn *conn);
 

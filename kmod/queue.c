@@ -8,6 +8,7 @@
 /* What the smallest device that we know of has, an Intel X722. */
 #define SMALL_WR	895
 #define SMALL_SEND_SGE	3
+#define SMALL_REG_PAGES	256	/* siw's */
 
 /* Work requests in a queue. */
 u32 krping_dev_max_wr(const struct ib_device *dev)
@@ -23,6 +24,15 @@ u32 krping_dev_max_send_sge(const struct ib_device *dev)
 	int most = max(dev->attrs.max_send_sge, 1);
 
 	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_SEND_SGE) : most;
+}
+
+/* Pages that are registered at a time. */
+u32 krping_dev_max_reg_pages(const struct ib_device *dev)
+{
+	u32 most = dev->attrs.max_fast_reg_page_list_len;
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_REG_PAGES) :
+								   most;
 }
 
 /* Return: 0, or -EINVAL with the limit of the device in the log. */

@@ -177,10 +177,20 @@ static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 	return ret;
 }
 
+/* Pages that the device registers at a time, and bytes that it maps. */
+static void device_limits(const struct ib_device *dev, u32 *pages, u32 *bytes)
+{
+	*pages = min_t(u32, krping_dev_max_reg_pages(dev), MAX_DATA / PAGE_SIZE + 1);
+	*bytes = MAX_DATA;
+	if (dev->dma_device)	/* where DMA goes through bounce buffers, no more is ever mapped */
+		*bytes = min_t(size_t, *bytes, dma_max_mapping_size(dev->dma_device));
+}
+
 static int set_limits(struct krping_session *s, const struct ib_device *dev)
 {
-	u32 pages = min_t(u32, dev->attrs.max_fast_reg_page_list_len, MAX_DATA / PAGE_SIZE + 1);
+	u32 pages, bytes;
 
+	device_limits(dev, &pages, &bytes);
 	/* A page more than the data has, as it may start in the middle of one. */
 	if (pages < 2) {
 		krping_err(s->subject, "%s registers %u pages at a time: at least 2 are needed",
@@ -188,11 +198,23 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 		return -EOPNOTSUPP;
 	}
 	s->max_segments = pages;
-	s->max_bytes = min3((u32)MAX_DATA, s->grant.max_data, (pages - 1) * (u32)PAGE_SIZE);
-	if (dev->dma_device)	/* where DMA goes through bounce buffers, no more is ever mapped */
-		s->max_bytes = min_t(size_t, s->max_bytes, dma_max_mapping_size(dev->dma_device));
+	s->max_bytes = min3(bytes, s->grant.max_data, (pages - 1) * (u32)PAGE_SIZE);
 	s->max_bytes = round_down(s->max_bytes, PAGE_SIZE);
 	return 0;
+}
+
+/* The disk has the limits of the first device, and may be connected over another one now. */
+static int check_limits(struct krping_session *s, const struct ib_device *dev)
+{
+	u32 pages, bytes;
+
+	device_limits(dev, &pages, &bytes);
+	if (pages >= s->max_segments && bytes >= s->max_bytes)
+		return 0;
+	krping_err_ratelimited(s->subject,
+			       "%s registers %u pages and %u bytes at a time: the disk needs %u and %u",
+			       dev->name, pages, bytes, s->max_segments, s->max_bytes);
+	return -EOPNOTSUPP;
 }
 
 /* The target has restarted, or could not flush: what was answered before may be gone. */
@@ -238,6 +260,8 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 				       s->grant.capacity, grant->capacity);
 		return -EPROTO;
 	}
+	if (check_limits(s, q->conn.id->device))
+		return -EOPNOTSUPP;
 	WRITE_ONCE(s->capacity, grant->capacity);
 	if (grant->epoch == s->grant.epoch)
 		return 0;
@@ -297,10 +321,10 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		ret = krping_conn_connect(&q->conn, &param, timeout);
 	if (!ret)
 		ret = check_target(q, hs);
-	if (!ret)
-		ret = read_welcome(q, &grant);
-	if (!ret)
-		ret = accept_grant(q, &grant, first);
+	if (!ret) {
+		ret = read_welcome(q, &grant) ?: accept_grant(q, &grant, first);
+		s->unfit = ret == -EPROTO || ret == -ESTALE;
+	}
 	if (!ret)
 		ret = krping_queue_alloc(q);
 	if (!ret)
@@ -345,11 +369,15 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 	u32 i;
 	int ret;
 
+	s->unfit = false;
 	for (i = 0; i < s->nr_queues; i++) {
 		ret = queue_connect_anew(&s->queues[i], timeout, first && !i);
 		if (ret)
 			goto close;
 	}
+	ret = krping_alive_check(s, timeout);
+	if (ret)
+		goto close;
 	spin_lock_bh(&s->lock);
 	strscpy(s->ibdev, s->queues[0].conn.id->device->name, sizeof(s->ibdev));
 	spin_unlock_bh(&s->lock);
@@ -544,10 +572,11 @@ static long time_left(const struct krping_session *s)
 	return max_t(long, s->lost_since + s->opt.timeout * HZ - jiffies, 0);
 }
 
-/* However long the backoff, an attempt is made when the time is over. */
+/* There are some attempts, the last of them when the time is over. */
 static void back_off(struct krping_session *s)
 {
-	long delay = min_t(long, BACKOFF_MAX, BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
+	long most = min_t(long, BACKOFF_MAX, s->opt.timeout * HZ / 4);
+	long delay = min_t(long, most, BACKOFF_MIN << min(s->attempts + s->unheard, 10u));
 
 	delay = delay / 2 + get_random_u32() % (delay / 2 + 1);
 	queue_delayed_work(krping_wq, &s->recovery, min(delay, time_left(s)));
@@ -583,7 +612,7 @@ static void reconnect(struct krping_session *s)
 		resume(s);
 		return;
 	}
-	if (ret == -ESTALE || ret == -EPROTO) {
+	if (s->unfit) {
 		session_fail(s, "the target is not the one it was");
 		return;
 	}

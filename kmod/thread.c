@@ -117,7 +117,32 @@ static void lane_closed(struct krping_conn *conn, int error)
 	krping_thread_progress(thread);
 }
 
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	if (a->ss_family != b->ss_family)
+		return false;
+	if (a->ss_family == AF_INET)
+		return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+		       ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+	return ipv6_addr_equal(&((const struct sockaddr_in6 *)a)->sin6_addr,
+			       &((const struct sockaddr_in6 *)b)->sin6_addr);
+}
+
+/* The first client is the server's, whose other connections are of the same group and host. */
+static bool lane_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
+			const struct rdma_conn_param *param)
+{
+	struct krping_thread *thread = container_of(conn, struct krping_lane, conn)->thread;
+	struct krping_conn *first = &thread->lanes[0].conn;
+
+	if (conn == first)
+		return true;
+	return krping_hello_group(param->private_data, param->private_data_len) == thread->group &&
+	       same_host(&id->route.addr.dst_addr, &first->id->route.addr.dst_addr);
+}
+
 static const struct krping_conn_ops lane_conn_ops = {
+	.admits = lane_admits,
 	.closed = lane_closed,
 };
 
@@ -463,48 +488,19 @@ static int client_connect(struct krping_lane *lane, u32 index, struct net *net,
 	return ret;
 }
 
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-	if (a->ss_family != b->ss_family)
-		return false;
-	if (a->ss_family == AF_INET)
-		return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-		       ((const struct sockaddr_in *)b)->sin_addr.s_addr;
-	return ipv6_addr_equal(&((const struct sockaddr_in6 *)a)->sin6_addr,
-			       &((const struct sockaddr_in6 *)b)->sin6_addr);
-}
-
-/* Of the client that lane 0 is connected to? */
-static bool same_client(struct krping_lane *lane)
-{
-	struct krping_conn *conn = &lane->conn, *first = &lane->thread->lanes[0].conn;
-
-	return krping_hello_group(conn) == lane->thread->group &&
-	       same_host(&conn->id->route.addr.dst_addr, &first->id->route.addr.dst_addr);
-}
-
-/* Wait for a request; one of another client than lane 0's is refused, and the wait goes on. */
+/* Wait for a request that lane_admits(). */
 static int await_request(struct krping_lane *lane, u32 index)
 {
 	struct krping_conn *conn = &lane->conn;
 	int ret;
 
-	for (;;) {
-		ret = krping_conn_wait(conn, KRPING_CONN_REQUESTED, index ?
-				       krping_step_timeout(lane->thread) : MAX_SCHEDULE_TIMEOUT);
-		if (ret)
-			return ret;
-		if (!index)
-			lane->thread->group = krping_hello_group(conn);
-		if (!index || same_client(lane))
-			return krping_hello_check(conn, lane->thread->opt);
-		krping_hello_reject(conn, KRPING_REJ_BUSY, lane->thread->nr_lanes);
-		krping_conn_close(conn);
-		krping_conn_reset(conn);
-		/* Who says that it failed tells the first lane why a moment later. */
-		if (atomic_read(&lane->thread->failed))
-			return krping_conn_error(&lane->thread->lanes[0].conn) ?: -ECONNRESET;
-	}
+	ret = krping_conn_wait(conn, KRPING_CONN_REQUESTED, index ?
+			       krping_step_timeout(lane->thread) : MAX_SCHEDULE_TIMEOUT);
+	if (ret)
+		return ret;
+	if (!index)
+		lane->thread->group = krping_hello_group(conn->private, conn->private_len);
+	return krping_hello_check(conn, lane->thread->opt);
 }
 
 static int server_accept(struct krping_lane *lane, u32 index, struct rdma_cm_id *listener)

@@ -7,6 +7,9 @@ package hostile
 import (
 	"errors"
 	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,6 +141,45 @@ func TestRefusesWhileAConnectionFails(t *testing.T) {
 		}
 	}
 	t.Errorf("no other client was refused before the first connection knew why, in %d tries", tries)
+}
+
+// Others that knock all the time do not keep a client from its second connection.
+func TestStrangersBetweenConnections(t *testing.T) {
+	leavesNothing(t)
+	const options = ",bw,qps=2"
+	stranger := kinds[options]
+	stranger.Group++
+	for i := range 5 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			w, addr := server(t, options)
+			first := connect(t, addr, kinds[options].Append(nil))
+			var over atomic.Bool
+			var knocking sync.WaitGroup
+			for range 3 {
+				knocking.Go(func() {
+					for !over.Load() {
+						if conn, _, err := verbs.Dial(t.Context(), addr, stranger.Append(nil), config); err == nil {
+							t.Error("a stranger is taken")
+							conn.Release()
+						}
+					}
+				})
+			}
+			time.Sleep(guest.Slow(200 * time.Millisecond))
+			second, _, err := verbs.Dial(t.Context(), addr, kinds[options].Append(nil), config)
+			over.Store(true)
+			knocking.Wait()
+			if err != nil {
+				t.Errorf("the client's second connection: %v", err)
+				first.hangUp()
+				<-w.ended
+				return
+			}
+			newPeer(t, second)
+			first.hangUp()
+			w.ends(t, nil)
+		})
+	}
 }
 
 // A server that waits for a client's second connection is not kept by the first.

@@ -5,6 +5,7 @@
 package injected
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -195,6 +197,48 @@ func TestTargetHangsUpAtOnce(t *testing.T) {
 	}
 	if fired := faults.fired(t, point); fired == 0 {
 		t.Error("no welcome was read late")
+	}
+}
+
+// A ping server ends when its client has gone before it could accept it, as when that has pinged.
+func TestClientGoesBeforeItIsAccepted(t *testing.T) {
+	load(t)
+	t.Cleanup(func() { guest.NoResources(t) })
+	const point = "accept_stall"
+	faults.set(t, setting{name: point, rate: 1, ms: 2000})
+	defer faults.clear(t, point)
+	addr := netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), port+3)
+	ended := guest.StartServer(t, fmt.Sprintf("server,addr=%s,port=%d,timeout=100", addr.Addr(), addr.Port()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if conn, _, err := verbs.Dial(ctx, addr, nil, verbs.Config{Receives: 2, MaxMessage: 64}); err == nil {
+		conn.Release()
+		t.Error("the server has accepted although it stalls")
+	}
+	if err := guest.Within(t, guest.Slow(20*time.Second), "the server ends", ended); err != nil {
+		t.Errorf("the server: %v", err)
+	}
+}
+
+// A disk has the limits of the device that it was made over. Over one with less it is not connected again, which
+// the log tells.
+func TestConnectedAgainOverASmallerDevice(t *testing.T) {
+	p := module(t)
+	defer p.clear(t, "small_device")
+	p.set(t, setting{name: "small_device", rate: 1})
+	p.set(t, setting{name: "disconnect", rate: 1})
+	ended := make(chan error, 1)
+	go func() { ended <- write(p.dev, 1, 4096) }()
+	guest.Eventually(t, patience, "the log tells of the limit", func() bool {
+		return strings.Contains(guest.Run(t, "dmesg"), " registers 256 pages ")
+	})
+	p.clear(t, "disconnect")
+	if state := session(t, "state"); state != "reconnecting" {
+		t.Errorf("the session is %s", state)
+	}
+	p.clear(t, "small_device")
+	if err := guest.Within(t, patience, "the write ends", ended); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -151,7 +151,9 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 		return !at.idle && run.Ended() || p.fired(t, at.name)-fired >= enough
 	})
 	if at.lost {
-		guest.Eventually(t, patience, "the connection is lost", func() bool { return number(t, "reconnects") > reconnects })
+		guest.Eventually(t, patience, "the connection is lost", func() bool {
+			return number(t, "reconnects") > reconnects || at.idle && session(t, "state") == "reconnecting"
+		})
 	}
 	for _, s := range append(at.with, at.setting) {
 		p.clear(t, s.name)

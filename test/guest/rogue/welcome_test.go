@@ -211,39 +211,64 @@ func TestTargetsThatChange(t *testing.T) {
 	}
 }
 
-// welcomeThenClose hangs up on a client when that has seen its welcome: before, it would not be connected.
-func welcomeThenClose(l *link) {
-	time.Sleep(guest.Slow(100 * time.Millisecond))
-	l.Close()
+// A target that accepts its client and then says nothing, or nothing that it was asked, is none that is back.
+func TestTargetsThatOnlyAccept(t *testing.T) {
+	leavesNothing(t)
+	for name, greets := range map[string]func(l *link){
+		"says nothing": func(l *link) { <-l.Done() },
+		"says what nobody asked": func(l *link) {
+			_ = l.Send(nil, 0)
+			<-l.Done()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := startRogue(t)
+			dev := g.attach(t, ",timeout=600,fast_fail=2")
+			g.greet(greets)
+			g.hangUp()
+			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO})
+			if n, state := counter(t, "reconnects"), guest.Session(t, "vol0")["state"]; n != 0 || state != "reconnecting" {
+				t.Errorf("%d reconnects, the session is %s", n, state)
+			}
+			g.greet(nil)
+			guest.Eventually(t, ioTime, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
+			if err := writes(t, dev, noise(t, small)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("a client that comes", func(t *testing.T) {
+		g := startRogue(t)
+		g.greet(func(l *link) { <-l.Done() })
+		if err := guest.Command(g.command(""), guest.Limit); !errors.Is(err, unix.ETIMEDOUT) {
+			t.Errorf("%v, want %v", err, unix.ETIMEDOUT)
+		}
+	})
 }
 
 // A target that accepts a client again and again and never answers it holds I/O up for as long as that was told to
 // wait, and no longer. It is asked less and less often.
 func TestTargetsThatNeverAnswer(t *testing.T) {
 	leavesNothing(t)
-	tell := func(do func(l *link)) func(l *link, r wire.Request) bool {
-		return func(l *link, _ wire.Request) bool {
-			do(l)
-			return false
-		}
-	}
+	hangsUpAfterASign := fib{op: wire.OpKeepAlive, tell: func(l *link, r wire.Request) bool {
+		l.answer(r)
+		time.Sleep(guest.Slow(50 * time.Millisecond)) // or its client would not be back
+		l.Close()
+		return false
+	}}
 	for _, tc := range []struct {
-		name   string
-		greets func(l *link)
-		tell   func(l *link, r wire.Request) bool
+		name string
+		fib  fib
 	}{
-		{"hangs up on each command", nil, tell(func(l *link) { l.Close() })},
-		{"an empty answer to each command", nil, tell(func(l *link) { _ = l.Send(nil, 0) })},
-		{"hangs up on each client", welcomeThenClose, nil},
+		{"hangs up on each command", fib{op: wire.OpWrite, n: small, tell: func(l *link, _ wire.Request) bool { l.Close(); return false }}},
+		{"an empty answer to each command", fib{op: wire.OpWrite, n: small, tell: func(l *link, _ wire.Request) bool { _ = l.Send(nil, 0); return false }}},
+		{"hangs up on each client", hangsUpAfterASign},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const wait = 2 // seconds
 			g := startRogue(t)
 			dev := g.attach(t, fmt.Sprintf(",timeout=%d", wait))
-			g.greet(tc.greets)
-			if tc.tell != nil {
-				g.tells(fib{op: wire.OpWrite, n: small, tell: tc.tell})
-			}
+			g.tells(tc.fib)
 			g.hangUp()
 			start := time.Now()
 			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO})
@@ -252,7 +277,7 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 			} else if took > wait*time.Second+guest.Slow(5*time.Second) {
 				late.Errorf(t, "the write failed after %v", took)
 			}
-			if n := counter(t, "reconnects"); n > 8 {
+			if n := counter(t, "reconnects"); n > 10 {
 				t.Errorf("%d reconnects", n)
 			}
 			write := guest.StartWrite(t, dev, noise(t, small))
@@ -263,18 +288,15 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 		t.Run(tc.name+"/fast_fail", func(t *testing.T) {
 			g := startRogue(t)
 			dev := g.attach(t, ",timeout=600,fast_fail=2")
-			g.greet(tc.greets)
-			if tc.tell != nil {
-				g.tells(fib{op: wire.OpWrite, n: small, tell: tc.tell})
-			}
+			g.tells(tc.fib)
 			g.hangUp()
 			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO}) // and does not wait for 600 s
 		})
 	}
-	t.Run("a timeout shorter than the backoff", func(t *testing.T) {
+	t.Run("a timeout shorter than the longest backoff", func(t *testing.T) {
 		g := startRogue(t)
 		g.attach(t, ",timeout=1")
-		g.greet(welcomeThenClose)
+		g.tells(hangsUpAfterASign)
 		g.hangUp()
 		for reconnects := 0; reconnects < 6; reconnects = counter(t, "reconnects") {
 			if state := guest.Session(t, "vol0")["state"]; state == "failed" {
@@ -282,7 +304,7 @@ func TestTargetsThatNeverAnswer(t *testing.T) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		g.greet(nil)
+		g.behaves()
 		guest.Eventually(t, ioTime, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
 	})
 }
