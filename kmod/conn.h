@@ -48,7 +48,7 @@ struct krping_conn_ops {
  * struct krping_conn - one RC connection
  * @subject:	tag of log messages; the owner's, constant
  * @ops:	constant
- * @wait:	woken at each change of @state
+ * @wait:	woken at each change of @state, and of a block session by a sign of life
  * @lock:	protects @state, @error and writes of @private; innermost, taken with bottom
  *		halves off
  * @state:	enum krping_conn_state; only grows until krping_conn_reset(), but for

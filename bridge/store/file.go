@@ -139,15 +139,9 @@ func (f *file) Close() error {
 	return f.File.Close()
 }
 
-// whole returns the whole blocks of the store in a range.
-func (f *file) whole(off, n int64) (first, length int64) {
-	first = (off + f.block - 1) / f.block * f.block
-	return first, max(0, (off+n)/f.block*f.block-first)
-}
-
 // Discard leaves parts of a block as they are.
 func (f *file) Discard(off, n int64) error {
-	if off, n = f.whole(off, n); n == 0 {
+	if off, n = whole(f.block, off, n); n == 0 {
 		return nil
 	}
 	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
@@ -155,7 +149,7 @@ func (f *file) Discard(off, n int64) error {
 
 // Zero makes a hole in a regular file: its blocks are then read as zeros, too. Parts of a block are written.
 func (f *file) Zero(off, n int64) error {
-	first, length := f.whole(off, n)
+	first, length := whole(f.block, off, n)
 	if length == 0 {
 		return f.writeZeros(off, n)
 	}

@@ -35,15 +35,14 @@ func (m *memory) Discard(off, n int64) error               { return m.Zero(off, 
 // Zero gives whole pages back to the kernel, which has zeros for who asks again. To clear them would take up to
 // a second in which nothing else of the process might run, and memory for what was never written.
 func (m *memory) Zero(off, n int64) error {
-	page := int64(os.Getpagesize())
-	first, last := (off+page-1)/page*page, (off+n)/page*page
-	if first >= last {
+	first, length := whole(int64(os.Getpagesize()), off, n)
+	if length == 0 {
 		clear(m.data[off : off+n])
 		return nil
 	}
 	clear(m.data[off:first])
-	clear(m.data[last : off+n])
-	if err := unix.Madvise(m.data[first:last], unix.MADV_DONTNEED); err != nil {
+	clear(m.data[first+length : off+n])
+	if err := unix.Madvise(m.data[first:first+length], unix.MADV_DONTNEED); err != nil {
 		return fmt.Errorf("give memory back: %w", err)
 	}
 	return nil

@@ -32,6 +32,12 @@ type Store interface {
 // ErrUnsupported is returned for what a store cannot do.
 var ErrUnsupported = errors.New("the store cannot do this")
 
+// whole returns the whole blocks in a range: where the first begins, and the bytes of all.
+func whole(block, off, n int64) (first, length int64) {
+	first = (off + block - 1) / block * block
+	return first, max(0, (off+n)/block*block-first)
+}
+
 // Open opens "mem:" or "file:PATH" (a regular file or a block device) with the given size in bytes, which makes a file
 // that does not exist; 0 takes the size of an existing one.
 func Open(spec string, size int64, writeback bool) (Store, error) {

@@ -81,7 +81,6 @@ func TestZeroedMemoryIsGivenBack(t *testing.T) {
 }
 
 func TestWholeBlocks(t *testing.T) {
-	f := &file{block: 4096}
 	for _, tc := range []struct{ off, n, first, length int64 }{
 		{0, 4096, 0, 4096},
 		{512, 1024, 4096, 0},
@@ -90,7 +89,7 @@ func TestWholeBlocks(t *testing.T) {
 		{4096, 4097, 4096, 4096},
 		{131584, 12288, 135168, 8192},
 	} {
-		if first, length := f.whole(tc.off, tc.n); first != tc.first || length != tc.length {
+		if first, length := whole(4096, tc.off, tc.n); first != tc.first || length != tc.length {
 			t.Errorf("%d bytes at %d: %d at %d, want %d at %d", tc.n, tc.off, length, first, tc.length, tc.first)
 		}
 	}

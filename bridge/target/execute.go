@@ -18,14 +18,24 @@ import (
 // errGone is what a command ends with that the client waits for no more.
 var errGone = errors.New("the connection has ended")
 
+// take waits for one of a volume's slots, which the caller gives back. It returns false if the connection ends
+// before there is one.
+func (q *queue) take(slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-q.gone:
+		return false
+	}
+}
+
 // call does something with the store, when not too much is under way there: what is not yet begun when the
 // connection ends is left, so that nobody who comes after it has to wait for that.
 func (q *queue) call(do func(s store.Store) error) error {
-	select {
-	case q.volume.calls <- struct{}{}:
-		defer func() { <-q.volume.calls }()
-	case <-q.gone:
+	if !q.take(q.volume.calls) {
+		return errGone
 	}
+	defer func() { <-q.volume.calls }()
 	if q.ended.Load() {
 		return errGone
 	}
@@ -173,12 +183,10 @@ func (q *queue) digest(r wire.Request, answer *reply) {
 	if r.Flags&wire.FlagSHA256 != 0 {
 		sum = sha256.New()
 	}
-	select {
-	case q.volume.digests <- struct{}{}:
-		defer func() { <-q.volume.digests }()
-	case <-q.gone:
+	if !q.take(q.volume.digests) {
 		return
 	}
+	defer func() { <-q.volume.digests }()
 	buf := make([]byte, min(digestStep, r.Length))
 	for done := uint32(0); done < r.Length; {
 		part := buf[:min(uint32(len(buf)), r.Length-done)]

@@ -80,16 +80,23 @@ func fastFail(t *testing.T, heartbeat string) {
 	}
 }
 
-func TestDiscardAndWriteZeroes(t *testing.T) {
-	store := guest.StorePath(t)
-	guest.StartBridge(t, 9822, store, "16MiB")
-	path := guest.Attach(t, 9822, "")
-	dev := guest.OpenDirect(t, path)
+// writeOnes fills the first MiB of the device with a byte that is not zero, and returns it.
+func writeOnes(t *testing.T, dev *os.File) []byte {
+	t.Helper()
 	ones := guest.Aligned(t, 1<<20)
 	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
 	if _, err := dev.WriteAt(ones, 0); err != nil {
 		t.Fatal(err)
 	}
+	return ones
+}
+
+func TestDiscardAndWriteZeroes(t *testing.T) {
+	store := guest.StorePath(t)
+	guest.StartBridge(t, 9822, store, "16MiB")
+	path := guest.Attach(t, 9822, "")
+	dev := guest.OpenDirect(t, path)
+	ones := writeOnes(t, dev)
 	guest.Run(t, "blkdiscard", "--zeroout", "--offset", "4096", "--length", "8192", path)
 	guest.Run(t, "blkdiscard", "--offset", "65536", "--length", "65536", path)
 	got, err := os.ReadFile(store)

@@ -33,11 +33,7 @@ func TestPartsOfBlocksOfTheStore(t *testing.T) {
 	guest.StartBridge(t, 9831, disk, "16MiB")
 	path := guest.Attach(t, 9831, "")
 	dev := guest.OpenDirect(t, path)
-	ones := guest.Aligned(t, 1<<20)
-	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
-	if _, err := dev.WriteAt(ones, 0); err != nil {
-		t.Fatal(err)
-	}
+	ones := writeOnes(t, dev)
 	want := bytes.Clone(ones)
 	for _, r := range [][2]int{{512, 1024}, {8704, 16384}, {65536, 512}} {
 		guest.Run(t, "blkdiscard", "--force", "--zeroout", "--offset", strconv.Itoa(r[0]), "--length", strconv.Itoa(r[1]), path)
