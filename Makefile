@@ -37,7 +37,7 @@ programs: | deps
 define kmod
 	@mkdir -p build/$(1)
 	@cp -pru kmod/. build/$(1)/
-	$(MAKE) -s -C build/$(1) KDIR=$(2) $(3)
+	+$(MAKE) -s -C build/$(1) KDIR=$(2) $(3)
 endef
 headers = /lib/modules/$(call release,$(1))/build
 
