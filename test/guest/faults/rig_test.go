@@ -124,7 +124,7 @@ func (r *rig) fail(format string, args ...any) {
 // check compares the store with the log.
 func (r *rig) check(flushed bool) {
 	r.t.Helper()
-	report, err := r.log.CheckStore(r.store, flushed)
+	report, err := r.log.CheckStore(r.store, acklog.Allow{Unflushed: flushed})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -177,7 +177,7 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 		t.Errorf("the connection was lost %d times", got)
 	}
 	p.lookAnew(t)
-	report, err := acked.CheckStore(p.store, false)
+	report, err := acked.CheckStore(p.store, acklog.Allow{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func write(t *testing.T, log *acklog.Log, dev string) *acklog.Run {
 
 func check(t *testing.T, log *acklog.Log, store string) {
 	t.Helper()
-	report, err := log.CheckStore(store, false)
+	report, err := log.CheckStore(store, acklog.Allow{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -244,7 +244,7 @@ func TestLoad(t *testing.T) {
 			}
 			check := func(store string) {
 				t.Helper()
-				report, err := log.CheckStore(store, false)
+				report, err := log.CheckStore(store, acklog.Allow{})
 				if err != nil {
 					t.Fatal(err)
 				}

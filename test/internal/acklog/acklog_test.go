@@ -50,9 +50,9 @@ func (h *history) write(offset, length int64, stored, acked bool) uint64 {
 }
 
 // check judges the store by the log and by what can be read of it.
-func (h *history) check(flushed bool) Report {
+func (h *history) check(allow Allow) Report {
 	h.t.Helper()
-	report, err := Check(bytes.NewReader(h.store), size, h.log, flushed)
+	report, err := Check(bytes.NewReader(h.store), size, h.log, allow)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func (h *history) check(flushed bool) Report {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	second, err := Check(bytes.NewReader(h.store), size, again, flushed)
+	second, err := Check(bytes.NewReader(h.store), size, again, allow)
 	if err != nil || second.Lost != report.Lost || second.Corrupt != report.Corrupt || second.Acked != report.Acked {
 		h.t.Errorf("by the log that was read: %+v, %v; by the one in memory: %+v", second, err, report)
 	}
@@ -69,7 +69,7 @@ func (h *history) check(flushed bool) Report {
 
 func (h *history) want(lost, corrupt int, words ...string) {
 	h.t.Helper()
-	r := h.check(false)
+	r := h.check(Allow{})
 	if r.Lost != lost || r.Corrupt != corrupt || r.Blocks != size/Block {
 		h.t.Errorf("%d lost, %d corrupt in %d blocks, want %d and %d: %v", r.Lost, r.Corrupt, r.Blocks, lost, corrupt, r.Err())
 	}
@@ -93,7 +93,7 @@ func TestWhatMayBe(t *testing.T) {
 	seq := h.write(20480, 2048, false, false) // arrived in part: block by block
 	fill(h.store[20992:21504], 7, seq, 20992)
 	h.want(0, 0)
-	if r := h.check(false); r.Writes != 6 || r.Acked != 3 {
+	if r := h.check(Allow{}); r.Writes != 6 || r.Acked != 3 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -153,22 +153,51 @@ func TestFlushed(t *testing.T) {
 	h.write(0, 512, false, true)
 	flush, _ := h.log.beginFlush()
 	h.write(512, 512, false, true)
-	if r := h.check(true); r.Err() != nil || r.Acked != 0 {
+	if r := h.check(Allow{Unflushed: true}); r.Err() != nil || r.Acked != 0 {
 		t.Errorf("an fsync that did not end: %+v", r)
 	}
 	if err := h.log.flushed(flush); err != nil {
 		t.Fatal(err)
 	}
-	if r := h.check(true); r.Lost != 1 || r.Acked != 1 || r.First[0].Offset != 0 {
+	if r := h.check(Allow{Unflushed: true}); r.Lost != 1 || r.Acked != 1 || r.First[0].Offset != 0 {
 		t.Errorf("after the fsync: %+v", r)
 	}
 	h.want(2, 0)
 }
 
+// A file's host may die within a block of a write; that excuses no block of an acknowledged one.
+func TestTorn(t *testing.T) {
+	h := newHistory(t)
+	for _, at := range []int64{0, 512, 1024, 1536} {
+		if at < 1024 {
+			h.write(at, 512, true, true)
+		}
+		seq := h.write(at, 512, false, false)
+		half := make([]byte, Block)
+		fill(half, 7, seq, at)
+		copy(h.store[at+(at%1024)/2:][:256], half[(at%1024)/2:]) // its first half, or its second one
+	}
+	h.want(0, 4, "block at 0: corrupt", "block at 1536: corrupt")
+	if r := h.check(Allow{Torn: true}); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	for at, damage := range map[int64]func(block []byte){
+		0:    func(block []byte) { block[255] ^= 1 },
+		512:  func(block []byte) { fill(block[:256], 7, 99, 512) },
+		1024: func(block []byte) { block[511] = 1 },
+		4096: func(block []byte) { fill(block, 7, h.write(4096, 512, true, true), 4096); clear(block[256:]) },
+	} {
+		damage(h.store[at : at+512])
+	}
+	if r := h.check(Allow{Torn: true}); r.Corrupt != 4 || r.Lost != 0 {
+		t.Errorf("damage passes as torn: %v", r.Err())
+	}
+}
+
 func TestStoreTooSmall(t *testing.T) {
 	h := newHistory(t)
 	h.write(size-512, 1024, false, false)
-	if _, err := Check(bytes.NewReader(h.store), size, h.log, false); err == nil {
+	if _, err := Check(bytes.NewReader(h.store), size, h.log, Allow{}); err == nil {
 		t.Error("accepted")
 	}
 }
@@ -221,7 +250,7 @@ func checkFile(t *testing.T, path string, log *Log) Report {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	report, err := Check(f, 4<<20, log, false)
+	report, err := Check(f, 4<<20, log, Allow{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package acklog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -50,9 +51,14 @@ func (r Report) Err() error {
 	return errors.New(strings.Join(lines, "\n\t"))
 }
 
-// Check compares the store, which was all zeros before, with what the log knows. With
-// flushed, acknowledged means covered by an fsync: for a store that may lose what was not.
-func Check(store io.ReaderAt, size int64, l *Log, flushed bool) (Report, error) {
+// Allow is what a store may do, and a disk behind a live session may not.
+type Allow struct {
+	Unflushed bool // it may lose acknowledged writes that no fsync has covered
+	Torn      bool // a write that was not acknowledged may have been cut off within a block, as a file's host can
+}
+
+// Check compares the store, which was all zeros before, with what the log knows.
+func Check(store io.ReaderAt, size int64, l *Log, allow Allow) (Report, error) {
 	writes := l.Writes()
 	report := Report{Writes: len(writes)}
 	last := make([]uint64, size/Block) // number of the last acknowledged write, 0 for none
@@ -60,7 +66,7 @@ func Check(store io.ReaderAt, size int64, l *Log, flushed bool) (Report, error) 
 		if w.Offset < 0 || w.Offset+w.Length > size {
 			return report, fmt.Errorf("write %d of %d bytes at %d is outside the store of %d bytes", w.Seq, w.Length, w.Offset, size)
 		}
-		if !w.Acked || flushed && !w.Flushed {
+		if !w.Acked || allow.Unflushed && !w.Flushed {
 			continue
 		}
 		report.Acked++
@@ -82,7 +88,8 @@ func Check(store io.ReaderAt, size int64, l *Log, flushed bool) (Report, error) 
 		for i := 0; i+Block <= len(data); i += Block {
 			offset := at + int64(i)
 			report.Blocks++
-			if v := judge(data[i:i+Block], offset, l.seed, last[offset/Block], writes); v != nil {
+			v := judge(data[i:i+Block], offset, l.seed, last[offset/Block], writes)
+			if v != nil && !(allow.Torn && torn(data[i:i+Block], offset, l.seed, last[offset/Block], writes)) {
 				report.add(*v)
 			}
 		}
@@ -134,8 +141,42 @@ func judge(block []byte, offset int64, seed, last uint64, writes []Write) *Viola
 	return nil
 }
 
+// torn says whether a block is one part of a write that was not acknowledged and one part of what
+// else may be there.
+func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
+	var may [][]byte
+	if last == 0 {
+		may = append(may, make([]byte, Block))
+	}
+	for _, w := range writes[max(last, 1)-1:] {
+		if !w.covers(offset) {
+			continue
+		}
+		content := make([]byte, Block)
+		fill(content, seed, w.Seq, offset)
+		may = append(may, content)
+	}
+	for i, newer := range may {
+		for _, older := range may[:i] { // its write is not acknowledged, or it would be the last
+			if cut(block, newer, older) || cut(block, older, newer) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// cut says whether a block begins as one content and ends as another one.
+func cut(block, begins, ends []byte) bool {
+	at := 0
+	for at < Block && block[at] == begins[at] {
+		at++
+	}
+	return bytes.Equal(block[at:], ends[at:])
+}
+
 // CheckFile checks a store's file, or a device, by a log's file.
-func CheckFile(store, log string, flushed bool) (Report, error) {
+func CheckFile(store, log string, allow Allow) (Report, error) {
 	records, err := os.Open(log)
 	if err != nil {
 		return Report{}, fmt.Errorf("open the log: %w", err)
@@ -145,15 +186,15 @@ func CheckFile(store, log string, flushed bool) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	return l.CheckStore(store, flushed)
+	return l.CheckStore(store, allow)
 }
 
 // CheckStore checks a store's file, or a device, around the page cache.
-func (l *Log) CheckStore(store string, flushed bool) (Report, error) {
+func (l *Log) CheckStore(store string, allow Allow) (Report, error) {
 	f, err := rawio.Open(store, os.O_RDONLY, true)
 	if err != nil {
 		return Report{}, fmt.Errorf("open the store: %w", err)
 	}
 	defer f.Close()
-	return Check(f, f.Size, l, flushed)
+	return Check(f, f.Size, l, allow)
 }

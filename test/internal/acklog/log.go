@@ -5,7 +5,7 @@
 //
 // A write is numbered when it begins. It may be acknowledged, may fail, or may never be
 // heard of again. A block of the store must hold its last acknowledged write or one that
-// began later; with Flushed only what a later fsync covered counts as acknowledged.
+// began later, as far as the store is not allowed more.
 package acklog
 
 import (

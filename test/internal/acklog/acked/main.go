@@ -91,15 +91,15 @@ func write(ctx context.Context, load acklog.Load, path string, seed uint64) (err
 
 func checkCommand() *cobra.Command {
 	var (
-		path    string
-		flushed bool
+		path  string
+		allow acklog.Allow
 	)
 	cmd := &cobra.Command{
 		Use:   "check --log FILE STORE",
 		Short: "Check a store, a device or a file by the log of the writes to it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			report, err := acklog.CheckFile(args[0], path, flushed)
+			report, err := acklog.CheckFile(args[0], path, allow)
 			if err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func checkCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&path, "log", "", "the log's `file`")
-	cmd.Flags().BoolVar(&flushed, "flushed", false, "only what an fsync covered had to be there")
+	cmd.Flags().BoolVar(&allow.Unflushed, "flushed", false, "only what an fsync covered had to be there")
 	_ = cmd.MarkFlagRequired("log")
 	return cmd
 }
