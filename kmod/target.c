@@ -404,6 +404,10 @@ static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	switch (event->event) {
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 		return on_connect_request(v, id, event);
+	case RDMA_CM_EVENT_ADDR_CHANGE:		/* of a bond that fails over to another device */
+		krping_warn(v->subject, "the address has moved");
+		mod_delayed_work(setup_wq, &v->listen, 0);
+		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		krping_err(v->subject, "the RDMA device is being removed");
 		mod_delayed_work(setup_wq, &v->listen, 0);
@@ -466,7 +470,7 @@ static void stop_listening(struct krping_volume *v)
 
 #define LISTEN_AGAIN	HZ
 
-/* Its RDMA device was removed: it has to be let go of, and may come back. */
+/* Its RDMA device was removed and has to be let go of; or the address is on another one now. */
 static void listen_again(struct work_struct *work)
 {
 	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume, listen);

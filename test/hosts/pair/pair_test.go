@@ -99,6 +99,57 @@ func TestTwoHosts(t *testing.T) {
 	})
 }
 
+// The client's confirmation of a connection, a RTU of the IB connection manager, is lost each time: what it
+// sends says as much.
+func TestConfirmationLost(t *testing.T) {
+	h := boot(t)
+	server, client := h.storage, h.client
+	const (
+		rtu = "match ip protocol 17 0xff match ip dport 4791 0xffff match u8 0x07 0xff at 49 match u16 0x0014 0xffff at 64"
+		at  = " --port 9907 --block vol7"
+	)
+	// Not where it is sent: rxe of 6.12 gives up a queue pair whose packet the network device refuses.
+	h.Sh(server, "modprobe -a sch_ingress cls_u32 act_gact && tc qdisc add dev eth0 clsact && tc filter add dev eth0 ingress protocol ip u32 "+rtu+" action drop")
+	h.Sh(server, "krpingctl server --addr "+server.Addr()+at+" --backing ram:16M")
+	h.Sh(client, "krpingctl client --addr "+server.Addr()+at)
+	time.Sleep(6 * time.Second) // that a target waits for it
+	h.Sh(client, "krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0")
+	if session := h.Sh(client, "cat /proc/krping_sessions"); !strings.Contains(session, "state=live") || !strings.Contains(session, " reconnects=0 ") {
+		t.Errorf("the connection was lost: %s\n%s", session, h.Sh(server, "dmesg | tail"))
+	}
+	if filter := h.Sh(server, "tc -s filter show dev eth0 ingress"); strings.Contains(filter, "(dropped 0,") || !strings.Contains(filter, "(dropped ") {
+		t.Errorf("nothing was dropped: %s", filter)
+	}
+	h.Sh(client, "krpingctl stop vol7")
+	h.Sh(server, "krpingctl stop --target vol7")
+}
+
+// A bond fails over to a network device that may be another RDMA device: the volume listens there.
+func TestBondFailsOver(t *testing.T) {
+	h := boot(t)
+	vm, at := h.storage, " --addr 10.9.0.1 --port 9908 --block vol8"
+	h.Sh(vm, `set -e
+modprobe -a bonding veth
+ip link add bond8 type bond mode active-backup fail_over_mac active miimon 100
+for i in 1 2; do
+	ip link add s$i type veth peer name p$i
+	ip link set p$i up
+	ip link set s$i master bond8
+done
+ip addr add 10.9.0.1/24 dev bond8
+ip link set bond8 up
+krpingctl link add rxe8 --netdev bond8
+krpingctl server`+at+` --backing ram:16M
+ip link set bond8 type bond active_slave s1
+krpingctl client`+at)
+	h.Sh(vm, "ip link set bond8 type bond active_slave s2")
+	h.Eventually(10*time.Second, "the volume is served again", func() bool {
+		return strings.Contains(h.Sh(vm, "dmesg"), "] serving again")
+	})
+	h.Sh(vm, "krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0")
+	h.Sh(vm, "krpingctl stop vol8 && krpingctl stop --target vol8")
+}
+
 // The storage host dies as in a power failure: I/O ends with an error after the timeout,
 // a ping ends too, nothing hangs.
 func TestStorageHostKilled(t *testing.T) {
