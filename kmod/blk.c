@@ -25,14 +25,16 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		memset(req, 0, offsetof(struct krping_request, digest));
 		req->expires = jiffies + q->session->opt.timeout * HZ;
 		rq->rq_flags |= RQF_DONTPREP;
-	} else if (time_after(jiffies, req->expires)) {
-		krping_count(q->session->stats, KRPING_ERRORS, 1);
-		krping_copy_free(rq);
-		return BLK_STS_IOERR;	/* it could not be sent for so long */
 	}
-	status = krping_queue_request(q, rq, bd->last);
-	if (status != BLK_STS_OK && status != BLK_STS_RESOURCE)
-		krping_copy_free(rq);
+	if (time_after(jiffies, req->expires))
+		status = BLK_STS_IOERR;		/* it could not be sent for so long */
+	else
+		status = krping_queue_request(q, rq, bd->last);
+	if (status == BLK_STS_OK || status == BLK_STS_RESOURCE)
+		return status;
+	if (status == BLK_STS_IOERR)
+		krping_count(q->session->stats, KRPING_ERRORS, 1);
+	krping_copy_free(rq);
 	return status;
 }
 

@@ -70,8 +70,8 @@ func fastFail(t *testing.T, heartbeat string) {
 	if took := time.Since(start); took > guest.Slow(time.Second) {
 		late.Errorf(t, "the next write failed after %v, want at once", took)
 	}
-	if state := guest.Session(t, "vol0")["state"]; state != "reconnecting" {
-		t.Errorf("state %s, want reconnecting", state)
+	if s := guest.Session(t, "vol0"); s["state"] != "reconnecting" || s["errors"] != "2" {
+		t.Errorf("state %s, %s errors, want reconnecting and 2", s["state"], s["errors"])
 	}
 	guest.StartBridge(t, 9821, store, "16MiB")
 	guest.SessionBecomes(t, "live")
