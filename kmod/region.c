@@ -112,9 +112,6 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 		krping_conn_fail(conn, -EPROTO);
 		return false;
 	}
-	/* A client that sends has confirmed the connection, though that may be lost. */
-	if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
-		rdma_notify(conn->id, IB_EVENT_COMM_EST);
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	return true;
 }
