@@ -209,18 +209,18 @@ func keyFibs() []fib {
 			_, err := l.get(nobodys, small)
 			return err
 		}),
-		denies("writes with a key that nobody has", wire.OpWrite, func(l *link, _ wire.Request) error { return l.put(nobodys, junk) }),
+		denies("writes with a key that nobody has", wire.OpWrite, func(l *link, _ wire.Request) error { return l.putDenied(nobodys, junk) }),
 		denies("reads what is to be read into", wire.OpRead, func(l *link, r wire.Request) error {
 			_, err := l.get(remote(r), small)
 			return err
 		}),
-		denies("writes to what is written", wire.OpWrite, func(l *link, r wire.Request) error { return l.put(remote(r), junk) }),
+		denies("writes to what is written", wire.OpWrite, func(l *link, r wire.Request) error { return l.putDenied(remote(r), junk) }),
 		denies("reads a byte behind a write", wire.OpWrite, func(l *link, r wire.Request) error {
 			_, err := l.get(remote(r), int(r.Length)+1)
 			return err
 		}),
 		denies("writes a byte behind a read", wire.OpRead, func(l *link, r wire.Request) error {
-			return l.put(target.Remote{Addr: r.Addr + uint64(r.Length) - small + 1, Rkey: r.Rkey}, junk)
+			return l.putDenied(target.Remote{Addr: r.Addr + uint64(r.Length) - small + 1, Rkey: r.Rkey}, junk)
 		}),
 		denies("reads the memory of a write behind its answer", wire.OpWrite, func(l *link, r wire.Request) error {
 			l.answer(r)
@@ -229,7 +229,7 @@ func keyFibs() []fib {
 		}),
 		denies("writes to the memory of a read behind its answer", wire.OpRead, func(l *link, r wire.Request) error {
 			l.answer(r)
-			return l.put(remote(r), junk)
+			return l.putDenied(remote(r), junk)
 		}),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -313,6 +314,20 @@ func (l *link) put(to target.Remote, data []byte) error {
 	defer l.Free(buf)
 	copy(buf, data)
 	return l.Write(buf, to)
+}
+
+// putDenied is put where the client has not allowed it. iWARP tells a writer nothing, but ends the connection.
+func (l *link) putDenied(to target.Remote, data []byte) error {
+	err := l.put(to, data)
+	if err != nil || !guest.IWARP(l.g.t) {
+		return err
+	}
+	select {
+	case <-l.Done():
+		return errors.New("the connection has ended")
+	case <-time.After(ioTime):
+		return nil
+	}
 }
 
 // get moves n bytes of the client's memory here.
