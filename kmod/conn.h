@@ -65,7 +65,8 @@ struct krping_conn_ops {
  * @pd:		private to the connection: its keys are worth nothing on another one
  * @cq:		polled as krping_queue_attr said
  * @cq_is_own:	@cq was made with a notify function
- * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_free()
+ * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp(),
+ *		which krping_conn_free() calls if nobody has
  *
  * @id to @qp belong to the one thread that opens and closes the connection;
  * completions and posters use @qp only between alloc and drain.
@@ -150,6 +151,7 @@ u32 krping_dev_max_send_sge(const struct ib_device *dev);
 int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want);
 void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);
+void krping_conn_destroy_qp(struct krping_conn *conn);
 void krping_conn_close(struct krping_conn *conn);
 int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr);
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what);

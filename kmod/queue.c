@@ -139,13 +139,28 @@ no_pd:
 	return ret;
 }
 
-/* Twin of krping_conn_alloc(); the queue pair is drained. */
-void krping_conn_free(struct krping_conn *conn)
+/**
+ * krping_conn_destroy_qp - let go of all that the device holds of a drained queue pair
+ * @conn:	nothing is posted to it any more
+ *
+ * To be called before memory regions that the peer could use are freed: rxe of 6.1 keeps its
+ * reference to one as long as there is the queue pair, if that went to the error state just when
+ * an RDMA WRITE with immediate data was done, and ib_dereg_mr() would wait for it for 50 s.
+ */
+void krping_conn_destroy_qp(struct krping_conn *conn)
 {
 	if (!conn->qp)
 		return;
 	rdma_destroy_qp(conn->id);
 	conn->qp = NULL;
+}
+
+/* Twin of krping_conn_alloc(); the queue pair is drained, and may be destroyed. */
+void krping_conn_free(struct krping_conn *conn)
+{
+	if (!conn->pd)
+		return;
+	krping_conn_destroy_qp(conn);
 	free_cq(conn);
 	ib_dealloc_pd(conn->pd);
 	conn->pd = NULL;

@@ -278,6 +278,7 @@ static void shut(struct krping_queue *q)
 	spin_lock_bh(&q->lock);
 	spin_unlock_bh(&q->lock);
 	krping_conn_drain(&q->conn);
+	krping_conn_destroy_qp(&q->conn);
 }
 
 static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first,

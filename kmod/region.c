@@ -274,7 +274,7 @@ free_vaddr:
 	return ret;
 }
 
-/* Twin of krping_region_alloc(); the queue pair is drained. */
+/* Twin of krping_region_alloc(); the queue pair is destroyed. */
 void krping_region_free(struct krping_conn *conn, struct krping_region *region)
 {
 	if (!region->vaddr)

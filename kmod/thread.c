@@ -442,6 +442,7 @@ static void lane_down(struct krping_lane *lane)
 	if (!lane->conn.id)
 		return;
 	krping_conn_drain(&lane->conn);
+	krping_conn_destroy_qp(&lane->conn);
 	krping_region_free(&lane->conn, &lane->sink);
 	krping_region_free(&lane->conn, &lane->source);
 	krping_buf_free(&lane->conn, &lane->send);
