@@ -97,7 +97,9 @@ bench: build
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
 DEBUG_SUITES := module options block bridge target modes hostile rogue access guest/faults fs agent injected lifecycle nomem
-IWARP_SUITES := module options block bridge target modes
+# Those that depend on the transport. Not hostile: it is about immediate data and refusals that a writer is told
+# of, which iWARP does not have.
+IWARP_SUITES := module options block bridge target modes rogue
 # Not on this kernel, nor on the one below: they need eBPF.
 DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO
 # Nor over iWARP: it counts the packets of rxe.
