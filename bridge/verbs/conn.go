@@ -87,8 +87,7 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error)
 		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
 	}
 	if err := c.alloc(); err != nil {
-		c.freeMemory()
-		c.destroyQueue()
+		c.free()
 		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
 	}
 	ch.handle(id, c.onEvent)
@@ -134,10 +133,14 @@ func (c *Conn) freeMemory() {
 	}
 }
 
-func (c *Conn) destroyQueue() {
+// free lets go of the queue pair first: rxe of 6.1 may keep a reference to a memory region as long as there
+// is one that has failed, and a deregistration would wait for it for 50 s.
+func (c *Conn) free() {
 	c.ch.taking.Lock()
 	C.shim_queue_detach(c.id)
 	c.ch.taking.Unlock()
+	C.shim_qp_destroy(&c.queue)
+	c.freeMemory()
 	C.shim_queue_destroy(&c.queue)
 }
 
@@ -504,8 +507,7 @@ func (c *Conn) drain() {
 func (c *Conn) Release() {
 	c.Close()
 	c.ch.handle(c.id, nil)
-	c.freeMemory()
-	c.destroyQueue()
+	c.free()
 	C.rdma_destroy_id(c.id)
 	if c.ownChannel {
 		c.ch.close()

@@ -74,13 +74,20 @@ void shim_queue_detach(struct rdma_cm_id *id)
 	id->qp = NULL;
 }
 
-/* Twin of shim_queue_create(), detached; memory regions of the PD are gone. May take seconds. */
+/* Detached. May take seconds. */
+void shim_qp_destroy(struct shim_queue *q)
+{
+	if (q->qp)
+		ibv_destroy_qp(q->qp);
+	q->qp = NULL;
+}
+
+/* Twin of shim_queue_create(), detached; memory regions of the PD are gone. */
 void shim_queue_destroy(struct shim_queue *q)
 {
 	int saved = errno;
 
-	if (q->qp)
-		ibv_destroy_qp(q->qp);
+	shim_qp_destroy(q);
 	if (q->cq)
 		ibv_destroy_cq(q->cq);
 	if (q->channel)

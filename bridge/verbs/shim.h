@@ -51,6 +51,7 @@ int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 		      struct shim_queue *q);
 void shim_queue_detach(struct rdma_cm_id *id);
+void shim_qp_destroy(struct shim_queue *q);
 void shim_queue_destroy(struct shim_queue *q);
 int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
 int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);

@@ -92,6 +92,27 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 	closesAll(t, cmd, before)
 }
 
+// As of a server in the kernel, a memory region of whose peer rxe may not let go of.
+func TestImmediateDataToTheBridgeAgainAndAgain(t *testing.T) {
+	leavesNothing(t)
+	addr := address(t)
+	cmd := startBridge(t, addr).Cmd
+	before := openFiles(t, cmd)
+	t.Run("clients", func(t *testing.T) {
+		for i := range 100 {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				p := connect(t, addr, kinds[",bw"].Append(nil))
+				take(p, testSteps)
+				p.writeImmediate(p.sink, wire.PingMessageSize)
+				p.isEnded()
+			})
+		}
+	})
+	answers(t, addr)
+	closesAll(t, cmd, before)
+}
+
 func TestBadHellosToTheBridge(t *testing.T) {
 	leavesNothing(t)
 	addr := address(t)
