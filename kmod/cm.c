@@ -258,6 +258,17 @@ static void on_established(struct krping_conn *conn, const struct rdma_cm_event 
 	conn_advance(conn, KRPING_CONN_LIVE);
 }
 
+/*
+ * A client that sends has confirmed the connection, though its word may be lost; ib_cm asks for it
+ * again. It is not told by rdma_notify(): if the connection ends soon after that, it keeps its
+ * reply and the id for a minute; and in a softirq its locks do not allow that.
+ */
+void krping_conn_confirm(struct krping_conn *conn)
+{
+	if (READ_ONCE(conn->state) == KRPING_CONN_REQUESTED)
+		conn_advance(conn, KRPING_CONN_LIVE);
+}
+
 static void on_device_removal(struct krping_conn *conn)
 {
 	krping_err(conn->subject, "the RDMA device is being removed");

@@ -112,6 +112,7 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 		krping_conn_fail(conn, -EPROTO);
 		return false;
 	}
+	krping_conn_confirm(conn);
 	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
 	return true;
 }

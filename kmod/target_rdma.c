@@ -600,12 +600,6 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 
 	if (!krping_buf_received(conn, buf, wc) || is_closed(q))
 		return;
-	/*
-	 * A client that sends has confirmed the connection, though that may be lost. Not to be said
-	 * in a softirq: ib_cm takes locks that it does not keep those away from.
-	 */
-	if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
-		rdma_notify(conn->id, IB_EVENT_COMM_EST);
 	q->heard = jiffies;
 	ret = 0;
 	if (krping_fault(KRPING_FAULT_TARGET_DISCONNECT, q->volume->opt.block))
