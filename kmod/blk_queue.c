@@ -122,8 +122,8 @@ int krping_queue_alloc(struct krping_queue *q)
 }
 
 /*
- * Twin of krping_queue_alloc(), but for the messages, which are kept; drained and cancelled, or
- * never used. Idempotent.
+ * Twin of krping_queue_alloc(), but for the messages, which are kept; the queue pair is destroyed
+ * and all is cancelled, or it was never used. Idempotent.
  */
 void krping_queue_free(struct krping_queue *q)
 {

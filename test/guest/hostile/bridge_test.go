@@ -54,6 +54,19 @@ func closesAll(t *testing.T, cmd *exec.Cmd, before int) {
 	})
 }
 
+// outlives has a new bridge meet clients, after which it serves a good one and has closed what was theirs.
+func outlives(t *testing.T, clients func(t *testing.T, addr netip.AddrPort)) *guest.Bridge {
+	t.Helper()
+	leavesNothing(t)
+	addr := address(t)
+	b := startBridge(t, addr)
+	before := openFiles(t, b.Cmd)
+	t.Run("clients", func(t *testing.T) { clients(t, addr) })
+	answers(t, addr)
+	closesAll(t, b.Cmd, before)
+	return b
+}
+
 // isEnded checks that the bridge ends the connection.
 func (p *peer) isEnded() {
 	p.t.Helper()
@@ -65,11 +78,7 @@ func (p *peer) isEnded() {
 }
 
 func TestHostileClientsOfTheBridge(t *testing.T) {
-	leavesNothing(t)
-	addr := address(t)
-	cmd := startBridge(t, addr).Cmd
-	before := openFiles(t, cmd)
-	t.Run("clients", func(t *testing.T) {
+	outlives(t, func(t *testing.T, addr netip.AddrPort) {
 		for _, tc := range []struct {
 			name, options string
 			lies          []lie
@@ -88,29 +97,20 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 			}
 		}
 	})
-	answers(t, addr)
-	closesAll(t, cmd, before)
 }
 
 // As of a server in the kernel, a memory region of whose peer rxe may not let go of.
 func TestImmediateDataToTheBridgeAgainAndAgain(t *testing.T) {
-	leavesNothing(t)
-	addr := address(t)
-	cmd := startBridge(t, addr).Cmd
-	before := openFiles(t, cmd)
-	t.Run("clients", func(t *testing.T) {
+	outlives(t, func(t *testing.T, addr netip.AddrPort) {
 		for i := range 100 {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
 				p := connect(t, addr, kinds[",bw"].Append(nil))
-				take(p, testSteps)
-				p.writeImmediate(p.sink, wire.PingMessageSize)
+				writeMessageLength(p)
 				p.isEnded()
 			})
 		}
 	})
-	answers(t, addr)
-	closesAll(t, cmd, before)
 }
 
 func TestBadHellosToTheBridge(t *testing.T) {
@@ -167,12 +167,9 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 // As many as there are, which say nothing: each is refused, or taken and soon ended for another. The log has a few of
 // them, not each.
 func TestManySilentClientsOfTheBridge(t *testing.T) {
-	leavesNothing(t)
-	addr := address(t)
-	b := startBridge(t, addr)
-	before := openFiles(t, b.Cmd)
-	start := time.Now()
-	t.Run("clients", func(t *testing.T) {
+	var start time.Time
+	b := outlives(t, func(t *testing.T, addr netip.AddrPort) {
+		start = time.Now()
 		peers := crowd.Dial(t, most+20, dialTo(t, addr, nil), crowd.Busy(most))
 		if took := time.Since(start); len(peers) < most || len(peers) > most && took < bridgeTimeout {
 			t.Errorf("%d clients were taken in %v, want %d each %v", len(peers), took, most, bridgeTimeout)
@@ -181,8 +178,6 @@ func TestManySilentClientsOfTheBridge(t *testing.T) {
 			p.isEnded()
 		}
 	})
-	answers(t, addr)
-	closesAll(t, b.Cmd, before)
 	lines, limit := strings.Count(b.Log.String(), "ping client has ended"), 10*(int(time.Since(start)/(5*time.Second))+2)
 	if lines < 1 || lines > limit {
 		t.Errorf("the ends of %d clients are in the log, want 1 to %d", lines, limit)

@@ -170,15 +170,18 @@ func testLies() []lie {
 	)
 }
 
+// writeMessageLength has immediate data arrive with the length of a message.
+func writeMessageLength(p *peer) {
+	take(p, testSteps)
+	p.writeImmediate(p.sink, wire.PingMessageSize)
+}
+
 // lentLies are those of the tests whose server only lends its memory.
 func lentLies() []lie {
 	return append(testLies(),
 		lie{"a message in the test", func(p *peer) { take(p, testSteps); p.goAhead() }, ends(unix.EPROTO)},
 		lie{"writes with immediate data", func(p *peer) { take(p, testSteps); p.writeImmediate(p.sink, size) }, ends(unix.EPROTO)},
-		lie{"writes a message's length with immediate data", func(p *peer) {
-			take(p, testSteps)
-			p.writeImmediate(p.sink, wire.PingMessageSize)
-		}, ends(unix.EPROTO)},
+		lie{"writes a message's length with immediate data", writeMessageLength, ends(unix.EPROTO)},
 		lie{"invalidates the server's key", func(p *peer) {
 			take(p, testSteps)
 			p.send(make([]byte, wire.PingMessageSize), p.sink.Rkey)
@@ -291,10 +294,7 @@ func TestImmediateDataAgainAndAgain(t *testing.T) {
 			meets(t, func() (writer, *peer) {
 				w, addr := server(t, ",bw")
 				return w, connect(t, addr, kinds[",bw"].Append(nil))
-			}, func(p *peer) {
-				take(p, testSteps)
-				p.writeImmediate(p.sink, wire.PingMessageSize)
-			}, ends(unix.EPROTO))
+			}, writeMessageLength, ends(unix.EPROTO))
 		})
 	}
 }
