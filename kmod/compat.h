@@ -29,6 +29,9 @@
 #define KRPING_NR_PAGE_ORDERS MAX_ORDER
 #endif
 
+/* Does rxe tell of completions by a tasklet, and free a completion queue without a look at it? */
+#define KRPING_RXE_TASKLETS (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0))
+
 /* Limits of a disk, in bytes where they are sizes. */
 struct krping_disk_limits {
 	unsigned int block_size;

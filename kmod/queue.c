@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What hangs on a connection: PD, CQ and QP. */
 
+#include <linux/interrupt.h>
+
+#include "compat.h"
 #include "conn.h"
 #include "fault.h"
 #include "log.h"
@@ -60,8 +63,37 @@ static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_queu
 	return ib_alloc_cq(dev, conn, cqe, attr.comp_vector, want->poll);
 }
 
+static void nothing(struct tasklet_struct *unused)
+{
+}
+
+/* Of who holds last_tasklets: scheduled by somebody else, it may be before what is waited for. */
+static DEFINE_PER_CPU(struct tasklet_struct, last_tasklet);
+static DEFINE_MUTEX(last_tasklets);
+
+static void schedule_last_tasklet(void *unused)
+{
+	tasklet_schedule(this_cpu_ptr(&last_tasklet));
+}
+
+/* Sleeps until each tasklet that is scheduled has run: those of a CPU run in their order. */
+static void wait_for_tasklets(void)
+{
+	int cpu;
+
+	mutex_lock(&last_tasklets);
+	for_each_possible_cpu(cpu)
+		tasklet_setup(per_cpu_ptr(&last_tasklet, cpu), nothing);
+	on_each_cpu(schedule_last_tasklet, NULL, true);
+	for_each_possible_cpu(cpu)
+		tasklet_kill(per_cpu_ptr(&last_tasklet, cpu));
+	mutex_unlock(&last_tasklets);
+}
+
 static void free_cq(struct krping_conn *conn)
 {
+	if (KRPING_RXE_TASKLETS && conn->id->device->ops.driver_id == RDMA_DRIVER_RXE)
+		wait_for_tasklets();
 	if (conn->cq_is_own)
 		ib_destroy_cq(conn->cq);
 	else

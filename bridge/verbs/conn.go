@@ -349,6 +349,11 @@ func (c *Conn) Lend(n int) (target.Remote, error) {
 // completions polls until the connection is closed and nothing is posted any more.
 func (c *Conn) completions() {
 	defer close(c.drained)
+	broken := func(errno C.int) {
+		reason := fmt.Errorf("completion channel: %w", syscall.Errno(errno))
+		c.because(reason) // before anyone learns that nothing completes any more
+		go c.fail(reason)
+	}
 	var wc [16]C.struct_shim_wc
 	for {
 		n := int(C.shim_poll(&c.queue, &wc[0], C.int(len(wc))))
@@ -361,15 +366,20 @@ func (c *Conn) completions() {
 		if c.idle() {
 			return
 		}
+		if c.queue.armed == 0 {
+			if errno := C.shim_arm(&c.queue); errno != 0 {
+				broken(errno)
+				return
+			}
+			continue
+		}
 		var errno C.int
 		err := c.raw.Read(func(uintptr) bool {
-			errno = C.shim_next_completion(&c.queue)
+			errno = C.shim_completion_event(&c.queue)
 			return errno != C.EAGAIN
 		})
 		if err != nil && !os.IsTimeout(err) || err == nil && errno != 0 {
-			reason := fmt.Errorf("completion channel: %w", syscall.Errno(errno))
-			c.because(reason) // before anyone learns that nothing completes any more
-			go c.fail(reason)
+			broken(errno)
 			return
 		}
 	}

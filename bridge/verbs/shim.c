@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 
@@ -55,8 +56,6 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 	q->cq = ibv_create_cq(id->verbs, send_wr + recv_wr, NULL, q->channel, 0);
 	if (!q->cq)
 		goto fail;
-	if (ibv_req_notify_cq(q->cq, 0))
-		goto fail;
 	attr.send_cq = q->cq;
 	attr.recv_cq = q->cq;
 	if (rdma_create_qp(id, q->pd, &attr))
@@ -82,14 +81,33 @@ void shim_qp_destroy(struct shim_queue *q)
 	q->qp = NULL;
 }
 
+#define EVENT_MS 100	/* not every device makes an event of what a destroyed queue pair leaves */
+
+/*
+ * rxe before Linux 6.4 makes the event in a tasklet, and frees a completion queue without a look at
+ * it: that is used when it is freed, unless the event is here.
+ */
+static void wait_for_due_event(struct shim_queue *q)
+{
+	struct pollfd events = { .fd = q->channel->fd, .events = POLLIN };
+	struct shim_wc wc[MAX_BATCH];
+
+	while (shim_poll(q, wc, MAX_BATCH) > 0)
+		;
+	if (q->event_due && poll(&events, 1, EVENT_MS) > 0)
+		shim_completion_event(q);
+}
+
 /* Twin of shim_queue_create(), detached; memory regions of the PD are gone. */
 void shim_queue_destroy(struct shim_queue *q)
 {
 	int saved = errno;
 
 	shim_qp_destroy(q);
-	if (q->cq)
+	if (q->cq) {
+		wait_for_due_event(q);
 		ibv_destroy_cq(q->cq);
+	}
 	if (q->channel)
 		ibv_destroy_comp_channel(q->channel);
 	if (q->pd)
@@ -192,6 +210,8 @@ int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
 	got = ibv_poll_cq(q->cq, n < MAX_BATCH ? n : MAX_BATCH, wc);
 	if (got < 0)
 		return -EIO;
+	if (got > 0)
+		q->event_due = q->armed;
 	for (i = 0; i < got; i++) {
 		out[i].wr_id = wc[i].wr_id;
 		out[i].status = wc[i].status;
@@ -201,8 +221,15 @@ int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
 	return got;
 }
 
-/* Take one event from the (non-blocking) completion channel and arm it again. */
-int shim_next_completion(struct shim_queue *q)
+/* The queue has been polled empty: what came since then is to be polled again. */
+int shim_arm(struct shim_queue *q)
+{
+	q->armed = 1;
+	return ibv_req_notify_cq(q->cq, 0);
+}
+
+/* Take one event from the (non-blocking) completion channel: the queue is not armed any more. */
+int shim_completion_event(struct shim_queue *q)
 {
 	struct ibv_cq *cq;
 	void *context;
@@ -210,7 +237,9 @@ int shim_next_completion(struct shim_queue *q)
 	if (ibv_get_cq_event(q->channel, &cq, &context))
 		return errno;
 	ibv_ack_cq_events(cq, 1);
-	return ibv_req_notify_cq(cq, 0);
+	q->armed = 0;
+	q->event_due = 0;
+	return 0;
 }
 
 int shim_error_state(struct ibv_qp *qp)

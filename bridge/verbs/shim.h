@@ -44,6 +44,8 @@ struct shim_queue {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
+	int armed;		/* the next completion makes an event */
+	int event_due;		/* there was one, its event is not taken */
 };
 
 /* All return 0 or an errno, but for shim_poll: the number of completions or -errno. */
@@ -59,7 +61,8 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered);
 int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted);
 int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);
 int shim_poll(struct shim_queue *q, struct shim_wc *wc, int n);
-int shim_next_completion(struct shim_queue *q);
+int shim_arm(struct shim_queue *q);
+int shim_completion_event(struct shim_queue *q);
 int shim_error_state(struct ibv_qp *qp);
 
 #endif /* KRPING_VERBS_SHIM_H */

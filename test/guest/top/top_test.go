@@ -101,7 +101,7 @@ func TestTerminal(t *testing.T) {
 	term.typed("./krpingctl top; echo exit code $?")
 
 	// All of it is there: a running session, its counters, latencies of every stage.
-	const some = `[1-9][0-9.]* `
+	const some = `(?:[1-9][0-9.]*|0[.][0-9]*[1-9][0-9]*) `
 	term.shows(`READ +` + some + `p50 .*\n.*p99.*\n.*max(.*\n)*.*WRITE +` + some + `p50`)
 	time.Sleep(4 * time.Second) // for a picture with a past
 	text := term.shows(`▸ vol0 +live +` + some + `[kM]?B/s +` + some + `[kM]?B/s +` + some)
