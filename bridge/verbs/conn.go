@@ -349,11 +349,6 @@ func (c *Conn) Lend(n int) (target.Remote, error) {
 // completions polls until the connection is closed and nothing is posted any more.
 func (c *Conn) completions() {
 	defer close(c.drained)
-	broken := func(errno C.int) {
-		reason := fmt.Errorf("completion channel: %w", syscall.Errno(errno))
-		c.because(reason) // before anyone learns that nothing completes any more
-		go c.fail(reason)
-	}
 	var wc [16]C.struct_shim_wc
 	for {
 		n := int(C.shim_poll(&c.queue, &wc[0], C.int(len(wc))))
@@ -366,23 +361,37 @@ func (c *Conn) completions() {
 		if c.idle() {
 			return
 		}
-		if c.queue.armed == 0 {
-			if errno := C.shim_arm(&c.queue); errno != 0 {
-				broken(errno)
-				return
-			}
-			continue
+		if err := c.nextEvent(); err != nil {
+			reason := fmt.Errorf("completion channel: %w", err)
+			c.because(reason) // before anyone learns that nothing completes any more
+			go c.fail(reason)
+			return
 		}
-		var errno C.int
+	}
+}
+
+// nextEvent arms a queue that has been polled empty, which then is to be polled again; of one that is armed it
+// waits for the event, or for the deadline of a reader.
+func (c *Conn) nextEvent() error {
+	var errno C.int
+	if c.queue.armed == 0 {
+		errno = C.shim_arm(&c.queue)
+	} else {
 		err := c.raw.Read(func(uintptr) bool {
 			errno = C.shim_completion_event(&c.queue)
 			return errno != C.EAGAIN
 		})
-		if err != nil && !os.IsTimeout(err) || err == nil && errno != 0 {
-			broken(errno)
-			return
+		switch {
+		case os.IsTimeout(err):
+			return nil
+		case err != nil:
+			return err
 		}
 	}
+	if errno != 0 {
+		return syscall.Errno(errno)
+	}
+	return nil
 }
 
 // watch closes a connection whose send queue is stuck.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -90,11 +91,14 @@ void shim_qp_destroy(struct shim_queue *q)
 static void wait_for_due_event(struct shim_queue *q)
 {
 	struct pollfd events = { .fd = q->channel->fd, .events = POLLIN };
+	const struct timespec limit = { .tv_nsec = EVENT_MS * 1000000 };
 	struct shim_wc wc[MAX_BATCH];
+	sigset_t all;
 
 	while (shim_poll(q, wc, MAX_BATCH) > 0)
 		;
-	if (q->event_due && poll(&events, 1, EVENT_MS) > 0)
+	sigfillset(&all);	/* the Go runtime's signals do not end the wait */
+	if (q->event_due && ppoll(&events, 1, &limit, &all) > 0)
 		shim_completion_event(q);
 }
 
