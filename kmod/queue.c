@@ -92,7 +92,7 @@ static void wait_for_tasklets(void)
 
 static void free_cq(struct krping_conn *conn)
 {
-	if (KRPING_RXE_TASKLETS && conn->id->device->ops.driver_id == RDMA_DRIVER_RXE)
+	if (KRPING_RXE_TASKLETS && conn->cq->device->ops.driver_id == RDMA_DRIVER_RXE)
 		wait_for_tasklets();
 	if (conn->cq_is_own)
 		ib_destroy_cq(conn->cq);
