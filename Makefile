@@ -45,7 +45,7 @@ modules: $(KERNELS:%=module-%)
 module-%: | deps
 	$(call kmod,kmod/$*,$(call headers,$*),modules)
 
-# The module with the faults of kmod/fault.h, for the suite that provokes them.
+# The module with the faults of kmod/lib/fault.h, for the suite that provokes them.
 modules: $(KERNELS:%=faults-%)
 faults-%: | deps
 	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)

@@ -8,13 +8,13 @@
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
 
-#include "block.h"
+#include "client/client.h"
 #include "control.h"
-#include "log.h"
+#include "lib/log.h"
 #include "options.h"
-#include "result.h"
-#include "target.h"
-#include "thread.h"
+#include "ping/result.h"
+#include "target/target.h"
+#include "ping/thread.h"
 
 #define COMMANDS_NAME	"krping"
 #define RESULTS_NAME	"krping_results"

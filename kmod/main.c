@@ -3,12 +3,12 @@
 #include <linux/module.h>
 #include <linux/printk.h>
 
-#include "block.h"
+#include "client/client.h"
 #include "control.h"
-#include "fault.h"
-#include "result.h"
-#include "stack.h"
-#include "target.h"
+#include "lib/fault.h"
+#include "ping/result.h"
+#include "local/stack.h"
+#include "target/target.h"
 
 static int __init krping_init(void)
 {

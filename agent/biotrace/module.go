@@ -72,7 +72,7 @@ func readFormat(group, name string) (string, error) {
 type field struct{ offset, size int }
 
 // entryHeader is what precedes the members in an event's format (common_type and so on), and
-// not in its argument, which the program reads: else they are alike, as kmod/trace.c asserts.
+// not in its argument, which the program reads: else they are alike, as kmod/lib/trace.c asserts.
 const entryHeader = 8
 
 // cmdFields are the places of what is read of an event.

@@ -95,7 +95,7 @@ func isLockedDown(text string) bool {
 }
 
 // supported says whether rdma_krping can be built for the kernel: 6.1 to 6.4, and 6.11 and
-// later, as kmod/compat.h has it.
+// later, as kmod/lib/compat.h has it.
 func supported(release string) bool {
 	var major, minor int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {

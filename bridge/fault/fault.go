@@ -2,7 +2,7 @@
 
 // Package fault makes faults happen in the bridge, for tests: in its build with the tag faults only.
 //
-// Each fault has a directory, as those of the module have (kmod/fault.h):
+// Each fault has a directory, as those of the module have (kmod/lib/fault.h):
 //
 //	rate	one time in so many it happens; 0 (as at the start) never
 //	gap_ms	and at most once in so long

@@ -19,7 +19,7 @@ const (
 	inputCommands = 2
 )
 
-// The module reads what clients send in kmod/wire.c: it refuses what is refused here, and makes the same of the rest.
+// The module reads what clients send in kmod/wire/wire.c: it refuses what is refused here, and makes the same of the rest.
 func TestTheModuleAgrees(t *testing.T) {
 	hellos, messages := inputs(t)
 	if len(hellos) < 20 || len(messages) < 60 {
@@ -82,11 +82,11 @@ func inputs(t *testing.T) (hellos, messages [][]byte) {
 	return hellos, messages
 }
 
-// module returns what kmod/wire.c says of each line.
+// module returns what kmod/wire/wire.c says of each line.
 func module(t *testing.T, lines []string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "wire_dump")
-	compile := exec.Command("cc", "-Wall", "-Werror", "-I.", "-o", program, "fuzz/wire_dump.c", "wire.c", "options.c")
+	compile := exec.Command("cc", "-Wall", "-Werror", "-I.", "-o", program, "fuzz/wire_dump.c", "wire/wire.c", "options.c")
 	compile.Dir = "../../kmod"
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("compile the module's side: %v\n%s", err, out)

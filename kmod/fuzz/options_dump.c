@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "../options.c"
+#include "options.c"
 
 static void dump_table(void)
 {

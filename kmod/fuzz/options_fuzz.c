@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "../options.h"
+#include "options.h"
 
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../wire.h"
+#include "wire/wire.h"
 
 static const struct krping_limits limits = {
 	.block_size = 512, .max_data = 1 << 20, .max_inline = 4096,

@@ -7,8 +7,8 @@
  */
 #include <stdlib.h>
 
-#include "../options.h"
-#include "../wire.h"
+#include "options.h"
+#include "wire/wire.h"
 
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 

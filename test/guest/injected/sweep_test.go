@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package injected makes faults happen in the client, in the module's own target (kmod/fault.h) or in
+// Package injected makes faults happen in the client, in the module's own target (kmod/lib/fault.h) or in
 // the bridge (package bridge/fault), under writes that are accounted for: each acknowledged one has
 // to be in the store.
 package injected

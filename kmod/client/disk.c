@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The disk: tag set, gendisk and what the block layer calls. */
+#include <linux/uaccess.h>
+
+#include "client/request.h"
+#include "lib/compat.h"
+#include "lib/log.h"
+
+/* Then the connection counts as lost. */
+#ifdef KRPING_FAULTS
+#define COMMAND_TIMEOUT		(3 * HZ)	/* tests lose messages, and do not wait for long */
+#else
+#define COMMAND_TIMEOUT		(30 * HZ)
+#endif
+
+static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
+				    const struct blk_mq_queue_data *bd)
+{
+	struct krping_request *req = blk_mq_rq_to_pdu(bd->rq);
+	struct krping_queue *q = hctx->driver_data;
+	struct request *rq = bd->rq;
+	blk_status_t status;
+
+	if (!(rq->rq_flags & RQF_DONTPREP)) {
+		memset(req, 0, offsetof(struct krping_request, digest));
+		req->expires = jiffies + q->session->opt.timeout * HZ;
+		rq->rq_flags |= RQF_DONTPREP;
+	}
+	if (time_after(jiffies, req->expires))
+		status = BLK_STS_IOERR;		/* it could not be sent for so long */
+	else
+		status = krping_queue_request(q, rq, bd->last);
+	if (status == BLK_STS_OK || status == BLK_STS_RESOURCE)
+		return status;
+	if (status == BLK_STS_IOERR)
+		krping_count(q->session->stats, KRPING_ERRORS, 1);
+	krping_copy_free(rq);
+	return status;
+}
+
+static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
+{
+	krping_queue_commit(hctx->driver_data);
+}
+
+/* A disk may take its time for these, of up to 2 GiB, while the target gives signs of life. */
+static bool may_last(const struct request *rq)
+{
+	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);
+	const struct krping_queue *q = rq->mq_hctx->driver_data;
+
+	switch (req_op(rq)) {
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+	case REQ_OP_FLUSH:
+		return q->session->opt.heartbeat && time_before(jiffies, req->expires);
+	default:
+		return false;
+	}
+}
+
+/* A target that is silent for so long is as good as gone: recovery takes the request back. */
+static enum blk_eh_timer_return krping_timeout(struct request *rq)
+{
+	struct krping_queue *q = rq->mq_hctx->driver_data;
+
+	if (may_last(rq))
+		return BLK_EH_RESET_TIMER;
+	krping_warn_ratelimited(q->session->subject, "command with tag %d is not answered",
+				rq->tag);
+	krping_conn_fail(&q->conn, -ETIMEDOUT);
+	return BLK_EH_RESET_TIMER;
+}
+
+static int krping_init_hctx(struct blk_mq_hw_ctx *hctx, void *data, unsigned int index)
+{
+	struct krping_session *s = data;
+
+	hctx->driver_data = &s->queues[index];
+	return 0;
+}
+
+static const struct blk_mq_ops krping_mq_ops = {
+	.queue_rq	= krping_queue_rq,
+	.commit_rqs	= krping_commit_rqs,
+	.complete	= krping_complete_rq,
+	.timeout	= krping_timeout,
+	.init_hctx	= krping_init_hctx,
+};
+
+static int check_digest(struct krping_session *s, const struct krping_digest *digest)
+{
+	u32 block = s->grant.block_size;
+
+	if (!digest->length || digest->length > KRPING_DIGEST_MAX ||
+	    digest->length % block || digest->offset % block ||
+	    digest->offset > s->grant.capacity ||
+	    digest->length > s->grant.capacity - digest->offset ||
+	    digest->alg > KRPING_DIGEST_SHA256)
+		return -EINVAL;
+	return 0;
+}
+
+static int ioctl_digest(struct krping_session *s, void __user *arg)
+{
+	struct krping_digest digest;
+	struct krping_request *req;
+	struct request *rq;
+	int ret;
+
+	if (copy_from_user(&digest, arg, sizeof(digest)))
+		return -EFAULT;
+	ret = check_digest(s, &digest);
+	if (ret)
+		return ret;
+	rq = blk_mq_alloc_request(s->disk->queue, REQ_OP_DRV_IN, 0);
+	if (IS_ERR(rq))
+		return PTR_ERR(rq);
+	req = blk_mq_rq_to_pdu(rq);
+	req->digest = &digest;
+	ret = blk_status_to_errno(blk_execute_rq(rq, false));
+	blk_mq_free_request(rq);
+	if (ret)
+		return ret == -ENOLINK ? -EIO : ret;
+	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;
+}
+
+/* Of this disk and of a stack's head. */
+int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
+		      unsigned long arg)
+{
+	/* A partition's offsets are not the volume's. */
+	if (cmd != KRPING_IOC_DIGEST || bdev_is_partition(bdev))
+		return -ENOTTY;
+	if (!(mode & KRPING_BLK_READ))	/* a digest tells of what it is of */
+		return -EBADF;
+	return ioctl_digest(bdev->bd_disk->private_data, (void __user *)arg);
+}
+
+static void krping_free_disk(struct gendisk *disk)
+{
+	krping_session_put(disk->private_data);
+}
+
+static const struct block_device_operations krping_disk_ops = {
+	.owner		= THIS_MODULE,
+	.ioctl		= krping_disk_ioctl,
+	.compat_ioctl	= krping_disk_ioctl,	/* the structure is the same for 32 bits */
+	.free_disk	= krping_free_disk,
+};
+
+/* The disk holds a reference to the session until its last opener is gone. */
+int krping_disk_alloc(struct krping_session *s)
+{
+	struct krping_disk_limits limits = {
+		.block_size = s->grant.block_size,
+		.max_bytes = s->max_bytes,
+		.max_segments = s->max_segments,
+		.max_range = s->grant.read_only ? 0 : KRPING_RANGE_MAX,
+		.write_cache = s->grant.writeback,
+	};
+	struct gendisk *disk;
+	int ret;
+
+	s->tag_set.ops = &krping_mq_ops;
+	s->tag_set.nr_hw_queues = s->nr_queues;
+	s->tag_set.queue_depth = s->grant.depth;
+	s->tag_set.numa_node = NUMA_NO_NODE;
+	s->tag_set.cmd_size = sizeof(struct krping_request);
+	s->tag_set.flags = BLK_MQ_F_SHOULD_MERGE | BLK_MQ_F_NO_SCHED_BY_DEFAULT;
+	s->tag_set.timeout = COMMAND_TIMEOUT;
+	s->tag_set.driver_data = s;
+	ret = blk_mq_alloc_tag_set(&s->tag_set);
+	if (ret)
+		return ret;
+	disk = krping_alloc_disk(&s->tag_set, &limits, s);
+	if (IS_ERR(disk)) {
+		blk_mq_free_tag_set(&s->tag_set);
+		return PTR_ERR(disk);
+	}
+	if (s->stack)
+		disk->flags |= GENHD_FL_HIDDEN;
+	snprintf(disk->disk_name, sizeof(disk->disk_name), "krping%d%s", s->id,
+		 s->stack ? "target" : "");
+	disk->fops = &krping_disk_ops;
+	disk->private_data = s;
+	kref_get(&s->ref);
+	set_capacity(disk, s->grant.capacity >> SECTOR_SHIFT);
+	set_disk_ro(disk, s->grant.read_only);
+	s->disk = disk;
+	return 0;
+}
+
+int krping_disk_add(struct krping_session *s)
+{
+	int ret = add_disk(s->disk);
+
+	if (ret)	/* then free_disk is not called */
+		krping_session_put(s);
+	return ret;
+}
+
+/* The target's volume has grown. */
+void krping_disk_resize(struct krping_session *s, u64 capacity)
+{
+	krping_info_ratelimited(s->subject, "%s: grown from %llu to %llu bytes",
+				s->disk->disk_name, s->grant.capacity, capacity);
+	WRITE_ONCE(s->grant.capacity, capacity);
+	set_capacity_and_notify(s->disk, capacity >> SECTOR_SHIFT);
+}
+
+void krping_disk_del(struct krping_session *s)
+{
+	del_gendisk(s->disk);
+}
+
+/* Twin of krping_disk_alloc(). */
+void krping_disk_free(struct krping_session *s)
+{
+	put_disk(s->disk);
+	blk_mq_free_tag_set(&s->tag_set);
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What a queue of a block session uses: allocated, cancelled, freed. */
+#include <linux/slab.h>
+
+#include "client/request.h"
+#include "lib/fault.h"
+#include "lib/log.h"
+
+#define MAX_TX	32	/* messages that are on their way or being filled */
+
+static int alloc_slots(struct krping_queue *q)
+{
+	struct krping_session *s = q->session;
+	u32 i;
+
+	q->slots = kvcalloc(s->grant.depth, sizeof(*q->slots), GFP_KERNEL);
+	if (!q->slots)
+		return -ENOMEM;
+	q->nr_slots = s->grant.depth;
+	for (i = 0; i < q->nr_slots; i++) {
+		struct krping_slot *slot = &q->slots[i];
+		struct ib_mr *mr;
+
+		slot->sg = kvmalloc_array(s->max_segments, sizeof(*slot->sg), GFP_KERNEL);
+		if (!slot->sg)
+			return -ENOMEM;
+		mr = ib_alloc_mr(q->conn.pd, IB_MR_TYPE_MEM_REG, s->max_segments);
+		if (IS_ERR(mr))
+			return PTR_ERR(mr);
+		slot->mr = mr;
+	}
+	return 0;
+}
+
+static void free_slots(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; i < q->nr_slots; i++) {
+		if (q->slots[i].mr)
+			ib_dereg_mr(q->slots[i].mr);
+		kvfree(q->slots[i].sg);
+	}
+	kvfree(q->slots);
+	q->slots = NULL;
+	q->nr_slots = 0;
+}
+
+/* The first time. They are kept: a grant never changes. */
+static int make_messages(struct krping_queue *q)
+{
+	if (!q->tx) {
+		q->nr_tx = min_t(u32, q->nr_slots, MAX_TX);
+		q->tx = kvcalloc(q->nr_tx, sizeof(*q->tx), GFP_KERNEL);
+	}
+	if (!q->rx) {
+		q->nr_rx = q->nr_slots + 2;
+		q->rx = kvcalloc(q->nr_rx, sizeof(*q->rx), GFP_KERNEL);
+	}
+	return q->tx && q->rx ? 0 : -ENOMEM;
+}
+
+static int alloc_tx(struct krping_queue *q)
+{
+	u32 i;
+	int ret;
+
+	for (i = 0; i < q->nr_tx; i++) {
+		struct krping_tx *tx = &q->tx[i];
+
+		tx->queue = q;
+		tx->buf.cqe.done = krping_send_done;
+		ret = krping_buf_alloc(&q->conn, &tx->buf, q->session->grant.max_message,
+				       DMA_TO_DEVICE);
+		if (ret)
+			return ret;
+		list_add_tail(&tx->entry, &q->tx_free);
+	}
+	return 0;
+}
+
+static void unmap_messages(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; q->rx && i < q->nr_rx; i++)
+		krping_buf_unmap(&q->conn, &q->rx[i]);
+	for (i = 0; q->tx && i < q->nr_tx; i++)
+		krping_buf_unmap(&q->conn, &q->tx[i].buf);
+	INIT_LIST_HEAD(&q->tx_free);
+	q->open = NULL;
+	q->nr_sending = 0;
+}
+
+/**
+ * krping_queue_alloc - slots, messages and posted receives of a connected queue
+ * @q:		connected, with a grant
+ *
+ * Messages are large blocks of memory and many; a second connection may be made when memory
+ * is short, perhaps in order to write some of it back. So it finds those of the first.
+ *
+ * Return: 0 or a negative errno: the caller drains and then calls krping_queue_free().
+ */
+int krping_queue_alloc(struct krping_queue *q)
+{
+	int ret;
+
+	if (krping_fault(KRPING_FAULT_ALLOC_FAIL, q->session->opt.block))
+		return -ENOMEM;
+	q->reg_cqe.done = krping_reg_done;
+	ret = alloc_slots(q);
+	if (!ret)
+		ret = make_messages(q);
+	if (!ret)
+		ret = alloc_tx(q);
+	if (!ret)
+		ret = krping_alive_alloc(q);
+	if (!ret)
+		ret = krping_bufs_alloc_recv(&q->conn, q->rx, q->nr_rx,
+					     q->session->grant.max_message, krping_recv_done);
+	return ret;
+}
+
+/*
+ * Twin of krping_queue_alloc(), but for the messages, which are kept; the queue pair is destroyed
+ * and all is cancelled, or it was never used. Idempotent.
+ */
+void krping_queue_free(struct krping_queue *q)
+{
+	unmap_messages(q);
+	krping_alive_free(q);
+	free_slots(q);
+}
+
+/* The queue is not connected again. Idempotent. */
+void krping_queue_free_messages(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; q->rx && i < q->nr_rx; i++)
+		krping_buf_free(&q->conn, &q->rx[i]);
+	for (i = 0; q->tx && i < q->nr_tx; i++)
+		krping_buf_free(&q->conn, &q->tx[i].buf);
+	kvfree(q->rx);
+	kvfree(q->tx);
+	q->rx = NULL;
+	q->tx = NULL;
+}
+
+/* A request of a lost connection: sent again if there is time left. */
+static void cancel(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+
+	krping_rq_unmap(q, slot, rq);
+	if (q->session->stack) {
+		req->error = -ENOTCONN;
+		blk_mq_complete_request(rq);
+		return;
+	}
+	if (is_digest(rq) || time_after(jiffies, req->expires)) {
+		krping_count(q->session->stats, KRPING_ERRORS, 1);
+		req->error = -EIO;
+		blk_mq_complete_request(rq);
+		return;
+	}
+	krping_count(q->session->stats, KRPING_RETRIES, 1);
+	blk_mq_requeue_request(rq, true);
+}
+
+/* Every request that has no answer is put back; the queue pair is drained. Idempotent. */
+void krping_queue_cancel(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; i < q->nr_slots; i++) {
+		struct krping_slot *slot = &q->slots[i];
+		struct request *rq;
+
+		spin_lock_bh(&q->lock);
+		rq = slot->rq;
+		if (rq) {
+			slot->rq = NULL;
+			q->nr_inflight--;
+		}
+		spin_unlock_bh(&q->lock);
+		if (rq)
+			cancel(q, slot, rq);
+	}
+}

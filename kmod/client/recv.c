@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The way back of a request: answered, unmapped, checked, completed. */
+#include <linux/highmem.h>
+
+#include "client/request.h"
+#include "wire/crc.h"
+#include "lib/fault.h"
+#include "lib/log.h"
+#include "lib/trace.h"
+
+int krping_violation(struct krping_queue *q, const char *what, u64 value)
+{
+	krping_err_ratelimited(q->session->subject, "the target broke the protocol: %s (%llu)",
+			       what, value);
+	return -EPROTO;
+}
+
+static u32 digest_size(const struct krping_digest *digest)
+{
+	return digest->alg == KRPING_DIGEST_SHA256 ? 32 : 4;
+}
+
+/* Bytes that a good response to @rq speaks of. */
+static u32 expected_length(struct request *rq)
+{
+	if (is_digest(rq))
+		return digest_size(to_req(rq)->digest);
+	return moves_data(rq) ? blk_rq_bytes(rq) : 0;
+}
+
+/* Does the response fit the request? Called with q->lock held. */
+static int check_response(struct krping_queue *q, struct krping_slot *slot,
+			  const struct krping_response *rsp, const struct ib_wc *wc)
+{
+	struct request *rq = slot->rq;
+	struct krping_request *req = to_req(rq);
+	bool ok = rsp->status == KRPING_ST_OK;
+	bool wants_inline = ok && (is_digest(rq) ||
+				   (req_op(rq) == REQ_OP_READ && !req->nents));
+
+	if (rsp->length != (ok ? expected_length(rq) : 0))
+		return krping_violation(q, "wrong length in a response", rsp->length);
+	if (!!rsp->data != wants_inline)
+		return krping_violation(q, "inline data missing or not asked for", rsp->flags);
+	if (req->nents && !(wc->wc_flags & IB_WC_WITH_INVALIDATE &&
+			    wc->ex.invalidate_rkey == slot->mr->rkey))
+		return krping_violation(q, "our key was not invalidated", slot->mr->rkey);
+	return 0;
+}
+
+/* Take the request that a response names out of its slot. */
+static struct request *claim(struct krping_queue *q, const struct krping_response *rsp,
+			     const struct ib_wc *wc)
+{
+	u32 tag = rsp->tag & KRPING_TAG_MASK;
+	struct request *rq = NULL;
+	struct krping_slot *slot;
+
+	spin_lock_bh(&q->lock);
+	slot = tag < q->nr_slots ? &q->slots[tag] : NULL;
+	if (!slot || !slot->rq || to_req(slot->rq)->wire_tag != rsp->tag) {
+		krping_violation(q, "tag is not in flight", rsp->tag);
+	} else if (!check_response(q, slot, rsp, wc)) {
+		rq = slot->rq;
+		slot->rq = NULL;
+		q->nr_inflight--;
+	}
+	spin_unlock_bh(&q->lock);
+	return rq;
+}
+
+static int status_error(u8 status)
+{
+	switch (status) {
+	case KRPING_ST_OK:
+		return 0;
+	case KRPING_ST_CRC:
+		return -EBADMSG;
+	case KRPING_ST_NO_SPACE:
+		return -ENOSPC;
+	case KRPING_ST_UNSUPPORTED:
+		return -EOPNOTSUPP;
+	case KRPING_ST_READ_ONLY:
+		return -EROFS;
+	default:
+		return -EIO;
+	}
+}
+
+static void copy_to_rq(struct request *rq, const void *from)
+{
+	struct req_iterator iter;
+	struct bio_vec bv;
+
+	rq_for_each_segment(bv, rq, iter) {
+		memcpy_to_bvec(&bv, from);
+		from += bv.bv_len;
+	}
+}
+
+/* The data of a READ that came inline: against its CRC, and into its pages. */
+static int finish_inline_read(struct krping_queue *q, struct request *rq,
+			      const struct krping_response *rsp)
+{
+	u32 crc;
+
+	krping_fault_corrupt(KRPING_FAULT_RECV_CORRUPT, q->session->opt.block,
+			     (void *)rsp->data);
+	crc = data_crc(rsp->data, rsp->length);
+	copy_to_rq(rq, rsp->data);
+	return crc == rsp->crc ? 0 : -EBADMSG;
+}
+
+static void finish_digest(struct request *rq, const struct krping_response *rsp)
+{
+	struct krping_digest *digest = to_req(rq)->digest;
+
+	memset(digest->digest, 0, sizeof(digest->digest));
+	memcpy(digest->digest, rsp->data, rsp->length);
+	digest->digest_len = rsp->length;
+}
+
+static void raise_flushed(struct krping_session *s, u64 seq)
+{
+	s64 old = atomic64_read(&s->flushed_seq);
+
+	while ((s64)seq > old && !atomic64_try_cmpxchg(&s->flushed_seq, &old, seq))
+		;
+}
+
+/* What a crash of a writeback target may undo. */
+static void note_unflushed(struct krping_session *s, struct request *rq)
+{
+	if (s->grant.writeback && !(rq->cmd_flags & REQ_FUA))
+		atomic64_inc(&s->write_seq);
+}
+
+static void count_success(struct krping_session *s, struct request *rq)
+{
+	krping_count_command(s->stats, rq_opcode(rq), rq_length(rq));
+	switch (req_op(rq)) {
+	case REQ_OP_WRITE:
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+		note_unflushed(s, rq);
+		break;
+	case REQ_OP_FLUSH:
+		raise_flushed(s, to_req(rq)->unflushed);
+		break;
+	default:
+		break;
+	}
+}
+
+/* A mismatch is tried once more: then the data on the way is to blame no longer. */
+static void note_mismatch(struct krping_session *s, struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+
+	krping_count(s->stats, KRPING_CRC_ERRORS, 1);
+	krping_err_ratelimited(s->subject, "CRC mismatch: %s of %u bytes at %llu%s",
+			       rq_data_dir(rq) == WRITE ? "write" : "read", blk_rq_bytes(rq),
+			       rq_offset(rq),
+			       req->retried ? " again, it fails" : ", trying again");
+	if (!req->retried) {
+		req->retried = true;
+		req->retry = true;
+		krping_count(s->stats, KRPING_RETRIES, 1);
+	}
+}
+
+static void trace_done(struct krping_queue *q, struct request *rq, u32 crc, int error)
+{
+	struct krping_cmd_event event;
+
+	if (!trace_krping_cmd_done_enabled())
+		return;
+	event = krping_rq_event(q, rq, crc);
+	event.status = error;
+	trace_krping_cmd_done(&event);
+}
+
+static void finish(struct krping_queue *q, struct request *rq, int error)
+{
+	struct krping_session *s = q->session;
+	struct krping_request *req = to_req(rq);
+
+	trace_done(q, rq, req->crc, error);
+	if (error == -EBADMSG)
+		note_mismatch(s, rq);
+	if (!error)
+		count_success(s, rq);
+	else if (!req->retry)
+		krping_count(s->stats, KRPING_ERRORS, 1);
+	req->error = error;
+	blk_mq_complete_request(rq);
+}
+
+static void finish_large_read(struct request *rq)
+{
+	bool matches = rq_crc(rq) == to_req(rq)->crc;
+
+	if (matches && to_req(rq)->copy)
+		krping_copy_deliver(rq);
+	finish(rq->mq_hctx->driver_data, rq, matches ? 0 : -EBADMSG);
+}
+
+static void finish_large_read_work(struct work_struct *work)
+{
+	finish_large_read(blk_mq_rq_from_pdu(container_of(work, struct krping_request, work)));
+}
+
+/* A CRC takes some 10 us for so many bytes; that of a mebibyte has no place in a softirq. */
+#define SOFTIRQ_CRC	SZ_64K
+
+static void check_large_read(struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+
+	if (blk_rq_bytes(rq) <= SOFTIRQ_CRC) {
+		finish_large_read(rq);
+		return;
+	}
+	INIT_WORK(&req->work, finish_large_read_work);
+	queue_work(krping_check_wq, &req->work);
+}
+
+static void accept_response(struct krping_queue *q, struct request *rq,
+			    const struct krping_response *rsp)
+{
+	struct krping_request *req = to_req(rq);
+	int error = status_error(rsp->status);
+	bool large = req->nents;
+
+	krping_rq_unmap(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
+	if (req_op(rq) != REQ_OP_WRITE)
+		req->crc = rsp->crc;
+	if (!error && req_op(rq) == REQ_OP_READ) {
+		if (large) {
+			check_large_read(rq);
+			return;
+		}
+		error = finish_inline_read(q, rq, rsp);
+	} else if (!error && is_digest(rq)) {
+		finish_digest(rq, rsp);
+	}
+	finish(q, rq, error);
+}
+
+static int read_message(struct krping_queue *q, const void *msg, const struct ib_wc *wc)
+{
+	bool invalidated = !(wc->wc_flags & IB_WC_WITH_INVALIDATE);
+	u32 left = wc->byte_len;
+	struct krping_response rsp;
+	struct krping_breach breach;
+	struct request *rq;
+	int ret;
+
+	if (!left)
+		return krping_violation(q, "empty message", 0);
+	for (; left; left -= rsp.size, msg += rsp.size) {
+		ret = krping_read_response(msg, left, q->session->grant.max_inline, &rsp, &breach);
+		if (ret)
+			return krping_violation(q, breach.what, breach.value);
+		if (rsp.tag == KRPING_TAG_KEEP_ALIVE) {
+			ret = krping_alive_answer(q, rsp.status, rsp.data, rsp.length);
+			if (ret)
+				return ret;
+			continue;
+		}
+		rq = claim(q, &rsp, wc);
+		if (!rq)
+			return -EPROTO;
+		invalidated |= to_req(rq)->nents > 0;
+		accept_response(q, rq, &rsp);
+	}
+	return invalidated ? 0 : krping_violation(q, "it invalidated a key of no request",
+					   wc->ex.invalidate_rkey);
+}
+
+void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
+	struct krping_conn *conn = cq->cq_context;
+	struct krping_queue *q = container_of(conn, struct krping_queue, conn);
+	const char *name = q->session->opt.block;
+	int ret;
+
+	if (!krping_buf_received(conn, buf, wc))
+		return;
+	ret = 0;
+	if (!krping_fault(KRPING_FAULT_RECV_DROP, name))
+		ret = read_message(q, buf->data, wc);
+	if (!ret && krping_fault(KRPING_FAULT_RECV_DUPLICATE, name))
+		ret = read_message(q, buf->data, wc);
+	if (!ret) {
+		WRITE_ONCE(q->heard, jiffies);
+		/* Once it is lost it is drained: what is posted behind that is seen by nobody. */
+		spin_lock_bh(&q->lock);
+		if (READ_ONCE(conn->state) == KRPING_CONN_LIVE)
+			ret = krping_buf_post_recv(conn, buf);
+		spin_unlock_bh(&q->lock);
+	}
+	if (ret)
+		krping_conn_fail(conn, ret);
+}
+
+static blk_status_t blk_status(int error)
+{
+	switch (error) {
+	case 0:
+		return BLK_STS_OK;
+	case -ENOSPC:
+		return BLK_STS_NOSPC;
+	case -EOPNOTSUPP:
+		return BLK_STS_NOTSUPP;
+	case -ENOTCONN:
+		return BLK_STS_TRANSPORT;
+	default:
+		return BLK_STS_IOERR;
+	}
+}
+
+void krping_complete_rq(struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+
+	if (req->retry) {
+		req->retry = false;
+		blk_mq_requeue_request(rq, true);
+		return;
+	}
+	krping_copy_free(rq);
+	blk_mq_end_request(rq, blk_status(req->error));
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The way out of a request: mapped, put into a message as a command, posted. */
+#include <linux/highmem.h>
+
+#include "client/request.h"
+#include "wire/crc.h"
+#include "lib/fault.h"
+#include "lib/log.h"
+#include "lib/trace.h"
+
+/* Large data is moved by the target and needs a memory region; small data travels inline. */
+static bool is_large(struct krping_session *s, struct request *rq)
+{
+	return moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
+}
+
+static void copy_from_rq(void *to, struct request *rq)
+{
+	struct req_iterator iter;
+	struct bio_vec bv;
+
+	rq_for_each_segment(bv, rq, iter) {
+		memcpy_from_bvec(to, &bv);
+		to += bv.bv_len;
+	}
+}
+
+static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
+			      struct request *rq)
+{
+	struct ib_device *dev = q->conn.id->device;
+	struct krping_request *req = to_req(rq);
+	int nents, mapped;
+
+	if (krping_fault(KRPING_FAULT_REG_REFUSE, q->session->opt.block))
+		return BLK_STS_RESOURCE;
+	if (req->retried && !req->copy)
+		krping_copy_make(rq);
+	if (req->copy) {
+		nents = krping_copy_map(req->copy, slot->sg);
+	} else {
+		sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
+		nents = blk_rq_map_sg(rq->q, rq, slot->sg);
+	}
+	req->nents = nents;
+	mapped = ib_dma_map_sg(dev, slot->sg, nents, rq_dma_dir(rq));
+	if (!mapped) {
+		req->nents = 0;
+		return BLK_STS_RESOURCE;
+	}
+	ib_update_fast_reg_key(slot->mr, ib_inc_rkey(slot->mr->rkey));
+	if (ib_map_mr_sg(slot->mr, slot->sg, mapped, NULL, PAGE_SIZE) != mapped) {
+		ib_dma_unmap_sg(dev, slot->sg, nents, rq_dma_dir(rq));
+		req->nents = 0;
+		return BLK_STS_IOERR;
+	}
+	slot->reg_wr = (struct ib_reg_wr){
+		.wr = {
+			.wr_cqe = &q->reg_cqe,
+			.opcode = IB_WR_REG_MR,
+		},
+		.mr = slot->mr,
+		.key = slot->mr->rkey,
+		.access = rq_data_dir(rq) == WRITE ? IB_ACCESS_REMOTE_READ :
+			  IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE,
+	};
+	return BLK_STS_OK;
+}
+
+static void fill_command(struct krping_queue *q, struct krping_slot *slot, struct request *rq,
+			 struct krping_cmd *cmd)
+{
+	struct krping_request *req = to_req(rq);
+
+	*cmd = (struct krping_cmd){
+		.op = rq_opcode(rq),
+		.tag = cpu_to_be16(req->wire_tag),
+		.length = cpu_to_be32(rq_length(rq)),
+		.offset = cpu_to_be64(rq_offset(rq)),
+	};
+	if (rq->cmd_flags & REQ_FUA &&
+	    (req_op(rq) == REQ_OP_WRITE || req_op(rq) == REQ_OP_WRITE_ZEROES))
+		cmd->flags |= KRPING_CMD_FUA;
+	if (is_digest(rq) && req->digest->alg == KRPING_DIGEST_SHA256)
+		cmd->flags |= KRPING_CMD_SHA256;
+	if (req->nents) {
+		cmd->addr = cpu_to_be64(slot->mr->iova);
+		cmd->rkey = cpu_to_be32(slot->mr->rkey);
+	} else if (moves_data(rq) || is_digest(rq)) {
+		cmd->flags |= KRPING_CMD_INLINE;
+	}
+}
+
+/* Inline data of a command, in a private copy: what is checksummed is what is sent. */
+static void fill_inline(struct request *rq, void *to)
+{
+	u32 len = blk_rq_bytes(rq);
+
+	copy_from_rq(to, rq);
+	memset(to + len, 0, ALIGN(len, KRPING_ALIGN) - len);
+	to_req(rq)->crc = data_crc(to, len);
+}
+
+/*
+ * While so many messages are on their way, what comes is gathered in the next: it goes out
+ * when it is full, or when one of them has arrived. An idle queue waits for nothing.
+ */
+#define SEND_WINDOW	2
+
+static bool may_post(struct krping_queue *q)
+{
+	return q->open && q->nr_sending < SEND_WINDOW &&
+	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
+}
+
+/* The second one's completion is the message's: until then its buffer is not used again. */
+static void send_twice(struct krping_queue *q, struct ib_send_wr *send, struct ib_send_wr *again)
+{
+	*again = *send;
+	send->wr_cqe = &q->reg_cqe;
+	send->send_flags = 0;
+	send->next = again;
+}
+
+/* Called with q->lock held: from here on the message is the hardware's. */
+static void post_open(struct krping_queue *q)
+{
+	struct ib_device *dev = q->conn.id->device;
+	const char *name = q->session->opt.block;
+	struct krping_tx *tx = q->open;
+	struct ib_send_wr send, again, *first = &send;
+	struct ib_sge sge;
+	int ret;
+
+	q->open = NULL;
+	if (krping_fault(KRPING_FAULT_SEND_DROP, name)) {
+		list_add(&tx->entry, &q->tx_free);
+		return;
+	}
+	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
+	ib_dma_sync_single_for_device(dev, tx->buf.dma, tx->len, DMA_TO_DEVICE);
+	sge = krping_buf_sge(&q->conn, &tx->buf, tx->len);
+	send = (struct ib_send_wr){
+		.wr_cqe = &tx->buf.cqe,
+		.opcode = IB_WR_SEND,
+		.send_flags = IB_SEND_SIGNALED,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+	if (tx->reg) {
+		tx->reg->reg_wr.wr.next = &send;
+		first = &tx->reg->reg_wr.wr;
+	}
+	if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
+		send_twice(q, &send, &again);
+	ret = -ENOMEM;
+	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
+		ret = ib_post_send(q->conn.qp, first, NULL);
+	if (!ret) {
+		q->nr_sending++;
+		krping_count(q->session->stats, KRPING_MESSAGES, 1);
+		return;
+	}
+	/* Its commands are in their slots: recovery finds them there. */
+	list_add(&tx->entry, &q->tx_free);
+	krping_err_ratelimited(q->session->subject, "cannot post a message: %d", ret);
+	krping_conn_fail(&q->conn, ret);
+}
+
+/* Called with q->lock held. Return: a message with room for @need bytes, or NULL. */
+static struct krping_tx *open_message(struct krping_queue *q, u32 need)
+{
+	struct krping_tx *tx;
+
+	if (q->open && q->open->len + need > q->session->grant.max_message)
+		post_open(q);
+	if (q->open)
+		return q->open;
+	tx = list_first_entry_or_null(&q->tx_free, struct krping_tx, entry);
+	if (!tx)
+		return NULL;
+	list_del(&tx->entry);
+	tx->len = 0;
+	tx->reg = NULL;
+	q->open = tx;
+	return tx;
+}
+
+static void trace_post(struct krping_queue *q, struct request *rq, const struct krping_cmd *cmd)
+{
+	struct krping_cmd_event event;
+
+	if (!trace_krping_cmd_post_enabled())
+		return;
+	event = krping_rq_event(q, rq, be32_to_cpu(cmd->crc32c));
+	event.flags = cmd->flags;
+	trace_krping_cmd_post(&event);
+}
+
+/* Called with q->lock held. */
+static blk_status_t append_command(struct krping_queue *q, struct krping_slot *slot,
+				   struct request *rq)
+{
+	struct krping_request *req = to_req(rq);
+	struct krping_cmd cmd;
+	struct krping_tx *tx;
+	u32 need = sizeof(cmd);
+
+	if (req_op(rq) == REQ_OP_WRITE && !req->nents)
+		need += ALIGN(blk_rq_bytes(rq), KRPING_ALIGN);
+	tx = open_message(q, need);
+	if (!tx)
+		return BLK_STS_RESOURCE;
+
+	req->wire_tag = slot->generation++ << KRPING_TAG_BITS | rq->tag;
+	fill_command(q, slot, rq, &cmd);
+	if (req_op(rq) == REQ_OP_WRITE) {
+		if (!req->nents)
+			fill_inline(rq, tx->buf.data + tx->len + sizeof(cmd));
+		cmd.crc32c = cpu_to_be32(req->crc);
+		if (!req->nents)
+			krping_fault_corrupt(KRPING_FAULT_SEND_CORRUPT, q->session->opt.block,
+					     tx->buf.data + tx->len + sizeof(cmd));
+	}
+	memcpy(tx->buf.data + tx->len, &cmd, sizeof(cmd));
+	tx->len += need;
+	if (req->nents)
+		tx->reg = slot;
+	slot->rq = rq;
+	q->nr_inflight++;
+	trace_post(q, rq, &cmd);
+	return BLK_STS_OK;
+}
+
+/**
+ * krping_queue_request - send a request
+ * @q:		its queue
+ * @rq:		with a driver tag
+ * @last:	post the message: nothing follows soon
+ *
+ * Return: BLK_STS_OK: an answer or a loss will end it. BLK_STS_RESOURCE: try again
+ * later. Others: it has failed.
+ */
+blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last)
+{
+	struct krping_session *s = q->session;
+	struct krping_request *req = to_req(rq);
+	struct krping_slot *slot;
+	blk_status_t status;
+
+	if (s->stack) {		/* whoever asked counts and marks it */
+		rq->rq_flags |= RQF_QUIET;
+		if (READ_ONCE(s->state) != KRPING_SESSION_LIVE)
+			return BLK_STS_TRANSPORT;
+	}
+	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED || READ_ONCE(s->failing))
+		return BLK_STS_IOERR;
+	/* Recovery stops the queue, and waits for us, before it frees the slots. */
+	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
+		return BLK_STS_RESOURCE;
+	if (!rq_opcode(rq))
+		return BLK_STS_NOTSUPP;
+
+	slot = &q->slots[rq->tag];
+	blk_mq_start_request(rq);
+	if (req_op(rq) == REQ_OP_FLUSH)
+		req->unflushed = atomic64_read(&s->write_seq);
+	if (is_large(s, rq)) {
+		status = map_large(q, slot, rq);
+		if (status)
+			return status;
+		if (req_op(rq) == REQ_OP_WRITE)
+			req->crc = rq_crc(rq);
+	}
+	spin_lock_bh(&q->lock);
+	status = append_command(q, slot, rq);
+	if (req->nents || status ? !!q->open : last && may_post(q))
+		post_open(q);
+	spin_unlock_bh(&q->lock);
+	if (status) {
+		krping_rq_unmap(q, slot, rq);
+		krping_count(s->stats, KRPING_STALLS, 1);
+	}
+	return status;
+}
+
+/* The plug is empty: what was queued without "last" goes out. */
+void krping_queue_commit(struct krping_queue *q)
+{
+	spin_lock_bh(&q->lock);
+	if (may_post(q))
+		post_open(q);
+	spin_unlock_bh(&q->lock);
+}
+
+void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_tx *tx = container_of(wc->wr_cqe, struct krping_tx, buf.cqe);
+	struct krping_queue *q = tx->queue;
+
+	if (wc->status != IB_WC_SUCCESS)
+		krping_conn_wc_failed(&q->conn, wc, "SEND");
+	spin_lock_bh(&q->lock);
+	list_add(&tx->entry, &q->tx_free);
+	q->nr_sending--;
+	if (may_post(q))
+		post_open(q);
+	spin_unlock_bh(&q->lock);
+	if (krping_fault(KRPING_FAULT_DISCONNECT, q->session->opt.block))
+		krping_conn_fail(&q->conn, -ECONNRESET);
+}
+
+void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	if (wc->status != IB_WC_SUCCESS)
+		krping_conn_wc_failed(cq->cq_context, wc, "memory registration");
+}

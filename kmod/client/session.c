@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Block sessions: start, stop, list. */
+#include <linux/idr.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/nsproxy.h>
+#include <linux/slab.h>
+
+#include "client/client.h"
+#include "wire/key.h"
+#include "lib/log.h"
+#include "local/stack.h"
+#include "lib/trace.h"
+
+static DEFINE_MUTEX(krping_sessions_lock);	/* protects the list */
+static LIST_HEAD(krping_sessions);
+static DEFINE_IDA(krping_ids);
+
+static const char *const state_names[] = {
+	[KRPING_SESSION_CONNECTING]	= "connecting",
+	[KRPING_SESSION_LIVE]		= "live",
+	[KRPING_SESSION_RECONNECTING]	= "reconnecting",
+	[KRPING_SESSION_FAILED]		= "failed",
+	[KRPING_SESSION_STOPPING]	= "stopping",
+};
+
+static const char *const mode_names[] = {
+	[KRPING_MODE_REMOTE]	= "remote",
+	[KRPING_MODE_TAP]	= "tap",
+	[KRPING_MODE_MIRROR]	= "mirror",
+};
+
+/* Called with s->lock held. */
+void krping_session_set_state(struct krping_session *s, enum krping_session_state state)
+{
+	trace_krping_session_state(s->id, s->state, state);
+	WRITE_ONCE(s->state, state);
+}
+
+/* More than CPUs are never used: the block layer has a hardware queue a CPU at most. */
+#define MAX_DEFAULT_QUEUES	16u
+
+static struct krping_session *session_alloc(const struct krping_options *opt)
+{
+	struct krping_session *s;
+	u32 i;
+
+	s = kzalloc(sizeof(*s), GFP_KERNEL);
+	if (!s)
+		return ERR_PTR(-ENOMEM);
+	s->stats = alloc_percpu(struct krping_stats);
+	if (!s->stats)
+		goto free_session;
+	s->nr_queues = min(opt->queues ?: MAX_DEFAULT_QUEUES, nr_cpu_ids);
+	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
+	if (!s->queues)
+		goto free_stats;
+	s->id = ida_alloc(&krping_ids, GFP_KERNEL);
+	if (s->id < 0)
+		goto free_queues;
+
+	kref_init(&s->ref);
+	s->opt = *opt;
+	s->net = get_net(current->nsproxy->net_ns);
+	uuid_gen(&s->uuid);
+	spin_lock_init(&s->lock);
+	mutex_init(&s->hold_lock);
+	INIT_DELAYED_WORK(&s->recovery, krping_recover);
+	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
+	for (i = 0; i < s->nr_queues; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		krping_conn_init(&q->conn, s->subject, &krping_queue_conn_ops);
+		q->session = s;
+		q->index = i;
+		spin_lock_init(&q->lock);
+		INIT_LIST_HEAD(&q->tx_free);
+	}
+	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
+	return s;
+
+free_queues:
+	kfree(s->queues);
+free_stats:
+	free_percpu(s->stats);
+free_session:
+	kfree(s);
+	return ERR_PTR(-ENOMEM);
+}
+
+static void session_free(struct kref *ref)
+{
+	struct krping_session *s = container_of(ref, struct krping_session, ref);
+
+	krping_stack_free(s);
+	crypto_free_shash(s->key);
+	put_net(s->net);
+	ida_free(&krping_ids, s->id);
+	kfree(s->queues);
+	free_percpu(s->stats);
+	kfree(s);
+	module_put(THIS_MODULE);
+}
+
+void krping_session_put(struct krping_session *s)
+{
+	kref_put(&s->ref, session_free);
+}
+
+/* Called with krping_sessions_lock held. */
+static struct krping_session *session_find(const char *name)
+{
+	struct krping_session *s;
+
+	list_for_each_entry(s, &krping_sessions, entry)
+		if (!strcmp(s->opt.block, name))
+			return s;
+	return NULL;
+}
+
+static int session_list(struct krping_session *s)
+{
+	int ret = 0;
+
+	mutex_lock(&krping_sessions_lock);
+	if (session_find(s->opt.block))
+		ret = -EEXIST;
+	else
+		list_add_tail(&s->entry, &krping_sessions);
+	mutex_unlock(&krping_sessions_lock);
+	return ret;
+}
+
+static void session_unlist(struct krping_session *s)
+{
+	mutex_lock(&krping_sessions_lock);
+	list_del(&s->entry);
+	mutex_unlock(&krping_sessions_lock);
+}
+
+/* What applications open. */
+static struct gendisk *session_disk(struct krping_session *s)
+{
+	return s->stack ? s->stack->head : s->disk;
+}
+
+/* From a connected session to one with a disk; undoes what it did on an error. */
+static int session_add_disk(struct krping_session *s)
+{
+	bool live;
+	int ret;
+
+	ret = krping_disk_alloc(s);
+	if (ret)
+		return ret;
+	/*
+	 * Adding the disk reads it (partitions). If the target is lost meanwhile, the
+	 * session fails at once, so that this thread is not stuck until a time-out.
+	 */
+	s->no_wait = true;
+	krping_session_go_live(s);
+	krping_heartbeat_start(s);
+	ret = krping_disk_add(s);
+	if (ret)
+		goto free_disk;
+	if (s->stack) {
+		ret = krping_stack_add(s);
+		if (ret)
+			goto del_disk;
+	}
+	krping_info(s->subject, "%s: %llu bytes, %u queues of %u, %s%s",
+		    session_disk(s)->disk_name, s->grant.capacity, s->nr_queues, s->grant.depth,
+		    s->grant.writeback ? "writeback" : "write-through",
+		    s->grant.read_only ? ", read-only" : "");
+	spin_lock_bh(&s->lock);
+	live = s->state == KRPING_SESSION_LIVE;
+	if (live)
+		WRITE_ONCE(s->no_wait, false);
+	spin_unlock_bh(&s->lock);
+	if (live)
+		return 0;	/* from here on a stop may free the session */
+	ret = -ECONNRESET;
+	if (s->stack)
+		krping_stack_del(s);
+del_disk:
+	krping_disk_del(s);
+free_disk:
+	/* The loss may be queued but not run: it must find the disk, or not run. */
+	spin_lock_bh(&s->lock);
+	krping_session_set_state(s, KRPING_SESSION_STOPPING);
+	spin_unlock_bh(&s->lock);
+	krping_heartbeat_stop(s);
+	cancel_delayed_work_sync(&s->recovery);
+	krping_session_disconnect(s);
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
+	krping_disk_free(s);
+	return ret;
+}
+
+static int session_find_key(struct krping_session *s)
+{
+	struct crypto_shash *key;
+
+	if (!s->opt.key[0])
+		return 0;
+	key = krping_key_find(s->opt.key, s->subject);
+	if (IS_ERR(key))
+		return PTR_ERR(key);
+	s->key = key;
+	return 0;
+}
+
+#define CONNECT_TIMEOUT		(10 * HZ)	/* of the first connection of each queue */
+
+/**
+ * krping_session_start - connect to a volume and make its disk
+ * @opt:	KRPING_BLOCK_CLIENT
+ *
+ * Return: 0 when the disk is there, or the errno that PROTOCOL.md documents, with
+ * nothing left behind.
+ */
+int krping_session_start(const struct krping_options *opt)
+{
+	struct krping_session *s;
+	int ret;
+
+	s = session_alloc(opt);
+	if (IS_ERR(s))
+		return PTR_ERR(s);
+	ret = krping_sockaddr(opt, s->net, &s->peer);
+	if (ret)
+		goto put_session;
+	snprintf(s->subject, sizeof(s->subject), "%s@%pISpc", opt->block, &s->peer);
+	ret = session_find_key(s);
+	if (ret)
+		goto put_session;
+	ret = session_list(s);
+	if (ret) {
+		krping_err_ratelimited(s->subject, "a session of that name exists");
+		goto put_session;
+	}
+	ret = krping_stack_open(s);
+	if (ret)
+		goto unlist;
+	ret = krping_session_connect(s, CONNECT_TIMEOUT);
+	if (!ret)
+		ret = session_add_disk(s);
+	if (!ret)
+		return 0;
+
+	krping_session_close(s);
+unlist:
+	session_unlist(s);
+	krping_stack_close(s);	/* the listing looks into it */
+put_session:
+	krping_session_put(s);
+	return ret;
+}
+
+static int refuse_stop(struct krping_session *s, const char *why)
+{
+	krping_err_ratelimited(s->subject, "not stopped: %s", why);
+	return -EBUSY;
+}
+
+/* Return: the session, now stopping and this thread's, or an ERR_PTR. */
+static struct krping_session *session_take(const char *name, bool force)
+{
+	struct krping_session *s;
+	int ret = 0;
+
+	mutex_lock(&krping_sessions_lock);
+	s = session_find(name);
+	if (!s)
+		ret = -ENOENT;
+	else if (READ_ONCE(s->state) == KRPING_SESSION_CONNECTING || s->no_wait)
+		ret = refuse_stop(s, "it is being started or stopped");
+	else if (!force && disk_openers(session_disk(s)))
+		ret = refuse_stop(s, "its device is in use: close it, or stop it with force");
+	else
+		WRITE_ONCE(s->no_wait, true);
+	mutex_unlock(&krping_sessions_lock);
+	return ret ? ERR_PTR(ret) : s;
+}
+
+/**
+ * krping_session_stop - remove the disk of a session and close its connections
+ * @name:	of the volume
+ * @force:	even if the disk is open; what is not written within 2 s fails
+ *
+ * A live session writes back what its page cache holds; one that is not fails it. A
+ * target that is lost or silent meanwhile fails the session, so this ends.
+ *
+ * Return: 0, -ENOENT or -EBUSY.
+ */
+int krping_session_stop(const char *name, bool force)
+{
+	struct krping_session *s = session_take(name, force);
+
+	if (IS_ERR(s))
+		return PTR_ERR(s);
+	krping_session_abort(s, force);
+	if (s->stack)
+		krping_stack_del(s);
+	krping_disk_del(s);
+	spin_lock_bh(&s->lock);
+	krping_session_set_state(s, KRPING_SESSION_STOPPING);
+	spin_unlock_bh(&s->lock);
+	krping_heartbeat_stop(s);
+	cancel_delayed_work_sync(&s->recovery);
+	krping_session_close(s);
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
+	session_unlist(s);
+	krping_info(s->subject, "%s stopped", session_disk(s)->disk_name);
+	krping_disk_free(s);
+	krping_stack_close(s);
+	krping_session_put(s);
+	return 0;
+}
+
+static void session_show(struct seq_file *seq, struct krping_session *s)
+{
+	char ibdev[IB_DEVICE_NAME_MAX];
+	u32 inflight = 0, i;
+
+	spin_lock_bh(&s->lock);
+	strscpy(ibdev, s->ibdev[0] ? s->ibdev : "-", sizeof(ibdev));
+	spin_unlock_bh(&s->lock);
+	for (i = 0; i < s->nr_queues; i++)
+		inflight += READ_ONCE(s->queues[i].nr_inflight);
+
+	seq_printf(seq, "id=%d name=%s role=client mode=%s dev=krping%d state=%s peer=%pISpc ibdev=%s",
+		   s->id, s->opt.block, mode_names[s->opt.mode], s->id,
+		   state_names[READ_ONCE(s->state)], &s->peer, ibdev);
+	seq_printf(seq, " size=%llu block_size=%u writeback=%d read_only=%d queues=%u depth=%u inflight=%u",
+		   s->grant.capacity, s->grant.block_size, s->grant.writeback,
+		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
+	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
+	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
+		   s->opt.fast_fail, s->opt.heartbeat);
+	if (smp_load_acquire(&s->stack))	/* pairs with krping_stack_open() */
+		krping_stack_show(s, seq);
+	seq_putc(seq, '\n');
+}
+
+void krping_sessions_show(struct seq_file *seq)
+{
+	struct krping_session *s;
+
+	mutex_lock(&krping_sessions_lock);
+	list_for_each_entry(s, &krping_sessions, entry)
+		session_show(seq, s);
+	mutex_unlock(&krping_sessions_lock);
+}

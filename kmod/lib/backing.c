@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Local disks and memory that data rests on: opened, closed, and given bios. */
+#include <linux/blkdev.h>
+#include <linux/highmem.h>
+#include <linux/vmalloc.h>
+
+#include "lib/backing.h"
+#include "lib/compat.h"
+#include "lib/log.h"
+
+static int open_ram(struct krping_backing *b, u64 size)
+{
+	b->ram = vzalloc(size);
+	if (!b->ram)
+		return -ENOMEM;
+	b->size = size;
+	b->block_size = SECTOR_SIZE;
+	return 0;
+}
+
+static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
+		     const char *subject)
+{
+	int ret;
+
+	b->writable = !read_only;
+	ret = krping_bdev_open(path, b->writable, b, &b->bdev, &b->handle);
+	if (ret) {
+		krping_err(subject, "cannot open %s%s: %d", path,
+			   ret == -EBUSY ? ", it is in use" : "", ret);
+		return ret;
+	}
+	b->size = bdev_nr_bytes(b->bdev);
+	b->block_size = bdev_logical_block_size(b->bdev);
+	if (b->size && !(!read_only && bdev_read_only(b->bdev)))
+		return 0;
+	krping_err(subject, "%s %s", path, b->size ? "is read-only" : "has no size");
+	krping_backing_close(b);
+	return b->size ? -EROFS : -EINVAL;
+}
+
+/**
+ * krping_backing_open - open what a command names
+ * @b:		filled in
+ * @opt:	with @opt->backing or @opt->ram
+ * @read_only:	nothing but reads will be submitted
+ * @subject:	for the log
+ *
+ * Return: 0 or a negative errno, with the reason in the log.
+ */
+int krping_backing_open(struct krping_backing *b, const struct krping_options *opt,
+			bool read_only, const char *subject)
+{
+	memset(b, 0, sizeof(*b));
+	if (opt->ram)
+		return open_ram(b, opt->ram);
+	return open_bdev(b, opt->backing, read_only, subject);
+}
+
+/* Twin of krping_backing_open(); no bio is in flight. */
+void krping_backing_close(struct krping_backing *b)
+{
+	if (b->bdev)
+		krping_bdev_close(b->handle, b, b->writable);
+	vfree(b->ram);
+	b->bdev = NULL;
+	b->ram = NULL;
+}
+
+/* Bytes that it has now: a block device may grow. */
+u64 krping_backing_size(const struct krping_backing *b)
+{
+	return b->bdev ? bdev_nr_bytes(b->bdev) : b->size;
+}
+
+static blk_status_t access_ram(struct krping_backing *b, struct bio *bio)
+{
+	u64 at = bio->bi_iter.bi_sector << SECTOR_SHIFT;
+	struct bvec_iter iter;
+	struct bio_vec bv;
+
+	if (bio->bi_iter.bi_size > b->size || at > b->size - bio->bi_iter.bi_size)
+		return BLK_STS_IOERR;
+	switch (bio_op(bio)) {
+	case REQ_OP_READ:
+		bio_for_each_segment(bv, bio, iter) {
+			memcpy_to_bvec(&bv, b->ram + at);
+			at += bv.bv_len;
+		}
+		return BLK_STS_OK;
+	case REQ_OP_WRITE:
+		bio_for_each_segment(bv, bio, iter) {
+			memcpy_from_bvec(b->ram + at, &bv);
+			at += bv.bv_len;
+		}
+		return BLK_STS_OK;
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+		memset(b->ram + at, 0, bio->bi_iter.bi_size);
+		return BLK_STS_OK;
+	case REQ_OP_FLUSH:
+		return BLK_STS_OK;
+	default:
+		return BLK_STS_NOTSUPP;
+	}
+}
+
+/**
+ * krping_backing_submit - start an operation on the backing
+ * @b:		open
+ * @bio:	with its operation, sector, data and bi_end_io, which will be called once;
+ *		of memory, before this returns
+ *
+ * Process context. A bio without data that is to flush is REQ_OP_WRITE with REQ_PREFLUSH, as
+ * everywhere.
+ */
+void krping_backing_submit(struct krping_backing *b, struct bio *bio)
+{
+	if (b->bdev) {
+		bio_set_dev(bio, b->bdev);
+		submit_bio_noacct(bio);
+		return;
+	}
+	bio->bi_status = access_ram(b, bio);
+	bio_endio(bio);
+}

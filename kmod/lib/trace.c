@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/build_bug.h>
+#include <linux/stddef.h>
+#include <linux/types.h>
+
+#define CREATE_TRACE_POINTS
+#include "lib/trace.h"
+
+/*
+ * Raw tracepoints read the argument of the command events. User space knows it by their
+ * format, which is that of the record: both have to be alike.
+ */
+#define RECORDED(member)	offsetof(struct trace_event_raw_krping_cmd, member)
+#define ARGUMENT(member)	\
+	(sizeof(struct trace_entry) + offsetof(struct krping_cmd_event, member))
+
+static_assert(RECORDED(sector) == ARGUMENT(sector));
+static_assert(RECORDED(session) == ARGUMENT(session));
+static_assert(RECORDED(dev) == ARGUMENT(dev));
+static_assert(RECORDED(bytes) == ARGUMENT(bytes));
+static_assert(RECORDED(crc) == ARGUMENT(crc));
+static_assert(RECORDED(status) == ARGUMENT(status));
+static_assert(RECORDED(queue) == ARGUMENT(queue));
+static_assert(RECORDED(tag) == ARGUMENT(tag));
+static_assert(RECORDED(op) == ARGUMENT(op));
+static_assert(RECORDED(flags) == ARGUMENT(flags));

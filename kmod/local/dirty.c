@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which chunks of a disk another one lacks. */
+#include <linux/bitmap.h>
+#include <linux/mm.h>
+#include <linux/sizes.h>
+
+#include "local/dirty.h"
+
+#define CHUNK_SHIFT	16
+#define MAX_CHUNKS	(8UL << 20)	/* 1 MiB of bits: 512 GiB in chunks of 64 KiB */
+
+/* Twin: krping_dirty_free(). Return: 0, with nothing dirty, or -ENOMEM. */
+int krping_dirty_alloc(struct krping_dirty *d, u64 size)
+{
+	spin_lock_init(&d->lock);
+	d->size = size;
+	d->shift = CHUNK_SHIFT;
+	while ((size - 1) >> d->shift >= MAX_CHUNKS)
+		d->shift++;
+	d->nr = ((size - 1) >> d->shift) + 1;
+	d->count = 0;
+	d->bits = kvcalloc(BITS_TO_LONGS(d->nr), sizeof(long), GFP_KERNEL);
+	return d->bits ? 0 : -ENOMEM;
+}
+
+/* Idempotent. */
+void krping_dirty_free(struct krping_dirty *d)
+{
+	kvfree(d->bits);
+	d->bits = NULL;
+}
+
+/* Called with d->lock held. */
+static unsigned long weight(struct krping_dirty *d, unsigned long first, unsigned long end)
+{
+	unsigned long n = 0, from = first, to;
+
+	for_each_set_bitrange_from(from, to, d->bits, end)
+		n += to - from;
+	return n;
+}
+
+/* Every chunk that the bytes from @from to before @to touch is dirty. */
+void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to)
+{
+	unsigned long first, end, flags;
+
+	to = min(to, d->size);
+	if (from >= to)
+		return;
+	first = from >> d->shift;
+	end = ((to - 1) >> d->shift) + 1;
+	spin_lock_irqsave(&d->lock, flags);
+	d->count += end - first - weight(d, first, end);
+	bitmap_set(d->bits, first, end - first);
+	spin_unlock_irqrestore(&d->lock, flags);
+}
+
+void krping_dirty_set_all(struct krping_dirty *d)
+{
+	krping_dirty_set(d, 0, d->size);
+}
+
+/* Every chunk that lies wholly in the bytes from @from to before @to is clean. */
+void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to)
+{
+	unsigned long first, end, flags;
+
+	first = (from + (1ULL << d->shift) - 1) >> d->shift;
+	end = to >= d->size ? d->nr : to >> d->shift;
+	if (first >= end)
+		return;
+	spin_lock_irqsave(&d->lock, flags);
+	if (d->count) {
+		d->count -= weight(d, first, end);
+		bitmap_clear(d->bits, first, end - first);
+	}
+	spin_unlock_irqrestore(&d->lock, flags);
+}
+
+/* Is a chunk dirty that the bytes from @from to before @to touch? */
+bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to)
+{
+	unsigned long end, flags;
+	bool dirty;
+
+	to = min(to, d->size);
+	if (from >= to)
+		return false;
+	end = ((to - 1) >> d->shift) + 1;
+	spin_lock_irqsave(&d->lock, flags);
+	dirty = d->count && find_next_bit(d->bits, end, from >> d->shift) < end;
+	spin_unlock_irqrestore(&d->lock, flags);
+	return dirty;
+}
+
+/**
+ * krping_dirty_next - find dirty chunks side by side
+ * @d:		the bitmap
+ * @max:	of so many bytes at most, but a chunk at least
+ * @from:	in: where to begin to look; out: where they begin
+ * @to:		out: the byte behind them
+ *
+ * Return: are there any?
+ */
+bool krping_dirty_next(struct krping_dirty *d, u64 max, u64 *from, u64 *to)
+{
+	unsigned long first, end, limit, flags;
+
+	spin_lock_irqsave(&d->lock, flags);
+	first = find_next_bit(d->bits, d->nr, (*from + (1ULL << d->shift) - 1) >> d->shift);
+	limit = min_t(u64, d->nr, first + max_t(u64, max >> d->shift, 1));
+	end = find_next_zero_bit(d->bits, limit, first);
+	spin_unlock_irqrestore(&d->lock, flags);
+	if (first >= d->nr)
+		return false;
+	*from = (u64)first << d->shift;
+	*to = min((u64)end << d->shift, d->size);
+	return true;
+}
+
+u64 krping_dirty_bytes(struct krping_dirty *d)
+{
+	return min((u64)READ_ONCE(d->count) << d->shift, d->size);
+}

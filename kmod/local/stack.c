@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The head: the disk that applications open when a session has a local backing. Its bios
+ * are cloned for the backing here; what the target gets is the modes' affair.
+ */
+#include <linux/bio.h>
+#include <linux/slab.h>
+
+#include "client/client.h"
+#include "lib/compat.h"
+#include "lib/log.h"
+#include "local/stack.h"
+
+#define IO_POOL		64	/* ios that memory is set aside for */
+
+bool krping_stack_is_live(struct krping_stack *st)
+{
+	return READ_ONCE(st->session->state) == KRPING_SESSION_LIVE;
+}
+
+/* ---- a bio's way ---- */
+
+/* The application sees @io->status; @io is gone. Any context. */
+void krping_io_end(struct krping_io *io)
+{
+	struct krping_stack *st = io->stack;
+	struct bio *bio = io->orig;
+
+	if (io->status)		/* another of its chain may have left an error */
+		bio->bi_status = io->status;
+	bio_end_io_acct(bio, io->start);
+	bio_put(&io->local);
+	bio_endio(bio);
+	percpu_ref_put(&st->users);	/* last: nothing of the stack is touched after it */
+}
+
+static void local_done(struct bio *bio)
+{
+	struct krping_io *io = container_of(bio, struct krping_io, local);
+
+	io->status = bio->bi_status;
+	io->stack->ops->local_done(io);
+}
+
+static void head_submit(struct bio *bio)
+{
+	struct krping_session *s = bio->bi_bdev->bd_disk->private_data;
+	struct krping_stack *st = s->stack;
+	struct krping_io *io;
+	struct bio *local;
+
+	bio = bio_split_to_limits(bio);
+	if (!bio)
+		return;
+	/* The queue is not frozen, so the head is not deleted. */
+	percpu_ref_get(&st->users);
+	local = bio_alloc_clone(st->backing.bdev, bio, GFP_NOIO, &st->ios);
+	io = container_of(local, struct krping_io, local);
+	io->stack = st;
+	io->orig = bio;
+	INIT_LIST_HEAD(&io->entry);
+	io->sector = bio_sectors(bio) ? bio->bi_iter.bi_sector : 0;
+	io->end = io->sector + bio_sectors(bio);
+	io->raced = false;
+	io->entered = false;
+	io->status = BLK_STS_OK;
+	io->copy = NULL;
+	local->bi_end_io = local_done;
+	io->start = bio_start_io_acct(bio);
+	st->ops->submit(io);
+}
+
+/* ---- the head ---- */
+
+static void head_free(struct gendisk *head)
+{
+	struct krping_session *s = head->private_data;
+
+	put_disk(s->disk);
+	krping_session_put(s);
+}
+
+static const struct block_device_operations head_ops = {
+	.owner		= THIS_MODULE,
+	.submit_bio	= head_submit,
+	.ioctl		= krping_disk_ioctl,
+	.compat_ioctl	= krping_disk_ioctl,	/* the structure is the same for 32 bits */
+	.free_disk	= head_free,
+};
+
+/* Sectors of one operation without data; @hidden: the target has to do it as well. */
+static u32 range_limit(struct krping_stack *st, u32 (*of)(struct block_device *bdev), bool both)
+{
+	u32 limit = KRPING_RANGE_MAX >> SECTOR_SHIFT;
+
+	if (st->backing.bdev)
+		limit = min(limit, of(st->backing.bdev));
+	if (both)
+		limit = min(limit, of(st->session->disk->part0));
+	return limit;
+}
+
+static u32 max_discard(struct block_device *bdev)
+{
+	return bdev_max_discard_sectors(bdev);
+}
+
+static u32 max_zeroes(struct block_device *bdev)
+{
+	return bdev_write_zeroes_sectors(bdev);
+}
+
+static struct gendisk *alloc_head(struct krping_stack *st)
+{
+	struct krping_session *s = st->session;
+	bool both = s->opt.mode == KRPING_MODE_MIRROR;
+	struct krping_head_limits limits = {
+		.backing = st->backing.bdev,
+		.target = both ? s->disk->part0 : NULL,
+		.block_size = max(st->backing.block_size, s->grant.block_size),
+		.max_bytes = s->max_bytes,
+		.max_discard = range_limit(st, max_discard, both),
+		.max_zeroes = range_limit(st, max_zeroes, both),
+		.write_cache = s->grant.writeback ||
+			       (st->backing.bdev && bdev_write_cache(st->backing.bdev)),
+	};
+
+	return krping_alloc_head(&limits);
+}
+
+static int refuse(struct krping_session *s, const char *why)
+{
+	krping_err(s->subject, "the target does not fit %s: %s",
+		   s->opt.ram ? "the memory" : s->opt.backing, why);
+	return -EINVAL;
+}
+
+/* Can the target hold a copy of the backing? */
+static int check_target(struct krping_stack *st)
+{
+	struct krping_session *s = st->session;
+	u32 block = max(st->backing.block_size, s->grant.block_size);
+	bool reads_only = s->opt.mode == KRPING_MODE_TAP && s->opt.ops == KRPING_TAP_READ;
+
+	if (s->grant.capacity < st->backing.size)
+		return refuse(s, "it is smaller");
+	if (s->grant.read_only && !reads_only)
+		return refuse(s, "it is read-only");
+	if (st->backing.size % block)
+		return refuse(s, "the size is not a multiple of its blocks");
+	return 0;
+}
+
+/**
+ * krping_stack_add - make the head of a session
+ * @s:		stacked, live, with its hidden disk added
+ *
+ * Return: 0 or a negative errno, with nothing left behind.
+ */
+int krping_stack_add(struct krping_session *s)
+{
+	struct krping_stack *st = s->stack;
+	struct gendisk *head;
+	int ret;
+
+	ret = check_target(st);
+	if (ret)
+		return ret;
+	head = alloc_head(st);
+	if (IS_ERR(head))
+		return PTR_ERR(head);
+	snprintf(head->disk_name, sizeof(head->disk_name), "krping%d", s->id);
+	head->fops = &head_ops;
+	head->private_data = s;
+	set_capacity(head, st->backing.size >> SECTOR_SHIFT);
+	st->head = head;
+	kref_get(&s->ref);
+	get_device(disk_to_dev(s->disk));
+	ret = add_disk(head);
+	if (!ret) {
+		krping_stack_live(s);
+		return 0;
+	}
+	/* free_disk is not called for a disk that was never added. */
+	st->head = NULL;
+	put_disk(head);
+	put_disk(s->disk);
+	krping_session_put(s);
+	return ret;
+}
+
+/**
+ * krping_stack_del - remove the head, end everything that uses the hidden disk
+ * @s:		stacked, being stopped
+ *
+ * Once the head is gone, nothing waits for the target for longer than a forced stop's grace.
+ */
+void krping_stack_del(struct krping_session *s)
+{
+	struct krping_stack *st = s->stack;
+
+	del_gendisk(st->head);
+	percpu_ref_kill(&st->users);
+	wait_for_completion(&st->idle);
+	krping_session_abort(s, true);
+	st->ops->drain(st);
+}
+
+/* ---- a stack ---- */
+
+static void users_gone(struct percpu_ref *ref)
+{
+	complete(&container_of(ref, struct krping_stack, users)->idle);
+}
+
+static int open_backing(struct krping_session *s, struct krping_stack *st)
+{
+	int ret = krping_backing_open(&st->backing, &s->opt, false, s->subject);
+
+	if (ret)
+		return ret;
+	if (!st->backing.bdev || !bdev_is_zoned(st->backing.bdev))
+		return 0;
+	krping_err(s->subject, "%s is zoned", s->opt.backing);
+	krping_backing_close(&st->backing);
+	return -EINVAL;
+}
+
+static void stack_init(struct krping_session *s, struct krping_stack *st)
+{
+	st->session = s;
+	st->ops = s->opt.mode == KRPING_MODE_TAP ? &krping_tap_ops : &krping_mirror_ops;
+	init_completion(&st->idle);
+	spin_lock_init(&st->lock);
+	INIT_LIST_HEAD(&st->flight);
+}
+
+/**
+ * krping_stack_open - open the local half of a session, if its mode has one
+ * @s:		not connected yet
+ *
+ * Return: 0 or a negative errno, with nothing left behind.
+ */
+int krping_stack_open(struct krping_session *s)
+{
+	struct krping_stack *st;
+	int ret = -ENOMEM;
+
+	BUILD_BUG_ON((int)KRPING_STACK_COUNTERS > (int)KRPING_MAX_COUNTERS);
+	if (s->opt.mode == KRPING_MODE_REMOTE)
+		return 0;
+	st = kzalloc(sizeof(*st), GFP_KERNEL);
+	if (!st)
+		return -ENOMEM;
+	stack_init(s, st);
+	st->stats = alloc_percpu(struct krping_stats);
+	if (!st->stats)
+		goto free_stack;
+	ret = percpu_ref_init(&st->users, users_gone, 0, GFP_KERNEL);
+	if (ret)
+		goto free_stats;
+	ret = bioset_init(&st->ios, IO_POOL, offsetof(struct krping_io, local),
+			  BIOSET_NEED_RESCUER);
+	if (ret)
+		goto exit_users;
+	ret = open_backing(s, st);
+	if (ret)
+		goto exit_ios;
+	ret = krping_dirty_alloc(&st->dirty, st->backing.size);
+	if (ret)
+		goto close_backing;
+	ret = st->ops->alloc(st);
+	if (ret)
+		goto free_dirty;
+	smp_store_release(&s->stack, st);	/* pairs with session_show(): it is listed */
+	return 0;
+
+free_dirty:
+	krping_dirty_free(&st->dirty);
+close_backing:
+	krping_backing_close(&st->backing);
+exit_ios:
+	bioset_exit(&st->ios);
+exit_users:
+	percpu_ref_exit(&st->users);
+free_stats:
+	free_percpu(st->stats);
+free_stack:
+	kfree(st);
+	return ret;
+}
+
+/* Twin of krping_stack_open(), if there is a stack: the backing is free for others. */
+void krping_stack_close(struct krping_session *s)
+{
+	struct krping_stack *st = s->stack;
+
+	if (!st)
+		return;
+	if (st->head)
+		put_disk(st->head);
+	st->ops->free(st);
+	krping_dirty_free(&st->dirty);
+	krping_backing_close(&st->backing);
+	bioset_exit(&st->ios);
+	percpu_ref_exit(&st->users);
+}
+
+/* What is left of it goes with the session. */
+void krping_stack_free(struct krping_session *s)
+{
+	if (!s->stack)
+		return;
+	free_percpu(s->stack->stats);
+	kfree(s->stack);
+}
+
+/* The target is back. */
+void krping_stack_live(struct krping_session *s)
+{
+	if (s->stack->ops->live)
+		s->stack->ops->live(s->stack);
+}
+
+/* The target has lost some of what it answered: nobody knows what. */
+void krping_stack_forgotten(struct krping_session *s, const char *lost)
+{
+	krping_warn_ratelimited(s->subject, "the target has lost %s: all is dirty", lost);
+	krping_dirty_set_all(&s->stack->dirty);
+	if (s->stack->ops->forgotten)
+		s->stack->ops->forgotten(s->stack);
+}
+
+void krping_stack_show(struct krping_session *s, struct seq_file *seq)
+{
+	struct krping_stack *st = s->stack;
+
+	if (s->opt.ram)
+		seq_printf(seq, " backing=ram:%llu", s->opt.ram);
+	else
+		seq_printf(seq, " backing=%s", s->opt.backing);
+	st->ops->show(st, seq);
+	seq_printf(seq, " dirty_bytes=%llu", krping_dirty_bytes(&st->dirty));
+}

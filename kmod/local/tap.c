@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * mode=tap. The backing serves the application; what matches the filter is copied to
+ * the target afterwards, in the order in which the backing ended it, and never in the
+ * application's way: a private copy is taken if there is room and memory at once, or the
+ * copy is dropped, counted, and its chunks are dirty.
+ *
+ * A copy waits for those before it that touch the same sectors, so that the target ends
+ * up with what the backing has. Of a read, the target's data is compared with what was read.
+ */
+#include <linux/bio.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "client/client.h"
+#include "wire/crc.h"
+#include "lib/log.h"
+#include "local/stack.h"
+#include "lib/trace.h"
+
+#define MAX_COPIES	1024		/* of a session, waiting or in flight */
+#define MAX_COPY_BYTES	SZ_32M		/* of data that they hold */
+
+/* Submits copies, and may wait for the target; krping_check_wq, where reads are looked at, not. */
+static struct workqueue_struct *tap_wq;
+
+int krping_tap_init(void)
+{
+	tap_wq = alloc_workqueue("krping_tap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	return tap_wq ? 0 : -ENOMEM;
+}
+
+void krping_tap_exit(void)
+{
+	destroy_workqueue(tap_wq);
+}
+
+/**
+ * struct krping_tap - a stack's private part
+ * @stack:	its stack
+ * @copies:	bio set of struct krping_copy
+ * @nr_copies:	not freed yet
+ * @nr_bytes:	of data that they hold
+ * @idle:	woken when @nr_copies is zero
+ * @waiting:	copies to be submitted, in order; under @stack->lock
+ * @in_flight:	copies that the hidden disk has; under @stack->lock
+ * @answered:	reads that are to be compared; under @stack->lock
+ * @nr_drops:	of anything the target should have; under @stack->lock
+ * @forward:	the only one that submits and compares
+ */
+struct krping_tap {
+	struct krping_stack *stack;
+	struct bio_set copies;
+	atomic_t nr_copies;
+	atomic64_t nr_bytes;
+	wait_queue_head_t idle;
+	struct list_head waiting;
+	struct list_head in_flight;
+	struct list_head answered;
+	u32 nr_drops;
+	struct work_struct forward;
+};
+
+/**
+ * struct krping_copy - what is to be forwarded of an io
+ * @entry:	in one of the tap's lists
+ * @tap:	its tap
+ * @sector:	first sector
+ * @end:	the one behind the last; @sector for a flush
+ * @bytes:	of data that it holds
+ * @crc:	read: of what the application got
+ * @compare:	read: nothing but the target can be to blame if its data differs
+ * @drops:	read: @tap->nr_drops when it was queued
+ * @bio:	for the hidden disk, with pages of its own; last, as its bio set has it
+ *
+ * Belongs to its io until the backing has ended that, then to the lists.
+ */
+struct krping_copy {
+	struct list_head entry;
+	struct krping_tap *tap;
+	sector_t sector;
+	sector_t end;
+	u32 bytes;
+	u32 crc;
+	bool compare;
+	u32 drops;
+	struct bio bio;
+};
+
+static bool is_read(const struct bio *bio)
+{
+	return bio_op(bio) == REQ_OP_READ;
+}
+
+/* ---- the filter ---- */
+
+static u32 tap_op(const struct bio *bio, bool flush)
+{
+	switch (bio_op(bio)) {
+	case REQ_OP_READ:
+		return KRPING_TAP_READ;
+	case REQ_OP_WRITE:
+		return flush ? KRPING_TAP_FLUSH : KRPING_TAP_WRITE;
+	default:
+		return KRPING_TAP_DISCARD;
+	}
+}
+
+/* In the context of the process that submits. */
+static bool matches(const struct krping_options *opt, const struct krping_io *io)
+{
+	bool flush = io->sector == io->end;
+
+	if (opt->ops && !(opt->ops & tap_op(io->orig, flush)))
+		return false;
+	if (opt->pid && opt->pid != task_tgid_nr(current))
+		return false;
+	if (opt->comm[0] && strncmp(current->comm, opt->comm, TASK_COMM_LEN))
+		return false;
+	/* A flush has no sectors and concerns them all. */
+	return flush || (io->sector <= opt->last_sector && io->end > opt->first_sector);
+}
+
+/* ---- what is not forwarded ---- */
+
+static void drop(struct krping_tap *tap, const struct bio *bio, sector_t sector, sector_t end,
+		 enum krping_stack_counter reason)
+{
+	static const char *const reasons[] = {
+		[KRPING_DROPS_LOST]	= "the target is not there",
+		[KRPING_DROPS_FULL]	= "too much is waiting",
+		[KRPING_DROPS_MEMORY]	= "no memory",
+		[KRPING_DROPS_ERROR]	= "it failed",
+	};
+	struct krping_stack *st = tap->stack;
+	struct krping_session *s = st->session;
+	u64 bytes = (u64)(end - sector) << SECTOR_SHIFT;
+
+	krping_count(st->stats, KRPING_DROPPED, 1);
+	krping_count(st->stats, KRPING_DROPPED_BYTES, bytes);
+	krping_count(st->stats, reason, 1);
+	trace_krping_tap_drop(s->id, tap_op(bio, !bytes), reason - KRPING_DROPS_LOST, sector,
+			      bytes);
+	krping_warn_ratelimited(s->subject, "not forwarded: %s of %llu bytes at sector %llu: %s",
+				is_read(bio) ? "read" : "write", bytes, (u64)sector,
+				reasons[reason]);
+}
+
+static void drop_io(struct krping_tap *tap, const struct krping_io *io,
+		    enum krping_stack_counter reason)
+{
+	drop(tap, io->orig, io->sector, io->end, reason);
+}
+
+/* ---- copies: taken and freed ---- */
+
+static bool reserve(struct krping_tap *tap, u32 bytes)
+{
+	if (atomic_inc_return(&tap->nr_copies) <= MAX_COPIES) {
+		if (atomic64_add_return(bytes, &tap->nr_bytes) <= MAX_COPY_BYTES)
+			return true;
+		atomic64_sub(bytes, &tap->nr_bytes);
+	}
+	if (atomic_dec_and_test(&tap->nr_copies))
+		wake_up(&tap->idle);
+	return false;
+}
+
+static void unreserve(struct krping_tap *tap, u32 bytes)
+{
+	atomic64_sub(bytes, &tap->nr_bytes);
+	if (atomic_dec_and_test(&tap->nr_copies))
+		wake_up(&tap->idle);
+}
+
+static void free_bio(struct bio *bio)
+{
+	struct bvec_iter_all iter;
+	struct bio_vec *bv;
+
+	bio_for_each_segment_all(bv, bio, iter)
+		__free_page(bv->bv_page);
+	bio_put(bio);
+}
+
+static void free_copy(struct krping_copy *copy)
+{
+	struct krping_tap *tap = copy->tap;
+	u32 bytes = copy->bytes;
+
+	free_bio(&copy->bio);
+	unreserve(tap, bytes);
+}
+
+static void copy_done(struct bio *bio);
+
+/* Does not sleep and does not try hard. Return: NULL if there is no memory. */
+static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes)
+{
+	const blk_opf_t keep = REQ_OP_MASK | REQ_SYNC | REQ_META | REQ_PRIO | REQ_FUA |
+			       REQ_PREFLUSH | REQ_NOUNMAP;
+	const gfp_t gfp = GFP_NOWAIT | __GFP_NOWARN | __GFP_NOMEMALLOC;
+	u32 left = bytes;
+	struct bio *bio;
+
+	bio = bio_alloc_bioset(tap->stack->session->disk->part0, DIV_ROUND_UP(bytes, PAGE_SIZE),
+			       orig->bi_opf & keep, gfp, &tap->copies);
+	if (!bio)
+		return NULL;
+	while (left) {
+		u32 len = min_t(u32, left, PAGE_SIZE);
+		struct page *page = alloc_page(gfp);
+
+		if (!page) {
+			free_bio(bio);
+			return NULL;
+		}
+		__bio_add_page(bio, page, len, 0);
+		left -= len;
+	}
+	bio->bi_iter.bi_sector = orig->bi_iter.bi_sector;
+	bio->bi_iter.bi_size = orig->bi_iter.bi_size;
+	bio->bi_end_io = copy_done;
+	return bio;
+}
+
+/* A private copy of an io, or room for what it reads. NULL: it was dropped. */
+static struct krping_copy *take_copy(struct krping_tap *tap, struct krping_io *io)
+{
+	u32 bytes = bio_has_data(io->orig) ? io->orig->bi_iter.bi_size : 0;
+	struct krping_copy *copy;
+	struct bio *bio;
+
+	if (!krping_stack_is_live(tap->stack)) {
+		drop_io(tap, io, KRPING_DROPS_LOST);
+		return NULL;
+	}
+	if (!reserve(tap, bytes)) {
+		drop_io(tap, io, KRPING_DROPS_FULL);
+		return NULL;
+	}
+	bio = alloc_bio(tap, io->orig, bytes);
+	if (!bio) {
+		unreserve(tap, bytes);
+		drop_io(tap, io, KRPING_DROPS_MEMORY);
+		return NULL;
+	}
+	copy = container_of(bio, struct krping_copy, bio);
+	copy->tap = tap;
+	copy->sector = io->sector;
+	copy->end = io->end;
+	copy->bytes = bytes;
+	if (bytes && !is_read(bio))
+		bio_copy_data(bio, io->orig);
+	return copy;
+}
+
+/* ---- the way of an io ---- */
+
+/* Two that touch the same sectors at the same time: nobody knows which one came first. */
+static void note_races(struct krping_stack *st, struct krping_io *io)
+{
+	bool read = is_read(io->orig);
+	struct krping_io *other;
+
+	list_for_each_entry(other, &st->flight, entry) {
+		if (!krping_io_overlaps(other, io->sector, io->end) ||
+		    (read && is_read(other->orig)))
+			continue;
+		other->raced = true;
+		io->raced = true;
+	}
+}
+
+static void tap_submit(struct krping_io *io)
+{
+	struct krping_stack *st = io->stack;
+	struct krping_tap *tap = st->private;
+	unsigned long flags;
+
+	if (matches(&st->session->opt, io))
+		io->copy = take_copy(tap, io);
+	else
+		krping_count(st->stats, KRPING_SKIPPED, 1);
+	/* Of reads, only those that are to be compared matter. */
+	if (io->copy || !is_read(io->orig)) {
+		spin_lock_irqsave(&st->lock, flags);
+		note_races(st, io);
+		list_add_tail(&io->entry, &st->flight);
+		spin_unlock_irqrestore(&st->lock, flags);
+	}
+	krping_backing_submit(&st->backing, &io->local);
+}
+
+/* Called with st->lock held: from here on others come behind it. */
+static void queue_copy(struct krping_tap *tap, struct krping_copy *copy)
+{
+	list_add_tail(&copy->entry, &tap->waiting);
+	queue_work(tap_wq, &tap->forward);
+}
+
+static void tap_write_done(struct krping_io *io)
+{
+	struct krping_stack *st = io->stack;
+	u64 from = (u64)io->sector << SECTOR_SHIFT, to = (u64)io->end << SECTOR_SHIFT;
+	struct krping_copy *failed = NULL;
+	unsigned long flags;
+
+	spin_lock_irqsave(&st->lock, flags);
+	list_del(&io->entry);
+	if (io->copy && !io->status) {
+		/* If it does not get there, they will be dirty again. */
+		krping_dirty_clear(&st->dirty, from, to);
+		queue_copy(st->private, io->copy);
+	} else {
+		failed = io->copy;
+	}
+	if (!io->copy || io->status || io->raced)
+		krping_dirty_set(&st->dirty, from, to);
+	if (io->status && io->orig->bi_opf & REQ_PREFLUSH)
+		krping_dirty_set_all(&st->dirty);	/* anything may be missing here */
+	spin_unlock_irqrestore(&st->lock, flags);
+	if (failed) {
+		drop_io(st->private, io, KRPING_DROPS_ERROR);
+		free_copy(failed);
+	}
+	krping_io_end(io);
+}
+
+static u32 bio_crc(struct bio *bio)
+{
+	struct bvec_iter iter;
+	struct bio_vec bv;
+	u32 crc = crc_begin();
+
+	bio_for_each_segment(bv, bio, iter)
+		crc = crc_bvec(crc, &bv);
+	return crc_end(crc);
+}
+
+/* The application waits for this, and for nothing of the target's. */
+static void tap_check(struct work_struct *work)
+{
+	struct krping_io *io = container_of(work, struct krping_io, check);
+	struct krping_copy *copy = io->copy;
+	struct krping_stack *st = io->stack;
+	struct krping_tap *tap = st->private;
+
+	copy->crc = bio_crc(io->orig);
+	spin_lock_irq(&st->lock);
+	list_del(&io->entry);
+	copy->compare = !io->raced && !krping_dirty_test(&st->dirty,
+							 (u64)io->sector << SECTOR_SHIFT,
+							 (u64)io->end << SECTOR_SHIFT);
+	copy->drops = tap->nr_drops;
+	queue_copy(tap, copy);
+	spin_unlock_irq(&st->lock);
+	krping_io_end(io);
+}
+
+static void tap_read_done(struct krping_io *io)
+{
+	struct krping_stack *st = io->stack;
+	unsigned long flags;
+
+	if (!io->copy) {
+		krping_io_end(io);
+		return;
+	}
+	if (!io->status) {
+		INIT_WORK(&io->check, tap_check);
+		queue_work(krping_check_wq, &io->check);
+		return;
+	}
+	spin_lock_irqsave(&st->lock, flags);
+	list_del(&io->entry);
+	spin_unlock_irqrestore(&st->lock, flags);
+	drop_io(st->private, io, KRPING_DROPS_ERROR);
+	free_copy(io->copy);
+	krping_io_end(io);
+}
+
+static void tap_local_done(struct krping_io *io)
+{
+	if (is_read(io->orig))
+		tap_read_done(io);
+	else
+		tap_write_done(io);
+}
+
+/* ---- the way of a copy ---- */
+
+/*
+ * Called with st->lock held: what this copy should have overwritten is still there. If the target
+ * could not flush, anything may be missing there; one that is lost is known by its epoch.
+ */
+static void note_loss(struct krping_tap *tap, const struct krping_copy *copy)
+{
+	const struct bio *bio = &copy->bio;
+
+	if (is_read(bio))
+		return;
+	tap->nr_drops++;
+	if (bio->bi_opf & REQ_PREFLUSH && bio->bi_status != BLK_STS_TRANSPORT)
+		krping_dirty_set_all(&tap->stack->dirty);
+	krping_dirty_set(&tap->stack->dirty, (u64)copy->sector << SECTOR_SHIFT,
+			 (u64)copy->end << SECTOR_SHIFT);
+}
+
+static void count_result(struct krping_copy *copy, blk_status_t status)
+{
+	struct krping_tap *tap = copy->tap;
+	struct krping_stack *st = tap->stack;
+
+	if (!status) {
+		krping_count(st->stats, KRPING_FORWARDED, 1);
+		krping_count(st->stats, KRPING_FORWARDED_BYTES,
+			     (u64)(copy->end - copy->sector) << SECTOR_SHIFT);
+	} else if (status == BLK_STS_TRANSPORT || !krping_stack_is_live(st)) {
+		drop(tap, &copy->bio, copy->sector, copy->end, KRPING_DROPS_LOST);
+	} else {
+		drop(tap, &copy->bio, copy->sector, copy->end, KRPING_DROPS_ERROR);
+	}
+}
+
+/* The hidden disk has ended it. Any context. */
+static void copy_done(struct bio *bio)
+{
+	struct krping_copy *copy = container_of(bio, struct krping_copy, bio);
+	struct krping_tap *tap = copy->tap;
+	struct krping_stack *st = tap->stack;
+	bool compare = is_read(bio) && !bio->bi_status;
+	unsigned long flags;
+
+	if (!compare)
+		count_result(copy, bio->bi_status);
+	spin_lock_irqsave(&st->lock, flags);
+	if (bio->bi_status)
+		note_loss(tap, copy);
+	if (compare)
+		list_move_tail(&copy->entry, &tap->answered);
+	else
+		list_del(&copy->entry);
+	if (compare || !list_empty(&tap->waiting))
+		queue_work(tap_wq, &tap->forward);
+	spin_unlock_irqrestore(&st->lock, flags);
+	if (!compare)
+		free_copy(copy);
+}
+
+static u32 copy_crc(struct krping_copy *copy)
+{
+	struct bvec_iter_all iter;
+	struct bio_vec *bv;
+	u32 crc = crc_begin();
+
+	bio_for_each_segment_all(bv, &copy->bio, iter)
+		crc = crc_bvec(crc, bv);
+	return crc_end(crc);
+}
+
+/* Does the target have what the application has read? */
+static void compare(struct krping_copy *copy)
+{
+	struct krping_tap *tap = copy->tap;
+	struct krping_session *s = tap->stack->session;
+	u32 crc = copy_crc(copy);
+
+	count_result(copy, BLK_STS_OK);
+	if (!copy->compare || (crc != copy->crc && READ_ONCE(tap->nr_drops) != copy->drops)) {
+		krping_count(tap->stack->stats, KRPING_UNCHECKED, 1);
+	} else if (crc != copy->crc) {
+		krping_count(tap->stack->stats, KRPING_MISMATCHES, 1);
+		trace_krping_tap_mismatch(s->id, copy->sector, copy->bytes, copy->crc, crc);
+		krping_err_ratelimited(s->subject,
+				       "the target has other data: %u bytes at sector %llu have CRC %08x here, %08x there",
+				       copy->bytes, (u64)copy->sector, copy->crc, crc);
+	}
+	free_copy(copy);
+}
+
+/* Called with st->lock held. */
+static bool has_to_wait(struct krping_tap *tap, const struct krping_copy *copy)
+{
+	const struct krping_copy *other;
+
+	if (copy->bio.bi_opf & REQ_PREFLUSH)
+		return !list_empty(&tap->in_flight);
+	list_for_each_entry(other, &tap->in_flight, entry)
+		if (copy->sector < other->end && other->sector < copy->end &&
+		    !(is_read(&copy->bio) && is_read(&other->bio)))
+			return true;
+	return false;
+}
+
+/* Return: a copy that is in flight now, or NULL: there is none, or copy_done() goes on. */
+static struct krping_copy *next_copy(struct krping_tap *tap)
+{
+	struct krping_copy *copy;
+
+	spin_lock_irq(&tap->stack->lock);
+	copy = list_first_entry_or_null(&tap->waiting, struct krping_copy, entry);
+	if (copy && has_to_wait(tap, copy))
+		copy = NULL;
+	if (copy)
+		list_move_tail(&copy->entry, &tap->in_flight);
+	spin_unlock_irq(&tap->stack->lock);
+	return copy;
+}
+
+static struct krping_copy *next_answered(struct krping_tap *tap)
+{
+	struct krping_copy *copy;
+
+	spin_lock_irq(&tap->stack->lock);
+	copy = list_first_entry_or_null(&tap->answered, struct krping_copy, entry);
+	if (copy)
+		list_del(&copy->entry);
+	spin_unlock_irq(&tap->stack->lock);
+	return copy;
+}
+
+/* A lost session ends what it gets at once. This may wait for the hidden disk. */
+static void tap_forward(struct work_struct *work)
+{
+	struct krping_tap *tap = container_of(work, struct krping_tap, forward);
+	struct krping_copy *copy;
+	struct blk_plug plug;
+
+	blk_start_plug(&plug);
+	while ((copy = next_copy(tap)))
+		submit_bio(&copy->bio);
+	blk_finish_plug(&plug);
+	while ((copy = next_answered(tap)))
+		compare(copy);
+}
+
+/* ---- a tap ---- */
+
+static int tap_alloc(struct krping_stack *st)
+{
+	struct krping_tap *tap;
+	int ret;
+
+	tap = kzalloc(sizeof(*tap), GFP_KERNEL);
+	if (!tap)
+		return -ENOMEM;
+	ret = bioset_init(&tap->copies, 1, offsetof(struct krping_copy, bio), BIOSET_NEED_BVECS);
+	if (ret) {
+		kfree(tap);
+		return ret;
+	}
+	tap->stack = st;
+	init_waitqueue_head(&tap->idle);
+	INIT_LIST_HEAD(&tap->waiting);
+	INIT_LIST_HEAD(&tap->in_flight);
+	INIT_LIST_HEAD(&tap->answered);
+	INIT_WORK(&tap->forward, tap_forward);
+	st->private = tap;
+	return 0;
+}
+
+static void tap_free(struct krping_stack *st)
+{
+	struct krping_tap *tap = st->private;
+
+	bioset_exit(&tap->copies);
+	kfree(tap);
+}
+
+/* Reads that are under way tell nothing. */
+static void tap_forgotten(struct krping_stack *st)
+{
+	struct krping_tap *tap = st->private;
+
+	spin_lock_irq(&st->lock);
+	tap->nr_drops++;
+	spin_unlock_irq(&st->lock);
+}
+
+/* What is queued is still forwarded, unless the session fails first. */
+static void tap_drain(struct krping_stack *st)
+{
+	struct krping_tap *tap = st->private;
+
+	wait_event(tap->idle, !atomic_read(&tap->nr_copies));
+	cancel_work_sync(&tap->forward);
+}
+
+static void tap_show(struct krping_stack *st, struct seq_file *seq)
+{
+	static const char *const names[] = {
+		[KRPING_FORWARDED]		= "forwarded",
+		[KRPING_FORWARDED_BYTES]	= "forwarded_bytes",
+		[KRPING_SKIPPED]		= "skipped",
+		[KRPING_DROPPED]		= "dropped",
+		[KRPING_DROPPED_BYTES]		= "dropped_bytes",
+		[KRPING_DROPS_LOST]		= "drops_lost",
+		[KRPING_DROPS_FULL]		= "drops_full",
+		[KRPING_DROPS_MEMORY]		= "drops_memory",
+		[KRPING_DROPS_ERROR]		= "drops_error",
+		[KRPING_MISMATCHES]		= "mismatches",
+		[KRPING_UNCHECKED]		= "unchecked",
+	};
+	struct krping_tap *tap = st->private;
+	int i;
+
+	BUILD_BUG_ON(ARRAY_SIZE(names) != KRPING_STACK_COUNTERS);
+	for (i = 0; i < KRPING_STACK_COUNTERS; i++)
+		seq_printf(seq, " %s=%llu", names[i], krping_stats_sum(st->stats, i));
+	seq_printf(seq, " queued=%d", atomic_read(&tap->nr_copies));
+}
+
+const struct krping_stack_ops krping_tap_ops = {
+	.alloc		= tap_alloc,
+	.free		= tap_free,
+	.submit		= tap_submit,
+	.local_done	= tap_local_done,
+	.forgotten	= tap_forgotten,
+	.drain		= tap_drain,
+	.show		= tap_show,
+};

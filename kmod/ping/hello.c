@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "ping/hello.h"
+#include "lib/log.h"
+
+/* @group is the same for all connections of a client. */
+void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
+		       u16 group)
+{
+	*hello = (struct krping_test_hello){
+		.magic = cpu_to_be32(KRPING_TEST_MAGIC),
+		.version = KRPING_TEST_VERSION,
+		.test = opt->test,
+		.flags = (opt->server_inv ? KRPING_TEST_SERVER_INV : 0) |
+			 (opt->duplex ? KRPING_TEST_DUPLEX : 0),
+		.size = cpu_to_be32(opt->size),
+		.qps = cpu_to_be16(opt->qps),
+		.group = cpu_to_be16(group),
+	};
+}
+
+/* What of the hello does not suit: a reason, and what would be right. */
+static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
+					  const struct krping_options *opt, u32 *value)
+{
+	bool server_inv = hello->flags & KRPING_TEST_SERVER_INV;
+	bool duplex = hello->flags & KRPING_TEST_DUPLEX;
+
+	if (hello->version != KRPING_TEST_VERSION) {
+		*value = KRPING_TEST_VERSION;
+		return KRPING_REJ_VERSION;
+	}
+	if (hello->reserved || hello->flags & ~KRPING_TEST_FLAGS)
+		return KRPING_REJ_INVALID;
+	if (hello->test != opt->test) {
+		*value = opt->test;
+		return KRPING_REJ_TEST;
+	}
+	if (be32_to_cpu(hello->size) > opt->size) {
+		*value = opt->size;
+		return KRPING_REJ_SIZE;
+	}
+	if (be16_to_cpu(hello->qps) != opt->qps) {
+		*value = opt->qps;
+		return KRPING_REJ_QPS;
+	}
+	if (server_inv != opt->server_inv) {
+		*value = opt->server_inv;
+		return KRPING_REJ_SERVER_INV;
+	}
+	if (duplex != opt->duplex) {
+		*value = opt->duplex;
+		return KRPING_REJ_DUPLEX;
+	}
+	return 0;
+}
+
+static const char *reason_text(u32 reason)
+{
+	switch (reason) {
+	case KRPING_REJ_VERSION:
+		return "the versions of the protocol differ; the server's is";
+	case KRPING_REJ_TEST:
+		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr):";
+	case KRPING_REJ_SIZE:
+		return "the server's size, the most that it takes, is";
+	case KRPING_REJ_QPS:
+		return "qps must be the same on both sides; the server's is";
+	case KRPING_REJ_SERVER_INV:
+		return "server_inv must be given on both sides or on none; on the server it is";
+	case KRPING_REJ_DUPLEX:
+		return "duplex must be given on both sides or on none; on the server it is";
+	case KRPING_REJ_INVALID:
+		return "the hello has fields that the server does not know:";
+	case KRPING_REJ_TOS:
+		return "the server demands tos";
+	case KRPING_REJ_BUSY:
+		return "the server has as many connections as it takes:";
+	case KRPING_REJ_NOT_ALLOWED:
+		return "the server does not allow this host's address:";
+	default:
+		return "reason";
+	}
+}
+
+/* Return: what a client says in its private data, all zero if it says nothing. */
+static struct krping_test_hello read_hello(const void *data, u8 len)
+{
+	struct krping_test_hello hello = {};
+
+	if (data && len >= sizeof(hello))
+		memcpy(&hello, data, sizeof(hello));
+	if (be32_to_cpu(hello.magic) != KRPING_TEST_MAGIC)
+		hello = (struct krping_test_hello){};
+	return hello;
+}
+
+/* Return: the group of a client's connections, 0 if it says nothing. */
+u16 krping_hello_group(const void *data, u8 len)
+{
+	return be16_to_cpu(read_hello(data, len).group);
+}
+
+static void hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
+{
+	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
+			       value);
+	rdma_lock_handler(conn->id);
+	krping_reject(conn->id, reason, value);
+	rdma_unlock_handler(conn->id);
+}
+
+/**
+ * krping_hello_check - refuse a client that the server of a command cannot serve
+ * @conn:	with the client's request
+ * @opt:	the server's command
+ *
+ * A client that says nothing of its test is served. A server's tos is what it demands: the
+ * client's rules the packets of both. iWARP has no path record that tells.
+ *
+ * Return: 0, or -EPROTO when the client was rejected.
+ */
+int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt)
+{
+	const struct sa_path_rec *path = conn->id->route.path_rec;
+	struct krping_test_hello hello = read_hello(conn->private, conn->private_len);
+	u32 reason = 0, value = 0;
+
+	if (hello.magic)
+		reason = unsuited(&hello, opt, &value);
+	if (!reason && opt->has_tos && path && path->traffic_class != opt->tos) {
+		reason = KRPING_REJ_TOS;
+		value = opt->tos;
+	}
+	if (!reason)
+		return 0;
+	hello_reject(conn, reason, value);
+	return -EPROTO;
+}
+
+/* Log why a server of ours refused. */
+void krping_hello_rejected(struct krping_conn *conn)
+{
+	u32 value, reason = krping_conn_refusal(conn, &value);
+
+	if (reason)
+		krping_err_ratelimited(conn->subject, "%s %u", reason_text(reason), value);
+}

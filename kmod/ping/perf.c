@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Micro-benchmarks (PROTOCOL.md section 1.2): write latency, read latency, bandwidth, and
+ * registration. What is measured goes to the thread's result.
+ */
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "lib/log.h"
+#include "ping/thread.h"
+
+/* LOCAL_INV, REG_MR, LOCAL_INV; or the two WRITEs in flight at most, and a SEND or READ. */
+#define MIN_SEND_WR	3
+
+static u32 perf_send_wr(const struct krping_options *opt)
+{
+	return opt->test == KRPING_TEST_BW ? max_t(u32, opt->txdepth, MIN_SEND_WR) : MIN_SEND_WR;
+}
+
+/* WRITEs of which one is signalled: few completions, yet the queue does not run dry. */
+static u32 batch_of(const struct krping_options *opt)
+{
+	return opt->test == KRPING_TEST_BW ? clamp_t(u32, opt->txdepth / 4, 1, 64) : 1;
+}
+
+/* ---- completions ---- */
+
+/* Of a WRITE that others, unsignalled, may precede: on a reliable connection these are done. */
+static void write_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_lane *lane = krping_lane_of(cq);
+	struct krping_thread *thread = lane->thread;
+	u64 done, n;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(&lane->conn, wc, "RDMA WRITE");
+		return;
+	}
+	done = lane->writes_done + batch_of(thread->opt);
+	if (thread->opt->count)	/* the last one ends a shorter batch */
+		done = min_t(u64, done, thread->opt->count);
+	n = done - lane->writes_done;
+	krping_count(thread->stats, KRPING_WRITE_BYTES, n * lane->rdma_len);
+	krping_count(thread->stats, KRPING_WRITE_MSGS, n);
+	/* pairs with the loops that post */
+	smp_store_release(&lane->writes_done, done);
+	krping_thread_progress(thread);
+}
+
+/* ---- the exchange that begins every test: each side tells of its sink ---- */
+
+static int perf_prepare(struct krping_lane *lane)
+{
+	const struct krping_options *opt = lane->thread->opt;
+	unsigned int source;
+	int ret;
+
+	lane->read_cqe.done = krping_lane_read_done;
+	lane->write_cqe.done = write_done;
+	source = opt->local_dma_lkey && !krping_lane_is_iwarp(lane) ? KRPING_REGION_CONTIGUOUS :
+								      krping_read_memory(lane);
+	if (opt->test == KRPING_TEST_FR)
+		source |= KRPING_REGION_MR;
+	ret = krping_region_alloc(&lane->conn, &lane->source, opt->size, source,
+				  krping_lane_reg_done);
+	if (ret)
+		return ret;
+	return krping_region_alloc(&lane->conn, &lane->sink, opt->size,
+				   krping_shared_memory(lane), krping_lane_reg_done);
+}
+
+static int register_both(struct krping_lane *lane)
+{
+	int ret;
+
+	ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+	if (ret)
+		return ret;
+	return krping_lane_register(lane, &lane->sink, IB_ACCESS_LOCAL_WRITE |
+				    IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ);
+}
+
+/* What the peer lets us reach; of a client also how much. */
+static int check_sink(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct krping_thread *thread = lane->thread;
+	u32 len = be32_to_cpu(peer->length), size = thread->opt->size;
+
+	if (!peer->rkey || !len) {
+		krping_err_ratelimited(thread->subject,
+				       "the peer told of no memory: is the same test given on both sides?");
+		return -EPROTO;
+	}
+	if (krping_is_client(thread) ? len >= size : len <= size)
+		return 0;
+	krping_err_ratelimited(thread->subject, "the peer told of %u bytes: must be %s %u", len,
+			       krping_is_client(thread) ? "at least" : "at most", size);
+	return -EPROTO;
+}
+
+static int exchange_sinks(struct krping_lane *lane, struct krping_ping_msg *peer)
+{
+	bool client = krping_is_client(lane->thread);
+	u32 invalidated;
+	int ret;
+
+	ret = register_both(lane);
+	if (!ret && client)
+		ret = krping_lane_advertise(lane, &lane->sink);
+	if (!ret)
+		ret = krping_lane_take(lane, peer, &invalidated);
+	if (!ret)
+		ret = check_sink(lane, peer);
+	if (!ret && !client)
+		ret = krping_lane_advertise(lane, &lane->sink);
+	if (ret)
+		return ret;
+	lane->rdma_len = client ? lane->thread->opt->size : be32_to_cpu(peer->length);
+	return client ? 0 : krping_lane_wait(lane, false);
+}
+
+/* An RDMA READ into, or WRITE from, all of the source. */
+static struct ib_rdma_wr whole_wr(struct krping_lane *lane, const struct krping_ping_msg *peer,
+				  enum ib_wr_opcode opcode, struct ib_sge *sge)
+{
+	bool write = opcode == IB_WR_RDMA_WRITE;
+
+	*sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len,
+				 write && lane->thread->opt->local_dma_lkey);
+	return krping_rdma_wr(peer, write ? &lane->write_cqe : &lane->read_cqe, opcode, sge);
+}
+
+/* ---- the side that only lends its memory ---- */
+
+static bool disturbed(struct krping_lane *lane)
+{
+	return krping_conn_error(&lane->conn) || krping_lane_has_message(lane);
+}
+
+/* A peer that is gone without a word: its device does not answer a READ of one byte. */
+static int probe(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct ib_rdma_wr read;
+	struct ib_sge sge;
+
+	read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
+	sge.length = 1;
+	return krping_lane_post(lane, &read.wr, 1) ?: krping_lane_wait(lane, false);
+}
+
+static unsigned long probe_interval(const struct krping_lane *lane)
+{
+	return max(krping_step_timeout(lane->thread) / 2, (unsigned long)HZ);
+}
+
+/* Until the client disconnects, or is found to be gone. */
+static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	long left;
+	int ret;
+
+	for (;;) {
+		left = wait_event_interruptible_timeout(lane->thread->wait, disturbed(lane),
+							probe_interval(lane));
+		if (left < 0)
+			return -EINTR;
+		krping_lane_poll(lane);
+		if (krping_lane_has_message(lane)) {
+			krping_err_ratelimited(lane->thread->subject,
+					       "the client sent a message in the test: is the same test given on both sides?");
+			return -EPROTO;
+		}
+		ret = left ? krping_conn_error(&lane->conn) : probe(lane, peer);
+		if (ret)
+			return ret;
+	}
+}
+
+/* ---- rlat ---- */
+
+static int rlat_client(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct krping_thread *thread = lane->thread;
+	u32 count = thread->opt->count, i;
+	ktime_t start = ktime_get();
+	struct ib_rdma_wr read;
+	struct ib_sge sge;
+	int ret;
+
+	for (i = 0; !count || i < count; i++) {
+		if (signal_pending(current))
+			return -EINTR;
+		read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
+		ret = krping_lane_post(lane, &read.wr, 1);
+		if (!ret)
+			ret = krping_lane_wait(lane, false);
+		if (ret)
+			return ret;
+		start = krping_result_time(thread->result, start);
+		cond_resched();
+	}
+	return 0;
+}
+
+/* ---- wlat ---- */
+
+/* Each write's bytes are its number; the last one arrives last. */
+static int await_write(struct krping_lane *lane, u8 number)
+{
+	const u8 *last = lane->sink.vaddr + lane->rdma_len - 1;
+	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
+
+	while (READ_ONCE(*last) != number) {
+		if (signal_pending(current))
+			return -EINTR;
+		if (READ_ONCE(lane->conn.state) == KRPING_CONN_CLOSED)
+			return krping_conn_error(&lane->conn);
+		if (time_after(jiffies, deadline)) {
+			krping_err_ratelimited(lane->thread->subject,
+					       "the peer does not write within %u s",
+					       lane->thread->opt->timeout);
+			return -ETIMEDOUT;
+		}
+		krping_lane_poll(lane);
+		krping_region_for_cpu(&lane->conn, &lane->sink);
+		cond_resched();
+		cpu_relax();
+	}
+	return 0;
+}
+
+/* The one before the last has long completed; so the queue never holds more than two. */
+static int write_number(struct krping_lane *lane, const struct krping_ping_msg *peer, u8 number)
+{
+	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
+	struct ib_rdma_wr write;
+	struct ib_sge sge;
+	int ret;
+
+	/* pairs with write_done() */
+	while (smp_load_acquire(&lane->writes_done) + 1 < lane->writes_posted) {
+		ret = krping_conn_error(&lane->conn);
+		if (ret)
+			return ret;
+		if (signal_pending(current))
+			return -EINTR;
+		if (time_after(jiffies, deadline)) {
+			krping_err_ratelimited(lane->thread->subject,
+					       "no RDMA WRITE completes within %u s",
+					       lane->thread->opt->timeout);
+			return -ETIMEDOUT;
+		}
+		krping_lane_poll(lane);
+		cond_resched();
+	}
+	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
+	((u8 *)lane->source.vaddr)[lane->rdma_len - 1] = number;
+	krping_region_for_device(&lane->conn, &lane->source);
+	lane->writes_posted++;
+	return krping_lane_post(lane, &write.wr, 0);
+}
+
+static int wlat_client(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct krping_thread *thread = lane->thread;
+	u32 count = thread->opt->count, i;
+	ktime_t start = ktime_get();
+	int ret;
+
+	for (i = 0; !count || i < count; i++) {
+		ret = write_number(lane, peer, i + 1);
+		if (!ret)
+			ret = await_write(lane, i + 1);
+		if (ret)
+			return ret;
+		start = krping_result_time(thread->result, start);
+	}
+	return 0;
+}
+
+static int wlat_server(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	struct krping_thread *thread = lane->thread;
+	u32 count = thread->opt->count, i;
+	int ret;
+
+	for (i = 0; !count || i < count; i++) {
+		ret = await_write(lane, i + 1);
+		if (!ret)
+			ret = write_number(lane, peer, i + 1);
+		if (ret)
+			return ret;
+		krping_result_count(thread->result, 1, ktime_get());
+	}
+	return lend(lane, peer);
+}
+
+/* ---- bw ---- */
+
+static u64 writes_left(const struct krping_lane *lane)
+{
+	u32 count = lane->thread->opt->count;
+
+	return count ? count - lane->writes_posted : U64_MAX;
+}
+
+/*
+ * One batch, if the queue has room for it: completions may keep pace with the posts, and
+ * other connections, signals and the scheduler want their turn.
+ *
+ * Return: work requests posted, or a negative errno.
+ */
+static int post_writes(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	u32 txdepth = lane->thread->opt->txdepth, batch = batch_of(lane->thread->opt), n, i;
+	struct ib_rdma_wr write;
+	struct ib_sge sge;
+	int ret;
+
+	/* pairs with write_done() */
+	if (lane->writes_posted + batch - smp_load_acquire(&lane->writes_done) > txdepth)
+		return 0;
+	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
+	n = min_t(u64, batch, writes_left(lane));
+	for (i = 1; i <= n; i++) {
+		write.wr.send_flags = i == n ? IB_SEND_SIGNALED : 0;
+		ret = krping_lane_post(lane, &write.wr, 0);
+		if (ret)
+			return ret;
+		lane->writes_posted++;
+	}
+	return n;
+}
+
+/* Return: 0 when something has happened since @seen. */
+static int wait_for_progress(struct krping_thread *thread, int seen)
+{
+	unsigned long deadline = jiffies + krping_step_timeout(thread);
+	long left;
+
+	if (!thread->opt->poll) {
+		left = wait_event_interruptible_timeout(thread->wait,
+							atomic_read(&thread->progress) != seen,
+							krping_step_timeout(thread));
+		if (left)
+			return left < 0 ? -EINTR : 0;
+	} else {
+		while (time_before(jiffies, deadline)) {
+			krping_lane_poll(&thread->lanes[0]);
+			if (atomic_read(&thread->progress) != seen)
+				return 0;
+			if (signal_pending(current))
+				return -EINTR;
+			cond_resched();
+			cpu_relax();
+		}
+	}
+	krping_err_ratelimited(thread->subject, "no RDMA WRITE completes within %u s",
+			       thread->opt->timeout);
+	return -ETIMEDOUT;
+}
+
+static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *peers)
+{
+	u64 wanted = (u64)thread->opt->count * thread->nr_lanes, counted = 0, done;
+	int ret, seen;
+	bool posted;
+	u32 i;
+
+	for (;;) {
+		seen = atomic_read(&thread->progress);
+		ret = krping_conn_error(&thread->lanes[0].conn);	/* all are lost together */
+		if (ret)
+			return ret;
+		posted = false;
+		done = 0;
+		for (i = 0; i < thread->nr_lanes; i++) {
+			ret = post_writes(&thread->lanes[i], &peers[i]);
+			if (ret < 0)
+				return ret;
+			posted |= ret > 0;
+			done += READ_ONCE(thread->lanes[i].writes_done);
+		}
+		if (done != counted)
+			krping_result_count(thread->result, done - counted, ktime_get());
+		counted = done;
+		if (wanted && done == wanted)
+			return 0;
+		if (signal_pending(current))
+			return -EINTR;
+		ret = posted ? 0 : wait_for_progress(thread, seen);
+		if (ret)
+			return ret;
+		cond_resched();
+	}
+}
+
+/* ---- fr ---- */
+
+static int register_and_invalidate(struct krping_lane *lane)
+{
+	struct krping_region *region = &lane->source;
+	struct ib_send_wr *first;
+	struct ib_send_wr inv;
+	int ret;
+
+	first = krping_region_prepare(region, krping_read_access(lane));
+	if (!first)
+		return -EIO;
+	inv = (struct ib_send_wr){
+		.wr_cqe = &region->cqe,
+		.opcode = IB_WR_LOCAL_INV,
+		.send_flags = IB_SEND_SIGNALED,
+		.ex.invalidate_rkey = region->mr->rkey,
+	};
+	region->reg_wr.wr.next = &inv;
+	ret = krping_lane_post(lane, first, 2) ?: krping_lane_wait(lane, false);
+	region->valid = ret;
+	return ret;
+}
+
+/* The peer is not part of it, but is looked for now and then. */
+static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	unsigned long next_probe = jiffies + probe_interval(lane);
+	struct krping_thread *thread = lane->thread;
+	u32 count = thread->opt->count, i;
+	ktime_t start = ktime_get();
+	int ret;
+
+	for (i = 0; !count || i < count; i++) {
+		if (signal_pending(current))
+			return -EINTR;
+		ret = register_and_invalidate(lane);
+		if (ret)
+			return ret;
+		start = krping_result_time(thread->result, start);
+		if (time_after(jiffies, next_probe)) {
+			ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+			if (!ret)
+				ret = probe(lane, peer);
+			if (ret)
+				return ret;
+			next_probe = jiffies + probe_interval(lane);
+			start = ktime_get();
+		}
+		cond_resched();
+	}
+	return 0;
+}
+
+static int run_fr(struct krping_thread *thread)
+{
+	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_msg peer;
+	int ret;
+
+	ret = exchange_sinks(lane, &peer);
+	if (!ret)
+		ret = fr_run(lane, &peer);
+	if (ret || krping_is_client(thread))
+		return ret;
+	/* A server that is done first leaves the end to the client. */
+	ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+	return ret ?: lend(lane, &peer);
+}
+
+/* ---- all ---- */
+
+static int run_latency(struct krping_thread *thread)
+{
+	bool write = thread->opt->test == KRPING_TEST_WLAT;
+	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_msg peer;
+	int ret;
+
+	ret = exchange_sinks(lane, &peer);
+	if (ret)
+		return ret;
+	WRITE_ONCE(thread->result->size, lane->rdma_len);
+	if (krping_is_client(thread))
+		return write ? wlat_client(lane, &peer) : rlat_client(lane, &peer);
+	return write ? wlat_server(lane, &peer) : lend(lane, &peer);
+}
+
+static int run_bandwidth(struct krping_thread *thread)
+{
+	struct krping_ping_msg *peers;
+	int ret = 0;
+	u32 i;
+
+	peers = kvcalloc(thread->nr_lanes, sizeof(*peers), GFP_KERNEL);
+	if (!peers)
+		return -ENOMEM;
+	for (i = 0; i < thread->nr_lanes && !ret; i++)
+		ret = exchange_sinks(&thread->lanes[i], &peers[i]);
+	if (!ret) {
+		WRITE_ONCE(thread->result->size, thread->lanes[0].rdma_len);
+		WRITE_ONCE(thread->result->start, ktime_get());
+		if (krping_is_client(thread) || thread->opt->duplex)
+			ret = bw_write(thread, peers);
+		if (!ret && !krping_is_client(thread))
+			ret = lend(&thread->lanes[0], &peers[0]);
+	}
+	kvfree(peers);
+	return ret;
+}
+
+static int perf_run(struct krping_thread *thread)
+{
+	int ret;
+
+	switch (thread->opt->test) {
+	case KRPING_TEST_FR:
+		ret = run_fr(thread);
+		break;
+	case KRPING_TEST_BW:
+		ret = run_bandwidth(thread);
+		break;
+	default:
+		ret = run_latency(thread);
+		break;
+	}
+	/* The client's disconnect is how a server's test ends. */
+	if (ret == -ECONNRESET && !krping_is_client(thread))
+		ret = 0;
+	krping_info(thread->subject, "%llu operations of %u bytes%s", thread->result->ops,
+		    thread->result->size, ret ? ", then stopped" : "");
+	return ret;
+}
+
+const struct krping_test krping_perf_test = {
+	.send_wr = perf_send_wr,
+	.prepare = perf_prepare,
+	.run = perf_run,
+};

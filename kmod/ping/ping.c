@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Ping/pong (PROTOCOL.md section 1): the loops of both sides, over one connection. */
+#include <linux/sched/signal.h>
+
+#include "lib/log.h"
+#include "ping/pattern.h"
+#include "ping/thread.h"
+
+/* WRITE, SEND; or LOCAL_INV, REG_MR: the longest chain that is posted at once. */
+#define MAX_CHAIN	2
+
+static u32 ping_send_wr(const struct krping_options *opt)
+{
+	return MAX_CHAIN;
+}
+
+/* ---- completions ---- */
+
+static void write_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_lane *lane = krping_lane_of(cq);
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(&lane->conn, wc, "RDMA WRITE");
+		return;
+	}
+	krping_count(lane->thread->stats, KRPING_WRITE_BYTES, lane->rdma_len);
+	krping_count(lane->thread->stats, KRPING_WRITE_MSGS, 1);
+	krping_lane_completed(lane);
+}
+
+static int ping_prepare(struct krping_lane *lane)
+{
+	const struct krping_thread *thread = lane->thread;
+	bool client = krping_is_client(thread);
+	u32 size = thread->opt->size;
+	int ret;
+
+	lane->read_cqe.done = krping_lane_read_done;
+	lane->write_cqe.done = write_done;
+	ret = krping_region_alloc(&lane->conn, &lane->source, size,
+				  client ? krping_shared_memory(lane) : krping_read_memory(lane),
+				  krping_lane_reg_done);
+	if (ret || !client)
+		return ret;
+	return krping_region_alloc(&lane->conn, &lane->sink, size, krping_shared_memory(lane),
+				   krping_lane_reg_done);
+}
+
+/* With mem_mode=reg a key is for one use, else for as long as the connection lives. */
+static int renew_key(struct krping_lane *lane, struct krping_region *region, int access)
+{
+	if (region->valid && !lane->thread->opt->mem_reg)
+		return 0;
+	return krping_lane_register(lane, region, access);
+}
+
+static int mismatch(struct krping_thread *thread, u32 ping, s64 offset)
+{
+	krping_err(thread->subject, "ping %u: data differs from byte %lld on", ping, offset);
+	return -EBADMSG;
+}
+
+static s64 first_difference(const u8 *a, const u8 *b, u32 size)
+{
+	u32 i;
+
+	for (i = 0; i < size; i++)
+		if (a[i] != b[i])
+			return i;
+	return -1;
+}
+
+static void show_data(struct krping_thread *thread, u32 ping, const u8 *data, u32 len)
+{
+	if (thread->opt->verbose)
+		krping_info_ratelimited(thread->subject, "ping %u: |%*pE|", ping,
+					(int)min_t(u32, len, 64), data);
+}
+
+/* ---- client ---- */
+
+#define SOURCE_ACCESS	IB_ACCESS_REMOTE_READ
+#define SINK_ACCESS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE)
+
+/* The server's SEND invalidates the key that it was told, if both sides said server_inv. */
+static int check_invalidation(struct krping_lane *lane, struct krping_region *region,
+			      u32 invalidated)
+{
+	bool wanted = lane->thread->opt->server_inv;
+
+	if (invalidated == (wanted ? region->mr->rkey : 0)) {
+		region->valid = region->valid && !wanted;
+		return 0;
+	}
+	if (wanted)
+		krping_err_ratelimited(lane->thread->subject,
+				       "the server did not invalidate key 0x%x: give server_inv on both sides",
+				       region->mr->rkey);
+	else
+		krping_err_ratelimited(lane->thread->subject,
+				       "the server invalidated key 0x%x: give server_inv on both sides or on none",
+				       invalidated);
+	return -EPROTO;
+}
+
+/* Tell the server of @region and wait until it has done its part. */
+static int offer(struct krping_lane *lane, struct krping_region *region, int access)
+{
+	struct krping_ping_msg go_ahead;
+	u32 invalidated;
+	int ret;
+
+	ret = renew_key(lane, region, access);
+	if (!ret)
+		ret = krping_lane_advertise(lane, region);
+	if (!ret)
+		ret = krping_lane_take(lane, &go_ahead, &invalidated);
+	return ret ?: check_invalidation(lane, region, invalidated);
+}
+
+static int client_ping(struct krping_lane *lane, u32 ping)
+{
+	struct krping_thread *thread = lane->thread;
+	ktime_t start;
+	s64 offset;
+	int ret;
+
+	krping_region_for_cpu(&lane->conn, &lane->source);
+	krping_pattern_fill(lane->source.vaddr, lane->source.size, ping);
+	start = ktime_get();
+	ret = offer(lane, &lane->source, SOURCE_ACCESS);
+	if (!ret)
+		ret = offer(lane, &lane->sink, SINK_ACCESS);
+	if (ret)
+		return ret;
+	krping_result_time(thread->result, start);
+
+	krping_region_for_cpu(&lane->conn, &lane->sink);
+	show_data(thread, ping, lane->sink.vaddr, lane->sink.size);
+	if (!thread->opt->validate)
+		return 0;
+	offset = first_difference(lane->source.vaddr, lane->sink.vaddr, lane->sink.size);
+	return offset < 0 ? 0 : mismatch(thread, ping, offset);
+}
+
+static int client_loop(struct krping_lane *lane)
+{
+	struct krping_thread *thread = lane->thread;
+	u32 count = thread->opt->count, ping = 0;
+	int ret = 0;
+
+	while (!ret && (!count || ping < count)) {
+		ret = signal_pending(current) ? -EINTR : client_ping(lane, ping);
+		if (!ret)
+			ping++;
+		cond_resched();
+	}
+	krping_info(thread->subject, "%u pings of %u bytes%s", ping, thread->opt->size,
+		    ret ? ", then stopped" : thread->opt->validate ? ", all data valid" : "");
+	return ret;
+}
+
+/* ---- server ---- */
+
+static int check_advert(struct krping_lane *lane, const struct krping_ping_msg *msg, u32 min,
+			u32 max)
+{
+	u32 len = be32_to_cpu(msg->length);
+
+	if (msg->rkey && len >= min && len <= max)
+		return 0;
+	krping_err_ratelimited(lane->thread->subject,
+			       "the client advertised %u bytes with rkey 0x%x: must be %u to %u, with a key",
+			       len, be32_to_cpu(msg->rkey), min, max);
+	return -EPROTO;
+}
+
+static int server_read(struct krping_lane *lane, const struct krping_ping_msg *peer, u32 ping)
+{
+	struct krping_thread *thread = lane->thread;
+	bool read_inv = thread->opt->read_inv;
+	enum ib_wr_opcode opcode = read_inv ? IB_WR_RDMA_READ_WITH_INV : IB_WR_RDMA_READ;
+	struct ib_rdma_wr read;
+	struct ib_sge sge;
+	s64 offset;
+	int ret;
+
+	ret = check_advert(lane, peer, 1, thread->opt->size);
+	if (!ret)
+		ret = renew_key(lane, &lane->source, krping_read_access(lane));
+	if (ret)
+		return ret;
+	lane->rdma_len = be32_to_cpu(peer->length);
+	sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len, false);
+	read = krping_rdma_wr(peer, &lane->read_cqe, opcode, &sge);
+	if (read_inv)
+		read.wr.ex.invalidate_rkey = lane->source.mr->rkey;
+	krping_region_for_device(&lane->conn, &lane->source);
+	ret = krping_lane_post(lane, &read.wr, 1);
+	if (!ret)
+		ret = krping_lane_wait(lane, false);
+	if (ret)
+		return ret;
+	lane->source.valid = lane->source.valid && !read_inv;
+	krping_region_for_cpu(&lane->conn, &lane->source);
+	show_data(thread, ping, lane->source.vaddr, lane->rdma_len);
+	if (!thread->opt->validate)
+		return 0;
+	offset = krping_pattern_mismatch(lane->source.vaddr, lane->rdma_len, ping);
+	return offset < 0 ? 0 : mismatch(thread, ping, offset);
+}
+
+/* The key that the SEND after an operation invalidates, 0 for none. */
+static u32 key_to_invalidate(const struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	return lane->thread->opt->server_inv ? be32_to_cpu(peer->rkey) : 0;
+}
+
+static int server_write(struct krping_lane *lane, const struct krping_ping_msg *peer)
+{
+	const struct krping_options *opt = lane->thread->opt;
+	struct krping_ping_msg go_ahead = {};
+	struct ib_rdma_wr write;
+	struct ib_sge sge;
+	int ret;
+
+	ret = check_advert(lane, peer, lane->rdma_len, U32_MAX);
+	if (!ret && !opt->local_dma_lkey)
+		ret = renew_key(lane, &lane->source, krping_read_access(lane));
+	if (ret)
+		return ret;
+	sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len, opt->local_dma_lkey);
+	write = krping_rdma_wr(peer, &lane->write_cqe, IB_WR_RDMA_WRITE, &sge);
+	krping_region_for_device(&lane->conn, &lane->source);
+	return krping_lane_send(lane, &go_ahead, key_to_invalidate(lane, peer), &write);
+}
+
+static int server_pong(struct krping_lane *lane, const struct krping_ping_msg *source, u32 ping)
+{
+	struct krping_ping_msg sink, go_ahead = {};
+	u32 invalidated;
+	int ret;
+
+	ret = server_read(lane, source, ping);
+	if (!ret)
+		ret = krping_lane_send(lane, &go_ahead, key_to_invalidate(lane, source), NULL);
+	if (!ret)
+		ret = krping_lane_take(lane, &sink, &invalidated);
+	return ret ?: server_write(lane, &sink);
+}
+
+/* Between two pings a disconnect is the client's way to end. */
+static int server_loop(struct krping_lane *lane)
+{
+	struct krping_thread *thread = lane->thread;
+	struct krping_ping_msg source;
+	u32 ping = 0, invalidated;
+	ktime_t start;
+	int ret = 0;
+
+	while (!ret) {
+		ret = signal_pending(current) ? -EINTR : 0;
+		if (!ret)
+			ret = krping_lane_take(lane, &source, &invalidated);
+		start = ktime_get();
+		if (ret == -ECONNRESET || (!ret && thread->opt->count == ping && ping)) {
+			ret = 0;
+			break;
+		}
+		if (!ret)
+			ret = server_pong(lane, &source, ping);
+		if (!ret) {
+			ping++;
+			WRITE_ONCE(thread->result->size, lane->rdma_len);
+			krping_result_time(thread->result, start);
+		}
+		cond_resched();
+	}
+	krping_info(thread->subject, "%u pings answered%s", ping,
+		    ret ? ", then stopped" : thread->opt->validate ? ", all data valid" : "");
+	return ret;
+}
+
+static int ping_run(struct krping_thread *thread)
+{
+	struct krping_lane *lane = &thread->lanes[0];
+
+	return krping_is_client(thread) ? client_loop(lane) : server_loop(lane);
+}
+
+const struct krping_test krping_ping_test = {
+	.send_wr = ping_send_wr,
+	.prepare = ping_prepare,
+	.run = ping_run,
+};

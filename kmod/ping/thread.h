@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A ping/pong thread: that of the writer of the command. It connects, runs one test
+ * (ping.c, perf.c) over one connection or several, and takes all of it down.
+ */
+#ifndef KRPING_THREAD_H
+#define KRPING_THREAD_H
+
+#include <linux/atomic.h>
+#include <linux/list.h>
+#include <linux/seq_file.h>
+#include <linux/wait.h>
+
+#include "rdma/conn.h"
+#include "options.h"
+#include "rdma/region.h"
+#include "ping/result.h"
+#include "lib/stats.h"
+
+/*
+ * One message is in flight each way; a second receive is there so that a peer that
+ * sends out of turn is told apart from one that is late.
+ */
+#define KRPING_NR_RECV	2
+
+struct krping_thread;
+
+/**
+ * struct krping_lane - one connection of a thread
+ * @thread:	that it belongs to
+ * @conn:	the connection
+ * @recv:	receive buffers, taken in turn
+ * @send:	the one send buffer, free when @posted equals @completed
+ * @source:	what this side reads into and writes from; a ping client's: what is read from it
+ * @sink:	what the peer writes to or reads from; not a ping server's
+ * @read_cqe:	of an RDMA READ
+ * @write_cqe:	of an RDMA WRITE
+ * @rdma_len:	bytes of each RDMA READ or WRITE in flight
+ * @posted:	signalled work requests posted, of those that krping_lane_wait() waits for
+ * @completed:	of those completed; written by completions, read by the thread
+ * @received:	messages received; written by completions, read by the thread
+ * @consumed:	messages that the thread has taken; read by completions
+ * @invalidated: key that the message in each receive buffer invalidated, 0 for none; written
+ *		before @received grows
+ * @writes_posted: bandwidth test: RDMA WRITEs posted; the thread's
+ * @writes_done: of those completed; written by completions, read by the thread
+ *
+ * The thread owns all of it. Completions of the one CQ run one after another.
+ */
+struct krping_lane {
+	struct krping_thread *thread;
+	struct krping_conn conn;
+	struct krping_buf recv[KRPING_NR_RECV];
+	struct krping_buf send;
+	struct krping_region source;
+	struct krping_region sink;
+	struct ib_cqe read_cqe;
+	struct ib_cqe write_cqe;
+	u32 rdma_len;
+	u32 posted;
+	u32 completed;
+	u32 received;
+	u32 consumed;
+	u32 invalidated[KRPING_NR_RECV];
+	u64 writes_posted;
+	u64 writes_done;
+};
+
+/**
+ * struct krping_test - what a thread runs
+ * @send_wr:	send queue depth that it needs
+ * @prepare:	makes the memory of a lane that has a queue pair; on failure the thread frees
+ *		what was made
+ * @run:	with all lanes connected
+ */
+struct krping_test {
+	u32 (*send_wr)(const struct krping_options *opt);
+	int (*prepare)(struct krping_lane *lane);
+	int (*run)(struct krping_thread *thread);
+};
+
+/**
+ * struct krping_thread - a running command
+ * @entry:	in the list of all
+ * @opt:	the command
+ * @test:	what it runs
+ * @subject:	for the log
+ * @listed_dev:	name of the RDMA device, "" while there is none; under the list's lock
+ * @stats:	nine columns
+ * @result:	the thread's reference
+ * @wait:	woken by completions and by the loss of a connection
+ * @failed:	a connection was lost: all are given up
+ * @group:	client: tells its connections from those of others
+ * @progress:	grows with each completion and loss, so that a wait can be for any lane
+ * @nr_lanes:	connections
+ * @lanes:	@nr_lanes of them
+ */
+struct krping_thread {
+	struct list_head entry;
+	const struct krping_options *opt;
+	const struct krping_test *test;
+	char subject[96];
+	char listed_dev[IB_DEVICE_NAME_MAX];
+	struct krping_stats __percpu *stats;
+	struct krping_result *result;
+	wait_queue_head_t wait;
+	atomic_t failed;
+	u16 group;
+	atomic_t progress;
+	u32 nr_lanes;
+	struct krping_lane *lanes;
+};
+
+extern const struct krping_test krping_ping_test;	/* ping.c */
+extern const struct krping_test krping_perf_test;	/* perf.c */
+
+int krping_thread_run(const struct krping_options *opt, struct krping_result *result);
+void krping_threads_show(struct seq_file *seq);
+
+/* For tests. */
+static inline struct krping_lane *krping_lane_of(struct ib_cq *cq)
+{
+	return container_of((struct krping_conn *)cq->cq_context, struct krping_lane, conn);
+}
+
+static inline bool krping_is_client(const struct krping_thread *thread)
+{
+	return thread->opt->role == KRPING_PING_CLIENT;
+}
+
+static inline unsigned long krping_step_timeout(const struct krping_thread *thread)
+{
+	return thread->opt->timeout * HZ;
+}
+
+bool krping_lane_is_iwarp(const struct krping_lane *lane);
+/* Run the completions of a CQ that nobody else polls; of another there is nothing to do. */
+static inline void krping_lane_poll(struct krping_lane *lane)
+{
+	if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
+		ib_process_cq_direct(lane->conn.cq, -1);
+}
+
+void krping_thread_progress(struct krping_thread *thread);
+void krping_lane_completed(struct krping_lane *lane);
+void krping_lane_reg_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_lane_read_done(struct ib_cq *cq, struct ib_wc *wc);
+int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signalled);
+bool krping_lane_has_message(struct krping_lane *lane);
+int krping_lane_wait(struct krping_lane *lane, bool for_message);
+int krping_lane_take(struct krping_lane *lane, struct krping_ping_msg *msg, u32 *invalidated);
+int krping_lane_send(struct krping_lane *lane, const struct krping_ping_msg *msg,
+		     u32 invalidate, struct ib_rdma_wr *before);
+int krping_lane_advertise(struct krping_lane *lane, struct krping_region *region);
+int krping_lane_register(struct krping_lane *lane, struct krping_region *region, int access);
+struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_cqe *cqe,
+				 enum ib_wr_opcode opcode, struct ib_sge *sge);
+unsigned int krping_shared_memory(const struct krping_lane *lane);
+unsigned int krping_read_memory(const struct krping_lane *lane);
+int krping_read_access(const struct krping_lane *lane);
+
+#endif /* KRPING_THREAD_H */

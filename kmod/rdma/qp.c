@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What hangs on a connection: PD, CQ and QP. */
+
+#include <linux/interrupt.h>
+
+#include "lib/compat.h"
+#include "rdma/conn.h"
+#include "lib/fault.h"
+#include "lib/log.h"
+
+/* What the smallest device that we know of has, an Intel X722. */
+#define SMALL_WR	895
+#define SMALL_SEND_SGE	3
+#define SMALL_REG_PAGES	256	/* siw's */
+
+/* Work requests in a queue. */
+u32 krping_dev_max_wr(const struct ib_device *dev)
+{
+	int most = max(dev->attrs.max_qp_wr, 0);
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_WR) : most;
+}
+
+/* Pieces of memory of a work request in a send queue. */
+u32 krping_dev_max_send_sge(const struct ib_device *dev)
+{
+	int most = max(dev->attrs.max_send_sge, 1);
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_SEND_SGE) : most;
+}
+
+/* Pages that are registered at a time. */
+u32 krping_dev_max_reg_pages(const struct ib_device *dev)
+{
+	u32 most = dev->attrs.max_fast_reg_page_list_len;
+
+	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_REG_PAGES) :
+								   most;
+}
+
+/* Return: 0, or -EINVAL with the limit of the device in the log. */
+int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit)
+{
+	if (wanted <= limit)
+		return 0;
+	krping_err_ratelimited(conn->subject, "%s: %u needed, %s allows %u", what, wanted,
+			       conn->id->device->name, limit);
+	return -EINVAL;
+}
+
+static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_queue_attr *want,
+			      u32 cqe)
+{
+	struct ib_device *dev = conn->id->device;
+	struct ib_cq_init_attr attr = {
+		.cqe = cqe,
+		.comp_vector = want->vector % dev->num_comp_vectors,
+	};
+
+	conn->cq_is_own = want->notify;
+	if (want->notify)
+		return ib_create_cq(dev, want->notify, NULL, conn, &attr);
+	return ib_alloc_cq(dev, conn, cqe, attr.comp_vector, want->poll);
+}
+
+static void nothing(struct tasklet_struct *unused)
+{
+}
+
+/* Of who holds last_tasklets: scheduled by somebody else, it may be before what is waited for. */
+static DEFINE_PER_CPU(struct tasklet_struct, last_tasklet);
+static DEFINE_MUTEX(last_tasklets);
+
+static void schedule_last_tasklet(void *unused)
+{
+	tasklet_schedule(this_cpu_ptr(&last_tasklet));
+}
+
+/* Sleeps until each tasklet that is scheduled has run: those of a CPU run in their order. */
+static void wait_for_tasklets(void)
+{
+	int cpu;
+
+	mutex_lock(&last_tasklets);
+	for_each_possible_cpu(cpu)
+		tasklet_setup(per_cpu_ptr(&last_tasklet, cpu), nothing);
+	on_each_cpu(schedule_last_tasklet, NULL, true);
+	for_each_possible_cpu(cpu)
+		tasklet_kill(per_cpu_ptr(&last_tasklet, cpu));
+	mutex_unlock(&last_tasklets);
+}
+
+static void free_cq(struct krping_conn *conn)
+{
+	if (KRPING_RXE_TASKLETS && conn->cq->device->ops.driver_id == RDMA_DRIVER_RXE)
+		wait_for_tasklets();
+	if (conn->cq_is_own)
+		ib_destroy_cq(conn->cq);
+	else
+		ib_free_cq(conn->cq);
+	conn->cq = NULL;
+}
+
+/**
+ * krping_conn_alloc - PD, CQ and QP on the device that the CM has found
+ * @conn:	with an id that has a device
+ * @want:	what the queue pair shall be
+ *
+ * Return: 0 or a negative errno with nothing left allocated.
+ */
+int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want)
+{
+	struct ib_device *dev = conn->id->device;
+	struct ib_qp_init_attr attr = {
+		.qp_type = IB_QPT_RC,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.cap = {
+			.max_send_wr = want->send_wr + 1,	/* 1 = drain */
+			.max_recv_wr = want->recv_wr + 1,	/* 1 = drain */
+			.max_send_sge = want->send_sge ?: 1,
+			.max_recv_sge = 1,
+			.max_rdma_ctxs = want->rw_ctxs,
+		},
+	};
+	/* 3 = READ or WRITE, and on devices that register memory for it REG_MR and INV */
+	u32 send_wr = want->send_wr + 3 * want->rw_ctxs + 1;
+	u32 cqe = send_wr + attr.cap.max_recv_wr;
+	int ret;
+
+	if (!(dev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
+		krping_err_ratelimited(conn->subject,
+				       "%s cannot register memory by work requests", dev->name);
+		return -EOPNOTSUPP;
+	}
+	ret = krping_conn_check_limit(conn, "work requests in a queue",
+				      max(send_wr, want->recv_wr + 1),
+				      krping_dev_max_wr(dev));
+	if (!ret)
+		ret = krping_conn_check_limit(conn, "completion queue entries", cqe,
+					      max(dev->attrs.max_cqe, 0));
+	if (ret)
+		return ret;
+
+	conn->pd = ib_alloc_pd(dev, want->pd_flags);
+	if (IS_ERR(conn->pd)) {
+		ret = PTR_ERR(conn->pd);
+		goto no_pd;
+	}
+	conn->cq = alloc_cq(conn, want, cqe);
+	if (IS_ERR(conn->cq)) {
+		ret = PTR_ERR(conn->cq);
+		goto no_cq;
+	}
+	attr.send_cq = conn->cq;
+	attr.recv_cq = conn->cq;
+	ret = rdma_create_qp(conn->id, conn->pd, &attr);
+	if (ret)
+		goto no_qp;
+	conn->qp = conn->id->qp;
+	return 0;
+
+no_qp:
+	free_cq(conn);
+no_cq:
+	ib_dealloc_pd(conn->pd);
+no_pd:
+	conn->cq = NULL;
+	conn->pd = NULL;
+	krping_err_ratelimited(conn->subject, "cannot set up a queue pair on %s: %d", dev->name,
+			       ret);
+	return ret;
+}
+
+/**
+ * krping_conn_destroy_qp - let go of all that the device holds of a drained queue pair
+ * @conn:	nothing is posted to it any more
+ *
+ * To be called before memory regions that the peer could use are freed: rxe of 6.1 keeps its
+ * reference to one as long as there is the queue pair, if that went to the error state just when
+ * an RDMA WRITE with immediate data was done, and ib_dereg_mr() would wait for it for 50 s.
+ */
+void krping_conn_destroy_qp(struct krping_conn *conn)
+{
+	if (!conn->qp)
+		return;
+	rdma_destroy_qp(conn->id);
+	conn->qp = NULL;
+}
+
+/* Twin of krping_conn_alloc(); the queue pair is drained, and may be destroyed. */
+void krping_conn_free(struct krping_conn *conn)
+{
+	if (!conn->pd)
+		return;
+	krping_conn_destroy_qp(conn);
+	free_cq(conn);
+	ib_dealloc_pd(conn->pd);
+	conn->pd = NULL;
+}
+
+/* Afterwards no completion runs and the peer cannot touch memory any more. */
+void krping_conn_drain(struct krping_conn *conn)
+{
+	if (!conn->qp)
+		return;
+	rdma_disconnect(conn->id);
+	ib_drain_qp(conn->qp);
+}
+
+/* Twin of krping_conn_open() and of the listener's gift. */
+void krping_conn_close(struct krping_conn *conn)
+{
+	struct rdma_cm_id *id = conn->id;
+
+	if (!id)
+		return;
+	krping_conn_free(conn);
+	rdma_destroy_id(id);	/* returns when no event handler runs */
+	conn->id = NULL;
+}
+
+/*
+ * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
+ * when they are on again, not when ksoftirqd gets its turn.
+ */
+int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr)
+{
+	int ret;
+
+	local_bh_disable();
+	ret = ib_post_send(conn->qp, wr, NULL);
+	local_bh_enable();
+	return ret;
+}
+
+/* errno of a failed completion. */
+static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
+{
+	switch (wc->status) {
+	case IB_WC_WR_FLUSH_ERR:
+		return -ECONNRESET;
+	case IB_WC_LOC_QP_OP_ERR:
+		/*
+		 * iWARP, of what was being sent when the peer closed the stream; rxe, of a message
+		 * longer than its receive.
+		 */
+		return rdma_protocol_iwarp(conn->id->device, conn->id->port_num) ? -ECONNRESET :
+										   -EPROTO;
+	case IB_WC_RETRY_EXC_ERR:
+	case IB_WC_RNR_RETRY_EXC_ERR:
+	case IB_WC_RESP_TIMEOUT_ERR:
+		return -ETIMEDOUT;
+	case IB_WC_REM_ACCESS_ERR:
+	case IB_WC_REM_INV_REQ_ERR:
+	case IB_WC_REM_OP_ERR:
+	case IB_WC_LOC_LEN_ERR:
+	case IB_WC_LOC_ACCESS_ERR:
+	case IB_WC_BAD_RESP_ERR:
+		return -EPROTO;
+	default:
+		return -EIO;
+	}
+}
+
+/*
+ * A flush only echoes a cause that has a name of its own. While the connection is set
+ * up that may come later: rdma_cm moves the queue pair to the error state before it
+ * tells of a reject.
+ */
+void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what)
+{
+	if (wc->status != IB_WC_WR_FLUSH_ERR)
+		krping_err_ratelimited(conn->subject, "%s failed: %s (vendor error 0x%x)", what,
+				       ib_wc_status_msg(wc->status), wc->vendor_err);
+	else if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
+		return;
+	krping_conn_fail(conn, wc_error(conn, wc));
+}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/sizes.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+
+#include "lib/compat.h"
+#include "lib/log.h"
+#include "rdma/region.h"
+
+/* A message rarely fills a slab object: whole pages, if it is larger than one. */
+static void *alloc_data(u32 size)
+{
+	if (size <= PAGE_SIZE)
+		return kzalloc(size, GFP_KERNEL);
+	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+}
+
+static void free_data(struct krping_buf *buf)
+{
+	if (buf->size <= PAGE_SIZE)
+		kfree(buf->data);
+	else
+		free_pages_exact(buf->data, buf->size);
+	buf->data = NULL;
+}
+
+/**
+ * krping_buf_alloc - a message buffer, mapped
+ * @conn:	whose device uses it
+ * @buf:	zeroed, or of an earlier connection: its memory is used again
+ * @size:	bytes; of such a buffer the same
+ * @dir:	as seen from the device
+ *
+ * Return: 0, or -ENOMEM: krping_buf_free() frees what there is.
+ */
+int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+		     enum dma_data_direction dir)
+{
+	struct ib_device *dev = conn->id->device;
+
+	if (!buf->data) {
+		buf->size = size;
+		buf->dir = dir;
+		buf->data = alloc_data(size);
+		if (!buf->data)
+			return -ENOMEM;
+	}
+	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
+	if (ib_dma_mapping_error(dev, buf->dma))
+		return -ENOMEM;
+	buf->mapped = true;
+	return 0;
+}
+
+/* The device does not use it any more; the memory is kept for the next connection. */
+void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
+{
+	if (buf->mapped)
+		ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
+	buf->mapped = false;
+}
+
+/* Twin of krping_buf_alloc(). @conn matters to a mapped buffer only. */
+void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
+{
+	krping_buf_unmap(conn, buf);
+	if (buf->data)
+		free_data(buf);
+}
+
+struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len)
+{
+	return (struct ib_sge){
+		.addr = buf->dma,
+		.length = len,
+		.lkey = conn->pd->local_dma_lkey,
+	};
+}
+
+int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
+{
+	struct ib_sge sge = krping_buf_sge(conn, buf, buf->size);
+	struct ib_recv_wr wr = {
+		.wr_cqe = &buf->cqe,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+
+	ib_dma_sync_single_for_device(conn->id->device, buf->dma, buf->size, buf->dir);
+	return ib_post_recv(conn->qp, &wr, NULL);
+}
+
+/**
+ * krping_buf_received - look at a receive that has completed
+ * @conn:	its connection
+ * @buf:	that was posted
+ * @wc:		the completion
+ *
+ * An RDMA WRITE with immediate data takes a receive, too: @buf has nothing of it, and its length
+ * is that of what was written elsewhere.
+ *
+ * Return: whether a message is in @buf; if not, @conn fails.
+ */
+bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc)
+{
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(conn, wc, "RECV");
+		return false;
+	}
+	if (wc->opcode != IB_WC_RECV || wc->byte_len > buf->size) {
+		krping_err_ratelimited(conn->subject, "the peer sent immediate data and no message");
+		krping_conn_fail(conn, -EPROTO);
+		return false;
+	}
+	krping_conn_confirm(conn);
+	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
+	return true;
+}
+
+/**
+ * krping_bufs_alloc_recv - buffers for all receives of a connection, posted
+ * @conn:	with a queue pair
+ * @bufs:	@nr of them, as krping_buf_alloc() wants them
+ * @nr:		of them
+ * @size:	bytes of each
+ * @done:	their completion
+ *
+ * Return: 0 or a negative errno: the caller drains @conn and then frees or unmaps them.
+ */
+int krping_bufs_alloc_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr, u32 size,
+			   void (*done)(struct ib_cq *cq, struct ib_wc *wc))
+{
+	int ret = 0;
+	u32 i;
+
+	for (i = 0; !ret && i < nr; i++) {
+		bufs[i].cqe.done = done;
+		ret = krping_buf_alloc(conn, &bufs[i], size, DMA_FROM_DEVICE);
+	}
+	for (i = 0; !ret && i < nr; i++)
+		ret = krping_buf_post_recv(conn, &bufs[i]);
+	return ret;
+}
+
+static void free_pages_of(struct krping_region *region)
+{
+	if (region->contiguous)
+		free_pages_exact(region->vaddr, region->size);
+	else
+		vfree(region->vaddr);
+	region->vaddr = NULL;
+}
+
+static int alloc_pages_of(struct krping_conn *conn, struct krping_region *region)
+{
+	if (!region->contiguous) {
+		region->vaddr = vzalloc(region->size);
+		return region->vaddr ? 0 : -ENOMEM;
+	}
+	if (get_order(region->size) >= KRPING_NR_PAGE_ORDERS) {
+		krping_err_ratelimited(conn->subject,
+				       "without a memory region the size is at most %lu: that much contiguous memory the kernel gives",
+				       PAGE_SIZE << (KRPING_NR_PAGE_ORDERS - 1));
+		return -EINVAL;
+	}
+	region->vaddr = alloc_pages_exact(region->size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+	if (region->vaddr)
+		return 0;
+	krping_err_ratelimited(conn->subject, "no %u bytes of contiguous memory", region->size);
+	return -ENOMEM;
+}
+
+static struct page *page_at(const struct krping_region *region, u32 index)
+{
+	void *vaddr = region->vaddr + (size_t)index * PAGE_SIZE;
+
+	return region->contiguous ? virt_to_page(vaddr) : vmalloc_to_page(vaddr);
+}
+
+static int list_pages(struct krping_region *region, u32 nr_pages)
+{
+	struct page **pages;
+	u32 i;
+	int ret;
+
+	pages = kvmalloc_array(nr_pages, sizeof(*pages), GFP_KERNEL);
+	if (!pages)
+		return -ENOMEM;
+	for (i = 0; i < nr_pages; i++)
+		pages[i] = page_at(region, i);
+	ret = sg_alloc_table_from_pages(&region->sgt, pages, nr_pages, 0, region->size,
+					GFP_KERNEL);
+	kvfree(pages);
+	return ret;
+}
+
+/* What is asked for seldom: drivers may take locks and log to answer. Every port takes 1 MiB. */
+static int check_message(struct krping_conn *conn, u32 size)
+{
+	struct ib_port_attr port;
+	int ret;
+
+	if (size <= SZ_1M)
+		return 0;
+	ret = ib_query_port(conn->id->device, conn->id->port_num, &port);
+	return ret ?: krping_conn_check_limit(conn, "bytes in a message", size, port.max_msg_sz);
+}
+
+static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages, unsigned int flags)
+{
+	u32 max_pages = conn->id->device->attrs.max_fast_reg_page_list_len;
+	int ret = 0;
+
+	if (flags & KRPING_REGION_MR)
+		ret = krping_conn_check_limit(conn, "pages of 4096 bytes in a memory region",
+					      nr_pages, max_pages);
+	return ret ?: check_message(conn, size);
+}
+
+/**
+ * krping_region_alloc - memory, mapped for the device of a connection
+ * @conn:	with a PD
+ * @region:	zeroed
+ * @size:	bytes
+ * @flags:	KRPING_REGION_*, at least one
+ * @done:	KRPING_REGION_MR: completion of the registering work request
+ *
+ * Return: 0 or a negative errno with nothing left allocated.
+ */
+int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
+			unsigned int flags, void (*done)(struct ib_cq *cq, struct ib_wc *wc))
+{
+	struct ib_device *dev = conn->id->device;
+	u32 nr_pages = DIV_ROUND_UP(size, PAGE_SIZE);
+	int ret;
+
+	ret = check_size(conn, size, nr_pages, flags);
+	if (ret)
+		return ret;
+	region->contiguous = flags & KRPING_REGION_CONTIGUOUS;
+	region->size = size;
+	region->cqe.done = done;
+	ret = alloc_pages_of(conn, region);
+	if (ret)
+		return ret;
+	ret = list_pages(region, nr_pages);
+	if (ret)
+		goto free_vaddr;
+	region->nents = ib_dma_map_sg(dev, region->sgt.sgl, region->sgt.orig_nents,
+				      DMA_BIDIRECTIONAL);
+	if (!region->nents) {
+		ret = -ENOMEM;
+		goto free_sgt;
+	}
+	if (region->contiguous && region->nents != 1) {
+		krping_err_ratelimited(conn->subject,
+				       "%s maps %u contiguous bytes in %d pieces: give a smaller size",
+				       dev->name, size, region->nents);
+		ret = -EINVAL;
+		goto unmap;
+	}
+	if (!(flags & KRPING_REGION_MR))
+		return 0;
+	region->mr = ib_alloc_mr(conn->pd, IB_MR_TYPE_MEM_REG, nr_pages);
+	if (!IS_ERR(region->mr))
+		return 0;
+	ret = PTR_ERR(region->mr);
+	region->mr = NULL;
+unmap:
+	ib_dma_unmap_sg(dev, region->sgt.sgl, region->sgt.orig_nents, DMA_BIDIRECTIONAL);
+free_sgt:
+	sg_free_table(&region->sgt);
+free_vaddr:
+	free_pages_of(region);
+	return ret;
+}
+
+/* Twin of krping_region_alloc(); the queue pair is destroyed. */
+void krping_region_free(struct krping_conn *conn, struct krping_region *region)
+{
+	if (!region->vaddr)
+		return;
+	if (region->mr)
+		ib_dereg_mr(region->mr);
+	ib_dma_unmap_sg(conn->id->device, region->sgt.sgl, region->sgt.orig_nents,
+			DMA_BIDIRECTIONAL);
+	sg_free_table(&region->sgt);
+	free_pages_of(region);
+}
+
+/**
+ * krping_region_prepare - the work requests that give the region a new key
+ * @region:	with KRPING_REGION_MR
+ * @access:	IB_ACCESS_*
+ *
+ * One or two: the old key, if it is valid, is invalidated first. The last one, the
+ * REG_MR, is signalled. To be posted when no other work request of the queue pair is in
+ * flight, and waited for: rxe executes a LOCAL_INV or REG_MR that is done but not yet
+ * completed a second time when it retransmits, and fails the queue pair.
+ *
+ * Return: the first work request, or NULL if the device cannot map the pages.
+ */
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access)
+{
+	bool invalidate = region->valid;
+
+	region->inv_wr = (struct ib_send_wr){
+		.next = &region->reg_wr.wr,
+		.opcode = IB_WR_LOCAL_INV,
+		.ex.invalidate_rkey = region->mr->rkey,
+		.wr_cqe = &region->cqe,
+	};
+	ib_update_fast_reg_key(region->mr, ib_inc_rkey(region->mr->rkey));
+	if (ib_map_mr_sg(region->mr, region->sgt.sgl, region->nents, NULL, PAGE_SIZE) !=
+	    region->nents)
+		return NULL;
+	region->reg_wr = (struct ib_reg_wr){
+		.wr = {
+			.wr_cqe = &region->cqe,
+			.opcode = IB_WR_REG_MR,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.mr = region->mr,
+		.key = region->mr->rkey,
+		.access = access,
+	};
+	region->valid = true;
+	return invalidate ? &region->inv_wr : &region->reg_wr.wr;
+}
+
+/**
+ * krping_region_sge - the first bytes, for a work request of this side
+ * @conn:	of the region
+ * @region:	registered if it has a memory region
+ * @len:	bytes
+ * @local_key:	KRPING_REGION_CONTIGUOUS: by the PD's key, registered or not
+ */
+struct ib_sge krping_region_sge(const struct krping_conn *conn,
+				const struct krping_region *region, u32 len, bool local_key)
+{
+	bool by_mr = region->mr && !local_key;
+
+	return (struct ib_sge){
+		.addr = by_mr ? region->mr->iova : sg_dma_address(region->sgt.sgl),
+		.length = len,
+		.lkey = by_mr ? region->mr->lkey : conn->pd->local_dma_lkey,
+	};
+}
+
+/* Where the peer finds it. */
+u64 krping_region_addr(const struct krping_region *region)
+{
+	return region->mr ? region->mr->iova : sg_dma_address(region->sgt.sgl);
+}
+
+/* The key that a peer is told. */
+u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region)
+{
+	return region->mr ? region->mr->rkey : conn->pd->unsafe_global_rkey;
+}
+
+void krping_region_for_device(struct krping_conn *conn, struct krping_region *region)
+{
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sg(region->sgt.sgl, sg, region->nents, i)
+		ib_dma_sync_single_for_device(conn->id->device, sg_dma_address(sg),
+					      sg_dma_len(sg), DMA_BIDIRECTIONAL);
+}
+
+void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region)
+{
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sg(region->sgt.sgl, sg, region->nents, i)
+		ib_dma_sync_single_for_cpu(conn->id->device, sg_dma_address(sg), sg_dma_len(sg),
+					   DMA_BIDIRECTIONAL);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Memory that a connection uses: message buffers, and regions that a peer may reach. */
+#ifndef KRPING_REGION_H
+#define KRPING_REGION_H
+
+#include <linux/bits.h>
+#include <linux/dma-direction.h>
+#include <linux/scatterlist.h>
+
+#include "rdma/conn.h"
+
+/**
+ * struct krping_buf - a message buffer, mapped for one connection
+ * @cqe:	completion of the work request that uses it
+ * @data:	@size bytes
+ * @dma:	its DMA address, if @mapped
+ * @mapped:	the connection's device may use it
+ *
+ * Belongs to the thread that owns the connection.
+ */
+struct krping_buf {
+	struct ib_cqe cqe;
+	void *data;
+	u64 dma;
+	bool mapped;
+	u32 size;
+	enum dma_data_direction dir;
+};
+
+int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+		     enum dma_data_direction dir);
+void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf);
+void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf);
+int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);
+bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc);
+int krping_bufs_alloc_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr, u32 size,
+			   void (*done)(struct ib_cq *cq, struct ib_wc *wc));
+struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len);
+
+/* Of krping_region_alloc(). */
+#define KRPING_REGION_MR		BIT(0)	/* has a memory region: keys of its own */
+#define KRPING_REGION_CONTIGUOUS	BIT(1)	/* physically: the keys of the PD serve, too */
+
+/**
+ * struct krping_region - memory of a test
+ * @contiguous:	physically, and for the device
+ * @vaddr:	@size bytes, contiguous in virtual memory
+ * @sgt:	its pages
+ * @nents:	mapped entries of @sgt
+ * @mr:		covers the whole of @sgt once @reg_wr has completed; NULL if the region
+ *		was not to have one
+ * @valid:	the key of @mr is valid, or will be when @reg_wr has completed
+ * @inv_wr:	invalidates the key before @reg_wr makes another
+ * @reg_wr:	the REG_MR of krping_region_prepare()
+ * @cqe:	its completion
+ *
+ * Belongs to the thread that owns the connection.
+ */
+struct krping_region {
+	bool contiguous;
+	void *vaddr;
+	u32 size;
+	struct sg_table sgt;
+	int nents;
+	struct ib_mr *mr;
+	bool valid;
+	struct ib_send_wr inv_wr;
+	struct ib_reg_wr reg_wr;
+	struct ib_cqe cqe;
+};
+
+int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, u32 size,
+			unsigned int flags, void (*done)(struct ib_cq *cq, struct ib_wc *wc));
+void krping_region_free(struct krping_conn *conn, struct krping_region *region);
+struct ib_send_wr *krping_region_prepare(struct krping_region *region, int access);
+struct ib_sge krping_region_sge(const struct krping_conn *conn,
+				const struct krping_region *region, u32 len, bool local_key);
+u64 krping_region_addr(const struct krping_region *region);
+u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region);
+void krping_region_for_device(struct krping_conn *conn, struct krping_region *region);
+void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region);
+
+#endif /* KRPING_REGION_H */

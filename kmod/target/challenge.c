@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Challenges are given to clients, and taken back once. */
+#include <linux/mm.h>
+#include <linux/random.h>
+#include <linux/string.h>
+#include <linux/timekeeping.h>
+
+#include "target/challenge.h"
+
+struct krping_challenges *krping_challenges_alloc(void)
+{
+	struct krping_challenges *c = kvzalloc(sizeof(*c), GFP_KERNEL);
+
+	if (!c)
+		return NULL;
+	spin_lock_init(&c->lock);
+	c->next = get_random_u32();
+	return c;
+}
+
+void krping_challenges_free(struct krping_challenges *c)
+{
+	kvfree(c);
+}
+
+/**
+ * krping_challenge_give - a challenge for a client
+ * @c:		the table
+ * @addr:	of the client
+ * @hello:	that asks for it
+ * @challenge:	its id and nonce are filled in
+ */
+void krping_challenge_give(struct krping_challenges *c, const u8 addr[16],
+			   const struct krping_hello *hello, struct krping_challenge *challenge)
+{
+	struct krping_pending *p;
+
+	get_random_bytes(challenge->nonce, sizeof(challenge->nonce));
+	spin_lock(&c->lock);
+	p = &c->pending[c->next % KRPING_CHALLENGES];
+	p->waits = true;
+	p->id = c->next++;
+	p->expires = ktime_get_seconds() + KRPING_CHALLENGE_TIME;
+	memcpy(p->addr, addr, sizeof(p->addr));
+	memcpy(p->session, hello->session, sizeof(p->session));
+	p->index = hello->queue_index;
+	memcpy(p->nonce, challenge->nonce, sizeof(p->nonce));
+	challenge->id = cpu_to_be32(p->id);
+	spin_unlock(&c->lock);
+}
+
+static bool is_for(const struct krping_pending *p, const u8 addr[16],
+		   const struct krping_hello *hello)
+{
+	return !memcmp(p->addr, addr, sizeof(p->addr)) &&
+	       !memcmp(p->session, hello->session, sizeof(p->session)) &&
+	       p->index == hello->queue_index;
+}
+
+/**
+ * krping_challenge_take - the challenge that a client answers, for this once
+ * @c:		the table
+ * @addr:	of the client
+ * @hello:	with the answer
+ * @nonce:	of the challenge, filled in
+ *
+ * An answer of somebody else, wrong as it is, leaves the challenge to the one who got it.
+ *
+ * Return: false if no such challenge waits.
+ */
+bool krping_challenge_take(struct krping_challenges *c, const u8 addr[16],
+			   const struct krping_hello *hello, u8 nonce[KRPING_TARGET_NONCE_LEN])
+{
+	u32 id = be32_to_cpu(hello->answer.challenge);
+	struct krping_pending *p = &c->pending[id % KRPING_CHALLENGES];
+	bool found;
+
+	spin_lock(&c->lock);
+	found = p->waits && p->id == id && is_for(p, addr, hello) &&
+		ktime_get_seconds() < p->expires;
+	if (found) {
+		p->waits = false;
+		memcpy(nonce, p->nonce, sizeof(p->nonce));
+	}
+	spin_unlock(&c->lock);
+	return found;
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Memory for large data of a command: allocated, checksummed, copied, freed. What a connection
+ * has used it keeps until it pauses: kernels zero what they allocate, which costs as much as the
+ * checksum, and here every byte is written before one is read.
+ */
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include "wire/crc.h"
+#include "lib/fault.h"
+#include "target/target.h"
+
+#define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
+
+static struct page *alloc_chunk(struct krping_tqueue *q, u32 len)
+{
+	int order = min(get_order(len), q->chunk_order);
+	struct page *page;
+
+	if (order == CHUNK_ORDER) {
+		page = list_first_entry_or_null(&q->chunks, struct page, lru);
+		if (page) {
+			list_del(&page->lru);
+			return page;
+		}
+	}
+	for (; order; order--) {
+		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
+		if (page)
+			return page;
+	}
+	return alloc_page(GFP_NOIO | __GFP_NOWARN);
+}
+
+static void free_chunk(struct krping_tqueue *q, struct page *page)
+{
+	if (compound_order(page) == CHUNK_ORDER)
+		list_add(&page->lru, &q->chunks);
+	else
+		__free_pages(page, compound_order(page));
+}
+
+/*
+ * rdma_rw counts pieces, not pages, for a memory region: where the most data are more pages than
+ * one holds, a piece is a page.
+ */
+int krping_chunk_order(const struct ib_device *device)
+{
+	u64 most = (u64)device->attrs.max_fast_reg_page_list_len * PAGE_SIZE;
+
+	return most && most < KRPING_TARGET_MAX_DATA ? 0 : CHUNK_ORDER;
+}
+
+/* Gives back what no command uses. */
+void krping_free_chunks(struct krping_tqueue *q)
+{
+	struct page *page, *next;
+
+	list_for_each_entry_safe(page, next, &q->chunks, lru) {
+		list_del(&page->lru);
+		__free_pages(page, CHUNK_ORDER);
+	}
+}
+
+/* Twin of krping_alloc_large(). Idempotent. */
+void krping_free_large(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	if (!cmd->sg || cmd->sg == &cmd->small)
+		return;
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		free_chunk(cmd->q, sg_page(sg));
+	kfree(cmd->sg);
+	cmd->sg = NULL;
+	cmd->nents = 0;
+	cmd->q->buffered -= cmd->length;
+}
+
+/* Return: false if memory is short, with nothing allocated. */
+bool krping_alloc_large(struct krping_tcmd *cmd)
+{
+	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
+	struct page *page;
+
+	if (krping_fault(KRPING_FAULT_TARGET_ALLOC_FAIL, cmd->q->volume->opt.block))
+		return false;
+	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
+	if (!cmd->sg)
+		return false;
+	sg_init_table(cmd->sg, max);
+	cmd->q->buffered += cmd->length;
+	for (; left; left -= len) {
+		page = alloc_chunk(cmd->q, left);
+		if (!page) {
+			krping_free_large(cmd);
+			return false;
+		}
+		len = min_t(u32, left, page_size(page));
+		sg_set_page(&cmd->sg[cmd->nents++], page, len, 0);
+	}
+	sg_mark_end(&cmd->sg[cmd->nents - 1]);
+	return true;
+}
+
+u32 krping_large_crc(struct krping_tcmd *cmd)
+{
+	struct scatterlist *sg;
+	u32 crc = crc_begin();
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i)
+		crc = crc32c(crc, sg_virt(sg), sg->length);
+	return crc_end(crc);
+}
+
+void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i) {
+		if (to_ram)
+			memcpy(ram, sg_virt(sg), sg->length);
+		else
+			memcpy(sg_virt(sg), ram, sg->length);
+		ram += sg->length;
+	}
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A command is carried out on the backing: as a bio, which ends anywhere, or in a work item
+ * where it has to wait or takes long. Both end in krping_tcmd_finished().
+ */
+#include <crypto/sha2.h>
+#include <linux/blkdev.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "lib/compat.h"
+#include "wire/crc.h"
+#include "lib/fault.h"
+#include "lib/log.h"
+#include "target/target.h"
+
+u8 krping_store_status(blk_status_t status)
+{
+	switch (status) {
+	case BLK_STS_OK:
+		return KRPING_ST_OK;
+	case BLK_STS_NOSPC:
+		return KRPING_ST_NO_SPACE;
+	case BLK_STS_NOTSUPP:
+		return KRPING_ST_UNSUPPORTED;
+	default:
+		return KRPING_ST_IO;
+	}
+}
+
+/*
+ * The disk tells of a flush that fails once, and nobody knows what it had answered and has lost.
+ * The client of this one may not hear of it, others do not: each sees it when it connects anew,
+ * before it is promised anything else (target_rdma.c).
+ */
+static void flush_failed(struct krping_volume *v)
+{
+	if (v->opt.writeback)
+		atomic64_inc(&v->epoch);
+}
+
+/* A disk without FUA is flushed after the write. */
+static bool is_flush(const struct bio *bio)
+{
+	return bio->bi_opf & REQ_PREFLUSH || (bio->bi_opf & REQ_FUA && !bdev_fua(bio->bi_bdev));
+}
+
+static void bio_done(struct bio *bio)
+{
+	struct krping_tcmd *cmd = bio->bi_private;
+	bool again = bio->bi_status == BLK_STS_AGAIN && bio->bi_opf & REQ_NOWAIT;
+
+	if (bio->bi_status && !again && is_flush(bio))
+		flush_failed(cmd->q->volume);
+	cmd->bio_status = bio->bi_status;
+	bio_put(bio);
+	if (again)
+		queue_work(cmd->q->volume->store_wq, &cmd->work);	/* may wait there */
+	else
+		krping_tcmd_finished(cmd);
+}
+
+/* A write that is answered is stable, unless the volume is said to be writeback. */
+static bool is_stable(const struct krping_tcmd *cmd)
+{
+	return !cmd->q->volume->opt.writeback || cmd->flags & KRPING_CMD_FUA;
+}
+
+static blk_opf_t bio_opf(const struct krping_tcmd *cmd)
+{
+	switch (cmd->op) {
+	case KRPING_OP_READ:
+		return REQ_OP_READ;
+	case KRPING_OP_WRITE:
+		return REQ_OP_WRITE | REQ_SYNC | REQ_IDLE | (is_stable(cmd) ? REQ_FUA : 0);
+	default:
+		return REQ_OP_WRITE | REQ_PREFLUSH;
+	}
+}
+
+static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	u32 nents = cmd->op == KRPING_OP_FLUSH ? 0 : cmd->nents;
+	struct scatterlist *sg;
+	struct bio *bio;
+	u32 i;
+
+	bio = bio_alloc(b->bdev, nents, bio_opf(cmd) | nowait, GFP_NOIO);
+	bio->bi_iter.bi_sector = cmd->offset >> SECTOR_SHIFT;
+	bio->bi_private = cmd;
+	bio->bi_end_io = bio_done;
+	for_each_sg(cmd->sg, sg, nents, i)
+		__bio_add_page(bio, sg_page(sg), sg->length, sg->offset);
+	krping_backing_submit(b, bio);
+}
+
+/**
+ * krping_store_submit - READ, WRITE or FLUSH
+ * @cmd:	with @cmd->sg of @cmd->length bytes, but for FLUSH
+ *
+ * Process context, of which the memory allocation flags are set. It does not wait for a
+ * request of the disk, if the disk's driver knows how not to: a stalled disk is no reason to
+ * leave the client without a sign of life.
+ */
+void krping_store_submit(struct krping_tcmd *cmd)
+{
+	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block))
+		queue_work(cmd->q->volume->store_wq, &cmd->work);
+	else
+		submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
+}
+
+/* ---- what waits ---- */
+
+static u8 errno_status(int error)
+{
+	return krping_store_status(errno_to_blk_status(error));
+}
+
+/* Nobody hears how the command ends: the client sends it again. */
+static bool is_abandoned(const struct krping_tcmd *cmd)
+{
+	return READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED;
+}
+
+static u8 zero_ram(struct krping_tcmd *cmd)
+{
+	void *ram = cmd->q->volume->backing.ram + cmd->offset;
+	u32 done, len;
+
+	for (done = 0; done < cmd->length && !is_abandoned(cmd); done += len) {
+		len = min_t(u32, SZ_1M, cmd->length - done);
+		memset(ram + done, 0, len);
+		cond_resched();
+	}
+	return done < cmd->length ? KRPING_ST_IO : KRPING_ST_OK;
+}
+
+static u8 discard(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+
+	if (!b->bdev)
+		return zero_ram(cmd);
+	if (!bdev_max_discard_sectors(b->bdev))
+		return KRPING_ST_UNSUPPORTED;
+	return errno_status(blkdev_issue_discard(b->bdev, cmd->offset >> SECTOR_SHIFT,
+						 cmd->length >> SECTOR_SHIFT, GFP_NOIO));
+}
+
+#define ZERO_STEP	SZ_16M	/* bytes zeroed between two looks at the connection */
+
+/* A disk may write each block: new connections do not wait until a lost one's is through. */
+static int zero_disk(struct krping_tcmd *cmd, struct block_device *bdev)
+{
+	u32 done, len;
+	int ret = 0;
+
+	for (done = 0; done < cmd->length && !ret; done += len) {
+		if (is_abandoned(cmd))
+			return -EIO;
+		len = min_t(u32, ZERO_STEP, cmd->length - done);
+		ret = blkdev_issue_zeroout(bdev, (cmd->offset + done) >> SECTOR_SHIFT,
+					   len >> SECTOR_SHIFT, GFP_NOIO, 0);
+	}
+	return ret;
+}
+
+static u8 write_zeroes(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	int ret;
+
+	if (!b->bdev)
+		return zero_ram(cmd);
+	ret = zero_disk(cmd, b->bdev);
+	if (!ret && is_stable(cmd)) {
+		ret = blkdev_issue_flush(b->bdev);
+		if (ret)
+			flush_failed(cmd->q->volume);
+	}
+	return errno_status(ret);
+}
+
+#define DIGEST_STEP	SZ_64K	/* bytes read at a time */
+
+/* Return: the next bytes of the backing, in @buf if they have to be read, or an ERR_PTR. */
+static const void *look_at(struct krping_backing *b, u64 offset, u32 len, struct page *buf)
+{
+	struct bio_vec bv;
+	struct bio bio;
+	int ret;
+
+	if (!b->bdev)
+		return b->ram + offset;
+	bio_init(&bio, b->bdev, &bv, 1, REQ_OP_READ);
+	bio.bi_iter.bi_sector = offset >> SECTOR_SHIFT;
+	__bio_add_page(&bio, buf, len, 0);
+	ret = submit_bio_wait(&bio);
+	bio_uninit(&bio);
+	return ret ? ERR_PTR(ret) : page_address(buf);
+}
+
+/* Return: pages of *@step bytes, which is made smaller if memory is short; or NULL. */
+static struct page *digest_buffer(u32 *step)
+{
+	struct page *page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY,
+					get_order(*step));
+
+	if (page)
+		return page;
+	*step = PAGE_SIZE;
+	return alloc_page(GFP_NOIO);
+}
+
+static u8 digest(struct krping_tcmd *cmd)
+{
+	struct krping_backing *b = &cmd->q->volume->backing;
+	bool is_sha = cmd->flags & KRPING_CMD_SHA256;
+	u32 crc = crc_begin(), step = DIGEST_STEP, len, done;
+	struct sha256_state sha;
+	struct page *buf;
+	const void *data;
+
+	buf = digest_buffer(&step);
+	if (!buf)
+		return KRPING_ST_IO;
+	sha256_init(&sha);
+	for (done = 0; done < cmd->length; done += len) {
+		len = min(step, cmd->length - done);
+		data = is_abandoned(cmd) ? ERR_PTR(-EIO) : look_at(b, cmd->offset + done, len, buf);
+		if (IS_ERR(data))
+			break;
+		if (is_sha)
+			sha256_update(&sha, data, len);
+		else
+			crc = crc32c(crc, data, len);
+		cond_resched();
+	}
+	__free_pages(buf, compound_order(buf));
+	if (done < cmd->length)
+		return errno_status(PTR_ERR(data));
+	cmd->data = cmd->digest;
+	cmd->data_len = is_sha ? SHA256_DIGEST_SIZE : sizeof(__be32);
+	if (is_sha)
+		sha256_final(&sha, cmd->digest);
+	else
+		put_unaligned_be32(crc_end(crc), cmd->digest);
+	return KRPING_ST_OK;
+}
+
+/* A command of any length, which may take long: not for a connection that is closed. */
+static u8 carry_out(struct krping_tcmd *cmd)
+{
+	if (is_abandoned(cmd))
+		return KRPING_ST_IO;
+	switch (cmd->op) {
+	case KRPING_OP_DISCARD:
+		return discard(cmd);
+	case KRPING_OP_WRITE_ZEROES:
+		return write_zeroes(cmd);
+	default:
+		return digest(cmd);
+	}
+}
+
+void krping_store_work(struct work_struct *work)
+{
+	struct krping_tcmd *cmd = container_of(work, struct krping_tcmd, work);
+	unsigned int flags = memalloc_noio_save();
+
+	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block);
+	switch (cmd->op) {
+	case KRPING_OP_READ:
+	case KRPING_OP_WRITE:
+	case KRPING_OP_FLUSH:
+		submit(cmd, 0);
+		memalloc_noio_restore(flags);
+		return;
+	default:
+		cmd->status = carry_out(cmd);
+		break;
+	}
+	memalloc_noio_restore(flags);
+	krping_tcmd_finished(cmd);
+}
+
+/* DISCARD, WRITE_ZEROES or DIGEST, of any length. */
+void krping_store_begin_work(struct krping_tcmd *cmd)
+{
+	queue_work(cmd->q->volume->store_wq, &cmd->work);
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The target: volumes that this host serves to block clients (PROTOCOL.md section 2).
+ *
+ *	target.c	volumes: start, stop, list; the listener, the handshake, the end of a
+ *			connection
+ *	challenge.c	challenges of the handshake that wait for answers
+ *	target_decode.c	a message becomes commands in flight, or a violation (wire.c: its bytes)
+ *	target_rdma.c	a connection: messages in, data moved, messages out
+ *	target_memory.c	memory for large data
+ *	target_store.c	a command is carried out on the backing
+ *
+ * A connection has one worker, krping_tqueue.poll: it alone polls the completion queue,
+ * looks at what the store has finished, decodes, executes, posts and answers. So nothing of
+ * this needs a lock; what ends elsewhere (a bio, a work item) is handed over through
+ * krping_tqueue.finished.
+ *
+ * Lock order: krping_volumes_lock, then volume->lock, then conn->lock.
+ */
+#ifndef KRPING_TARGET_H
+#define KRPING_TARGET_H
+
+#include <linux/bitmap.h>
+#include <linux/completion.h>
+#include <linux/kref.h>
+#include <linux/llist.h>
+#include <linux/scatterlist.h>
+#include <linux/seq_file.h>
+#include <linux/workqueue.h>
+#include <rdma/rw.h>
+
+#include "lib/backing.h"
+#include "target/challenge.h"
+#include "rdma/conn.h"
+#include "wire/key.h"
+#include "rdma/region.h"
+#include "lib/stats.h"
+#include "wire/wire.h"
+
+/* Limits of this target, the same as krping-bridge has; in bytes but for the first three. */
+#define KRPING_TARGET_DEPTH		128	/* commands in flight on a connection */
+#define KRPING_TARGET_QUEUES		64	/* connections of a session */
+#define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
+#define KRPING_TARGET_MAX_DATA		SZ_1M
+#define KRPING_TARGET_MAX_INLINE	4096
+#define KRPING_TARGET_MAX_MESSAGE	(8 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
+
+/* Messages of responses that a connection sends at a time. */
+#define KRPING_TARGET_TX		32
+
+/* A client that was silent for so long, in jiffies, is looked for, and has as long to answer. */
+#define KRPING_TARGET_SILENCE		(10 * HZ)
+
+/* Data that is moved while none of it arrives for so long, in jiffies: the connection is stuck. */
+#define KRPING_TARGET_STUCK		(4 * HZ)
+
+/* Memory for large data that a connection has at a time, in bytes. */
+#define KRPING_TARGET_BUFFERS		SZ_4M
+
+enum krping_volume_state {
+	KRPING_VOLUME_STARTING,
+	KRPING_VOLUME_LIVE,
+	KRPING_VOLUME_NO_DEVICE,	/* that of its address is gone: it looks for it */
+	KRPING_VOLUME_STOPPING,
+};
+
+/**
+ * struct krping_volume - a volume that is served
+ * @entry:	in krping_volumes; under krping_volumes_lock
+ * @ref:	one for the list, one for a stop that waits
+ * @id:		number of the volume
+ * @opt:	the command, constant
+ * @subject:	for the log
+ * @net:	referenced: the name space of whoever started it
+ * @addr:	address and port that it listens on
+ * @key:	proves clients to us and the reverse; NULL: neither does. Constant
+ * @challenges:	to clients that have it, NULL if there is no @key
+ * @backing:	open until no connection is left
+ * @store_wq:	of what may wait for the backing, which is nothing to another volume
+ * @epoch:	new at each start, and when a writeback disk fails a flush
+ * @listen_lock: protects @listener and @served; outermost
+ * @listener:	NULL while there is none
+ * @served:	it has begun
+ * @listen:	looks for the RDMA device again, and listens
+ * @finish:	the end: no connection is left, the backing is closed
+ * @finished:	it is over
+ * @lock:	protects @state, @queues, @nr_queues, @ibdev
+ * @state:	enum krping_volume_state
+ * @queues:	connections, oldest first, from their request until nothing is left of them
+ * @nr_queues:	of them
+ * @ibdev:	name of the RDMA device of the last connection
+ * @wait:	woken when a connection is gone or is going to
+ * @stats:	enum krping_block_counter
+ * @violations:	connections ended for a breach of the protocol
+ * @connections: that were accepted
+ * @rejected:	clients that were refused
+ */
+struct krping_volume {
+	struct list_head entry;
+	struct kref ref;
+	int id;
+	struct krping_options opt;
+	char subject[96];
+	struct net *net;
+	struct sockaddr_storage addr;
+	struct crypto_shash *key;
+	struct krping_challenges *challenges;
+	struct krping_backing backing;
+	struct workqueue_struct *store_wq;
+	atomic64_t epoch;
+	struct mutex listen_lock;	/* what it protects: above */
+	struct rdma_cm_id *listener;
+	bool served;
+	struct delayed_work listen;
+	struct work_struct finish;
+	struct completion finished;
+	spinlock_t lock;	/* what it protects: above */
+	enum krping_volume_state state;
+	struct list_head queues;
+	u32 nr_queues;
+	char ibdev[IB_DEVICE_NAME_MAX];
+	wait_queue_head_t wait;
+	struct krping_stats __percpu *stats;
+	atomic64_t violations;
+	atomic64_t connections;
+	atomic64_t rejected;
+};
+
+/**
+ * struct krping_tcmd - a command
+ * @q:		its connection
+ * @entry:	in q->free_cmds, q->wait_data or q->wait_send, or in the list of a message that
+ *		is decoded
+ * @resume:	what it waits to do in a list of q; false: it has to go on waiting
+ * @op:		enum krping_op
+ * @flags:	KRPING_CMD_*
+ * @tag:	of the client
+ * @length:	bytes, checked
+ * @offset:	bytes, checked
+ * @addr:	the client's memory
+ * @rkey:	its key, 0 for a command without
+ * @crc:	of the data: of a WRITE as the client says, of a READ as it is
+ * @status:	enum krping_status
+ * @data:	inline: of a WRITE while its message is decoded, then of the response
+ * @data_len:	bytes of @data
+ * @digest:	where @data of a DIGEST or KEEP_ALIVE is
+ * @page:	for inline data between the message and a block device; constant, NULL if the
+ *		backing is memory
+ * @small:	@page as a scatterlist
+ * @sg:		the data: &@small, or allocated and counted in q->buffered
+ * @nents:	entries of @sg, 0 for none
+ * @rw:		moves @sg, while @nr_wrs is not 0
+ * @nr_wrs:	send queue entries that it takes
+ * @rw_cqe:	completion of the RDMA READ
+ * @sends:	q->tx_head when the RDMA READ was posted
+ * @finished:	in q->finished
+ * @work:	carries out what may sleep
+ * @bio_status:	of the store
+ *
+ * Belongs to the worker of @q, but for @bio_status, @status, @data, @data_len and @digest while
+ * the store has it.
+ */
+struct krping_tcmd {
+	struct krping_tqueue *q;
+	struct list_head entry;
+	bool (*resume)(struct krping_tcmd *cmd);
+	u8 op;
+	u8 flags;
+	u16 tag;
+	u32 length;
+	u64 offset;
+	u64 addr;
+	u32 rkey;
+	u32 crc;
+	u8 status;
+	const void *data;
+	u32 data_len;
+	u8 digest[32];
+	struct page *page;
+	struct scatterlist small;
+	struct scatterlist *sg;
+	u32 nents;
+	struct rdma_rw_ctx rw;
+	u32 nr_wrs;
+	struct ib_cqe rw_cqe;
+	u32 sends;
+	struct llist_node finished;
+	struct work_struct work;
+	blk_status_t bio_status;
+};
+
+/**
+ * struct krping_ttx - a message of responses
+ * @buf:	max_message bytes
+ * @q:		its connection
+ * @sends:	q->tx_head after it was posted
+ * @cmd:	a READ whose data is sent in front of it, or NULL
+ */
+struct krping_ttx {
+	struct krping_buf buf;
+	struct krping_tqueue *q;
+	u32 sends;
+	struct krping_tcmd *cmd;
+};
+
+/**
+ * struct krping_tqueue - a connection of a client
+ * @conn:	from the CM's request to @teardown
+ * @volume:	what it is connected to
+ * @entry:	in volume->queues
+ * @subject:	for the log
+ * @session:	of the client
+ * @index:	of the queue in its session
+ * @depth:	commands that may be in flight
+ * @epoch:	of the volume, as the client was told
+ * @peer_reads:	RDMA READs of the client's memory that it serves at a time
+ * @peer_read_from: that it may have in flight
+ * @transcript:	of the client's proof, if the volume has a key; then of ours
+ * @setup:	fences the old connection, makes the queue pair, accepts
+ * @teardown:	drains and frees; queued once, when the connection is closed
+ * @deadline:	fails a connection that the client does not complete
+ * @poll:	the worker
+ * @retry:	kicks it when memory was short
+ * @look:	kicks it for a look whether the client is still there
+ * @kick_lock:	protects @deaf; from any context
+ * @deaf:	the worker is not to be queued any more
+ * @finished:	commands that the store has finished, from any context
+ * @async:	commands that the store has, and one for the connection
+ * @async_done:	@async is 0
+ * @cmds:	@nr_cmds of them
+ * @free_cmds:	those that are not in use
+ * @keep_alive:	for KEEP_ALIVE alone
+ * @asked:	a KEEP_ALIVE is not answered yet
+ * @tags:	in flight
+ * @nr_inflight: commands without a response; others may read it
+ * @tx:		ring of messages
+ * @tx_head:	messages posted; @tx[@tx_head % KRPING_TARGET_TX] is filled next
+ * @tx_tail:	messages whose buffers may be filled again
+ * @open_len:	bytes of responses in the message that is being filled
+ * @unsignalled: sends posted since the last work request with a completion
+ * @rw_size:	send queue entries for RDMA READs and WRITEs
+ * @rw_room:	those of them that are free
+ * @rw_moved:	jiffies, when some were freed, or taken while all were free
+ * @buffered:	bytes of memory for large data
+ * @chunk_order: of the largest pieces of large data, constant
+ * @chunks:	pages for large data that no command uses
+ * @wait_data:	commands that wait for memory, and have nothing
+ * @wait_send:	commands that wait for room in the send queue or for a message; what they
+ *		wait for is given back by completions alone, so it comes
+ * @rx:		receives
+ * @nr_rx:	of them
+ * @heard:	jiffies, when the last message or the answer to a probe arrived
+ * @probe_cqe:	completion of the RDMA WRITE of no bytes that looks for the client
+ * @probing:	it is under way
+ * @probed:	jiffies, when it was posted
+ *
+ * From @cmds on it belongs to the worker once the connection is accepted.
+ */
+struct krping_tqueue {
+	struct krping_conn conn;
+	struct krping_volume *volume;
+	struct list_head entry;
+	char subject[96];
+	u8 session[KRPING_UUID_LEN];
+	u16 index;
+	u16 depth;
+	u64 epoch;
+	u8 peer_reads;
+	u8 peer_read_from;
+	struct krping_transcript transcript;
+	struct work_struct setup;
+	struct work_struct teardown;
+	struct delayed_work deadline;
+	struct work_struct poll;
+	struct delayed_work retry;
+	struct delayed_work look;
+	spinlock_t kick_lock;	/* what it protects: above */
+	bool deaf;
+	struct llist_head finished;
+	atomic_t async;
+	struct completion async_done;
+	struct krping_tcmd *cmds;
+	u32 nr_cmds;
+	struct list_head free_cmds;
+	struct krping_tcmd *keep_alive;
+	bool asked;
+	unsigned long *tags;
+	u32 nr_inflight;
+	struct krping_ttx *tx;
+	u32 tx_head;
+	u32 tx_tail;
+	u32 open_len;
+	u32 unsignalled;
+	u32 rw_size;
+	u32 rw_room;
+	unsigned long rw_moved;
+	u32 buffered;
+	int chunk_order;
+	struct list_head chunks;
+	struct list_head wait_data;
+	struct list_head wait_send;
+	struct krping_buf *rx;
+	u32 nr_rx;
+	unsigned long heard;
+	struct ib_cqe probe_cqe;
+	bool probing;
+	unsigned long probed;
+};
+
+/* target.c */
+int krping_target_init(void);
+void krping_target_exit(void);
+int krping_volume_start(const struct krping_options *opt);
+int krping_volume_stop(const char *name);
+void krping_volumes_show(struct seq_file *seq);
+u64 krping_volume_size(const struct krping_volume *volume);
+extern struct workqueue_struct *krping_target_wq;	/* of what is done later */
+extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
+
+/* target_rdma.c */
+void krping_tqueue_init(struct krping_tqueue *q);
+int krping_tqueue_alloc(struct krping_tqueue *q);
+void krping_tqueue_drain(struct krping_tqueue *q);
+void krping_tqueue_free(struct krping_tqueue *q);
+void krping_tcmd_finished(struct krping_tcmd *cmd);
+
+/* target_decode.c */
+int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc,
+			 struct list_head *cmds);
+
+/* target_memory.c */
+bool krping_alloc_large(struct krping_tcmd *cmd);
+void krping_free_large(struct krping_tcmd *cmd);
+int krping_chunk_order(const struct ib_device *device);
+void krping_free_chunks(struct krping_tqueue *q);
+u32 krping_large_crc(struct krping_tcmd *cmd);
+void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram);
+
+/* target_store.c */
+u8 krping_store_status(blk_status_t status);
+void krping_store_submit(struct krping_tcmd *cmd);
+void krping_store_begin_work(struct krping_tcmd *cmd);
+void krping_store_work(struct work_struct *work);
+
+#endif /* KRPING_TARGET_H */

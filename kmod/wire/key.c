@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Keys: found in the writer's keyrings, and used for proofs. */
+#include <crypto/sha2.h>
+#include <keys/user-type.h>
+#include <linux/err.h>
+#include <linux/key.h>
+#include <linux/module.h>
+#include <linux/string.h>
+
+#include "wire/key.h"
+#include "lib/log.h"
+
+#ifdef CONFIG_KEYS
+
+#define KEY_MIN		16	/* bytes */
+#define KEY_MAX		64	/* a block of SHA-256: a longer one would be hashed to less */
+
+static int set_key(struct crypto_shash *hash, struct key *key, const char *subject)
+{
+	const struct user_key_payload *payload;
+	int ret;
+
+	down_read(&key->sem);
+	ret = key_validate(key);
+	payload = ret ? NULL : user_key_payload_locked(key);
+	if (!payload) {
+		krping_err_ratelimited(subject, "the key has expired or was revoked");
+		ret = -ENOKEY;
+	} else if (payload->datalen < KEY_MIN || payload->datalen > KEY_MAX) {
+		krping_err_ratelimited(subject, "a key has %d to %d bytes", KEY_MIN, KEY_MAX);
+		ret = -EINVAL;
+	} else {
+		ret = crypto_shash_setkey(hash, payload->data, payload->datalen);
+	}
+	up_read(&key->sem);
+	return ret;
+}
+
+/**
+ * krping_key_find - look for a key in the keyrings of this thread
+ * @description: of a key of type logon, whose payload no process can read
+ * @subject:	for the log
+ *
+ * Return: HMAC-SHA256 with a copy of the key, for crypto_free_shash(), or an ERR_PTR. It may be
+ * used by several threads at a time.
+ */
+struct crypto_shash *krping_key_find(const char *description, const char *subject)
+{
+	struct crypto_shash *hash;
+	struct key *key;
+	int ret;
+
+	key = request_key(&key_type_logon, description, NULL);
+	if (IS_ERR(key)) {
+		krping_err_ratelimited(subject, "no key of type logon with that description: %ld",
+				       PTR_ERR(key));
+		return ERR_PTR(-ENOKEY);
+	}
+	hash = crypto_alloc_shash("hmac(sha256)", 0, 0);
+	if (IS_ERR(hash)) {
+		krping_err_ratelimited(subject, "no hmac(sha256): %ld", PTR_ERR(hash));
+		goto out;
+	}
+	ret = set_key(hash, key, subject);
+	if (ret) {
+		crypto_free_shash(hash);
+		hash = ERR_PTR(ret);
+	}
+out:
+	key_put(key);
+	return hash;
+}
+
+#else
+
+struct crypto_shash *krping_key_find(const char *description, const char *subject)
+{
+	krping_err_ratelimited(subject, "this kernel has no keyrings");
+	return ERR_PTR(-EOPNOTSUPP);
+}
+
+#endif
+
+/**
+ * krping_transcript_fill - what both proofs of a handshake are of
+ * @t:		all of it but the label and the welcome
+ * @hello:	with the answer to the challenge
+ * @volume:	its name
+ * @target_nonce: of the challenge
+ */
+void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
+			    const char *volume, const u8 *target_nonce)
+{
+	memset(t, 0, sizeof(*t));
+	memcpy(t->target_nonce, target_nonce, sizeof(t->target_nonce));
+	memcpy(t->client_nonce, hello->answer.nonce, sizeof(t->client_nonce));
+	memcpy(t->hello, hello, sizeof(t->hello));
+	memcpy(t->volume, volume, strnlen(volume, sizeof(t->volume)));
+}
+
+static int prove(struct crypto_shash *key, const struct krping_transcript *t, u8 *proof)
+{
+	u8 digest[SHA256_DIGEST_SIZE];
+	int ret = crypto_shash_tfm_digest(key, (const u8 *)t, sizeof(*t), digest);
+
+	memcpy(proof, digest, KRPING_PROOF_LEN);
+	return ret;
+}
+
+int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t,
+			u8 proof[KRPING_PROOF_LEN])
+{
+	memcpy(t->label, KRPING_CLIENT_LABEL, sizeof(KRPING_CLIENT_LABEL));
+	return prove(key, t, proof);
+}
+
+int krping_target_proof(struct crypto_shash *key, struct krping_transcript *t,
+			const struct krping_welcome *welcome, u8 proof[KRPING_PROOF_LEN])
+{
+	memcpy(t->label, KRPING_TARGET_LABEL, sizeof(KRPING_TARGET_LABEL));
+	memcpy(t->welcome, welcome, sizeof(t->welcome));
+	return prove(key, t, proof);
+}
+
+MODULE_SOFTDEP("pre: hmac sha256");
