@@ -73,7 +73,7 @@ sparse-%: module-%
 # (options, doctor, top, fs, service); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
 # Suites wait more than they compute: two at a time take little more than half as long.
 JOBS ?= 2
-ONCE := selftest,page,pair,options,doctor,top,fs,service
+ONCE := selftest,page,pair,options,doctor,top,fs,agent
 test: build
 	@rm -rf build/results
 	@ok=yes; skip=; \
@@ -96,10 +96,10 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := module options block bridge target modes hostile rogue access guest/faults fs agent injected lifecycle nomem
+DEBUG_SUITES := ping options block bridge target modes hostileping hostiletarget access guest/faults fs krpingctl injected lifecycle nomem
 # Those that depend on the transport. Not hostile: it is about immediate data and refusals that a writer is told
 # of, which iWARP does not have.
-IWARP_SUITES := module options block bridge target modes rogue
+IWARP_SUITES := ping options block bridge target modes hostiletarget
 # Not on this kernel, nor on the one below: they need eBPF.
 DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO
 # Nor over iWARP: it counts the packets of rxe.

@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/rdmalink"
+	"krping/agent/host/rdmalink"
 )
 
 // device is an RDMA device.

@@ -9,9 +9,9 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/biotrace"
-	"krping/agent/config"
 	"krping/agent/service"
+	"krping/agent/service/config"
+	"krping/agent/trace/biotrace"
 )
 
 func agentCommand(p *program) *cobra.Command {

@@ -19,10 +19,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/capture"
-	"krping/agent/dissect"
-	"krping/agent/ladder"
-	"krping/agent/packetview"
+	"krping/agent/packets/capture"
+	"krping/agent/packets/dissect"
+	"krping/agent/packets/ladder"
+	"krping/agent/packets/packetview"
 )
 
 // captureFlags are where packets come from, and what is shown of them.

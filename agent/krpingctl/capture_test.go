@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"krping/agent/packetview"
+	"krping/agent/packets/packetview"
 )
 
-const captures = "../capture/testdata/"
+const captures = "../packets/capture/testdata/"
 
 func runCapture(t *testing.T, arguments ...string) string {
 	t.Helper()

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"krping/agent/crowd"
 	"krping/agent/measure"
+	"krping/agent/measure/parallel"
 	"krping/proc"
 )
 
@@ -198,7 +198,7 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 	if err != nil {
 		return err
 	}
-	commands, err := crowd.Spread(c, f.threads, !f.onePort)
+	commands, err := parallel.Spread(c, f.threads, !f.onePort)
 	if err != nil {
 		return usageError{err}
 	}
@@ -238,7 +238,7 @@ func (p *program) attach(ctx context.Context, c proc.Command) error {
 // interrupted.
 func (p *program) measure(ctx context.Context, commands []proc.Command, f *commandFlags) error {
 	bar := newProgress(fmt.Sprintf("%s, %d threads", commands[0].Role, len(commands)), 1000)
-	outcomes, err := crowd.Run(ctx, p.proc, commands, crowd.Options{
+	outcomes, err := parallel.Run(ctx, p.proc, commands, parallel.Options{
 		Duration: f.duration,
 		Progress: bar.fraction(),
 	})

@@ -12,12 +12,12 @@ import (
 	"github.com/rs/zerolog/log"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/config"
-	"krping/agent/kernel"
-	"krping/agent/nvmet"
-	"krping/agent/rdmalink"
+	"krping/agent/disk/verify"
+	"krping/agent/host/kernel"
+	"krping/agent/host/rdmalink"
+	"krping/agent/nvme/nvmet"
 	"krping/agent/service"
-	"krping/agent/verify"
+	"krping/agent/service/config"
 	"krping/proc"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/disk/verify"
 	"krping/agent/doctor"
-	"krping/agent/verify"
 	"krping/proc"
 )
 

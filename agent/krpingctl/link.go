@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"krping/agent/rdmalink"
+	"krping/agent/host/rdmalink"
 )
 
 func linkCommand(p *program) *cobra.Command {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"krping/agent/nvmehost"
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmehost"
+	"krping/agent/nvme/nvmet"
 )
 
 func nvmeCommand(p *program) *cobra.Command {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"krping/agent/nvmehost"
+	"krping/agent/nvme/nvmehost"
 )
 
 // remoteNVMe returns a disk of NVMe over fabrics and its controllers, by its path; none if it

@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/nvmehost"
+	"krping/agent/nvme/nvmehost"
 )
 
 // hostFlags are those of connect and discover, with nvme-cli's names and letters.

@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmet"
 )
 
 func targetCommand(p *program) *cobra.Command {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmet"
 )
 
 func TestNVMeUsage(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/pattern"
-	"krping/agent/rawio"
-	"krping/agent/replay"
+	"krping/agent/disk/pattern"
+	"krping/agent/disk/rawio"
+	"krping/agent/trace/replay"
 )
 
 // replayFlags say how a recording is replayed.

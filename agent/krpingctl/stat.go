@@ -14,7 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"krping/agent/status"
+	"krping/agent/stats/status"
 	"krping/proc"
 )
 

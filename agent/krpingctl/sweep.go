@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"krping/agent/measure"
-	"krping/agent/sweep"
+	"krping/agent/measure/sweep"
 	"krping/proc"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"krping/agent/biotrace"
-	"krping/agent/live"
-	"krping/agent/top"
+	"krping/agent/stats/sampler"
+	"krping/agent/stats/top"
+	"krping/agent/trace/biotrace"
 )
 
 func topCommand(p *program) *cobra.Command {
@@ -41,14 +41,14 @@ With --once or --json it needs no terminal.`,
 			if err != nil {
 				return fmt.Errorf("name of this host: %w", err)
 			}
-			sampler := live.New(p.proc)
-			load := func() (live.Meter, error) { return biotrace.NewMeter() } // closed with this process
+			samples := sampler.New(p.proc)
+			load := func() (sampler.Meter, error) { return biotrace.NewMeter() } // closed with this process
 			if onTerminal {
-				sampler.Load(load)
-				return top.Run(cmd.Context(), sampler, interval, host)
+				samples.Load(load)
+				return top.Run(cmd.Context(), samples, interval, host)
 			}
-			sampler.Use(load())
-			err = sampler.Run(cmd.Context(), interval, func(s live.Sample) error {
+			samples.Use(load())
+			err = samples.Run(cmd.Context(), interval, func(s sampler.Sample) error {
 				if err := writeSample(p.out, s, host, asJSON); err != nil || !once {
 					return err
 				}
@@ -66,7 +66,7 @@ With --once or --json it needs no terminal.`,
 	return cmd
 }
 
-func writeSample(out io.Writer, s live.Sample, host string, asJSON bool) error {
+func writeSample(out io.Writer, s sampler.Sample, host string, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(s)
 	}

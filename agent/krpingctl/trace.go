@@ -18,10 +18,10 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/biotrace"
-	"krping/agent/bioview"
-	"krping/agent/rawio"
-	"krping/agent/replay"
+	"krping/agent/disk/rawio"
+	"krping/agent/trace/biotrace"
+	"krping/agent/trace/bioview"
+	"krping/agent/trace/replay"
 )
 
 // traceFlags are what trace shows of which bios.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"krping/agent/biotrace"
+	"krping/agent/trace/biotrace"
 )
 
 // A verdict is not passed on what was not seen.

@@ -13,9 +13,9 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/pattern"
-	"krping/agent/rawio"
-	"krping/agent/verify"
+	"krping/agent/disk/pattern"
+	"krping/agent/disk/rawio"
+	"krping/agent/disk/verify"
 )
 
 func verifyCommand(p *program) *cobra.Command {

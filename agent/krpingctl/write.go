@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/pattern"
-	"krping/agent/rawio"
+	"krping/agent/disk/pattern"
+	"krping/agent/disk/rawio"
 )
 
 // dataFlags describe a range of a device and what is or was written there.

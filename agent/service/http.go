@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"krping/agent/config"
+	"krping/agent/service/config"
 )
 
 // mux has all that the agent serves, at whatever address: new pages are added here. Nothing of it

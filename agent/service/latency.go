@@ -11,8 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"krping/agent/biotrace"
-	"krping/agent/metrics"
+	"krping/agent/service/metrics"
+	"krping/agent/trace/biotrace"
 	"krping/proc"
 )
 

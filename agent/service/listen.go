@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/config"
+	"krping/agent/service/config"
 )
 
 // errRuns is returned by lock if another agent runs on this host.

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 
-	"krping/agent/config"
+	"krping/agent/service/config"
 )
 
 // onlyByAddress refuses requests for a host name at a loopback address: a page of the web whose

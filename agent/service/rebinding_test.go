@@ -7,7 +7,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"krping/agent/config"
+	"krping/agent/service/config"
 )
 
 func TestOnlyByAddress(t *testing.T) {

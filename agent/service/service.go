@@ -18,12 +18,12 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/config"
-	"krping/agent/keeper"
-	"krping/agent/live"
-	"krping/agent/metrics"
-	"krping/agent/page"
-	"krping/agent/rdmalink"
+	"krping/agent/host/rdmalink"
+	"krping/agent/service/config"
+	"krping/agent/service/metrics"
+	"krping/agent/service/reconciler"
+	"krping/agent/service/web"
+	"krping/agent/stats/sampler"
 	"krping/proc"
 )
 
@@ -45,11 +45,11 @@ type agent struct {
 	Options
 	running   sync.WaitGroup
 	broken    chan error // a server that cannot go on
-	keeper    *keeper.Keeper
+	keeper    *reconciler.Keeper
 	latencies *latencies
 	messages  *prometheus.CounterVec
 	registry  *prometheus.Registry
-	page      *page.Page
+	page      *web.Page
 	endpoint  *endpoint
 }
 
@@ -80,8 +80,8 @@ func Run(ctx context.Context, o Options) error {
 
 func newAgent(o Options) *agent {
 	a := &agent{
-		Options: o, broken: make(chan error, 1), keeper: keeper.New(o.FS, o.Log), messages: metrics.NewMessages(),
-		latencies: &latencies{fs: o.FS, log: o.Log}, page: page.New(),
+		Options: o, broken: make(chan error, 1), keeper: reconciler.New(o.FS, o.Log), messages: metrics.NewMessages(),
+		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{
 		Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.keeper.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
@@ -131,9 +131,9 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 
 // sample feeds the page.
 func (a *agent) sample(ctx context.Context) {
-	sampler := live.New(a.FS)
-	sampler.Use(a.latencies, nil)
-	if err := sampler.Run(ctx, sampleInterval, a.page.Publish); err != nil {
+	samples := sampler.New(a.FS)
+	samples.Use(a.latencies, nil)
+	if err := samples.Run(ctx, sampleInterval, a.page.Publish); err != nil {
 		a.Log.Error().Err(err).Msg("the page stands still")
 	}
 }

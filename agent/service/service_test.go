@@ -23,7 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/config"
+	"krping/agent/service/config"
 	"krping/proc"
 	"krping/test/output"
 )

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/verify"
+	"krping/agent/disk/verify"
 	"krping/test/guest/internal/guest"
 )
 

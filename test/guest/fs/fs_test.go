@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/pattern"
+	"krping/agent/disk/pattern"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/soak"
 )

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/rawio"
+	"krping/agent/disk/rawio"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
 	"krping/test/internal/soak"

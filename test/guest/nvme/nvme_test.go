@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"krping/agent/nvmehost"
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmehost"
+	"krping/agent/nvme/nvmet"
 	"krping/test/guest/internal/guest"
 )
 

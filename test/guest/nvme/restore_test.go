@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmet"
 	"krping/test/guest/internal/guest"
 )
 

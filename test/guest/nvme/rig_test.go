@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"krping/agent/nvmehost"
-	"krping/agent/nvmet"
+	"krping/agent/nvme/nvmehost"
+	"krping/agent/nvme/nvmet"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
 )

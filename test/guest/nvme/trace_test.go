@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/biotrace"
+	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
 	"krping/test/output"
 )

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/live"
+	"krping/agent/stats/sampler"
 	"krping/test/guest/internal/guest"
 	"krping/test/output"
 )
@@ -238,14 +238,14 @@ func onceAsNobody(t *testing.T) string {
 	return guest.Run(t, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", guest.Binary(t, "krpingctl"), "top", "--once", "--interval", "200ms")
 }
 
-func parse(t *testing.T, text string) []live.Sample {
+func parse(t *testing.T, text string) []sampler.Sample {
 	t.Helper()
-	var samples []live.Sample
+	var samples []sampler.Sample
 	for line := range strings.Lines(text) {
 		if !strings.HasSuffix(line, "\n") {
 			break // it is being written
 		}
-		var s live.Sample
+		var s sampler.Sample
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}

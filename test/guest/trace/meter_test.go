@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"krping/agent/biotrace"
+	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
 )
 

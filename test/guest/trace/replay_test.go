@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"krping/agent/biotrace"
+	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
 )
 

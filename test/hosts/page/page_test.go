@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"krping/agent/live"
-	"krping/agent/page"
+	"krping/agent/service/web"
+	"krping/agent/stats/sampler"
 	"krping/test/hosts/internal/hosts"
 	"krping/test/lab"
 )
@@ -29,7 +29,7 @@ import (
 type server struct {
 	t       *testing.T
 	address string
-	page    atomic.Pointer[page.Page]
+	page    atomic.Pointer[web.Page]
 	http    *http.Server
 }
 
@@ -40,7 +40,7 @@ func (s *server) start() {
 		s.t.Fatal(err)
 	}
 	s.address = listener.Addr().String()
-	p := page.New()
+	p := web.New()
 	s.page.Store(p)
 	s.http = &http.Server{Handler: p}
 	s.http.RegisterOnShutdown(p.Close)
@@ -71,7 +71,7 @@ func (s *server) publish(vm *lab.VM) {
 	go func() {
 		decoder := json.NewDecoder(r)
 		for {
-			var sample live.Sample
+			var sample sampler.Sample
 			if decoder.Decode(&sample) != nil || s.page.Load().Publish(sample) != nil {
 				return
 			}

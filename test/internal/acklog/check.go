@@ -10,7 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"krping/agent/rawio"
+	"krping/agent/disk/rawio"
 )
 
 // Violation is a block that holds what it must not.

@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"krping/agent/pattern"
+	"krping/agent/disk/pattern"
 )
 
 // Block is the unit that is checked, in bytes: what a device writes whole or not at all.

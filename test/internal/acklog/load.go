@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"krping/agent/rawio"
+	"krping/agent/disk/rawio"
 )
 
 // Load is a writer: workers that write to disjoint parts of a device or file, directly,

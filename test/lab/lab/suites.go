@@ -81,7 +81,7 @@ func (s *suites) timeout() time.Duration { return suiteTimeout*time.Duration(s.s
 var onlyDebug = []string{"nomem"}
 
 // patching are suites in which the kernel patches its code again and again: for tracers and firewall rules.
-var patching = []string{"trace", "top", "service", "nvme", "doctor"}
+var patching = []string{"trace", "top", "agent", "nvme", "doctor"}
 
 // on names what the suites run on.
 func (s *suites) on() string {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sweep measures a test over sizes, threads and connections, and draws the result.
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"krping/agent/measure"
+	"krping/agent/measure/parallel"
+	"krping/proc"
+)
+
+// MaxConnections is the most connections of one point.
+const MaxConnections = 1000
+
+// Plan is what is swept: each size with each number of threads with each number of
+// connections.
+type Plan struct {
+	Command     proc.Command  // role, address, port, test and the options that stay
+	Sizes       []uint32      // bytes of an operation
+	Threads     []int         // kernel threads
+	Connections []int         // of each thread
+	Duration    time.Duration // of each point
+}
+
+// inFlight is how many RDMA WRITEs all connections of a point have in flight, unless the plan says
+// how many each has: a thousand full queues measure what the NIC's buffers hold.
+const inFlight = 1024
+
+// Point is one measurement of a plan.
+type Point struct {
+	Size        uint32
+	Threads     int
+	Connections int // of each thread
+}
+
+func (p Point) String() string {
+	return fmt.Sprintf("%d bytes, %d threads of %d connections", p.Size, p.Threads, p.Connections)
+}
+
+// Points returns the plan's points, or what is wrong with it.
+func (p Plan) Points() ([]Point, error) {
+	if len(p.Sizes) == 0 || len(p.Threads) == 0 || len(p.Connections) == 0 {
+		return nil, errors.New("a sweep needs a size, a number of threads and a number of connections")
+	}
+	if p.Duration < 100*time.Millisecond {
+		return nil, fmt.Errorf("duration %v: must be 100ms or more", p.Duration)
+	}
+	var points []Point
+	for _, size := range p.Sizes {
+		for _, threads := range p.Threads {
+			for _, connections := range p.Connections {
+				point := Point{size, threads, connections}
+				if threads < 1 || connections < 1 || threads*connections > MaxConnections {
+					return nil, fmt.Errorf("%s: must be 1 to %d connections in all", point, MaxConnections)
+				}
+				if connections > 1 && p.Command.Test != proc.Bandwidth {
+					return nil, fmt.Errorf("%s: a thread has one connection, except with bw", point)
+				}
+				if err := p.command(point).Check(); err != nil {
+					return nil, fmt.Errorf("%s: %w", point, err)
+				}
+				points = append(points, point)
+			}
+		}
+	}
+	return points, nil
+}
+
+func (p Plan) command(point Point) proc.Command {
+	c := p.Command
+	c.Size = point.Size
+	if c.Test == proc.Bandwidth {
+		c.QPs = uint32(point.Connections)
+		if c.TxDepth == 0 {
+			c.TxDepth = uint32(max(min(64, inFlight/(point.Threads*point.Connections)), 1))
+		}
+	}
+	return c
+}
+
+// Run measures the points one after another; progress, if it is not nil, is told how
+// much of the sweep is done, 0 to 1. The reports are those of the points that were measured, also
+// with an error.
+func (p Plan) Run(ctx context.Context, fs proc.FS, progress func(done float64)) ([]measure.Report, error) {
+	points, err := p.Points()
+	if err != nil {
+		return nil, err
+	}
+	var reports []measure.Report
+	for i, point := range points {
+		var part func(float64)
+		if progress != nil {
+			part = func(done float64) { progress((float64(i) + done) / float64(len(points))) }
+		}
+		commands, err := parallel.Spread(p.command(point), point.Threads, false)
+		if err != nil {
+			return reports, err
+		}
+		outcomes, err := parallel.Run(ctx, fs, commands, parallel.Options{Duration: p.Duration, Progress: part})
+		if err != nil {
+			return reports, fmt.Errorf("%s: %w", point, err)
+		}
+		var results []proc.Result
+		for _, o := range outcomes {
+			results = append(results, o.Result)
+		}
+		report, err := measure.Of(results...)
+		if err != nil {
+			return reports, fmt.Errorf("%s: %w", point, err)
+		}
+		reports = append(reports, report)
+	}
+	return reports, nil
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmehost
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/disk/rawio"
+)
+
+const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
+
+// Discovery is a discovery log page; the keys are those of `nvme discover -o json`.
+type Discovery struct {
+	Generation uint64   `json:"genctr"`
+	Records    []Record `json:"records"`
+}
+
+// Record is what a discovery service knows of one subsystem at one address.
+type Record struct {
+	Transport string `json:"trtype"` // rdma, tcp, fc, loop
+	Family    string `json:"adrfam"` // ipv4, ipv6, ib, fc
+	Kind      string `json:"subtype"`
+	Security  string `json:"treq"`
+	Port      uint16 `json:"portid"`
+	Service   string `json:"trsvcid"`
+	NQN       string `json:"subnqn"`
+	Addr      string `json:"traddr"`
+}
+
+// Kinds of record.
+const (
+	kindNVMe     = "nvme subsystem"
+	kindReferral = "discovery subsystem referral"
+	kindCurrent  = "current discovery subsystem"
+)
+
+// IsSubsystem says whether a record's NQN can be connected to as a disk.
+func (r Record) IsSubsystem() bool { return r.Kind == kindNVMe }
+
+// Discover asks the discovery service at an address what it serves to this host.
+func (s Sysfs) Discover(ctx context.Context, o Options) (d Discovery, err error) {
+	o.NQN = discoveryNQN
+	name, err := s.Connect(ctx, o)
+	if err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, s.Disconnect(name, true)) }()
+	return readDiscovery("/dev/" + name)
+}
+
+// A page is read again if it has changed meanwhile, at most so often.
+const maxReads = 10
+
+func readDiscovery(device string) (Discovery, error) {
+	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Discovery{}, fmt.Errorf("open %s: %w", device, err)
+	}
+	defer unix.Close(fd)
+	for range maxReads {
+		header, err := getLog(fd, 0, recordSize)
+		if err != nil {
+			return Discovery{}, err
+		}
+		count := binary.LittleEndian.Uint64(header[8:])
+		if count > maxRecords {
+			return Discovery{}, fmt.Errorf("the discovery log has %d records, %d is the most", count, maxRecords)
+		}
+		page := header
+		for range count {
+			record, err := getLog(fd, uint64(len(page)), recordSize)
+			if err != nil {
+				return Discovery{}, err
+			}
+			page = append(page, record...)
+		}
+		again, err := getLog(fd, 0, recordSize)
+		if err != nil {
+			return Discovery{}, err
+		}
+		if bytes.Equal(again[:16], header[:16]) { // genctr and numrec
+			return ParseDiscovery(page)
+		}
+	}
+	return Discovery{}, fmt.Errorf("the discovery log changes all the time: %w", unix.EAGAIN)
+}
+
+// The header of the page and each record have 1024 bytes: NVMe over fabrics, Get Log Page 70h.
+const (
+	recordSize = 1024
+	maxRecords = 4096
+)
+
+// passthru is struct nvme_passthru_cmd of include/uapi/linux/nvme_ioctl.h.
+type passthru struct {
+	opcode, flags    uint8
+	_                uint16
+	nsid, cdw2, cdw3 uint32
+	metadata, addr   uint64
+	metadataLen, len uint32
+	cdw              [6]uint32 // 10 to 15
+	timeoutMS        uint32
+	result           uint32
+}
+
+const iocAdmin = 3<<30 | uint32(unsafe.Sizeof(passthru{}))<<16 | 'N'<<8 | 0x41 // _IOWR('N', 0x41, struct nvme_passthru_cmd)
+
+// getLog reads a part of the discovery log page, in bytes.
+func getLog(fd int, offset uint64, length int) ([]byte, error) {
+	const getLogPage, discoveryPage = 0x02, 0x70
+	buf, err := rawio.Buffer(length)
+	if err != nil {
+		return nil, err
+	}
+	defer rawio.Free(buf)
+	dwords := uint32(length/4 - 1) // counted from 0
+	cmd := passthru{
+		opcode: getLogPage, addr: uint64(uintptr(unsafe.Pointer(&buf[0]))), len: uint32(length),
+		cdw: [6]uint32{dwords<<16 | discoveryPage, dwords >> 16, uint32(offset), uint32(offset >> 32)},
+	}
+	status, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(iocAdmin), uintptr(unsafe.Pointer(&cmd)))
+	runtime.KeepAlive(buf)
+	switch {
+	case errno != 0:
+		return nil, fmt.Errorf("read the discovery log: %w", errno)
+	case status != 0:
+		return nil, fmt.Errorf("read the discovery log: NVMe status %#x: %w", status, unix.EIO)
+	}
+	return bytes.Clone(buf), nil
+}
+
+// Codes of a record: NVMe over fabrics, discovery log page entry.
+var (
+	transports = map[byte]string{1: "rdma", 2: "fc", 3: "tcp", 254: "loop"}
+	families   = map[byte]string{0: "pci", 1: "ipv4", 2: "ipv6", 3: "ib", 4: "fc", 254: "loop"}
+	kinds      = map[byte]string{1: kindReferral, 2: kindNVMe, 3: kindCurrent}
+	securities = map[byte]string{0: "not specified", 1: "required", 2: "not required"}
+)
+
+// ParseDiscovery reads a page: the header and its records.
+func ParseDiscovery(page []byte) (Discovery, error) {
+	d := Discovery{Records: []Record{}}
+	if len(page) < recordSize {
+		return d, fmt.Errorf("a discovery log of %d bytes has no header", len(page))
+	}
+	d.Generation = binary.LittleEndian.Uint64(page)
+	count := binary.LittleEndian.Uint64(page[8:])
+	if have := uint64(len(page)/recordSize - 1); count > have {
+		return d, fmt.Errorf("a discovery log of %d records has %d", count, have)
+	}
+	if format := binary.LittleEndian.Uint16(page[16:]); format != 0 {
+		return d, fmt.Errorf("a discovery log of format %d: only 0 is known", format)
+	}
+	for i := range int(count) {
+		e := page[(i+1)*recordSize:][:recordSize]
+		security := securities[e[3]&3]
+		if e[3]&4 != 0 {
+			security += ", sq flow control disable supported"
+		}
+		d.Records = append(d.Records, Record{
+			Transport: named(transports, e[0]), Family: named(families, e[1]), Kind: named(kinds, e[2]), Security: security,
+			Port: binary.LittleEndian.Uint16(e[4:]), Service: field(e[32:64]), NQN: field(e[256:512]), Addr: field(e[512:768]),
+		})
+	}
+	return d, nil
+}
+
+func named(names map[byte]string, code byte) string {
+	if name, known := names[code]; known {
+		return name
+	}
+	return fmt.Sprintf("type %d", code)
+}
+
+// field reads text that ends with a NUL or is filled up with blanks.
+func field(b []byte) string {
+	text, _, _ := bytes.Cut(b, []byte{0})
+	return string(bytes.TrimRight(text, " "))
+}

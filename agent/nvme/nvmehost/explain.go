@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmehost
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/doctor"
+	"krping/agent/host/kernel"
+)
+
+// explain says why the kernel did not connect, from the errno and what it logged meanwhile,
+// and where those say little, from the way to the target.
+func explain(o Options, err error, log kernel.Lines) error {
+	where := fmt.Sprintf("%s %v port %d", o.Transport, o.Addr, o.Port)
+	ask := fmt.Sprintf("krpingctl nvme discover --transport %s --traddr %v --trsvcid %d", o.Transport, o.Addr, o.Port)
+	f := &kernel.Failure{What: fmt.Sprintf("cannot connect to %s at %s", o.NQN, where), Err: err}
+	refused := func(cause, fix string) { f.Cause, f.Fix, f.Err = cause, fix, unix.ECONNREFUSED }
+	switch {
+	case errors.Is(err, unix.EALREADY):
+		f.Cause, f.Fix = "this host is connected to it at that address already", "krpingctl nvme list; or add --duplicate-connect"
+	case log.Find("subsysnqn \"") != "":
+		refused("the target serves no such NQN there", ask+" lists what it serves; on the target: krpingctl nvme target list")
+	case log.Find("is not allowed, hostnqn") != "":
+		refused("the target does not allow this host, "+o.HostNQN, fmt.Sprintf("on the target: krpingctl nvme target add --nqn %s --allow-host %s; or give an NQN that it allows: --hostnqn", o.NQN, o.HostNQN))
+	case log.Find("invalid service ID", "failed to connect socket: -111") != "":
+		refused("nothing listens on that port", "on the target: krpingctl nvme target list shows the ports")
+	case log.Find("found same hostid", "found same hostnqn") != "":
+		f.Cause, f.Fix, f.Err = log.Find("found same hostid", "found same hostnqn"), "give --hostnqn and --hostid that belong together, and that no other connection of this host has otherwise", unix.EINVAL
+	case log.Find("no handler found for transport") != "":
+		f.Cause, f.Fix, f.Err = "the module nvme-"+o.Transport+" is not loaded", "modprobe nvme-"+o.Transport, kernel.ErrNoModule
+	case errors.Is(err, unix.EINVAL):
+		f.Cause, f.Fix = unexplained(err, log), "check the options: this kernel takes those that `cat "+fabrics+"` lists"
+	default:
+		f.Cause, f.Fix = unexplained(err, log), "krpingctl doctor --peer "+o.Addr.String()
+		o.explainWay(f)
+	}
+	return f
+}
+
+// explainWay looks at the way to a target that was not reached.
+func (o Options) explainWay(f *kernel.Failure) {
+	if o.Transport != "rdma" {
+		if isAny(f.Err, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH) {
+			f.Cause, f.Fix = "the target does not answer ("+f.Cause+")", "ping "+o.Addr.String()
+		}
+		return
+	}
+	finding := doctor.ExamineRoute(o.Addr)
+	switch {
+	case finding.Level == doctor.Problem:
+		f.Cause, f.Fix, f.Err = finding.Found+" ("+finding.Cause+")", finding.Fix, unix.EADDRNOTAVAIL
+	case errors.Is(f.Err, unix.ECONNRESET): // also where nobody has refused
+		f.Cause, f.Err = fmt.Sprintf("%v does not answer, or no RDMA device there serves it (%s)", o.Addr, f.Cause), unix.EHOSTUNREACH
+	}
+}
+
+func isAny(err error, targets ...error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// unexplained is the errno with what the kernel logged.
+func unexplained(err error, log kernel.Lines) string {
+	text := err.Error()
+	if about := log.About("nvme", "rdma"); about != "" {
+		text += " (the kernel logged: " + about + ")"
+	}
+	return text
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmehost
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/host/kernel"
+)
+
+func of(n int) *int { return &n }
+
+func options() Options {
+	return Options{Transport: "tcp", Addr: netip.MustParseAddr("10.0.0.1"), Port: 4420, NQN: "nqn.a"}
+}
+
+func TestOptions(t *testing.T) {
+	o := options()
+	if got, want := o.String(), "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.a"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	o.HostNQN, o.HostID, o.HostAddr, o.HostIface = "nqn.h", "6b0fac7c-d420-460a-87e2-193929fff36d", netip.MustParseAddr("fd00::1"), "eth0"
+	o.IOQueues, o.WriteQueues, o.PollQueues, o.QueueSize = of(1), of(2), of(3), of(16)
+	o.KeepAlive, o.LossTMO, o.Delay, o.TOS = of(0), of(-1), of(4), of(5)
+	o.HeaderDigest, o.DataDigest, o.DuplicateConn = true, true, true
+	want := "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.a,hostnqn=nqn.h,hostid=6b0fac7c-d420-460a-87e2-193929fff36d,host_iface=eth0," +
+		"host_traddr=fd00::1,nr_io_queues=1,nr_write_queues=2,nr_poll_queues=3,queue_size=16,keep_alive_tmo=0,ctrl_loss_tmo=-1,reconnect_delay=4,tos=5," +
+		"hdr_digest,data_digest,duplicate_connect"
+	if err := o.Check(); err != nil || o.String() != want {
+		t.Errorf("%v, %s, want %s", err, o, want)
+	}
+}
+
+func TestMistakesInOptions(t *testing.T) {
+	for want, change := range map[string]func(*Options){
+		"--transport fc":      func(o *Options) { o.Transport = "fc" },
+		"--traddr is needed":  func(o *Options) { o.Addr = netip.Addr{} },
+		"--trsvcid 0":         func(o *Options) { o.Port = 0 },
+		"for --transport tcp": func(o *Options) { o.Transport, o.DataDigest = "rdma", true },
+		"no comma":            func(o *Options) { o.NQN = "nqn.a,hostnqn=b" },
+		"not a UUID":          func(o *Options) { o.HostID = "1" },
+		"--queue-size 8":      func(o *Options) { o.QueueSize = of(8) },
+		"--ctrl-loss-tmo -2":  func(o *Options) { o.LossTMO = of(-2) },
+		"--nr-io-queues 0":    func(o *Options) { o.IOQueues = of(0) },
+	} {
+		o := options()
+		change(&o)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// The kernel refuses two names of hosts with one identifier.
+func TestHostID(t *testing.T) {
+	const uuid = "6b0fac7c-d420-460a-87e2-193929fff36d"
+	if got := hostIDOf("nqn.2014-08.org.nvmexpress:uuid:" + uuid); got != uuid {
+		t.Errorf("%s, want %s", got, uuid)
+	}
+	a, b := hostIDOf("nqn.a"), hostIDOf("nqn.b")
+	if a == b || !isUUID.MatchString(a) || a != hostIDOf("nqn.a") {
+		t.Errorf("identifiers %s and %s", a, b)
+	}
+}
+
+func discoveryPage() []byte {
+	page := make([]byte, 3*recordSize)
+	binary.LittleEndian.PutUint64(page, 7)
+	binary.LittleEndian.PutUint64(page[8:], 2)
+	for i, r := range []struct {
+		kind byte
+		nqn  string
+	}{{3, discoveryNQN}, {2, "nqn.a"}} {
+		e := page[(i+1)*recordSize:]
+		copy(e, []byte{1, 2, r.kind, 4, 9, 0})
+		copy(e[32:], "4420    ")
+		copy(e[256:], r.nqn+"\x00junk")
+		copy(e[512:], "fd00::1")
+	}
+	return page
+}
+
+func TestParseDiscovery(t *testing.T) {
+	got, err := ParseDiscovery(discoveryPage())
+	record := Record{
+		Transport: "rdma", Family: "ipv6", Kind: kindCurrent, Security: "not specified, sq flow control disable supported", Port: 9,
+		Service: "4420", NQN: discoveryNQN, Addr: "fd00::1",
+	}
+	disk := record
+	disk.Kind, disk.NQN = kindNVMe, "nqn.a"
+	if want := (Discovery{7, []Record{record, disk}}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if got.Records[0].IsSubsystem() || !got.Records[1].IsSubsystem() {
+		t.Error("the disk's record is not told from that of the discovery service")
+	}
+	page := discoveryPage()
+	page[recordSize] = 77
+	if got, err := ParseDiscovery(page); err != nil || got.Records[0].Transport != "type 77" {
+		t.Errorf("a new transport: %+v, %v", got, err)
+	}
+	for name, spoil := range map[string]func([]byte) []byte{
+		"no header":     func(p []byte) []byte { return p[:100] },
+		"fewer records": func(p []byte) []byte { return p[:2*recordSize] },
+		"many records":  func(p []byte) []byte { binary.LittleEndian.PutUint64(p[8:], 1<<63); return p },
+		"format 1":      func(p []byte) []byte { p[16] = 1; return p },
+	} {
+		if _, err := ParseDiscovery(spoil(discoveryPage())); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func put(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestControllers(t *testing.T) {
+	root := t.TempDir()
+	s := NewSysfs(root)
+	if got, err := s.Controllers(); err != nil || len(got) != 0 {
+		t.Errorf("without a driver: %v, %v", got, err)
+	}
+	put(t, root, map[string]string{
+		"class/nvme/nvme0/transport": "pcie", "class/nvme/nvme0/subsysnqn": "nqn.local", "class/nvme/nvme0/nvme0n1/nsid": "1",
+		"class/nvme/nvme10/transport": "rdma", "class/nvme/nvme10/subsysnqn": "nqn.a", "class/nvme/nvme10/queue_count": "3", "class/nvme/nvme10/sqsize": "127",
+		"class/nvme/nvme10/address": "traddr=10.0.0.1,trsvcid=4420", "class/nvme/nvme10/state": "live", "class/nvme/nvme10/kato": "5",
+		"class/nvme/nvme10/nvme4c10n2/nsid": "2", "class/nvme/nvme10/hwmon0/name": "nvme",
+		"class/block/nvme4n2/nsid": "2", "class/block/nvme4n2/uuid": "u", "class/block/nvme4n2/size": "8", "class/block/nvme4n2/queue/logical_block_size": "4096",
+	})
+	got, err := s.Controllers()
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := Controller{
+		Name: "nvme10", NQN: "nqn.a", Transport: "rdma", Address: "traddr=10.0.0.1,trsvcid=4420", State: "live", IOQueues: 2, QueueSize: 128, KeepAlive: 5,
+		Namespaces: []Disk{{Name: "nvme4n2", Path: "nvme4c10n2", NSID: 2, UUID: "u", Size: 4096, BlockSize: 4096}},
+	}
+	if !reflect.DeepEqual(got[1], want) {
+		t.Errorf("%+v, want %+v", got[1], want)
+	}
+	if got[0].IsFabric() || !got[1].IsFabric() || got[0].Namespaces[0].Device() != "/dev/nvme0n1" {
+		t.Errorf("%+v", got[0])
+	}
+	if !want.Has("nvme4n2") || !want.Has("nvme4c10n2") || want.Has("nvme4n1") {
+		t.Error("the controller does not know its disk")
+	}
+	if found, err := s.Find("nqn.a"); err != nil || len(found) != 1 || found[0].Name != "nvme10" {
+		t.Errorf("found %+v, %v", found, err)
+	}
+}
+
+// What the kernels 6.1 and 6.12 log for each of these, as the VM suite has seen it.
+func TestExplain(t *testing.T) {
+	for _, tc := range []struct {
+		err   error
+		log   kernel.Lines
+		kind  error
+		cause string
+		fix   string
+	}{
+		{unix.EIO, kernel.Lines{`nvme nvme0: Connect Invalid Data Parameter, subsysnqn "nqn.a"`}, unix.ECONNREFUSED, "no such NQN", "nvme discover --transport tcp --traddr 10.0.0.1"},
+		{unix.EIO, kernel.Lines{"nvme nvme0: Connect for subsystem nqn.a is not allowed, hostnqn: nqn.h"}, unix.ECONNREFUSED, "does not allow this host, nqn.h", "--allow-host nqn.h"},
+		{unix.ECONNREFUSED, kernel.Lines{"nvme nvme0: failed to connect socket: -111"}, unix.ECONNREFUSED, "nothing listens", "target list"},
+		{unix.ECONNRESET, kernel.Lines{"nvme nvme0: Connect rejected: status 8 (invalid service ID)."}, unix.ECONNREFUSED, "nothing listens", "target list"},
+		{unix.EALREADY, nil, unix.EALREADY, "already", "--duplicate-connect"},
+		{unix.EINVAL, kernel.Lines{"nvme_fabrics: no handler found for transport tcp."}, kernel.ErrNoModule, "nvme-tcp is not loaded", "modprobe nvme-tcp"},
+		{unix.EINVAL, kernel.Lines{"nvme_fabrics: found same hostid x but different hostnqn y"}, unix.EINVAL, "found same hostid", "--hostid"},
+		{unix.EINVAL, kernel.Lines{"nvme_fabrics: unknown parameter or missing value"}, unix.EINVAL, "unknown parameter", "options"},
+		{unix.ETIMEDOUT, kernel.Lines{"nvme nvme0: failed to connect socket: -110"}, unix.ETIMEDOUT, "does not answer", "ping 10.0.0.1"},
+		{unix.ENOMEM, kernel.Lines{"nvme nvme0: no memory"}, unix.ENOMEM, "no memory", "doctor --peer"},
+	} {
+		o := options()
+		o.HostNQN = "nqn.h"
+		err := explain(o, tc.err, tc.log)
+		if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.cause) || !strings.Contains(kernel.Fix(err), tc.fix) {
+			t.Errorf("%v, mended by %q: want %v, %q, %q", err, kernel.Fix(err), tc.kind, tc.cause, tc.fix)
+		}
+	}
+}

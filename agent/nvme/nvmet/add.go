@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/host/kernel"
+)
+
+// Transports that a target is served over.
+const (
+	RDMA = "rdma"
+	TCP  = "tcp"
+)
+
+// MaxInline is the most that nvmet takes for the data of a command in its capsule, in bytes,
+// where pages have 4 KiB.
+const MaxInline = 16384
+
+// Serve is what is to be served where.
+type Serve struct {
+	NQN        string
+	Device     string // path of a block device or a file, or
+	Null       int64  // bytes of a disk in memory that is made; neither, if the subsystem exists
+	Transport  string
+	Addr       netip.AddrPort // is not valid: nowhere else
+	Inline     *int           // bytes of data in a capsule; nil: as the kernel or the port has it
+	AllowHosts []string       // NQNs; none: every host
+}
+
+// ErrExists is of a subsystem that is there already, ErrUnknown of one that is not.
+var (
+	ErrExists  = errors.New("exists already")
+	ErrUnknown = errors.New("no such subsystem")
+)
+
+// Add serves a new subsystem with one namespace, or one that exists at another address or to
+// more hosts. It loads the modules that are needed, and leaves nothing behind if it fails.
+func (t *Tree) Add(ctx context.Context, s Serve) error {
+	config, err := t.Read()
+	if err != nil {
+		return err
+	}
+	fresh := s.Device != "" || s.Null != 0
+	known := config.subsystem(s.NQN)
+	switch {
+	case fresh && known != nil:
+		return fmt.Errorf("subsystem %s %w", s.NQN, ErrExists)
+	case !fresh && known == nil:
+		return fmt.Errorf("%w: %s", ErrUnknown, s.NQN)
+	}
+	if s.Device != "" {
+		if s.Device, err = filepath.Abs(s.Device); err != nil {
+			return err
+		}
+	}
+	if err := t.load(ctx, s); err != nil {
+		return err
+	}
+	_, err = t.make(ctx, func(c *change) error {
+		for _, nqn := range s.AllowHosts {
+			if err := c.addHost(nqn); err != nil {
+				return err
+			}
+		}
+		if fresh {
+			err = c.addFresh(s)
+		} else {
+			err = c.allow(*known, s.AllowHosts)
+		}
+		if err != nil || !s.Addr.IsValid() {
+			return err
+		}
+		return c.serveAt(config.Ports, s)
+	})
+	return err
+}
+
+// addFresh makes a subsystem with its disk.
+func (c *change) addFresh(s Serve) error {
+	n := Namespace{NSID: 1, Enable: true, Device: Attributes{"path": s.Device, "uuid": StableUUID(s.NQN, s.Device)}}
+	if s.Null != 0 {
+		device, err := c.addNull(s.Null)
+		if err != nil {
+			return err
+		}
+		n.Device = Attributes{"path": device} // its data are new: so is its UUID, which the kernel draws
+	}
+	anyHost := "1"
+	if len(s.AllowHosts) > 0 {
+		anyHost = "0"
+	}
+	return c.addSubsystem(Subsystem{
+		NQN: s.NQN, AllowedHosts: s.AllowHosts, Namespaces: []Namespace{n},
+		Attr: Attributes{"allow_any_host": anyHost, "serial": StableSerial(s.NQN)},
+	})
+}
+
+// StableUUID is the same for a disk each time that it is served under a name: a host that
+// connects again to a target that was set up again drops a namespace whose UUID has changed.
+// It is a UUID of version 5 (RFC 9562).
+func StableUUID(nqn, device string) string {
+	sum := sha1.Sum([]byte("krping nvmet\x00" + nqn + "\x00" + device))
+	sum[6], sum[8] = sum[6]&0x0f|0x50, sum[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}
+
+// StableSerial is a subsystem's serial number: 20 hexadecimal digits.
+func StableSerial(nqn string) string {
+	sum := sha256.Sum256([]byte(nqn))
+	return fmt.Sprintf("%x", sum[:10])
+}
+
+func (c *change) addHost(nqn string) error {
+	if exists(c.host(nqn)) {
+		return nil
+	}
+	return c.mkdir(c.host(nqn))
+}
+
+// allow lets hosts use a subsystem that exists, and then only those.
+func (c *change) allow(s Subsystem, nqns []string) error {
+	if len(nqns) > 0 && s.Attr["allow_any_host"] == "1" {
+		if err := c.set(c.subsystem(s.NQN, "attr_allow_any_host"), "0"); err != nil {
+			return err
+		}
+	}
+	for _, nqn := range nqns {
+		if slices.Contains(s.AllowedHosts, nqn) {
+			continue
+		}
+		if err := c.symlink(c.host(nqn), c.subsystem(s.NQN, "allowed_hosts", nqn)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serveAt serves a subsystem at an address: at the port that has it, or a new one.
+func (c *change) serveAt(ports []Port, s Serve) error {
+	want := Port{Addr: address(s), Subsystems: []string{s.NQN}, Param: Attributes{}}
+	if s.Inline != nil {
+		want.Param["inline_data_size"] = strconv.Itoa(*s.Inline)
+	}
+	free := 1
+	for _, p := range ports {
+		if p.ID == free {
+			free++
+		}
+		if !p.at(want.Addr) {
+			continue
+		}
+		if have := p.Param["inline_data_size"]; s.Inline != nil && have != want.Param["inline_data_size"] {
+			return fmt.Errorf("port %d serves %v:%s already, with an inline size of %s: %w", p.ID, s.Addr.Addr(), p.Addr["trsvcid"], have, unix.EBUSY)
+		}
+		if slices.Contains(p.Subsystems, s.NQN) {
+			return fmt.Errorf("subsystem %s %w at %s %v", s.NQN, ErrExists, s.Transport, s.Addr)
+		}
+		return c.link(p, s.NQN)
+	}
+	for slices.ContainsFunc(ports, func(p Port) bool { return p.ID == free }) {
+		free++
+	}
+	want.ID = free
+	return c.addPort(want)
+}
+
+// address returns the attributes of an address.
+func address(s Serve) Attributes {
+	family := "ipv4"
+	if s.Addr.Addr().Is6() {
+		family = "ipv6"
+	}
+	return Attributes{
+		"trtype": s.Transport, "adrfam": family, "traddr": s.Addr.Addr().String(), "trsvcid": strconv.Itoa(int(s.Addr.Port())),
+	}
+}
+
+// at says whether a port has that address.
+func (p Port) at(addr Attributes) bool {
+	for name, value := range addr {
+		if p.Addr[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (c Config) subsystem(nqn string) *Subsystem {
+	i := slices.IndexFunc(c.Subsystems, func(s Subsystem) bool { return s.NQN == nqn })
+	if i < 0 {
+		return nil
+	}
+	return &c.Subsystems[i]
+}
+
+func (c *change) addSubsystem(s Subsystem) error {
+	dir := c.subsystem(s.NQN)
+	if err := c.mkdir(dir); err != nil {
+		return err
+	}
+	// Hosts can be allowed only where not every host is.
+	if err := c.attributes(dir, "attr", s.Attr, "allow_any_host"); err != nil {
+		return err
+	}
+	for _, nqn := range s.AllowedHosts {
+		if err := c.symlink(c.host(nqn), filepath.Join(dir, "allowed_hosts", nqn)); err != nil {
+			return err
+		}
+	}
+	for _, n := range s.Namespaces {
+		if err := c.addNamespace(s.NQN, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *change) addNamespace(nqn string, n Namespace) error {
+	path := n.Device["path"]
+	buffered := false
+	if bool(n.Enable) && !isNull(path) {
+		var err error
+		if buffered, err = c.checkDevice(path); err != nil {
+			return err
+		}
+	}
+	dir := c.subsystem(nqn, "namespaces", strconv.Itoa(n.NSID))
+	if err := c.mkdir(dir); err != nil {
+		return err
+	}
+	if err := c.attributes(dir, "device", n.Device); err != nil {
+		return err
+	}
+	if n.ANAGroup > 1 {
+		if err := c.fs.write(filepath.Join(dir, "ana_grpid"), strconv.Itoa(n.ANAGroup)); err != nil {
+			return err
+		}
+	}
+	if buffered {
+		if err := c.fs.write(filepath.Join(dir, "buffered_io"), "1"); err != nil {
+			return err
+		}
+	}
+	if !n.Enable {
+		return nil
+	}
+	log := kernel.LogFromNow()
+	defer log.Close()
+	if err := c.fs.write(filepath.Join(dir, "enable"), "1"); err != nil {
+		return explainEnable(path, err, log.Lines())
+	}
+	return nil
+}
+
+func (c *change) addPort(p Port) error {
+	dir := c.port(p.ID)
+	if err := c.mkdir(dir); err != nil {
+		return err
+	}
+	// The type decides what the others may be; treq is checked against tsas.
+	if err := c.attributes(dir, "addr", p.Addr, "trtype", "adrfam", "traddr", "trsvcid", "tsas", "treq"); err != nil {
+		return err
+	}
+	if err := c.attributes(dir, "param", p.Param); err != nil {
+		return err
+	}
+	for _, g := range p.ANAGroups {
+		group := filepath.Join(dir, "ana_groups", strconv.Itoa(g.ID))
+		if !exists(group) { // group 1 comes with the port
+			if err := c.mkdir(group); err != nil {
+				return err
+			}
+		}
+		if err := c.attributes(group, "ana", g.ANA); err != nil {
+			return err
+		}
+	}
+	for _, r := range p.Referrals {
+		referral := filepath.Join(dir, "referrals", r.Name)
+		if err := c.mkdir(referral); err != nil {
+			return err
+		}
+		if err := c.attributes(referral, "addr", r.Addr, "trtype"); err != nil {
+			return err
+		}
+		if r.Enable {
+			if err := c.fs.write(filepath.Join(referral, "enable"), "1"); err != nil {
+				return err
+			}
+		}
+	}
+	for _, nqn := range p.Subsystems {
+		if err := c.link(p, nqn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// link serves a subsystem at a port. The first one makes the port listen.
+func (c *change) link(p Port, nqn string) error {
+	log := kernel.LogFromNow()
+	defer log.Close()
+	err := c.symlink(c.subsystem(nqn), c.port(p.ID, "subsystems", nqn))
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err != nil {
+		return c.explainListen(p, err, log.Lines())
+	}
+	return nil
+}

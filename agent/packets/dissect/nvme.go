@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dissect
+
+import (
+	"fmt"
+
+	"krping/agent/packets/roce"
+)
+
+// nvme is NVMe over RDMA (NVM Express RDMA Transport Specification): a SEND is a capsule.
+type nvme struct{ queue nvmeQueue }
+
+func (*nvme) name() Protocol { return NVMeRDMA }
+
+func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
+	if fromHost {
+		cmd, err := readCommand(o.message, &n.queue)
+		if err != nil {
+			return []part{{note: err.Error()}}
+		}
+		io := d.begin(c, cmd.io())
+		said := part{io: io, note: cmd.text()}
+		if cmd.inline {
+			said.from, said.to = sqeSize, sqeSize+cmd.bytes
+		}
+		return []part{said}
+	}
+	done, err := readCompletion(o.message)
+	if err != nil {
+		return []part{{note: err.Error()}}
+	}
+	note := done.text()
+	if o.key != 0 {
+		note += fmt.Sprintf(", invalidates key %#x", o.key)
+	}
+	io := c.tagged(uint32(done.cid))
+	if io != nil {
+		io.Status = done.status
+	}
+	return []part{{io: io, note: note, ends: true}}
+}
+
+func (c command) io() *IO {
+	return &IO{Name: c.name, Bytes: c.bytes, Inline: c.inline, Subject: c.subject, tag: uint32(c.cid), addr: c.addr, rkey: c.key}
+}
+
+func (*nvme) access(_ *Dissector, c *conn, _ bool, _ *op, addr uint64, key uint32) *IO {
+	return c.reaching(addr, key)
+}
+
+func (*nvme) answered(*conn, int, *op, roce.Opcode) {}

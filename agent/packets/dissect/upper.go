@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dissect
+
+import (
+	"fmt"
+	"slices"
+
+	"krping/agent/packets/roce"
+)
+
+// upper is the protocol of a connection.
+type upper interface {
+	name() Protocol
+	// message reads a SEND, of the host or of the target.
+	message(d *Dissector, c *conn, fromHost bool, o *op) []part
+	// access returns the I/O that an RDMA READ, WRITE or atomic is part of, or nil.
+	access(d *Dissector, c *conn, fromHost bool, o *op, addr uint64, key uint32) *IO
+	// answered is told of a response to an operation of an end.
+	answered(c *conn, end int, o *op, opcode roce.Opcode)
+}
+
+// Messages by which a protocol is to be recognised.
+const mostTries = 8
+
+// recognise looks at a message of a connection whose set-up was not captured, or did not tell.
+func (c *conn) recognise(from int, message []byte, assumed Protocol) {
+	switch {
+	case assumed != "":
+		c.upper = newUpper(assumed)
+	case isCapsule(message):
+		c.upper = &nvme{}
+	case isBlockMessage(message):
+		c.upper = block{}
+	case isPingMessage(message):
+		c.upper = &ping{}
+	default:
+		if c.tries++; c.tries == mostTries {
+			c.upper = verbs{}
+		}
+		return
+	}
+	c.host = from
+}
+
+func newUpper(p Protocol) upper {
+	switch p {
+	case NVMeRDMA:
+		return &nvme{}
+	case Block:
+		return block{}
+	case Ping:
+		return &ping{}
+	}
+	return verbs{}
+}
+
+// protocol is that of the connection, as far as it is known.
+func (c *conn) protocol() upper {
+	if c.upper == nil {
+		return verbs{}
+	}
+	return c.upper
+}
+
+// verbs is an application that is not known: each operation is an I/O of its own, and who
+// requests it is its host.
+type verbs struct{}
+
+func (verbs) name() Protocol { return Verbs }
+
+func (verbs) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
+	return []part{{io: verbsIO(d, c, fromHost, o, "SEND", len(o.message)), to: len(o.message)}}
+}
+
+func (verbs) access(d *Dissector, c *conn, fromHost bool, o *op, _ uint64, _ uint32) *IO {
+	name := "RDMA WRITE"
+	switch {
+	case o.opcode == roce.ReadRequest:
+		name = "RDMA READ"
+	case o.opcode.IsAtomic():
+		name = o.opcode.String()
+	}
+	return verbsIO(d, c, fromHost, o, name, o.bytes)
+}
+
+func (verbs) answered(c *conn, end int, o *op, opcode roce.Opcode) {
+	if opcode.IsReadResponse() && !opcode.Ends() {
+		return
+	}
+	for _, io := range slices.Clone(c.open) {
+		if io.answerEnd == end && after(o.first, io.answer) >= 0 {
+			io.Status = "acknowledged"
+			if opcode.Service() == roce.UC {
+				io.Status = "sent"
+			}
+			c.finish(io, end, io.answer)
+		}
+	}
+}
+
+// verbsIO begins an operation's I/O; its tag and its answer are the PSN it begins with.
+func verbsIO(d *Dissector, c *conn, fromHost bool, o *op, name string, bytes int) *IO {
+	end := c.host
+	if !fromHost {
+		end = 1 - c.host
+	}
+	io := d.begin(c, &IO{Name: name, Bytes: bytes, tag: verbsTag(end, o.first), answer: o.first, answerEnd: end})
+	io.Host, io.Target = c.ends[end].addr, c.ends[1-end].addr
+	return io
+}
+
+func verbsTag(end int, psn uint32) uint32 { return psn | uint32(end)<<31 }
+
+// memory is a piece of the host's memory, as a command or a request names it.
+func memory(bytes uint32, addr uint64, key uint32) string {
+	return fmt.Sprintf("%d bytes at %#x, key %#x", bytes, addr, key)
+}

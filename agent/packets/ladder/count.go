@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ladder
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"krping/agent/packets/dissect"
+)
+
+// Kind is what I/Os have in common that cost the same.
+type Kind struct {
+	Protocol dissect.Protocol `json:"protocol"`
+	Name     string           `json:"name"`
+	Bytes    int              `json:"bytes"`
+	Inline   bool             `json:"inline"`
+}
+
+// KindOf returns an I/O's.
+func KindOf(o *dissect.IO) Kind { return Kind{o.Protocol, o.Name, o.Bytes, o.Inline} }
+
+// Cost is what the I/Os of a kind cost in all.
+type Cost struct {
+	Kind
+	IOs     int                `json:"ios"`
+	Packets float64            `json:"packets"` // one that several I/Os share counts in part at each
+	Opcodes map[string]float64 `json:"opcodes"` // the same by opcode
+	Partial int                `json:"partial"` // I/Os that are not counted: without response, or packets are missing
+	first   int                // ID of the first
+}
+
+// Opcode is how often an opcode was seen.
+type Opcode struct {
+	Name    string `json:"name"`
+	Packets int    `json:"packets"`
+	Bytes   int    `json:"bytes"` // of payload
+}
+
+// Counts of opcodes, and of packets an I/O.
+type Counts struct {
+	opcodes map[string]*Opcode
+	costs   map[Kind]*Cost
+}
+
+// NewCounts returns counts of nothing yet.
+func NewCounts() *Counts { return &Counts{map[string]*Opcode{}, map[Kind]*Cost{}} }
+
+// AddPacket counts a packet.
+func (c *Counts) AddPacket(p *dissect.Packet) {
+	name := p.What
+	switch {
+	case p.Err != nil:
+		name = "malformed"
+	case p.RoCE != nil:
+		name = p.RoCE.BTH.Opcode.String()
+	}
+	o := c.opcodes[name]
+	if o == nil {
+		o = &Opcode{Name: name}
+		c.opcodes[name] = o
+	}
+	o.Packets++
+	o.Bytes += p.Bytes
+}
+
+// AddIO counts an I/O.
+func (c *Counts) AddIO(o *dissect.IO) {
+	kind := KindOf(o)
+	cost := c.costs[kind]
+	if cost == nil {
+		cost = &Cost{Kind: kind, Opcodes: map[string]float64{}, first: o.ID}
+		c.costs[kind] = cost
+	}
+	if !o.Done || o.Lost > 0 {
+		cost.Partial++
+		return
+	}
+	cost.IOs++
+	for _, s := range o.Steps {
+		cost.Packets += s.Share
+		cost.Opcodes[s.What] += s.Share
+	}
+}
+
+// Opcodes returns the counts of opcodes, the most frequent first.
+func (c *Counts) Opcodes() []Opcode {
+	opcodes := make([]Opcode, 0, len(c.opcodes))
+	for _, o := range c.opcodes {
+		opcodes = append(opcodes, *o)
+	}
+	slices.SortFunc(opcodes, func(a, b Opcode) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), strings.Compare(a.Name, b.Name))
+	})
+	return opcodes
+}
+
+// Costs returns the costs of the kinds, in the order in which they came first.
+func (c *Counts) Costs() []Cost {
+	costs := make([]Cost, 0, len(c.costs))
+	for _, cost := range c.costs {
+		costs = append(costs, *cost)
+	}
+	slices.SortFunc(costs, func(a, b Cost) int { return a.first - b.first })
+	return costs
+}
+
+// Write prints both tables.
+func (c *Counts) Write(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PACKETS\tBYTES\tOPCODE")
+	for _, o := range c.Opcodes() {
+		fmt.Fprintf(w, "%d\t%d\t%s\n", o.Packets, o.Bytes, o.Name)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(c.costs) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\nPROTOCOL\tI/O\tBYTES\tI/OS\tPACKETS AN I/O\tOF THESE")
+	for _, cost := range c.Costs() {
+		name, each, parts := cost.Name, "-", ""
+		if cost.Inline {
+			name += " inline"
+		}
+		if cost.IOs > 0 {
+			each = fmt.Sprintf("%.1f", cost.Packets/float64(cost.IOs))
+			parts = cost.parts()
+		}
+		if cost.Partial > 0 {
+			parts = strings.TrimPrefix(parts+fmt.Sprintf("; %d more, not seen whole", cost.Partial), "; ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", cost.Protocol, name, cost.Bytes, cost.IOs, each, parts)
+	}
+	return w.Flush()
+}
+
+// parts lists the opcodes, the most frequent first.
+func (c *Cost) parts() string {
+	names := slices.SortedFunc(maps.Keys(c.Opcodes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(c.Opcodes[b], c.Opcodes[a]), strings.Compare(a, b))
+	})
+	texts := make([]string, len(names))
+	for i, name := range names {
+		texts[i] = strings.TrimSuffix(fmt.Sprintf("%.1f", c.Opcodes[name]/float64(c.IOs)), ".0") + " " + name
+	}
+	return strings.Join(texts, ", ")
+}

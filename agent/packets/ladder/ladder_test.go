@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ladder
+
+import (
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/agent/packets/dissect"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is (go test -update writes it anew):\n%s", path, got)
+	}
+}
+
+var start = time.Unix(1000, 0)
+
+// write is a large one, of 12 KiB, that shares its response with another I/O.
+func write() *dissect.IO {
+	step := func(us int, fromHost bool, what, note string, bytes int) dissect.Step {
+		return dissect.Step{Time: start.Add(time.Duration(us) * time.Microsecond), FromHost: fromHost, What: what, Note: note, Bytes: bytes, Share: 1}
+	}
+	o := &dissect.IO{
+		ID: 7, Protocol: dissect.Block, Name: "WRITE", Bytes: 12288, Subject: "offset 4096", Status: "OK", Done: true,
+		Host: netip.MustParseAddr("192.168.77.2"), Target: netip.MustParseAddr("192.168.77.1"),
+		Steps: []dissect.Step{
+			step(0, true, "SEND Only", "WRITE tag 5, offset 4096, 12288 bytes at 0xff00, key 0x12", 0),
+			step(400, false, "ACK", "", 0),
+			step(450, false, "RDMA READ Request", "12288 bytes at 0xff00, key 0x12", 0),
+			step(900, true, "RDMA READ response First", "", 4096),
+			step(910, true, "RDMA READ response Middle", "", 4096),
+			step(915, true, "RDMA READ response Middle", "", 4096),
+			step(920, true, "RDMA READ response Last", "", 0),
+			step(1500, false, "SEND Only", "one of 2: OK, tag 5 <&>"+strings.Repeat(" and more", 12), 0),
+			step(1900, true, "ACK", "", 0),
+		},
+	}
+	o.Steps[7].Share, o.Steps[8].Share = 0.5, 0.5
+	return o
+}
+
+// partial is one whose response is missing, and of which packets were sent twice.
+func partial() *dissect.IO {
+	o := write()
+	o.ID, o.Status, o.Done, o.Lost = 8, "", false, 3
+	o.Steps = o.Steps[:6]
+	o.Steps[5].Again = true
+	return o
+}
+
+func TestText(t *testing.T) {
+	var b strings.Builder
+	for _, o := range []*dissect.IO{write(), partial()} {
+		if err := Write(&b, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, "|") && len(line) != textWidth+14 {
+			t.Errorf("a line of %d characters, not %d: %s", len(line), textWidth+14, line)
+		}
+	}
+	golden(t, "ladder.golden", b.String())
+}
+
+func TestPicture(t *testing.T) {
+	var b strings.Builder
+	if err := WriteSVG(&b, []*dissect.IO{write(), partial()}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "ladder.svg", b.String())
+	b.Reset()
+	if err := WriteSVG(&b, nil); err != nil {
+		t.Fatal(err)
+	}
+	decoder := xml.NewDecoder(strings.NewReader(b.String()))
+	for {
+		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in %s", err, b.String())
+		}
+	}
+}
+
+func TestCounts(t *testing.T) {
+	c := NewCounts()
+	c.AddPacket(&dissect.Packet{What: "TCP ACK"})
+	c.AddPacket(&dissect.Packet{What: "data", Bytes: 100})
+	c.AddPacket(&dissect.Packet{What: "data", Bytes: 50})
+	c.AddPacket(&dissect.Packet{Err: errors.New("x")})
+	c.AddIO(write())
+	c.AddIO(write())
+	c.AddIO(partial())
+	lost := write()
+	lost.ID, lost.Lost = 9, 1
+	lost.Inline = true
+	c.AddIO(lost)
+	var b strings.Builder
+	if err := c.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "counts.golden", b.String())
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package packetview shows captured packets: a line or a JSON object each.
+package packetview
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"krping/agent/packets/dissect"
+	"krping/agent/packets/roce"
+)
+
+// Lines prints a line a packet.
+type Lines struct{ w io.Writer }
+
+// NewLines prints to w.
+func NewLines(w io.Writer) Lines { return Lines{w} }
+
+// Header prints the names of the columns.
+func (l Lines) Header() error {
+	_, err := fmt.Fprintf(l.w, "%-15s %-34s %-8s %8s %-12s %-26s %6s INFO\n", "TIME", "FROM > TO", "QP", "PSN", "PROTOCOL", "OPCODE", "BYTES")
+	return err
+}
+
+// Print prints a packet.
+func (l Lines) Print(p *dissect.Packet) error {
+	between := address(p.Src, p.SrcPort) + " > " + address(p.Dst, p.DstPort)
+	qp, psn := "-", "-"
+	if p.RoCE != nil {
+		qp, psn = fmt.Sprintf("%#x", p.RoCE.BTH.DestQP), fmt.Sprint(p.RoCE.BTH.PSN)
+	}
+	_, err := fmt.Fprintln(l.w, strings.TrimRight(fmt.Sprintf("%-15s %-34s %-8s %8s %-12s %-26s %6d %s",
+		p.Time.Format("15:04:05.000000"), between, qp, psn, p.Protocol, p.What, p.Bytes, strings.Join(remarks(p), "; ")), " "))
+	return err
+}
+
+func address(a netip.Addr, port uint16) string {
+	switch {
+	case !a.IsValid():
+		return "?"
+	case port != 0:
+		return netip.AddrPortFrom(a, port).String()
+	}
+	return a.String()
+}
+
+// remarks are what is to be said beyond the columns.
+func remarks(p *dissect.Packet) []string {
+	var texts []string
+	if p.Err != nil {
+		texts = append(texts, p.Err.Error())
+	}
+	if p.Info != "" {
+		texts = append(texts, p.Info)
+	}
+	if r := p.RoCE; r != nil {
+		if r.ImmDt != nil {
+			texts = append(texts, fmt.Sprintf("immediate %#x", r.ImmDt.Data))
+		}
+		if r.ICRC == roce.Wrong {
+			texts = append(texts, fmt.Sprintf("ICRC %#08x is wrong", r.BTH.ICRC))
+		}
+	}
+	if p.Again {
+		texts = append(texts, "sent again")
+	}
+	if p.Lost > 0 {
+		texts = append(texts, fmt.Sprintf("not in the capture: %d before this", p.Lost))
+	}
+	return texts
+}

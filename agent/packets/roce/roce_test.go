@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package roce_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"krping/agent/packets/capture"
+	"krping/agent/packets/roce"
+)
+
+// frames returns all frames of the captures that tests keep: real ones, made in two VMs.
+func frames(t testing.TB) [][]byte {
+	t.Helper()
+	paths, err := filepath.Glob("../capture/testdata/*.pcapng.gz")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no captures: %v", err)
+	}
+	var all [][]byte
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if _, err := capture.Read(file, func(data []byte, _ gopacket.CaptureInfo) (bool, error) {
+			all = append(all, bytes.Clone(data))
+			return true, nil
+		}); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	return all
+}
+
+func decode(frame []byte) (*roce.Packet, error) {
+	return roce.FromFrame(gopacket.NewPacket(frame, layers.LinkTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))
+}
+
+func TestRealPacketsHaveARightICRC(t *testing.T) {
+	checked := 0
+	for i, frame := range frames(t) {
+		p, err := decode(frame)
+		if err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+		if p == nil {
+			continue // TCP
+		}
+		if checked++; p.ICRC != roce.Right {
+			t.Errorf("frame %d, %v: ICRC is %v", i, p.BTH.Opcode, p.ICRC)
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("only %d packets of RoCE", checked)
+	}
+}
+
+// Where a packet over IPv4 without options has what routers may change: the ICRC leaves it out.
+func variant(bit int) bool {
+	const ip, udp, bth = 14, 34, 42
+	at := bit / 8
+	return at == ip+1 || at == ip+8 || at == ip+10 || at == ip+11 || at == udp+6 || at == udp+7 || at == bth+4
+}
+
+func TestFlippedBitIsFound(t *testing.T) {
+	seen := map[roce.Opcode]bool{}
+	for _, frame := range frames(t) {
+		p, err := decode(frame)
+		if err != nil || p == nil || p.Src.Is6() || seen[p.BTH.Opcode] {
+			continue
+		}
+		seen[p.BTH.Opcode] = true
+		for bit := 14 * 8; bit < len(frame)*8; bit += 1 + len(frame)/512 {
+			flipped := bytes.Clone(frame)
+			flipped[bit/8] ^= 1 << (bit % 8)
+			got, err := decode(flipped)
+			if err != nil || got == nil {
+				continue // it is no packet of RoCE any more
+			}
+			if want := map[bool]roce.Check{true: roce.Right, false: roce.Wrong}[variant(bit)]; got.ICRC != want && got.ICRC != roce.Unchecked {
+				t.Errorf("%v, bit %d of byte %d flipped: ICRC is %v, want %v", p.BTH.Opcode, bit%8, bit/8, got.ICRC, want)
+			}
+		}
+	}
+	if len(seen) < 15 {
+		t.Errorf("only %d opcodes in the captures", len(seen))
+	}
+}
+
+// header returns a BTH, the bytes behind it, and four bytes for the ICRC.
+func header(opcode roce.Opcode, pad byte, rest string) []byte {
+	data := []byte{byte(opcode), 0xc0 | pad<<4, 0xff, 0xff, 0x80, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef}
+	more, err := hex.DecodeString(rest)
+	if err != nil {
+		panic(err)
+	}
+	return append(append(data, more...), 0x78, 0x56, 0x34, 0x12)
+}
+
+func TestHeaders(t *testing.T) {
+	const (
+		reth   = "0102030405060708" + "11121314" + "00010000"
+		atomic = "0102030405060708" + "11121314" + "2122232425262728" + "3132333435363738"
+	)
+	for _, c := range []struct {
+		name    string
+		opcode  roce.Opcode
+		pad     byte
+		rest    string
+		headers []gopacket.LayerType
+		payload string
+	}{
+		{"SEND Only", roce.SendOnly, 0, "aabbccdd", nil, "aabbccdd"},
+		{"SEND Last", roce.SendLast, 3, "aa000000", nil, "aa"},
+		{"SEND Only with Immediate", roce.SendOnlyImmediate, 0, "41424344aabbccdd", []gopacket.LayerType{roce.LayerTypeImmDt}, "aabbccdd"},
+		{"SEND Last with Invalidate", roce.SendLastInvalidate, 0, "51525354aabbccdd", []gopacket.LayerType{roce.LayerTypeIETH}, "aabbccdd"},
+		{"RDMA WRITE Only with Immediate", roce.WriteOnlyImmediate, 0, reth + "41424344" + "aabbccdd", []gopacket.LayerType{roce.LayerTypeRETH, roce.LayerTypeImmDt}, "aabbccdd"},
+		{"RDMA WRITE Middle", roce.WriteMiddle, 0, "aabbccdd", nil, "aabbccdd"},
+		{"RDMA READ Request", roce.ReadRequest, 0, reth, []gopacket.LayerType{roce.LayerTypeRETH}, ""},
+		{"RDMA READ response Last", roce.ReadResponseLast, 0, "1f000007aabbccdd", []gopacket.LayerType{roce.LayerTypeAETH}, "aabbccdd"},
+		{"Acknowledge", roce.Acknowledge, 0, "1f000007", []gopacket.LayerType{roce.LayerTypeAETH}, ""},
+		{"ATOMIC Acknowledge", roce.AtomicAcknowledge, 0, "1f0000076162636465666768", []gopacket.LayerType{roce.LayerTypeAETH, roce.LayerTypeAtomicAckETH}, ""},
+		{"CmpSwap", roce.CompareSwap, 0, atomic, []gopacket.LayerType{roce.LayerTypeAtomicETH}, ""},
+		{"UD SEND Only", roce.UD | roce.SendOnly, 0, "80010000" + "00000001" + "aabbccdd", []gopacket.LayerType{roce.LayerTypeDETH}, "aabbccdd"},
+		{"UC RDMA WRITE First", roce.UC | roce.WriteFirst, 0, reth + "aabbccdd", []gopacket.LayerType{roce.LayerTypeRETH}, "aabbccdd"},
+		{"CNP", roce.CNP, 0, "00000000000000000000000000000000", nil, "00000000000000000000000000000000"},
+		{"opcode 0x15", 0x15, 0, "aabbccdd", nil, "aabbccdd"},
+		{"opcode 0x44", 0x44, 0, "aabbccdd", nil, "aabbccdd"},
+	} {
+		p := gopacket.NewPacket(header(c.opcode, c.pad, c.rest), roce.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true})
+		if failure := p.ErrorLayer(); failure != nil {
+			t.Errorf("%s: %v", c.name, failure.Error())
+			continue
+		}
+		b := p.Layer(roce.LayerTypeBTH).(*roce.BTH)
+		if b.Opcode.String() != c.name || b.DestQP != 0x123456 || b.PSN != 0xabcdef || !b.AckReq || !b.Solicited || !b.Migrated ||
+			!b.FECN || b.BECN || b.PKey != 0xffff || b.ICRC != 0x12345678 || b.PadCount != c.pad {
+			t.Errorf("%s: BTH %+v", c.name, b)
+		}
+		var headers []gopacket.LayerType
+		payload := ""
+		for _, l := range p.Layers()[1:] {
+			if l.LayerType() == gopacket.LayerTypePayload {
+				payload = hex.EncodeToString(l.LayerContents())
+				continue
+			}
+			headers = append(headers, l.LayerType())
+			check(t, l)
+		}
+		if !slices.Equal(headers, c.headers) || payload != c.payload {
+			t.Errorf("%s: headers %v, payload %s", c.name, headers, payload)
+		}
+		data := header(c.opcode, c.pad, c.rest)
+		need := len(data) - int(c.pad) - len(c.payload)/2 // what is shorter lacks a header, in whole or in part
+		for n := range need {
+			if cut := gopacket.NewPacket(data[:n], roce.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true}); n > 0 && cut.ErrorLayer() == nil {
+				t.Errorf("%s: %d bytes of the %d that it takes are a packet", c.name, n, need)
+			}
+		}
+	}
+}
+
+func check(t *testing.T, l gopacket.Layer) {
+	t.Helper()
+	ok := true
+	switch h := l.(type) {
+	case *roce.RETH:
+		ok = h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.Length == 65536
+	case *roce.AtomicETH:
+		ok = h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.SwapAdd == 0x2122232425262728 && h.Compare == 0x3132333435363738
+	case *roce.AETH:
+		ok = h.Syndrome == 0x1f && h.Syndrome.IsACK() && h.MSN == 7
+	case *roce.DETH:
+		ok = h.QKey == 0x80010000 && h.SrcQP == 1
+	case *roce.ImmDt:
+		ok = h.Data == 0x41424344
+	case *roce.IETH:
+		ok = h.RKey == 0x51525354
+	case *roce.AtomicAckETH:
+		ok = h.Original == 0x6162636465666768
+	}
+	if !ok {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestSyndromes(t *testing.T) {
+	for s, want := range map[roce.Syndrome]string{
+		0x1f: "ACK", 0x00: "ACK", 0x2e: "RNR NAK, timer 14", 0x60: "NAK: PSN sequence error", 0x62: "NAK: remote access error", 0x7f: "syndrome 0x7f", 0x40: "syndrome 0x40",
+	} {
+		if s.String() != want || s.IsACK() != (want == "ACK") {
+			t.Errorf("%#x: %v", uint8(s), s)
+		}
+	}
+}
+
+// A frame of which only the beginning was captured has its headers, and no checked ICRC.
+func TestTruncated(t *testing.T) {
+	for _, frame := range frames(t) {
+		whole, err := decode(frame)
+		if err != nil || whole == nil || whole.BTH.Opcode != roce.WriteFirst {
+			continue
+		}
+		p, err := decode(frame[:128])
+		if err != nil || p.ICRC != roce.Unchecked || p.RETH.Addr != whole.RETH.Addr || p.RETH.Length != whole.RETH.Length || len(p.Payload) != 128-14-20-8-12-16 || p.Length != len(whole.Payload) {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		return
+	}
+	t.Fatal("no RDMA WRITE First in the captures")
+}
+
+func TestICRCOverIPv6(t *testing.T) {
+	frame := ipv6Frame(t)
+	p, err := decode(frame)
+	if err != nil || p.ICRC != roce.Right || !p.Src.Is6() {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	for at := range frame[14:] {
+		flipped := bytes.Clone(frame)
+		flipped[14+at] ^= 1
+		got, err := decode(flipped)
+		if err != nil || got == nil {
+			continue
+		}
+		// traffic class, flow label, hop limit, UDP's checksum, the BTH's fifth byte
+		if want := slices.Contains([]int{0, 1, 2, 3, 7, 46, 47, 52}, at); got.ICRC != roce.Unchecked && (got.ICRC == roce.Right) != want {
+			t.Errorf("byte %d: ICRC is %v", at, got.ICRC)
+		}
+	}
+}
+
+// ipv6Frame is one of the captures' over IPv6.
+func ipv6Frame(t testing.TB) []byte {
+	t.Helper()
+	for _, frame := range frames(t) {
+		if p, err := decode(frame); err == nil && p != nil && p.Src.Is6() && p.BTH.Opcode == roce.WriteOnly {
+			return frame
+		}
+	}
+	t.Fatal("no RDMA WRITE Only over IPv6 in the captures")
+	return nil
+}
+
+// FuzzDecode feeds the layers what is behind a UDP header, and whole frames.
+func FuzzDecode(f *testing.F) {
+	seen := map[roce.Opcode]bool{}
+	for _, frame := range frames(f) {
+		p, err := decode(frame)
+		if err == nil && p != nil && !seen[p.BTH.Opcode] {
+			seen[p.BTH.Opcode] = true
+			f.Add(frame[:min(len(frame), 400)])
+		}
+	}
+	f.Add(ipv6Frame(f))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		options := gopacket.DecodeOptions{NoCopy: true, SkipDecodeRecovery: true}
+		if len(data) > 42 {
+			gopacket.NewPacket(data[42:], roce.LayerTypeBTH, options)
+		}
+		p, err := decode(data)
+		if err != nil || p == nil {
+			return
+		}
+		if p.BTH == nil || len(p.Payload) > len(data) {
+			t.Errorf("%+v", p)
+		}
+		_ = p.BTH.Opcode.String()
+		if p.AETH != nil {
+			_ = p.AETH.Syndrome.String()
+		}
+	})
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"krping/proc"
+)
+
+func parse(t *testing.T, text string) Config {
+	t.Helper()
+	c, err := Parse("f", []byte(text))
+	if err != nil {
+		t.Fatalf("%s\n%v", text, err)
+	}
+	return c
+}
+
+func TestWholeFile(t *testing.T) {
+	c := parse(t, `
+# everything
+listen: 127.0.0.1:9450
+log: warn
+sessions:
+  - name: vol0
+    addr: 10.0.0.1
+  - {name: "vol-1.a", addr: 'fd77::1', port: 9998, queues: 2, depth: 64, timeout: 10m, fast_fail: 30, heartbeat: 0, mode: remote}
+  - name: 007
+    addr: fe80::1%eth0
+    mode: tap
+    backing: /dev/vdb     # a disk
+    comm: write_data
+    pid: 12
+    op: read+write
+    sectors: 0-100
+    reattach: always
+`)
+	if c.Listen != (Address{"tcp", "127.0.0.1:9450"}) || c.LogLevel != zerolog.WarnLevel {
+		t.Errorf("listen %v, log %v", c.Listen, c.LogLevel)
+	}
+	var commands []string
+	for _, s := range c.Sessions {
+		commands = append(commands, s.Command.String()+" "+string(s.Reattach))
+	}
+	want := []string{
+		"client,addr=10.0.0.1,block=vol0 safe",
+		"client,addr6=fd77::1,port=9998,timeout=600,block=vol-1.a,queues=2,depth=64,fast_fail=30,heartbeat=0,mode=remote safe",
+		"client,addr6=fe80::1%eth0,block=007,mode=tap,backing=/dev/vdb,comm=write_data,pid=12,op=read+write,sectors=0-100 always",
+	}
+	if !slices.Equal(commands, want) {
+		t.Errorf("sessions\n%s\nwant\n%s", strings.Join(commands, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestEmptyFile(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n", "sessions:\n", "sessions: []\n", "---\n"} {
+		if c := parse(t, text); c.Listen != (Address{"unix", DefaultListen}) || c.LogLevel != zerolog.InfoLevel || len(c.Sessions) != 0 {
+			t.Errorf("%q: %+v", text, c)
+		}
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key")
+	session := func(keys string) string { return "sessions:\n  - name: vol0\n    addr: 10.0.0.1\n    " + keys + "\n" }
+	for _, tc := range []struct {
+		name, keys, text, want string
+		mode                   os.FileMode
+	}{
+		{"right", "key_file: " + file, "0123456789abcdef", "", 0o600},
+		{"others may read it", "key_file: " + file, "0123456789abcdef", "f:4:15: key file " + file + ": its mode is 0644", 0o644},
+		{"short", "key_file: " + file, "0123456789abcde", "f:4:15: key file " + file + ": a key is 16 to 64", 0o600},
+		{"relative", "key_file: key", "", `f:4:15: key_file "key": must be an absolute path`, 0o600},
+		{"two keys", "key_file: " + file + "\n    key: krping:vol0", "0123456789abcdef", "f:2:5: session vol0: a key is in a keyring or in a file", 0o600},
+		{"no key of ours", "key: other:vol0", "", `f:4:10: key "other:vol0": must be krping:NAME`, 0o600},
+	} {
+		if err := errors.Join(os.WriteFile(file, []byte(tc.text), 0o600), os.Chmod(file, tc.mode)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse("f", []byte(session(tc.keys)))
+		switch {
+		case tc.want == "" && (err != nil || c.Sessions[0].Command.KeyFile != file || !strings.HasSuffix(c.Sessions[0].Command.String(), ",key=krping:vol0")):
+			t.Errorf("%s: %v, %v", tc.name, c.Sessions, err)
+		case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want)):
+			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
+		}
+	}
+}
+
+// Each mistake is named with its place, and all of a file at once.
+func TestMistakes(t *testing.T) {
+	for text, want := range map[string][]string{
+		"lisen: x\n":                    {`f:1:1: unknown key "lisen": did you mean listen?`},
+		"colour: x\n":                   {`f:1:1: unknown key "colour": it must be one of listen, log, sessions`},
+		"log: info\nlog: warn\n":        {`f:2:1: log is given twice, first in line 1`},
+		"log: loud\n":                   {`f:1:6: log "loud": must be debug, info, warn or error`},
+		"log: [info]\n":                 {`f:1:6: log must have one plain value`},
+		"listen: :9450\n":               {`f:1:9: listen ":9450": must be the path of a socket or ADDRESS:PORT`},
+		"listen: localhost:9450\n":      {`f:1:9: listen "localhost:9450": must be`},
+		"listen: 127.0.0.1:0\n":         {`f:1:9: listen "127.0.0.1:0": must be`},
+		"listen: agent.sock\n":          {`f:1:9: listen "agent.sock": must be`},
+		"- a\n":                         {`f:1:1: the file must be keys with values`},
+		"sessions: vol0\n":              {`f:1:11: sessions must be a list`},
+		"sessions:\n  - vol0\n":         {`f:2:5: a session must be keys with values: name, addr, `},
+		"sessions:\n  - name: vol0\n":   {`f:2:5: a session needs addr`},
+		"sessions:\n  - port: 1\n":      {`f:2:5: a session needs name`, `f:2:5: a session needs addr`},
+		"log: info\n  bad: indent\n":    {`f:1:6: mapping value is not allowed`},
+		"log: \"info\n":                 {`f:1:6: `},
+		"a: 1\n---\nb: 2\n":             {`f:1:1: unknown key`, `f:`},
+		"sessions:\n  - {name: v, addr": {`f:2:`},
+		`
+sessions:
+  - name: a/b
+    addr: host1
+    port: 70000
+    queues: many
+    que: 5
+  - name: vol0
+    addr: 10.0.0.1
+    heartbeat: 1500ms
+    mode: tpa
+    backing: /etc/passwd
+    sectors: 5-1
+    reattach: perhaps
+    depth:
+  - name: vol1
+    addr: 10.0.0.1
+    comm: x
+  - addr: 10.0.0.1
+    name: vol0
+`: {
+			`f:3:11: name "a/b": must be 1 to 27 letters, digits, '.', '_' or '-'`,
+			`f:4:11: addr "host1": must be the IP address of the target's RDMA device`,
+			`f:5:11: port "70000": must be 1 to 65535`,
+			`f:6:13: queues "many": must be 1 to 64`,
+			`f:7:5: unknown key "que": it must be one of name, addr, `,
+			`f:10:16: heartbeat "1500ms": must be whole seconds`,
+			`f:11:11: mode "tpa": must be remote, tap or mirror`,
+			`f:12:14: backing "/etc/passwd": must be /dev/NAME, or ram:SIZE`,
+			`f:13:14: sectors "5-1": must be FIRST-LAST, in units of 512 bytes`,
+			`f:14:15: reattach "perhaps": must be safe or always`,
+			`f:15:`,
+			`f:16:5: session vol1: comm, pid, op and sectors need mode tap`,
+			`f:20:5: session vol0 is declared twice, first in line 8`,
+		},
+	} {
+		_, err := Parse("f", []byte(text))
+		var found Errors
+		if !errors.As(err, &found) {
+			t.Errorf("%q: %v, want mistakes", text, err)
+			continue
+		}
+		ok := len(found) == len(want)
+		for i := 0; ok && i < len(want); i++ {
+			ok = strings.HasPrefix(found[i].Error(), want[i])
+		}
+		if !ok {
+			t.Errorf("%q:\n%v\nwant\n%s", text, found, strings.Join(want, "\n"))
+		}
+	}
+}
+
+// Every option of a block client can be written in the file, with no other name.
+func TestEveryOptionIsAKey(t *testing.T) {
+	values := map[string]string{
+		"name": "vol0", "addr": "10.0.0.1", "mode": "tap", "backing": "ram:64M", "comm": "a", "op": "write", "sectors": "0-7", "key": "krping:k",
+	}
+	text := "sessions:\n  - reattach: safe\n"
+	for _, key := range sessionKeys() {
+		if key == "reattach" || key == "key_file" { // the one is above, the other instead of key
+			continue
+		}
+		if values[key] == "" {
+			values[key] = "7"
+		}
+		text += "    " + key + ": " + values[key] + "\n"
+	}
+	command := parse(t, text).Sessions[0].Command.String()
+	for _, o := range proc.Options {
+		if o.Contexts&proc.BlockClient == 0 || o.Name == "server" || o.Name == "addr6" {
+			continue
+		}
+		key := strings.Replace(o.Name, "block", "name", 1)
+		if want := o.Name + "=" + values[key]; o.Name != "client" && !strings.Contains(command, want) {
+			t.Errorf("%s has no %s", command, want)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	c, err := Load("../krping.yaml")
+	if err != nil {
+		t.Fatalf("the example: %v", err)
+	}
+	if len(c.Sessions) != 2 || c.Listen != (Address{"unix", DefaultListen}) {
+		t.Errorf("the example: %+v", c)
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+}
+
+// Whatever is in a file, there is a configuration whose commands the module takes, or mistakes with
+// places in the file.
+func FuzzParse(f *testing.F) {
+	example, err := os.ReadFile("../krping.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, text := range []string{
+		string(example), "a: &x 1\nb: *x\n", "<<: {listen: a}\n", "? [a]\n: b\n", "!!binary x", "listen: |\n  a\n", "sessions: [[], {}, {name: }]\n", "{", "\t", "---\n---\n",
+		"sessions:\n  -\n  - name\n", "log: !!str info\n", "null: null\n", "sessions: {<<: *a}\n", "%YAML 1.2\n---\nlog: info\n", "\x00", "log: info\n...\nx",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse("f", []byte(text))
+		var mistakes Errors
+		if err != nil && (!errors.As(err, &mistakes) || len(mistakes) == 0) {
+			t.Fatalf("%v", err)
+		}
+		for _, m := range mistakes {
+			if m.Line < 0 || (m.Line > 0) != (m.Column > 0) || m.Text == "" {
+				t.Errorf("%+v", m)
+			}
+		}
+		for _, s := range c.Sessions {
+			if err := s.Command.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/rs/zerolog"
+
+	"krping/agent/service/reconciler"
+	"krping/agent/trace/biotrace"
+	"krping/proc"
+)
+
+// meter is one that has measured.
+type meter []biotrace.Histogram
+
+func (m meter) Read() ([]biotrace.Histogram, biotrace.Lost, error) { return m, biotrace.Lost{}, nil }
+
+// write has two bios of 0.9 us at most, three of 1 ms at most, one of 1.09 ms and one of 100 s.
+var write = biotrace.Histogram{
+	Device: "krping0", Op: "WRITE", Count: 7, Sum: 101 * time.Second,
+	Buckets: map[int]uint64{-161: 2, -80: 3, -79: 1, 54: 1},
+}
+
+func sources(t *testing.T, mount string) Sources {
+	t.Helper()
+	fs, err := proc.NewFS(mount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := NewMessages()
+	messages.WithLabelValues("vol0", "error").Inc()
+	return Sources{
+		Proc: fs, Sys: "testdata/sys", Meter: meter{write}, Messages: messages, Log: zerolog.New(io.Discard),
+		Counters: func(device string) (map[string]uint64, error) {
+			if device == "broken0" {
+				return nil, errors.New("it does not answer")
+			}
+			return map[string]uint64{"out_of_sequence": 5, "sent_pkts": 1234}, nil
+		},
+		Declared: func() []reconciler.Status {
+			return []reconciler.Status{{Name: "vol0", State: reconciler.Attached, Attached: 2, Failures: 3}}
+		},
+	}
+}
+
+func gather(t *testing.T, s Sources) map[string]*dto.MetricFamily {
+	t.Helper()
+	families, err := NewRegistry(s).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]*dto.MetricFamily{}
+	for _, f := range families {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+// values returns the values of a family by their labels.
+func values(f *dto.MetricFamily) map[string]float64 {
+	all := map[string]float64{}
+	for _, m := range f.GetMetric() {
+		var labels []string
+		for _, l := range m.GetLabel() {
+			labels = append(labels, l.GetName()+"="+l.GetValue())
+		}
+		all[strings.Join(labels, ",")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return all
+}
+
+func TestValues(t *testing.T) {
+	families := gather(t, sources(t, "../../../proc/testdata"))
+	for _, want := range []struct {
+		family, labels string
+		value          float64
+	}{
+		{"krping_session_info", "backing=,device=krping0,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=client,session=vol0", 1},
+		{"krping_session_ops_total", "op=write,role=client,session=vol0", 68},
+		{"krping_session_bytes_total", "op=write,role=client,session=vol0", 32961024},
+		{"krping_session_bytes_total", "op=read,role=target,session=vol4", 49152},
+		{"krping_session_state", "role=client,session=vol1,state=reconnecting", 1},
+		{"krping_session_state", "role=client,session=vol1,state=live", 0},
+		{"krping_session_reconnects_total", "role=client,session=vol1", 2},
+		{"krping_session_inflight", "role=client,session=vol1", 3},
+		{"krping_session_violations_total", "role=target,session=vol4", 1},
+		{"krping_session_rejected_total", "role=target,session=vol4", 2},
+		{"krping_session_dirty_bytes", "role=client,session=vol3", 65536},
+		{"krping_session_mirror_state", "role=client,session=vol3,state=degraded", 1},
+		{"krping_tap_drops_total", "reason=full,session=vol2", 2},
+		{"krping_tap_forwarded_bytes_total", "session=vol2", 1392640},
+		{"krping_thread_bytes_total", "device=rxe0,op=write,thread=2", 64},
+		{"krping_module_info", "srcversion=31AB29E630CC655557B71AE,version=0.1.0", 1},
+		{"krping_module_loaded", "", 1},
+		{"krping_declared_session_state", "session=vol0,state=attached", 1},
+		{"krping_declared_session_state", "session=vol0,state=lost", 0},
+		{"krping_declared_session_failures_total", "session=vol0", 3},
+		{"krping_rdma_port_up", "device=mlx5_0,link_layer=Ethernet,port=1", 1},
+		{"krping_rdma_port_rate_bytes_per_second", "device=mlx5_0,port=1", 12.5e9},
+		{"krping_rdma_port_stats_total", "counter=port_rcv_data,device=mlx5_0,port=1", 4000},
+		{"krping_rdma_port_stats_total", "counter=VL15_dropped,device=mlx5_0,port=1", 3},
+		{"krping_rdma_hw_stats_total", "counter=sent_pkts,device=mlx5_0", 1234},
+		{"krping_collector_up", "collector=rdma,device=mlx5_0", 1},
+		{"krping_collector_up", "collector=rdma,device=broken0", 0},
+		{"krping_collector_up", "collector=sessions,device=", 1},
+		{"krping_kernel_messages_total", "severity=error,subject=vol0", 1},
+		{"krping_latency_up", "", 1},
+	} {
+		got, ok := values(families[want.family])[want.labels]
+		if !ok || got != want.value {
+			t.Errorf("%s{%s}: %v (%v), want %v", want.family, want.labels, got, ok, want.value)
+		}
+	}
+	for family, labels := range map[string]string{
+		"krping_session_violations_total": "role=client,session=vol0", "krping_session_stalls_total": "role=target,session=vol4",
+		"krping_session_dirty_bytes": "role=client,session=vol0",
+	} {
+		if _, ok := values(families[family])[labels]; ok {
+			t.Errorf("%s{%s}: there is no such figure", family, labels)
+		}
+	}
+}
+
+// Each metric that is described is there, and follows the conventions.
+func TestAllDescribedMetricsAreThere(t *testing.T) {
+	s := sources(t, "../../../proc/testdata")
+	families := gather(t, s)
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	for _, d := range descs {
+		if n := name.FindStringSubmatch(d.String())[1]; families[n] == nil {
+			t.Errorf("%s is described and not there", n)
+		}
+	}
+	problems, err := testutil.GatherAndLint(NewRegistry(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// What cannot be read hides nothing else.
+func TestSourcesThatFail(t *testing.T) {
+	s := sources(t, t.TempDir()) // no module
+	s.Sys, s.Meter = t.TempDir(), brokenMeter{ErrNotMeasured}
+	families := gather(t, s)
+	if values(families["krping_module_loaded"])[""] != 0 || values(families["krping_latency_up"])[""] != 0 {
+		t.Error("the module is not loaded, the latencies are not measured: neither is said")
+	}
+	for labels, up := range values(families["krping_collector_up"]) {
+		if up != 1 {
+			t.Errorf("%s: down, though there is nothing to read", labels)
+		}
+	}
+	s = sources(t, "../../../proc/testdata")
+	s.Meter = brokenMeter{errors.New("it does not count")}
+	families = gather(t, s)
+	if values(families["krping_collector_up"])["collector=latency,device="] != 0 || len(families["krping_session_info"].GetMetric()) != 5 {
+		t.Errorf("a meter that fails: %v", families["krping_collector_up"])
+	}
+}
+
+type brokenMeter struct{ error }
+
+func (m brokenMeter) Read() ([]biotrace.Histogram, biotrace.Lost, error) {
+	return nil, biotrace.Lost{}, m.error
+}
+
+// The native histogram has the meter's buckets, the classic one sums of them.
+func TestLatencies(t *testing.T) {
+	family := gather(t, sources(t, "../../../proc/testdata"))["krping_latency_seconds"]
+	if len(family.GetMetric()) != 1 {
+		t.Fatalf("%v", family)
+	}
+	h := family.GetMetric()[0].GetHistogram()
+	if h.GetSchema() != biotrace.Schema || h.GetSampleCount() != 7 || h.GetSampleSum() != 101 {
+		t.Errorf("schema %d, %d bios in %v s", h.GetSchema(), h.GetSampleCount(), h.GetSampleSum())
+	}
+	native, index, count := map[int32]int64{}, int32(0), int64(0)
+	deltas := h.GetPositiveDelta()
+	for _, span := range h.GetPositiveSpan() {
+		index += span.GetOffset()
+		for range span.GetLength() {
+			count += deltas[0]
+			deltas = deltas[1:]
+			if count > 0 {
+				native[index] = count
+			}
+			index++
+		}
+	}
+	if fmt.Sprint(native) != "map[-161:2 -80:3 -79:1 54:1]" {
+		t.Errorf("native buckets %v", native)
+	}
+	classic := map[float64]uint64{}
+	for _, b := range h.GetBucket() {
+		classic[b.GetUpperBound()] = b.GetCumulativeCount()
+	}
+	for upper, want := range map[float64]uint64{1. / (1 << 20): 2, 1. / 2048: 2, 1. / 1024: 5, 1. / 512: 6, 64: 6} {
+		if got, ok := classic[upper]; !ok || got != want {
+			t.Errorf("%d bios in at most %v s, want %d", got, upper, want)
+		}
+	}
+	if len(classic) != 27 || slices.Max(slices.Collect(maps.Keys(classic))) != 64 {
+		t.Errorf("classic buckets %v", classic)
+	}
+}

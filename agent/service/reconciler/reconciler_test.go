@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"krping/agent/service/config"
+	"krping/proc"
+)
+
+// module is one that attaches at once, or fails with an errno.
+type module struct {
+	mu       sync.Mutex
+	sessions map[string]proc.Session
+	attach   unix.Errno // 0: it succeeds
+	hangs    bool       // an attach waits until it is interrupted
+	inUse    bool       // a stop fails with EBUSY
+	unloaded bool
+	commands []string
+}
+
+func (m *module) Session(name string) (proc.Session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unloaded {
+		return proc.Session{}, proc.ErrNotLoaded
+	}
+	s, ok := m.sessions[name]
+	if !ok {
+		return s, fmt.Errorf("%s: %w", name, proc.ErrNoSession)
+	}
+	return s, nil
+}
+
+func (m *module) Run(ctx context.Context, c proc.Command) (proc.Outcome, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.commands = append(m.commands, c.String())
+	var errno unix.Errno
+	switch {
+	case c.Role == proc.Stop && m.inUse:
+		errno = unix.EBUSY
+	case c.Role == proc.Stop:
+		delete(m.sessions, c.Block)
+	case m.hangs:
+		m.mu.Unlock()
+		<-ctx.Done()
+		m.mu.Lock()
+		errno = unix.EINTR
+	case m.attach != 0:
+		errno = m.attach
+	default:
+		m.sessions[c.Block] = proc.Session{Name: c.Block, Role: "client", Mode: "remote", State: "live", Peer: "10.0.0.1:9999", Timeout: 600, Heartbeat: 5}
+	}
+	if errno != 0 {
+		return proc.Outcome{}, &proc.CommandError{Command: c.String(), Errno: errno}
+	}
+	return proc.Outcome{}, nil
+}
+
+// becomes changes a session as the module would.
+func (m *module) becomes(name string, change func(*proc.Session)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sessions[name]
+	change(&s)
+	m.sessions[name] = s
+}
+
+func (m *module) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
+}
+
+// did returns the commands since the last call.
+func (m *module) did() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	commands := m.commands
+	m.commands = nil
+	return commands
+}
+
+func failed(s *proc.Session) { s.State = "failed" }
+
+func declared(options ...func(*config.Session)) config.Session {
+	s := config.Session{
+		Command:  proc.Command{Role: proc.Client, Addr: netip.MustParseAddr("10.0.0.1"), Block: "vol0"},
+		Reattach: config.ReattachSafe,
+	}
+	for _, o := range options {
+		o(&s)
+	}
+	return s
+}
+
+func always(s *config.Session) { s.Reattach = config.ReattachAlways }
+func deep(s *config.Session)   { s.Command.Depth = 64 }
+
+const (
+	attachCommand = "client,addr=10.0.0.1,block=vol0"
+	deepCommand   = "client,addr=10.0.0.1,block=vol0,depth=64"
+	stopCommand   = "stop,block=vol0"
+)
+
+// rig is a keeper in a bubble where hours pass at once.
+type rig struct {
+	*testing.T
+	*module
+	*Keeper
+	ctx context.Context
+	log bytes.Buffer
+}
+
+func inBubble(t *testing.T, test func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, module: &module{sessions: map[string]proc.Session{}}}
+		r.Keeper = New(r.module, zerolog.New(zerolog.SyncWriter(&r.log)))
+		ctx, cancel := context.WithCancel(t.Context())
+		r.ctx = ctx
+		defer r.Wait()
+		defer cancel()
+		test(r)
+	})
+}
+
+func (r *rig) declare(sessions ...config.Session) {
+	r.Helper()
+	r.Declare(r.ctx, sessions)
+}
+
+// wants lets so much time pass and compares what was done, and how the session is doing.
+func (r *rig) wants(after time.Duration, state State, commands ...string) {
+	r.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	if did := r.did(); !slices.Equal(did, commands) {
+		r.Errorf("did %q, want %q\n%s", did, commands, r.log.String())
+	}
+	got := State("")
+	if all := r.Status(); len(all) > 0 {
+		got = all[0].State
+	}
+	if got != state {
+		r.Errorf("state %q, want %q", got, state)
+	}
+}
+
+func TestMissingSessionIsAttached(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.declare(declared())
+		r.wants(0, Attached, attachCommand)
+		r.wants(time.Hour, Attached)
+		r.set(func() { delete(r.sessions, "vol0") }) // by hand
+		r.wants(2*time.Second, Attached, attachCommand)
+		r.becomes("vol0", func(s *proc.Session) { s.State = "reconnecting" })
+		r.wants(time.Hour, Attached)
+	})
+}
+
+func TestAttachingBacksOff(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.attach = unix.ECONNREFUSED
+		r.declare(declared())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := len(r.did()); n < 20 || n > 50 { // every 15 to 30 s in the end
+			r.Errorf("%d attempts in 10 minutes", n)
+		}
+		if n := strings.Count(r.log.String(), `"level":"warn"`); n != 1 {
+			r.Errorf("%d warnings of one trouble:\n%s", n, r.log.String())
+		}
+		r.set(func() { r.attach = 0 })
+		r.wants(31*time.Second, Attached, attachCommand)
+		if s := r.Status()[0]; s.Attached != 1 || s.Failures < 20 {
+			r.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestSessionThatIsThereIsNotTouched(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.sessions["vol0"] = proc.Session{Name: "vol0", Mode: "tap", Backing: "ram:64M", State: "live", Peer: "10.0.0.9:9999", Timeout: 5, Heartbeat: 5}
+		r.sessions["other"] = proc.Session{Name: "other", State: "failed"}
+		r.declare(declared(func(s *config.Session) { s.Command.Timeout = time.Minute }))
+		r.wants(time.Hour, Attached)
+		if want := `"options":"addr,mode,timeout"`; !strings.Contains(r.log.String(), want) {
+			r.Errorf("the log has no %s:\n%s", want, r.log.String())
+		}
+	})
+}
+
+func TestFailedSession(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.declare(declared())
+		r.wants(0, Attached, attachCommand)
+		r.becomes("vol0", failed)
+		r.wants(2*time.Second, Attached, stopCommand, attachCommand)
+		const warning = "not the one that it was"
+		if strings.Contains(r.log.String(), warning) {
+			r.Errorf("the volume is the same:\n%s", r.log.String())
+		}
+		r.becomes("vol0", func(s *proc.Session) { s.State, s.Size = "failed", 1<<30 })
+		r.wants(2*time.Second, Attached, stopCommand, attachCommand)
+		if strings.Count(r.log.String(), warning) != 1 {
+			r.Errorf("the volume is smaller, and that is not said once:\n%s", r.log.String())
+		}
+
+		for _, loss := range []func(*proc.Session){
+			func(s *proc.Session) { s.Writeback = true },
+			func(s *proc.Session) { s.Backing = "/dev/vdb" },
+		} {
+			r.becomes("vol0", failed)
+			r.becomes("vol0", loss)
+			r.wants(time.Hour, Lost)
+			r.set(func() { delete(r.sessions, "vol0") })
+			r.wants(2*time.Second, Attached, attachCommand)
+		}
+
+		r.becomes("vol0", func(s *proc.Session) { s.State, s.Writeback = "failed", true })
+		r.wants(2*time.Second, Lost)
+		r.declare(declared(always))
+		r.wants(time.Second, Attached, stopCommand, attachCommand)
+	})
+}
+
+func TestChangedSession(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.declare(declared())
+		r.wants(0, Attached, attachCommand)
+		r.declare(declared()) // unchanged
+		r.declare(declared(always))
+		r.wants(time.Hour, Attached)
+		r.set(func() { r.inUse = true })
+		r.declare(declared(deep))
+		r.wants(0, Replacing, stopCommand)
+		r.declare(declared()) // taken back
+		r.wants(time.Minute, Attached)
+		r.declare(declared(deep))
+		r.wants(0, Replacing, stopCommand)
+		r.set(func() { r.inUse = false })
+		r.wants(2*time.Second, Attached, stopCommand, deepCommand)
+	})
+}
+
+func TestRemovedSession(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.sessions["other"] = proc.Session{Name: "other", State: "live"}
+		r.declare(declared())
+		r.wants(0, Attached, attachCommand)
+		r.set(func() { r.inUse = true })
+		r.declare()
+		r.wants(0, Removing, stopCommand)
+		r.set(func() { r.inUse = false })
+		r.wants(2*time.Second, "", stopCommand)
+		r.wants(time.Hour, "")
+		r.declare(declared())
+		r.wants(0, Attached, attachCommand)
+	})
+}
+
+func TestRemovedWhileItIsAttached(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.hangs = true
+		r.declare(declared())
+		r.wants(time.Second, Attaching, attachCommand)
+		r.declare()
+		r.wants(0, "")
+	})
+}
+
+func TestEndChangesNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx, cancel := context.WithCancel(r.ctx)
+		r.Declare(ctx, []config.Session{declared()})
+		r.wants(0, Attached, attachCommand)
+		cancel()
+		r.Wait()
+		if did := r.did(); len(did) > 0 || r.sessions["vol0"].State != "live" {
+			r.Errorf("did %q, session %+v", did, r.sessions["vol0"])
+		}
+	})
+}
+
+func TestModuleIsLoadedLater(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.unloaded = true
+		r.declare(declared())
+		r.wants(time.Minute, Attaching)
+		r.set(func() { r.unloaded = false })
+		r.wants(31*time.Second, Attached, attachCommand)
+	})
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sampler samples what krping's sessions do now: rates, latencies by stage, queue depth,
+// errors, and what is wrong. `krpingctl top` and the agent's page show it.
+package sampler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"krping/agent/host/rdmalink"
+	"krping/agent/trace/biotrace"
+	"krping/proc"
+)
+
+// Meter measures the latencies of block devices. If it has the method WatchOnly of a
+// *biotrace.Meter, it is told which; else it knows by itself.
+type Meter interface {
+	Read() ([]biotrace.Histogram, biotrace.Lost, error)
+}
+
+type watcher interface {
+	WatchOnly(paths []string) error
+}
+
+// Sampler compares what it reads with what it read before. It is for one goroutine.
+type Sampler struct {
+	proc    proc.FS
+	meter   Meter  // nil: no latencies
+	noMeter string // why
+	loaded  chan func()
+
+	now   func() time.Time
+	links func() ([]rdmalink.Link, error)
+
+	last     time.Time // zero: nothing was read yet
+	sessions map[sessionKey]proc.Session
+	meters   map[meterKey]biotrace.Histogram
+	lost     uint64
+}
+
+// sessionKey is what stays the same of a session. One that was stopped and made again is another,
+// as far as can be seen.
+type sessionKey struct {
+	role, name string
+	id         int
+}
+
+type meterKey struct {
+	device, op string
+	stage      biotrace.Stage
+}
+
+// New returns a sampler that measures no latencies, until Use or Load.
+func New(mounted proc.FS) *Sampler {
+	return &Sampler{
+		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, links: rdmalink.List,
+		sessions: map[sessionKey]proc.Session{}, meters: map[meterKey]biotrace.Histogram{},
+	}
+}
+
+// Use takes latencies from a meter. With an error there is none, and samples say why.
+func (s *Sampler) Use(meter Meter, err error) {
+	if err != nil {
+		meter = nil
+		s.noMeter = err.Error()
+	}
+	s.meter = meter
+}
+
+// Load does what Use does as soon as the meter is loaded: that may take seconds, in which samples
+// have no latencies.
+func (s *Sampler) Load(load func() (Meter, error)) {
+	s.noMeter = "what measures them is being loaded into the kernel"
+	go func() {
+		meter, err := load()
+		s.loaded <- func() { s.Use(meter, err) }
+	}()
+}
+
+// Run calls f with a sample at the end of each interval until ctx ends, which is no error, or f
+// fails.
+func (s *Sampler) Run(ctx context.Context, interval time.Duration, f func(Sample) error) error {
+	s.Sample()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := f(s.Sample()); err != nil {
+			return err
+		}
+	}
+}
+
+// Sample returns what happened since the call before; the first call has only what is.
+func (s *Sampler) Sample() Sample {
+	select {
+	case use := <-s.loaded:
+		use()
+	default:
+	}
+	now := s.now()
+	out := Sample{Time: now, Sessions: []Session{}, Links: []rdmalink.Link{}, Problems: []string{}}
+	first := s.last.IsZero()
+	if !first {
+		out.Interval = now.Sub(s.last)
+	}
+	s.last = now
+
+	sessions, err := s.proc.Sessions()
+	out.Loaded = !errors.Is(err, proc.ErrNotLoaded)
+	out.problem(err)
+	before := s.sessions
+	if err == nil || !out.Loaded { // else the next sample compares with what was read before
+		s.sessions = map[sessionKey]proc.Session{}
+	}
+	for _, session := range sessions {
+		key := sessionKey{session.Role, session.Name, session.ID}
+		s.sessions[key] = session
+		old, known := before[key]
+		if first {
+			old = session // what it did before is not of an interval
+		} else if !known || old.WriteBytes > session.WriteBytes || old.ReadBytes > session.ReadBytes {
+			old = proc.Session{} // it is new: all it did is of this one
+		}
+		out.Sessions = append(out.Sessions, compare(session, old, out.Interval))
+		out.Problems = append(out.Problems, problems(session, old)...)
+	}
+	links, err := s.links()
+	out.Links = append(out.Links, links...)
+	out.problem(err)
+	for _, link := range out.Links {
+		if _, state, _ := strings.Cut(link.State, ": "); state != "ACTIVE" {
+			out.Problems = append(out.Problems, fmt.Sprintf("the port of %s is %s", link.Name, state))
+		}
+	}
+	s.measure(&out)
+	return out
+}
+
+func (s *Sample) problem(err error) {
+	if err != nil {
+		s.Problems = append(s.Problems, err.Error())
+	}
+}
+
+func compare(s, old proc.Session, interval time.Duration) Session {
+	return Session{
+		Name: s.Name, Role: s.Role, Mode: s.Mode, Device: strings.TrimPrefix(s.Dev, "-"), State: s.State,
+		Peer: s.Peer, IBDev: s.IBDev, Size: s.Size,
+		Read:     flow(count(s.Reads, old.Reads), count(s.ReadBytes, old.ReadBytes), interval),
+		Write:    flow(count(s.Writes, old.Writes), count(s.WriteBytes, old.WriteBytes), interval),
+		Inflight: s.Inflight, Depth: s.Queues * s.Depth,
+		Errors: count(s.Errors, old.Errors), CRCErrors: count(s.CRCErrors, old.CRCErrors), Retries: count(s.Retries, old.Retries),
+		Reconnects: count(s.Reconnects, old.Reconnects), Stalls: count(s.Stalls, old.Stalls),
+	}
+}
+
+func count(now, old uint64) Count {
+	return Count{Total: now, Delta: now - min(old, now)}
+}
+
+func flow(ops, bytes Count, interval time.Duration) Flow {
+	f := Flow{Ops: ops, Bytes: bytes}
+	if interval > 0 {
+		f.OpsPerSecond = float64(ops.Delta) / interval.Seconds()
+		f.BytesPerSecond = float64(bytes.Delta) / interval.Seconds()
+	}
+	return f
+}
+
+// problems are what a person should know of a session.
+func problems(s, old proc.Session) []string {
+	var lines []string
+	add := func(format string, args ...any) {
+		lines = append(lines, s.Name+": "+fmt.Sprintf(format, args...))
+	}
+	if s.State != "live" {
+		add("%s", strings.ReplaceAll(s.State, "_", " "))
+	}
+	if s.Mirror == "degraded" || s.Mirror == "resync" {
+		add("its mirror is %s, the target lacks %d bytes", s.Mirror, s.DirtyBytes)
+	}
+	for _, c := range []struct {
+		what     string
+		now, old uint64
+	}{
+		{"errors", s.Errors, old.Errors},
+		{"CRC errors", s.CRCErrors, old.CRCErrors},
+		{"reconnects", s.Reconnects, old.Reconnects},
+		{"requests dropped by its tap", tap(s).Dropped, tap(old).Dropped},
+		{"reads that differ at the target", tap(s).Mismatches, tap(old).Mismatches},
+	} {
+		if n := count(c.now, c.old).Delta; n > 0 {
+			add("%s: %d", c.what, n)
+		}
+	}
+	return lines
+}
+
+func tap(s proc.Session) proc.Tap {
+	if s.Tap == nil {
+		return proc.Tap{}
+	}
+	return *s.Tap
+}
+
+// disks returns the paths of the sessions' devices.
+func disks(sessions []Session) []string {
+	var paths []string
+	for _, session := range sessions {
+		if session.Device != "" {
+			paths = append(paths, "/dev/"+session.Device)
+		}
+	}
+	return paths
+}
+
+// measure gives the sessions the latencies of the interval.
+func (s *Sampler) measure(out *Sample) {
+	if s.meter == nil {
+		out.NoLatencies = s.noMeter
+		return
+	}
+	if meter, ok := s.meter.(watcher); ok {
+		out.problem(meter.WatchOnly(disks(out.Sessions)))
+	}
+	histograms, lost, err := s.meter.Read()
+	if err != nil {
+		out.NoLatencies = err.Error()
+		return
+	}
+	byDevice := map[string][]biotrace.Histogram{}
+	before := s.meters
+	s.meters = map[meterKey]biotrace.Histogram{}
+	for _, h := range histograms {
+		key := meterKey{h.Device, h.Op, h.Stage}
+		s.meters[key] = h
+		if old := before[key]; old.Count <= h.Count { // else its device is another
+			h = h.Sub(old)
+		}
+		if h.Count > 0 {
+			byDevice[h.Device] = append(byDevice[h.Device], h)
+		}
+	}
+	for i := range out.Sessions {
+		out.Sessions[i].setLatencies(byDevice[out.Sessions[i].Device])
+	}
+	if missed := lost.Total() - s.lost; missed > 0 {
+		out.Problems = append(out.Problems, fmt.Sprintf("the latencies lack %d bios or their stages, there were too many at once", missed))
+	}
+	s.lost = lost.Total()
+}
+
+func (s *Session) setLatencies(histograms []biotrace.Histogram) {
+	slices.SortFunc(histograms, func(a, b biotrace.Histogram) int {
+		return cmp.Or(cmp.Compare(opRank(a.Op), opRank(b.Op)), cmp.Compare(a.Op, b.Op), cmp.Compare(a.Stage, b.Stage))
+	})
+	for _, h := range histograms {
+		s.Latencies = append(s.Latencies, Latency{
+			Op: h.Op, Stage: h.Stage.String(), Count: h.Count, Mean: h.Sum / time.Duration(h.Count),
+			P50: h.Quantile(0.5), P99: h.Quantile(0.99), Max: h.Quantile(1),
+		})
+		if h.Stage != biotrace.StageTotal {
+			continue
+		}
+		if s.Heat == nil {
+			s.Heat = map[int]uint64{}
+		}
+		for i, n := range h.Buckets {
+			s.Heat[i] += n
+		}
+	}
+}
+
+// opRank puts what there is most of first.
+func opRank(op string) int {
+	if i := slices.Index([]string{"READ", "WRITE"}, op); i >= 0 {
+		return i
+	}
+	return 2
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status collects what a host shows of krping at one moment: the module's
+// threads and sessions, RDMA devices and disks.
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/procfs/blockdevice"
+	"github.com/prometheus/procfs/sysfs"
+
+	"krping/agent/host/rdmalink"
+	"krping/proc"
+)
+
+// Status is the state of a host. What cannot be read is named in Problems and hides
+// nothing else.
+type Status struct {
+	Threads  []proc.Thread  `json:"threads"`
+	Sessions []proc.Session `json:"sessions"`
+	Devices  []Device       `json:"rdma_devices"`
+	Disks    []Disk         `json:"disks"`
+	Problems []string       `json:"problems,omitempty"`
+}
+
+// Device is an RDMA device.
+type Device struct {
+	rdmalink.Link
+	Firmware string            `json:"firmware,omitempty"`
+	Rate     uint64            `json:"rate_bytes_per_second,omitempty"`
+	Counters map[string]uint64 `json:"counters"`
+}
+
+// Disk is a krping block device as the block layer counts it.
+type Disk struct {
+	Name         string `json:"name"`
+	Reads        uint64 `json:"reads"`
+	ReadSectors  uint64 `json:"read_sectors"` // of 512 bytes
+	ReadMillis   uint64 `json:"read_ms"`
+	Writes       uint64 `json:"writes"`
+	WriteSectors uint64 `json:"write_sectors"`
+	WriteMillis  uint64 `json:"write_ms"`
+	Inflight     uint64 `json:"inflight"`
+}
+
+// Collect reads everything.
+func Collect(fs proc.FS) Status {
+	var s Status
+	problem := func(err error) {
+		if err != nil {
+			s.Problems = append(s.Problems, err.Error())
+		}
+	}
+	var err error
+	s.Threads, err = fs.Threads()
+	problem(err)
+	s.Sessions, err = fs.Sessions()
+	if len(s.Problems) == 0 { // else it says the same again
+		problem(err)
+	}
+	links, err := rdmalink.List()
+	problem(err)
+	for _, link := range links {
+		d := Device{Link: link}
+		d.Counters, err = rdmalink.Counters(link.Name)
+		problem(err)
+		d.Firmware, d.Rate = deviceFacts(link.Name)
+		s.Devices = append(s.Devices, d)
+	}
+	s.Disks, err = disks()
+	problem(err)
+	return s
+}
+
+// deviceFacts are a bonus of the sysfs class: software devices lack some.
+func deviceFacts(name string) (firmware string, rate uint64) {
+	fs, err := sysfs.NewDefaultFS()
+	if err != nil {
+		return "", 0
+	}
+	class, err := fs.InfiniBandClass()
+	if err != nil {
+		return "", 0
+	}
+	d, ok := class[name]
+	if !ok {
+		return "", 0
+	}
+	for _, port := range d.Ports {
+		rate = max(rate, port.Rate)
+	}
+	return d.FirmwareVersion, rate
+}
+
+func disks() ([]Disk, error) {
+	fs, err := blockdevice.NewDefaultFS()
+	if err != nil {
+		return nil, fmt.Errorf("read the disks' counters: %w", err)
+	}
+	all, err := fs.ProcDiskstats()
+	if err != nil {
+		return nil, fmt.Errorf("read the disks' counters: %w", err)
+	}
+	var disks []Disk
+	for _, d := range all {
+		if !strings.HasPrefix(d.DeviceName, "krping") {
+			continue
+		}
+		disks = append(disks, Disk{
+			Name: d.DeviceName, Reads: d.ReadIOs, ReadSectors: d.ReadSectors, ReadMillis: d.ReadTicks,
+			Writes: d.WriteIOs, WriteSectors: d.WriteSectors, WriteMillis: d.WriteTicks, Inflight: d.IOsInProgress,
+		})
+	}
+	return disks, nil
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/dustin/go-humanize"
+
+	"krping/agent/stats/sampler"
+)
+
+// The smallest terminal that top draws on.
+const minWidth, minHeight = 60, 12
+
+// view is how a sample is shown.
+type view struct {
+	width, height int // of the terminal
+	host          string
+	selected      key
+	order         order
+	paused, help  bool
+	history       map[key]history
+	styles        styles
+}
+
+// key names a session: a host can serve a volume and use one of the same name.
+type key struct{ role, name string }
+
+func keyOf(s sampler.Session) key { return key{s.Role, s.Name} }
+
+// history is what a session moved, in bytes per second, oldest first.
+type history struct{ read, write []float64 }
+
+// order is that of the sessions' table.
+type order int
+
+const (
+	byName order = iota
+	byBytes
+	byOps
+	byLatency
+	orders // how many there are
+)
+
+func (o order) String() string {
+	return [...]string{"name", "throughput", "IOPS", "latency"}[o]
+}
+
+// sorted returns the sessions in this order, the largest first.
+func (o order) sorted(sessions []sampler.Session) []sampler.Session {
+	value := map[order]func(sampler.Session) float64{
+		byName:    func(sampler.Session) float64 { return 0 },
+		byBytes:   sampler.Session.BytesPerSecond,
+		byOps:     sampler.Session.OpsPerSecond,
+		byLatency: func(s sampler.Session) float64 { return float64(slowest(s)) },
+	}[o]
+	sessions = slices.Clone(sessions)
+	slices.SortStableFunc(sessions, func(a, b sampler.Session) int {
+		return cmp.Or(cmp.Compare(value(b), value(a)), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
+	})
+	return sessions
+}
+
+// slowest returns the largest p99 of a session's operations.
+func slowest(s sampler.Session) time.Duration {
+	var d time.Duration
+	for _, l := range s.Latencies {
+		if l.Stage == "total" {
+			d = max(d, l.P99)
+		}
+	}
+	return d
+}
+
+// render draws a whole screen: height lines, none longer than width.
+func render(s sampler.Sample, v view) string {
+	if v.width < minWidth || v.height < minHeight {
+		return clip([]string{
+			"krpingctl top", fmt.Sprintf("needs %dx%d, this is", minWidth, minHeight), fmt.Sprintf("%dx%d; q quits", v.width, v.height),
+		}, v.width, v.height)
+	}
+	lines := []string{v.title(s), v.linkLine(s)}
+	lines = append(lines, v.problems(s.Problems, 3)...)
+	lines = append(lines, "")
+	switch sessions := v.order.sorted(s.Sessions); {
+	case v.help:
+		lines = append(lines, helpLines()...)
+	case len(sessions) == 0:
+		lines = append(lines, nothing(s)...)
+	default:
+		selected := v.index(sessions)
+		details := append([]string{""}, v.details(sessions[selected], s.NoLatencies)...)
+		room := v.height - len(lines) - 1 - len(details) - 1 // without the table's head and the foot
+		lines = append(lines, v.table(sessions, selected, max(room, 3))...)
+		lines = append(lines, details...)
+	}
+	lines = lines[:min(len(lines), v.height-1)]
+	for len(lines) < v.height-1 {
+		lines = append(lines, "")
+	}
+	lines = append(lines, v.styles.dim(" q quit   ↑↓ select   s sort   p pause   ? help"))
+	return clip(lines, v.width, v.height)
+}
+
+// Text prints a sample without a terminal: every session with its details.
+func Text(s sampler.Sample, host string) string {
+	v := view{width: 80, host: host, styles: plain()}
+	lines := []string{v.title(s), v.linkLine(s)}
+	lines = append(lines, v.problems(s.Problems, len(s.Problems))...)
+	lines = append(lines, "")
+	sessions := v.order.sorted(s.Sessions)
+	if len(sessions) == 0 {
+		lines = append(lines, nothing(s)...)
+	} else {
+		lines = append(lines, v.table(sessions, -1, len(sessions))...)
+	}
+	for _, session := range sessions {
+		lines = append(append(lines, ""), v.details(session, s.NoLatencies)...)
+	}
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func clip(lines []string, width, height int) string {
+	lines = lines[:min(len(lines), height)]
+	for i := range lines {
+		lines[i] = ansi.Truncate(lines[i], width, "…")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (v view) title(s sampler.Sample) string {
+	number := fmt.Sprintf("%d sessions", len(s.Sessions))
+	if len(s.Sessions) == 1 {
+		number = "1 session"
+	}
+	text := fmt.Sprintf(" krping on %s   %s   every %.1f s   %s", v.host, s.Time.Format("15:04:05"), s.Interval.Seconds(), number)
+	if v.order != byName {
+		text += ", by " + v.order.String()
+	}
+	text = v.styles.title(text)
+	if v.paused {
+		text += "   " + v.styles.bad("PAUSED")
+	}
+	return text
+}
+
+func (v view) linkLine(s sampler.Sample) string {
+	if len(s.Links) == 0 {
+		return " no RDMA device"
+	}
+	var links []string
+	for _, l := range s.Links {
+		_, state, _ := strings.Cut(l.State, ": ")
+		text := l.Name
+		if l.Netdev != "" {
+			text += " on " + l.Netdev
+		}
+		paint := v.styles.good
+		if state != "ACTIVE" {
+			paint = v.styles.bad
+		}
+		links = append(links, text+" "+paint(state))
+	}
+	return " " + strings.Join(links, ", ")
+}
+
+// problems takes so many lines at most: the sessions have to be seen, too.
+func (v view) problems(problems []string, most int) []string {
+	var lines []string
+	for i, text := range problems {
+		if i == most-1 && len(problems) > most {
+			text = fmt.Sprintf("and %d more", len(problems)-i)
+		}
+		if i < most {
+			lines = append(lines, v.styles.bad(" ! "+text))
+		}
+	}
+	return lines
+}
+
+func nothing(s sampler.Sample) []string {
+	if !s.Loaded {
+		return []string{" The module is not loaded: modprobe rdma_krping"}
+	}
+	return []string{" No session. One is made by: krpingctl client --addr ADDRESS --block VOLUME"}
+}
+
+func helpLines() []string {
+	return []string{
+		" q, Ctrl-C   quit",
+		" ↑ ↓, k j    select a session: below the table is what it does",
+		" s           sort by name, throughput, IOPS, latency (largest p99)",
+		" p, space    pause, and go on",
+		" ?           this, and back",
+		"",
+		" A bio is submitted, queued, issued; its command is sent; the peer answers; it ends.",
+		"   queue   submit to issue          send   issue to command posted",
+		"   peer    posted to response       finish response to end",
+		"   device  issue to end             total  submit to end",
+		" BUSY is commands in flight of those that may be; +N happened in the interval.",
+	}
+}
+
+// index returns where the selected session is; the first is selected if it has gone.
+func (v view) index(sessions []sampler.Session) int {
+	return max(0, slices.IndexFunc(sessions, func(s sampler.Session) bool { return keyOf(s) == v.selected }))
+}
+
+// table has a head and so many rows, among them the selected one.
+func (v view) table(sessions []sampler.Session, selected, rows int) []string {
+	lines := []string{v.styles.head(fmt.Sprintf("   %-13s%-13s%10s%10s%6s%9s%5s%5s%6s", "VOLUME", "STATE", "READ", "WRITE", "IOPS", "BUSY", "ERR", "CRC", "RECON"))}
+	first := max(0, min(selected-rows/2, len(sessions)-rows))
+	for i := first; i < min(first+rows, len(sessions)); i++ {
+		s := sessions[i]
+		name := s.Name
+		if s.Role == "target" {
+			name += " (served)"
+		}
+		row := fmt.Sprintf("%-13s%-13s%10s%10s%6s%9s%5d%5d%6d", shorten(name, 12), s.State, rate(s.Read.BytesPerSecond), rate(s.Write.BytesPerSecond),
+			iops(s.OpsPerSecond()), fmt.Sprintf("%d/%d", s.Inflight, s.Depth), s.Errors.Total, s.CRCErrors.Total, s.Reconnects.Total)
+		switch {
+		case i == selected:
+			row = " ▸ " + v.styles.selected(row)
+		case s.State != "live":
+			row = "   " + v.styles.bad(row)
+		default:
+			row = "   " + row
+		}
+		lines = append(lines, row)
+	}
+	return lines
+}
+
+// details are what one session does.
+func (v view) details(s sampler.Session, noLatencies string) []string {
+	what := []string{v.styles.title(s.Name)}
+	if s.Device != "" {
+		what = append(what, "/dev/"+s.Device, s.Mode+", target "+s.Peer)
+	} else {
+		what = append(what, "served at "+s.Peer)
+	}
+	if s.IBDev != "-" {
+		what = append(what, "over "+s.IBDev)
+	}
+	what = append(what, humanize.IBytes(s.Size))
+	past := v.history[keyOf(s)]
+	lines := []string{
+		" " + strings.Join(what, "  "),
+		v.flowLine("read ", s.Read, v.styles.read, past.read),
+		v.flowLine("write", s.Write, v.styles.write, past.write),
+	}
+	var counts []string
+	for _, c := range []struct {
+		name string
+		sampler.Count
+	}{{"errors", s.Errors}, {"CRC errors", s.CRCErrors}, {"retries", s.Retries}, {"reconnects", s.Reconnects}, {"stalls", s.Stalls}} {
+		text := fmt.Sprintf("%s %d", c.name, c.Total)
+		if c.Delta > 0 {
+			text = v.styles.bad(fmt.Sprintf("%s +%d", text, c.Delta))
+		}
+		counts = append(counts, text)
+	}
+	lines = append(lines, "   "+strings.Join(counts, "   "), "")
+	switch {
+	case s.Device == "":
+		return append(lines, v.styles.dim("   Latencies are of devices; the host that uses the volume has one."))
+	case noLatencies != "":
+		for text := range strings.SplitSeq(ansi.Wordwrap("No latencies: "+noLatencies, v.width-6, ""), "\n") {
+			lines = append(lines, v.styles.dim("   "+text))
+		}
+		return lines
+	}
+	return append(lines, v.latencies(s.Latencies)...)
+}
+
+// flowLine has a sparkline if there is a past.
+func (v view) flowLine(name string, f sampler.Flow, paint func(...string) string, past []float64) string {
+	line := ""
+	if v.history != nil {
+		line = paint(sparkline(past, v.width-53))
+	}
+	return fmt.Sprintf("   %s  %s %10s  %7s IOPS  %9s in all", name, line, rate(f.BytesPerSecond), iops(f.OpsPerSecond), humanize.IBytes(f.Bytes.Total))
+}
+
+var stages = []string{"queue", "send", "peer", "finish", "device", "total"}
+
+// latencies is a row a percentile and a column a stage. Reads and writes have rows also when there
+// were none, so that nothing moves.
+func (v view) latencies(all []sampler.Latency) []string {
+	head := fmt.Sprintf("   %-13s%6s    ", "LATENCY", "BIOS")
+	for _, stage := range stages {
+		head += fmt.Sprintf("%9s", stage)
+	}
+	lines := []string{v.styles.head(head)}
+	ops := []string{"READ", "WRITE"}
+	for _, l := range all {
+		if !slices.Contains(ops, l.Op) {
+			ops = append(ops, l.Op)
+		}
+	}
+	for _, op := range ops {
+		byStage := map[string]sampler.Latency{}
+		for _, l := range all {
+			if l.Op == op {
+				byStage[l.Stage] = l
+			}
+		}
+		for i, row := range []struct {
+			name  string
+			value func(sampler.Latency) time.Duration
+		}{
+			{"p50", func(l sampler.Latency) time.Duration { return l.P50 }},
+			{"p99", func(l sampler.Latency) time.Duration { return l.P99 }},
+			{"max", func(l sampler.Latency) time.Duration { return l.Max }},
+		} {
+			line := fmt.Sprintf("   %-13s%6s", "", "")
+			if i == 0 {
+				line = fmt.Sprintf("   %-13s%6d", op, byStage["total"].Count)
+			}
+			line += " " + row.name
+			for _, stage := range stages {
+				text := "-"
+				if l, found := byStage[stage]; found {
+					text = latency(row.value(l))
+				}
+				line += fmt.Sprintf("%9s", text)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}

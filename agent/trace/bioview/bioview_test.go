@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bioview
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/agent/trace/biotrace"
+)
+
+func TestLines(t *testing.T) {
+	var out strings.Builder
+	lines, err := NewLines(&out, []string{"comm", "sector", "queue", "peer", "total", "tag"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lines.Header(); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []biotrace.Bio{
+		{Comm: "write_data", Sector: 2048, Queue: time.Millisecond, Peer: 2 * time.Millisecond, Total: 4 * time.Millisecond, Tag: 0x1003},
+		{Comm: "a", Total: time.Millisecond, Status: 10},
+	} {
+		if err := lines.Print(&b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = `
+COMM                SECTOR    QUEUE     PEER    TOTAL    TAG
+write_data            2048    1.000    2.000    4.000 0x1003
+a                        0        -        -    1.000 0x0000 FAILED (status 10)
+`
+	if "\n"+out.String() != want {
+		t.Errorf("lines:%s, want:%s", "\n"+out.String(), want)
+	}
+	if _, err := NewLines(&out, []string{"comm", "colour"}); err == nil || !strings.Contains(err.Error(), `"colour" is unknown`) || !strings.Contains(err.Error(), "slowest") {
+		t.Errorf("an unknown column: %v", err)
+	}
+	if _, err := NewLines(&out, DefaultColumns); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	var s Summary
+	start := time.Unix(1000, 0)
+	for i := range 100 {
+		s.Add(&biotrace.Bio{Time: start.Add(time.Duration(i) * time.Second), Op: "READ", Bytes: 4096, Queue: time.Millisecond, Total: time.Duration(i+1) * time.Millisecond})
+	}
+	s.Add(&biotrace.Bio{Time: start, Op: "WRITE", Bytes: 512, Total: time.Hour, Status: 1}) // beyond the histogram's range
+	var out strings.Builder
+	if err := s.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if s.Bios() != 101 {
+		t.Errorf("%d bios", s.Bios())
+	}
+	if p50 := s.Quantile("READ", biotrace.StageTotal, 0.5); p50 < 49*time.Millisecond || p50 > 51*time.Millisecond {
+		t.Errorf("median of the reads: %v", p50)
+	}
+	for _, want := range []string{
+		"READ         queue       100       409600       0     1.000", "READ         device", "READ         total       100       409600       0     1.000    50.",
+		"WRITE        total         1          512       1", "a column is 2.56s, and .:-=+*#%@ are 1 to 3 bios", " us |", "759 s |.", "... |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	for _, unwanted := range []string{"WRITE        queue", "READ         peer"} {
+		if strings.Contains(out.String(), unwanted) {
+			t.Errorf("a stage that no bio had is shown:\n%s", out.String())
+		}
+	}
+}
+
+func TestHeatMapKeepsEverything(t *testing.T) {
+	var h heatMap
+	start := time.Unix(1000, 0)
+	const bios = 1000
+	for i := range bios {
+		h.add(start.Add(time.Duration(i*i)*time.Millisecond), time.Duration(i)*time.Microsecond)
+	}
+	h.add(start.Add(-time.Second), 0) // submitted before the first, ended after it
+	total := uint64(0)
+	for _, column := range h.cells {
+		for _, n := range column {
+			total += n
+		}
+	}
+	if total != bios+1 {
+		t.Errorf("%d bios in the map, want %d", total, bios+1)
+	}
+	if last := time.Duration((bios-1)*(bios-1)) * time.Millisecond; h.width*heatColumns < last || h.width*heatColumns > 2*last {
+		t.Errorf("columns of %v for %v", h.width, last)
+	}
+}
+
+func TestShades(t *testing.T) {
+	if shade(0, 10) != ' ' || shade(1, 1000000) != '.' || shade(1000000, 1000000) != '@' {
+		t.Errorf("%c%c%c", shade(0, 10), shade(1, 1000000), shade(1000000, 1000000))
+	}
+}
+
+func BenchmarkLines(b *testing.B) {
+	lines, err := NewLines(io.Discard, DefaultColumns)
+	if err != nil {
+		b.Fatal(err)
+	}
+	bio := biotrace.Bio{
+		Time: time.Unix(1000, 0), Comm: "write_data", Device: "krping0", Op: "WRITE", Flags: "SYNC", Sector: 2048, Bytes: 4096,
+		Queue: 100 * time.Microsecond, Send: 50 * time.Microsecond, Peer: time.Millisecond, Finish: 40 * time.Microsecond, Total: 2 * time.Millisecond,
+	}
+	for b.Loop() {
+		if err := lines.Print(&bio); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

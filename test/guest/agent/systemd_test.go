@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/agent/service/config"
+	"krping/test/guest/internal/guest"
+)
+
+// systemd is one that runs in namespaces of its own: process 1 of the VM is another.
+type systemd struct {
+	t   *testing.T
+	pid string
+	log string // of the agent
+}
+
+const unitName = "krping-agent.service"
+
+// startSystemd starts systemd with the agent's unit, of which the sandbox, the signals and most
+// times are as they are. What it would wait for is left out, and its log goes to a file.
+func startSystemd(t *testing.T) *systemd {
+	t.Helper()
+	s := &systemd{t: t, log: "/run/krping-agent.log"}
+	unit := regexp.MustCompile(`(?m)^(Wants|After)=.*\n`).ReplaceAllString(unitFile(t), "")
+	unit = strings.Replace(unit, "RestartSec=5\n", "RestartSec=1\n", 1)
+	unit = strings.Replace(unit, "[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1)
+	unit = strings.Replace(unit, "[Service]\n", "[Service]\nStandardError=append:"+s.log+"\n", 1)
+	for path, text := range map[string]string{
+		unitName: unit, "agent.target": "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=" + unitName + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join("/etc/systemd/system", path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const program = "/usr/local/bin/krpingctl"
+	guest.Run(t, "touch", program)
+	guest.Run(t, "mount", "--bind", guest.Binary(t, "krpingctl"), program)
+	t.Cleanup(func() { guest.Run(t, "umount", "--lazy", program) }) // of a systemd that is being killed
+	cmd := guest.Start(t, "unshare", "--fork", "--kill-child", "--pid", "--uts", "--ipc", "--mount", "--mount-proc", "env", "container=lxc",
+		"/lib/systemd/systemd", "--system", "--unit=agent.target", "--log-target=console", "--log-level=warning")
+	guest.Eventually(t, 20*time.Second, "systemd starts", func() bool {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
+		s.pid = strings.TrimSpace(string(children))
+		return err == nil && s.pid != ""
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(s.log)
+			t.Logf("the agent's log:\n%s", text)
+		}
+	})
+	return s
+}
+
+// systemctl runs it beside systemd.
+func (s *systemd) systemctl(args ...string) (string, error) {
+	return guest.TryRun(append([]string{"nsenter", "--target", s.pid, "--pid", "--mount", "systemctl"}, args...)...)
+}
+
+func (s *systemd) property(name string) string {
+	out, _ := s.systemctl("show", "--value", "--property="+name, unitName) // it may not be reached yet
+	return strings.TrimSpace(out)
+}
+
+func (s *systemd) active() {
+	s.t.Helper()
+	guest.Eventually(s.t, 2*time.Minute, "the agent is active", func() bool {
+		time.Sleep(500 * time.Millisecond) // systemctl costs more than what it waits for
+		return s.property("ActiveState") == "active"
+	})
+}
+
+// In the unit's sandbox all works: the module, a disk as backing, eBPF, netlink, the socket.
+func TestUnit(t *testing.T) {
+	if _, err := exec.LookPath("/lib/systemd/systemd"); err != nil {
+		t.Fatal(err)
+	}
+	guest.StartBridge(t, 9964, guest.StorePath(t), "16MiB")
+	disk := guest.NullDisk(t, "nullb7", nil)
+	stopAtEnd(t, "vol0")
+	declare(t, 9964, map[string]string{"vol0": "    mode: tap\n    backing: " + disk + "\n"})
+	s := startSystemd(t)
+	s.active()
+	a := &agent{t: t}
+	kept := a.attached("vol0")
+	dev := guest.OpenDirect(t, "/dev/"+kept["dev"])
+	guest.Eventually(t, 30*time.Second, "latencies are measured", func() bool {
+		if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
+			t.Fatal(err)
+		}
+		a.scrape()
+		return a.find("krping_latency_seconds", "device="+kept["dev"], "op=WRITE", "stage=total").GetHistogram().GetSampleCount() > 0
+	})
+	for _, m := range a.metric["krping_collector_up"].GetMetric() {
+		if m.GetGauge().GetValue() != 1 {
+			t.Errorf("not up: %v", m)
+		}
+	}
+	if text := s.property("StatusText"); text != "Sessions declared: 1, metrics at "+config.DefaultListen {
+		t.Errorf("status %q", text)
+	}
+
+	good, err := os.ReadFile(config.DefaultPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configure(t, string(good)+"x: 1\n")
+	if out, err := s.systemctl("reload", unitName); err == nil {
+		t.Errorf("a reload of mistakes succeeds: %s", out)
+	}
+	configure(t, string(good)+"log: debug\n")
+	if out, err := s.systemctl("reload", unitName); err != nil {
+		t.Errorf("reload: %v, %s", err, out)
+	}
+
+	// As its watchdog ends it.
+	if out, err := s.systemctl("kill", "--signal=ABRT", unitName); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	guest.Eventually(t, 60*time.Second, "it is started again", func() bool { return s.property("NRestarts") == "1" })
+	s.active()
+	a.shows("krping_declared_session_state", "session=vol0", "state=attached")
+	if out, err := s.systemctl("stop", unitName); err != nil || s.property("Result") != "success" {
+		t.Errorf("stop: %v, %s", err, out)
+	}
+	is := guest.Session(t, "vol0")
+	for _, key := range []string{"id", "dev", "state", "reconnects"} {
+		if is[key] != kept[key] {
+			t.Errorf("%s=%s, was %s", key, is[key], kept[key])
+		}
+	}
+}

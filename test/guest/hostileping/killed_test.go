@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package hostileping
+
+import (
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// busy waits until the one thread has exchanged some messages or done some operations.
+func busy(t *testing.T) {
+	t.Helper()
+	guest.Eventually(t, 20*time.Second, "our side is busy", func() bool {
+		for _, line := range guest.Threads(t) {
+			fields := strings.Fields(line)
+			for i := 2; i < len(fields); i += 2 { // numbers of messages and operations
+				if n, err := strconv.Atoi(fields[i]); err == nil && n > 20 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+func startRping(t *testing.T, addr netip.AddrPort) *exec.Cmd {
+	t.Helper()
+	return guest.StartRping(t, addr.Addr().String(), strconv.Itoa(int(addr.Port())))
+}
+
+func bridgeProcess(t *testing.T, addr netip.AddrPort) *exec.Cmd {
+	t.Helper()
+	return startBridge(t, addr).Cmd
+}
+
+func TestKilledServer(t *testing.T) {
+	leavesNothing(t)
+	for _, tc := range []struct {
+		name, options string
+		start         func(t *testing.T, addr netip.AddrPort) *exec.Cmd
+		want          []error
+	}{
+		{"rping", "", startRping, ends(unix.ECONNRESET)},
+		{"krping-bridge", "", bridgeProcess, ends(unix.ECONNRESET)},
+		{"krping-bridge at reg and server_inv", ",mem_mode=reg,server_inv", bridgeProcess, ends(unix.ECONNRESET)},
+		{"krping-bridge at rlat", ",rlat", bridgeProcess, denied}, // its memory goes before its queue pair
+		{"krping-bridge at bw", ",bw", bridgeProcess, denied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			addr := address(t)
+			peer := tc.start(t, addr)
+			guest.NoThreads(t)
+			w := write("client,addr=%s,port=%d,timeout=2%s", addr.Addr(), addr.Port(), tc.options)
+			busy(t)
+			guest.Signal(t, peer, unix.SIGKILL)
+			w.ends(t, tc.want...)
+		})
+	}
+}
+
+func TestKilledClient(t *testing.T) {
+	leavesNothing(t)
+	for _, tc := range []struct {
+		name   string
+		signal unix.Signal
+		want   []error
+	}{
+		{"killed", unix.SIGKILL, ends(nil, unix.ECONNRESET)}, // between two pings or in one
+		{"stopped", unix.SIGSTOP, ends(unix.ETIMEDOUT)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			guest.NoThreads(t)
+			w, addr := server(t, "")
+			guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
+			peer := guest.Start(t, "rping", "-c", "-a", addr.Addr().String(), "-p", strconv.Itoa(int(addr.Port())))
+			busy(t)
+			guest.Signal(t, peer, tc.signal)
+			w.ends(t, tc.want...)
+		})
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package hostileping
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/bridge/wire"
+	"krping/test/guest/internal/guest"
+)
+
+// The most private data that a client has room for, and a server's reject and accept.
+const (
+	mostOfRequest = 56
+	mostOfReject  = 148
+	mostOfAccept  = 196
+)
+
+// Of a hello that is cut the transport makes zeros. The fields end so far from its beginning; the last
+// bytes of the size and of the group are zeros.
+func cutHello(n int, sized, connections *wire.Reject) *wire.Reject {
+	switch {
+	case n < 4: // no magic: it says nothing
+		return nil
+	case n < 5:
+		return &wire.Reject{Reason: wire.RejectVersion, Value: 1}
+	case n < 11:
+		return sized
+	case n < 14:
+		return connections
+	}
+	return nil
+}
+
+// A client with private data of any length is served, or refused for what is missing.
+func TestPrivateDataOfClients(t *testing.T) {
+	leavesNothing(t)
+	bridge := address(t)
+	startBridge(t, bridge)
+	noConnection := &wire.Reject{Reason: wire.RejectQPs, Value: 1}
+	noByte := &wire.Reject{Reason: wire.RejectTestSize, Value: size}
+	meet := func(t *testing.T, addr netip.AddrPort, private []byte, want *wire.Reject) {
+		t.Helper()
+		if want != nil {
+			refused(t, addr, private, want.Reason, want.Value)
+			return
+		}
+		p := connect(t, addr, private)
+		take(p, pingSteps)
+		p.Close()
+	}
+	t.Run("clients", func(t *testing.T) {
+		for _, n := range guest.Lengths(mostOfRequest) {
+			private := guest.Fill(kinds[""].Append(nil), n)
+			t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
+				t.Parallel()
+				want := cutHello(n, noConnection, noConnection)
+				w, addr := server(t, "")
+				meet(t, addr, private, want)
+				if want != nil {
+					w.ends(t, unix.EPROTO)
+				} else {
+					w.ends(t, nil)
+				}
+				meet(t, bridge, private, cutHello(n, noByte, nil))
+			})
+		}
+	})
+	answers(t, bridge)
+}
+
+// What a server says beside its accept does not matter to a client, whatever its length.
+func TestPrivateDataOfAccepts(t *testing.T) {
+	leavesNothing(t)
+	for _, n := range guest.Lengths(mostOfAccept) {
+		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
+			t.Parallel()
+			w, r := client(t, ",count=1,validate")
+			conn, err := r.Accept(guest.Fill(nil, n), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			take(newPeer(t, conn), answerSteps)
+			w.ends(t, nil)
+		})
+	}
+}
+
+// A client that is refused ends, whatever the length of the reason.
+func TestPrivateDataOfRejects(t *testing.T) {
+	leavesNothing(t)
+	reason := (&wire.Reject{Reason: wire.RejectTestSize, Value: 3}).Append(nil)
+	for _, n := range guest.Lengths(mostOfReject) {
+		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
+			t.Parallel()
+			w, r := client(t, pings)
+			r.Reject(guest.Fill(reason, n))
+			w.ends(t, unix.ECONNREFUSED)
+		})
+	}
+}
