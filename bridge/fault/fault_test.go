@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"krping/bridge/store"
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -72,31 +72,31 @@ func TestKnobs(t *testing.T) {
 
 // connection is one that has two messages and keeps what is sent.
 type connection struct {
-	target.Transport
+	transport.Transport
 	messages, sent [][]byte
 	moved          []byte
 	closed         bool
 }
 
-func (c *connection) Recv() (target.Message, error) {
+func (c *connection) Recv() (transport.Message, error) {
 	if c.closed || len(c.messages) == 0 {
-		return target.Message{}, errors.New("closed")
+		return transport.Message{}, errors.New("closed")
 	}
 	msg := c.messages[0]
 	c.messages = c.messages[1:]
-	return target.Message{Data: msg, Release: func() error { return nil }}, nil
+	return transport.Message{Data: msg, Release: func() error { return nil }}, nil
 }
 
 func (c *connection) Send(msg []byte, _ uint32) error { c.sent = append(c.sent, msg); return nil }
 
-func (c *connection) SendBehind(p []byte, _ target.Remote, msg []byte) error {
+func (c *connection) SendBehind(p []byte, _ transport.Remote, msg []byte) error {
 	c.moved = bytes.Clone(p)
 	return c.Send(msg, 0)
 }
 
-func (c *connection) Read(p []byte, _ target.Remote) error { clear(p); return nil }
-func (c *connection) Buffer(n int) ([]byte, error)         { return make([]byte, n), nil }
-func (c *connection) Close()                               { c.closed = true }
+func (c *connection) Read(p []byte, _ transport.Remote) error { clear(p); return nil }
+func (c *connection) Buffer(n int) ([]byte, error)            { return make([]byte, n), nil }
+func (c *connection) Close()                                  { c.closed = true }
 
 // Each point of a connection does to a write of 1 byte, a sign of life and a READ's data what its name says.
 func TestConnection(t *testing.T) {
@@ -136,7 +136,7 @@ func TestConnection(t *testing.T) {
 		}
 		var data [1]byte
 		_, noBuffer := conn.Buffer(1)
-		err := errors.Join(noBuffer, conn.Read(data[:], target.Remote{}), conn.Send(nil, 0), conn.SendBehind(make([]byte, 1), target.Remote{}, nil))
+		err := errors.Join(noBuffer, conn.Read(data[:], transport.Remote{}), conn.Send(nil, 0), conn.SendBehind(make([]byte, 1), transport.Remote{}, nil))
 		got.failed, got.closed, got.sent, got.read = err != nil, c.closed, len(c.sent), data[0]
 		if c.moved != nil {
 			got.moved = c.moved[0]

@@ -3,20 +3,20 @@
 package fault
 
 import (
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
-// transport is a connection to whose messages and data faults happen.
-type transport struct {
-	target.Transport
+// faultyTransport is a connection to whose messages and data faults happen.
+type faultyTransport struct {
+	transport.Transport
 	faults *Faults
 	volume string
 }
 
 // Transport returns t with the faults of a connection.
-func (f *Faults) Transport(t target.Transport, volume string) target.Transport {
-	return &transport{t, f, volume}
+func (f *Faults) Transport(t transport.Transport, volume string) transport.Transport {
+	return &faultyTransport{t, f, volume}
 }
 
 // Reject returns why a client of a volume is rejected, or nil.
@@ -27,10 +27,10 @@ func (f *Faults) Reject(volume string) error {
 	return nil
 }
 
-func (t *transport) happens(p Point) bool { return t.faults.happens(p, t.volume) }
+func (t *faultyTransport) happens(p Point) bool { return t.faults.happens(p, t.volume) }
 
 // Recv drops and delays messages, and loses the connection.
-func (t *transport) Recv() (target.Message, error) {
+func (t *faultyTransport) Recv() (transport.Message, error) {
 	for {
 		msg, err := t.Transport.Recv()
 		if err != nil {
@@ -57,7 +57,7 @@ func (t *transport) Recv() (target.Message, error) {
 func isKeepAlive(msg []byte) bool { return len(msg) > 0 && wire.Op(msg[0]) == wire.OpKeepAlive }
 
 // Send drops and repeats messages, and fails.
-func (t *transport) Send(msg []byte, invalidate uint32) error {
+func (t *faultyTransport) Send(msg []byte, invalidate uint32) error {
 	switch {
 	case t.happens(PostFail):
 		return failed(PostFail)
@@ -72,14 +72,14 @@ func (t *transport) Send(msg []byte, invalidate uint32) error {
 }
 
 // Read returns wrong data.
-func (t *transport) Read(p []byte, from target.Remote) error {
+func (t *faultyTransport) Read(p []byte, from transport.Remote) error {
 	err := t.Transport.Read(p, from)
 	t.faults.corrupt(RecvCorrupt, t.volume, p)
 	return err
 }
 
 // SendBehind moves wrong data, and fails.
-func (t *transport) SendBehind(p []byte, to target.Remote, msg []byte) error {
+func (t *faultyTransport) SendBehind(p []byte, to transport.Remote, msg []byte) error {
 	if t.happens(PostFail) {
 		return failed(PostFail)
 	}
@@ -88,7 +88,7 @@ func (t *transport) SendBehind(p []byte, to target.Remote, msg []byte) error {
 }
 
 // Buffer fails.
-func (t *transport) Buffer(n int) ([]byte, error) {
+func (t *faultyTransport) Buffer(n int) ([]byte, error) {
 	if t.happens(RegRefuse) {
 		return nil, failed(RegRefuse)
 	}

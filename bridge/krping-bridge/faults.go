@@ -10,7 +10,7 @@ import (
 
 	"krping/bridge/fault"
 	"krping/bridge/store"
-	"krping/bridge/target"
+	"krping/bridge/transport"
 )
 
 // faults have their knobs in the directory that the environment names.
@@ -30,7 +30,7 @@ func mustFaults() *fault.Faults {
 
 func withStoreFaults(s store.Store, volume string) store.Store { return faults.Store(s, volume) }
 
-func withFaults(t target.Transport, volume string) target.Transport {
+func withFaults(t transport.Transport, volume string) transport.Transport {
 	return faults.Transport(t, volume)
 }
 

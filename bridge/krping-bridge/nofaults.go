@@ -6,11 +6,11 @@ package main
 
 import (
 	"krping/bridge/store"
-	"krping/bridge/target"
+	"krping/bridge/transport"
 )
 
 // Faults happen in a build for tests only: see faults.go.
 
-func withStoreFaults(s store.Store, _ string) store.Store      { return s }
-func withFaults(t target.Transport, _ string) target.Transport { return t }
-func faultyReject(string) error                                { return nil }
+func withStoreFaults(s store.Store, _ string) store.Store            { return s }
+func withFaults(t transport.Transport, _ string) transport.Transport { return t }
+func faultyReject(string) error                                      { return nil }

@@ -13,17 +13,17 @@ import (
 	"time"
 
 	"krping/bridge/access"
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
 // Conn is one connection.
 type Conn interface {
-	target.Transport
+	transport.Transport
 	// Write moves p into the client's memory by RDMA WRITE; p is of Buffer.
-	Write(p []byte, to target.Remote) error
+	Write(p []byte, to transport.Remote) error
 	// Lend returns n bytes that the peer may read and write until the connection is released.
-	Lend(n int) (target.Remote, error)
+	Lend(n int) (transport.Remote, error)
 	// Done is closed when the connection is.
 	Done() <-chan struct{}
 }
@@ -91,7 +91,7 @@ func (s Server) lend(conn Conn, h wire.TestHello) error {
 	if err := conn.Send(wire.PingMessage{Addr: own.Addr, Rkey: own.Rkey, Length: h.Size}.Append(nil), 0); err != nil {
 		return err
 	}
-	return s.awaitEnd(conn, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
+	return s.awaitEnd(conn, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
 // errOutOfTurn is a message of a client that has nothing to say any more.
@@ -99,7 +99,7 @@ var errOutOfTurn = errors.New("a message in the test")
 
 // awaitEnd waits for the client's disconnect. One that is gone without a word does not answer
 // an RDMA READ of a byte of its memory.
-func (s Server) awaitEnd(conn Conn, client target.Remote) error {
+func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
 	spoke := make(chan struct{})
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -178,7 +178,7 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 	}
 	defer conn.Free(data)
 	err = s.step(conn, func() error {
-		if err := conn.Read(data, target.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
+		if err := conn.Read(data, transport.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
 			return fmt.Errorf("RDMA READ: %w", err)
 		}
 		return goAhead(conn, h, source)
@@ -194,7 +194,7 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 		return fmt.Errorf("client told of a sink of %d bytes with key %#x: must be at least %d, with a key", sink.Length, sink.Rkey, source.Length)
 	}
 	return s.step(conn, func() error {
-		if err := conn.Write(data, target.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
+		if err := conn.Write(data, transport.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
 			return fmt.Errorf("RDMA WRITE: %w", err)
 		}
 		return goAhead(conn, h, sink)
@@ -214,7 +214,7 @@ var errEnd = errors.New("the client has disconnected")
 
 // recv returns the client's next message.
 func (s Server) recv(conn Conn) (m wire.PingMessage, err error) {
-	var message target.Message
+	var message transport.Message
 	err = s.step(conn, func() (err error) {
 		message, err = conn.Recv()
 		return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/store"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -112,7 +113,7 @@ func (q *queue) write(r wire.Request, answer *reply) error {
 			return err
 		}
 		defer q.transport.Free(buf)
-		if err := q.transport.Read(buf, Remote{r.Addr, r.Rkey}); err != nil {
+		if err := q.transport.Read(buf, transport.Remote{Addr: r.Addr, Rkey: r.Rkey}); err != nil {
 			return err
 		}
 		data = buf

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -19,7 +20,7 @@ import (
 type queue struct {
 	log       zerolog.Logger
 	volume    *Volume
-	transport Transport
+	transport transport.Transport
 	limits    wire.Limits
 	silence   time.Duration
 	heard     atomic.Bool   // a message has arrived since the last look for the client
@@ -39,15 +40,15 @@ type queue struct {
 type reply struct {
 	wire.Response
 	data   []byte // in the message
-	client Remote
+	client transport.Remote
 	moved  []byte // of Transport.Buffer: goes into the client's memory
 }
 
-func newQueue(log zerolog.Logger, s *Session, transport Transport, silence time.Duration) *queue {
+func newQueue(log zerolog.Logger, s *Session, conn transport.Transport, silence time.Duration) *queue {
 	return &queue{
 		log:       log,
 		volume:    s.volume,
-		transport: transport,
+		transport: conn,
 		silence:   silence,
 		limits: wire.Limits{
 			BlockSize:  s.Welcome.BlockSize,
@@ -150,7 +151,7 @@ func (q *queue) begin(requests []wire.Request) error {
 
 func (q *queue) work(r wire.Request) {
 	defer q.working.Add(-1)
-	answer := reply{Response: wire.Response{Tag: r.Tag}, client: Remote{r.Addr, r.Rkey}}
+	answer := reply{Response: wire.Response{Tag: r.Tag}, client: transport.Remote{Addr: r.Addr, Rkey: r.Rkey}}
 	if err := q.execute(r, &answer); err != nil {
 		if !q.transport.Ended() {
 			q.log.Warn().Err(err).Msg("the client's memory cannot be reached: its connection ends")

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krping/bridge/access"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -244,14 +245,14 @@ func (t *Target) reserve(key queueKey) (before []*queue, err error) {
 
 // Serve answers commands until the connection ends; then no operation of it runs any
 // more. It owns the transport.
-func (t *Target) Serve(ctx context.Context, s *Session, transport Transport) {
-	defer transport.Close()
-	stop := context.AfterFunc(ctx, transport.Close)
+func (t *Target) Serve(ctx context.Context, s *Session, conn transport.Transport) {
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, conn.Close)
 	defer stop()
 
-	log := t.log.With().Str("peer", transport.Peer()).Str("volume", s.volume.Name).
+	log := t.log.With().Str("peer", conn.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.busy)
-	q := newQueue(log, s, transport, t.silence)
+	q := newQueue(log, s, conn, t.silence)
 	key := s.key()
 	if !t.add(key, q) {
 		close(q.done)

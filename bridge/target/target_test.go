@@ -19,6 +19,7 @@ import (
 
 	"krping/bridge/access"
 	"krping/bridge/store"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -44,12 +45,12 @@ func newPipe() *pipe {
 	return &pipe{toTarget: make(chan []byte, 16), toClient: make(chan sent, 256), memory: make([]byte, 2<<20), closed: make(chan struct{})}
 }
 
-func (p *pipe) Recv() (Message, error) {
+func (p *pipe) Recv() (transport.Message, error) {
 	select {
 	case msg := <-p.toTarget:
-		return Message{Data: msg, Release: func() error { clear(msg); return nil }}, nil
+		return transport.Message{Data: msg, Release: func() error { clear(msg); return nil }}, nil
 	case <-p.closed:
-		return Message{}, errClosed
+		return transport.Message{}, errClosed
 	}
 }
 
@@ -70,7 +71,7 @@ func (p *pipe) wait() error {
 	}
 }
 
-func (p *pipe) Read(b []byte, from Remote) error {
+func (p *pipe) Read(b []byte, from transport.Remote) error {
 	if from.Rkey != 1 {
 		return errClosed
 	}
@@ -78,7 +79,7 @@ func (p *pipe) Read(b []byte, from Remote) error {
 	return p.wait()
 }
 
-func (p *pipe) SendBehind(b []byte, to Remote, msg []byte) error {
+func (p *pipe) SendBehind(b []byte, to transport.Remote, msg []byte) error {
 	if to.Rkey != 1 {
 		return errClosed
 	}

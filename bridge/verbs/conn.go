@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 )
 
 // Config sizes a connection. Sizes are bytes.
@@ -29,7 +29,7 @@ type Config struct {
 
 const sendBuffers = 32
 
-// Conn is one reliable connection: a target.Transport. Its protection domain is its
+// Conn is one reliable connection: a transport.Transport. Its protection domain is its
 // own, so its keys are worth nothing on another connection.
 type Conn struct {
 	ch         *channel
@@ -195,16 +195,16 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 }
 
 // Recv returns the next message.
-func (c *Conn) Recv() (target.Message, error) {
+func (c *Conn) Recv() (transport.Message, error) {
 	select {
 	case slot := <-c.received:
 		start := slot * c.config.MaxMessage
-		return target.Message{
+		return transport.Message{
 			Data:    c.recv.data[start : start+c.lengths[slot]],
 			Release: func() error { return c.postRecv(slot) },
 		}, nil
 	case <-c.closed:
-		return target.Message{}, c.err()
+		return transport.Message{}, c.err()
 	}
 }
 
@@ -219,7 +219,7 @@ func (c *Conn) Send(msg []byte, invalidate uint32) error {
 
 // SendBehind moves p into the peer's memory and sends a copy of msg behind it, by SEND_WITH_INV
 // of the key, without waiting for either; p is of Buffer, and freed when it has been moved.
-func (c *Conn) SendBehind(p []byte, to target.Remote, msg []byte) error {
+func (c *Conn) SendBehind(p []byte, to transport.Remote, msg []byte) error {
 	b, err := c.bufferOf(p)
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (c *Conn) sendRequest(msg []byte, invalidate uint32) (C.struct_shim_wr, err
 	return wr, nil
 }
 
-func rdmaRequest(kind int, opcode C.uint32_t, b *buffer, n int, remote target.Remote) C.struct_shim_wr {
+func rdmaRequest(kind int, opcode C.uint32_t, b *buffer, n int, remote transport.Remote) C.struct_shim_wr {
 	return C.struct_shim_wr{
 		wr_id: wrID(kind, b.slot), opcode: opcode, addr: b.addr(0), length: C.uint32_t(n), lkey: b.lkey(),
 		remote_addr: C.uint64_t(remote.Addr), rkey: C.uint32_t(remote.Rkey),
@@ -276,10 +276,12 @@ func (c *Conn) Flush() error {
 }
 
 // Read moves len(p) bytes from the peer's memory; p is of Buffer.
-func (c *Conn) Read(p []byte, from target.Remote) error { return c.rdma(C.IBV_WR_RDMA_READ, p, from) }
+func (c *Conn) Read(p []byte, from transport.Remote) error {
+	return c.rdma(C.IBV_WR_RDMA_READ, p, from)
+}
 
 // Write moves p into the peer's memory; p is of Buffer.
-func (c *Conn) Write(p []byte, to target.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
+func (c *Conn) Write(p []byte, to transport.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
 
 // Probe writes no bytes: the peer's device answers, whatever its program does. One caller at a time.
 func (c *Conn) Probe() error {
@@ -287,7 +289,7 @@ func (c *Conn) Probe() error {
 	return c.await(wr, c.probed)
 }
 
-func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote target.Remote) error {
+func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote transport.Remote) error {
 	b, err := c.bufferOf(p)
 	if err != nil {
 		return err
@@ -304,7 +306,7 @@ func (c *Conn) bufferOf(p []byte) (*buffer, error) {
 }
 
 // move waits for an RDMA operation with the first n bytes of b.
-func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote target.Remote) error {
+func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote transport.Remote) error {
 	return c.await(rdmaRequest(kindData, opcode, b, n, remote), b.done)
 }
 
@@ -337,13 +339,13 @@ func (c *Conn) Free(p []byte) { c.data.put(p) }
 
 // Lend returns memory of n bytes that the peer may read and write until Release. One caller
 // at a time.
-func (c *Conn) Lend(n int) (target.Remote, error) {
+func (c *Conn) Lend(n int) (transport.Remote, error) {
 	m, err := register(c.queue.pd, n, peerAccess)
 	if err != nil {
-		return target.Remote{}, err
+		return transport.Remote{}, err
 	}
 	c.lent = append(c.lent, m)
-	return target.Remote{Addr: uint64(m.addr(0)), Rkey: uint32(m.mr.rkey)}, nil
+	return transport.Remote{Addr: uint64(m.addr(0)), Rkey: uint32(m.mr.rkey)}, nil
 }
 
 // completions polls until the connection is closed and nothing is posted any more.

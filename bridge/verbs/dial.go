@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 )
 
 // RejectedError is how a peer refuses a connection.
@@ -28,7 +28,7 @@ func (e *RejectedError) Error() string { return fmt.Sprintf("rejected by the pee
 
 // WriteImmediate is Write with immediate data: it takes a receive of the peer's as a message does. No honest
 // peer of krping does that.
-func (c *Conn) WriteImmediate(p []byte, to target.Remote) error {
+func (c *Conn) WriteImmediate(p []byte, to transport.Remote) error {
 	return c.rdma(C.IBV_WR_RDMA_WRITE_WITH_IMM, p, to)
 }
 

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	bridge "krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -273,7 +273,7 @@ func (c *client) send(r wire.Request) {
 }
 
 // lend returns memory with the data in it that the target may reach.
-func (c *client) lend(data []byte) bridge.Remote {
+func (c *client) lend(data []byte) transport.Remote {
 	c.t.Helper()
 	r, err := c.Lend(len(data))
 	if err != nil {
@@ -286,7 +286,7 @@ func (c *client) lend(data []byte) bridge.Remote {
 }
 
 // lent returns what is in memory that was lent.
-func lent(t *testing.T, r bridge.Remote, n int) []byte {
+func lent(t *testing.T, r transport.Remote, n int) []byte {
 	t.Helper()
 	data := make([]byte, n)
 	if _, err := ownMemory(t).ReadAt(data, int64(r.Addr)); err != nil {
@@ -333,7 +333,7 @@ func write(offset uint64, data []byte) wire.Request {
 }
 
 // large is a command whose data is in the client's memory.
-func large(op wire.Op, offset uint64, data []byte, memory bridge.Remote) wire.Request {
+func large(op wire.Op, offset uint64, data []byte, memory transport.Remote) wire.Request {
 	r := wire.Request{Command: wire.Command{Op: op, Tag: 3, Length: uint32(len(data)), Offset: offset, Addr: memory.Addr, Rkey: memory.Rkey}}
 	if op == wire.OpWrite {
 		r.CRC = wire.CRC32C(data)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	bridge "krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
@@ -26,7 +26,7 @@ const (
 type leaver struct {
 	*client
 	fill   byte // of all that it writes, and of what it lends; of nothing that was written before
-	memory bridge.Remote
+	memory transport.Remote
 }
 
 func (l *leaver) write() wire.Request {

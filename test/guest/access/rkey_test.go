@@ -18,6 +18,7 @@ import (
 	"krping/bridge/access"
 	"krping/bridge/store"
 	bridge "krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -29,10 +30,10 @@ type snoop struct {
 	target *bridge.Target
 
 	mu    sync.Mutex
-	uses  func(c *snoopConn, r bridge.Remote) // what is done with a key when it was given back, once
-	keys  [][]uint32                          // of the commands, by connection
-	tries chan error                          // what became of such a use
-	reply int                                 // bytes of what it says beside an accept, if it has not so many
+	uses  func(c *snoopConn, r transport.Remote) // what is done with a key when it was given back, once
+	keys  [][]uint32                             // of the commands, by connection
+	tries chan error                             // what became of such a use
+	reply int                                    // bytes of what it says beside an accept, if it has not so many
 }
 
 // snoopConn is a connection of it.
@@ -43,7 +44,7 @@ type snoopConn struct {
 	lent  map[uint32]uint64 // addresses by key, under s.mu
 }
 
-func (c *snoopConn) Read(p []byte, from bridge.Remote) error {
+func (c *snoopConn) Read(p []byte, from transport.Remote) error {
 	c.s.mu.Lock()
 	c.lent[from.Rkey] = from.Addr
 	c.s.keys[c.index] = append(c.s.keys[c.index], from.Rkey)
@@ -62,13 +63,13 @@ func (c *snoopConn) Send(msg []byte, invalidate uint32) error {
 	}
 	c.s.mu.Unlock()
 	if lent && use != nil && err == nil {
-		use(c, bridge.Remote{Addr: addr, Rkey: invalidate})
+		use(c, transport.Remote{Addr: addr, Rkey: invalidate})
 	}
 	return err
 }
 
 // read uses the key once more.
-func (c *snoopConn) read(r bridge.Remote) {
+func (c *snoopConn) read(r transport.Remote) {
 	data, err := c.Buffer(4096)
 	if err == nil {
 		err = c.Conn.Read(data, r)
@@ -77,7 +78,7 @@ func (c *snoopConn) read(r bridge.Remote) {
 	c.s.tries <- err
 }
 
-func (c *snoopConn) write(r bridge.Remote) {
+func (c *snoopConn) write(r transport.Remote) {
 	data, err := c.Buffer(4096)
 	if err == nil {
 		err = c.Conn.Write(data, r)
@@ -136,7 +137,7 @@ func (s *snoop) serve(request *verbs.Request) {
 }
 
 // next has the next key that is given back used, and returns what became of it.
-func (s *snoop) next(use func(c *snoopConn, r bridge.Remote), dev string) error {
+func (s *snoop) next(use func(c *snoopConn, r transport.Remote), dev string) error {
 	s.t.Helper()
 	s.mu.Lock()
 	s.uses = use
@@ -147,7 +148,7 @@ func (s *snoop) next(use func(c *snoopConn, r bridge.Remote), dev string) error 
 
 // denied checks that the client's device refuses a use of a key. The client disconnects then: if that is seen before
 // the refusal, it says nothing, and a key is used once more.
-func (s *snoop) denied(what string, use func(c *snoopConn, r bridge.Remote), dev string) {
+func (s *snoop) denied(what string, use func(c *snoopConn, r transport.Remote), dev string) {
 	s.t.Helper()
 	var err error
 	for range 5 {
@@ -181,14 +182,14 @@ func TestKeysAreForOneCommand(t *testing.T) {
 		t.Errorf("%d keys for %d commands", n, len(keys))
 	}
 
-	var old bridge.Remote
-	for name, use := range map[string]func(c *snoopConn, r bridge.Remote){
-		"an RDMA READ":  func(c *snoopConn, r bridge.Remote) { old = r; c.read(r) },
-		"an RDMA WRITE": func(c *snoopConn, r bridge.Remote) { c.write(r) },
+	var old transport.Remote
+	for name, use := range map[string]func(c *snoopConn, r transport.Remote){
+		"an RDMA READ":  func(c *snoopConn, r transport.Remote) { old = r; c.read(r) },
+		"an RDMA WRITE": func(c *snoopConn, r transport.Remote) { c.write(r) },
 	} {
 		s.denied(name+" behind the response", use, dev)
 	}
-	s.denied("a key of another connection", func(c *snoopConn, _ bridge.Remote) { c.read(old) }, dev)
+	s.denied("a key of another connection", func(c *snoopConn, _ transport.Remote) { c.read(old) }, dev)
 	guest.MustKrpingctl(t, "verify", dev)
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/crowd"
@@ -67,7 +68,7 @@ func ask(t *testing.T, conn *verbs.Conn, msg []byte) []wire.Answer {
 	if err := conn.Send(msg, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make(chan target.Message, 1)
+	got := make(chan transport.Message, 1)
 	go func() {
 		if m, err := conn.Recv(); err == nil {
 			got <- m
@@ -141,7 +142,7 @@ func TestHandshake(t *testing.T) {
 const largeSize = 64 << 10
 
 // large is a command whose data is in the client's memory.
-func large(op wire.Op, memory target.Remote) []byte {
+func large(op wire.Op, memory transport.Remote) []byte {
 	return wire.Request{Command: wire.Command{Op: op, Tag: 1, Length: largeSize, Addr: memory.Addr, Rkey: memory.Rkey}}.Append(nil)
 }
 
@@ -161,7 +162,7 @@ func TestGarbageEndsItsConnectionOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noMemory := target.Remote{Addr: 4096, Rkey: 0xdeadbeef}
+	noMemory := transport.Remote{Addr: 4096, Rkey: 0xdeadbeef}
 	longer := config
 	longer.MaxMessage++
 	for name, msg := range map[string][]byte{

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -221,7 +221,7 @@ func (p *peer) write(m wire.PingMessage, n uint32, fill byte) error {
 	for i := range data {
 		data[i] = fill
 	}
-	return p.Write(data, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
+	return p.Write(data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
 // writeImmediate does so, and takes a receive of the other side's, as a message of n bytes would.
@@ -229,14 +229,14 @@ func (p *peer) writeImmediate(m wire.PingMessage, n uint32) {
 	p.t.Helper()
 	data := p.buffer(n)
 	defer p.Free(data)
-	_ = p.WriteImmediate(data, target.Remote{Addr: m.Addr, Rkey: m.Rkey}) // the end may come before the completion
+	_ = p.WriteImmediate(data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey}) // the end may come before the completion
 }
 
 // read reads the first n bytes of the other side's memory.
 func (p *peer) read(m wire.PingMessage, n uint32) error {
 	p.t.Helper()
 	p.data = p.buffer(n)
-	return p.Read(p.data, target.Remote{Addr: m.Addr, Rkey: m.Rkey})
+	return p.Read(p.data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
 // step is one that an honest peer takes.

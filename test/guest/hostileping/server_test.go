@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -91,7 +91,7 @@ func (p *peer) readSource() {
 
 func (p *peer) writeSink() {
 	p.t.Helper()
-	if err := p.Write(p.data, target.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey}); err != nil {
+	if err := p.Write(p.data, transport.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey}); err != nil {
 		p.t.Fatal(err)
 	}
 	p.Free(p.data)
@@ -148,7 +148,7 @@ func pingAnswers() []answer {
 			take(p, answerSteps[:6])
 			data := p.buffer(wire.PingMessageSize)
 			defer p.Free(data)
-			_ = p.WriteImmediate(data, target.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey})
+			_ = p.WriteImmediate(data, transport.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey})
 		}, ends(unix.EPROTO)},
 		answer{"two go-aheads for one source", pings, func(p *peer) {
 			p.hear()
@@ -163,7 +163,7 @@ func pingAnswers() []answer {
 		}, ends(unix.EPROTO, unix.EBADMSG)},
 		answer{"writes to the source", pings, func(p *peer) {
 			take(p, answerSteps[:3])
-			if p.Write(p.data, target.Remote{Addr: p.source.Addr, Rkey: p.source.Rkey}) == nil {
+			if p.Write(p.data, transport.Remote{Addr: p.source.Addr, Rkey: p.source.Rkey}) == nil {
 				p.t.Error("it may")
 			}
 		}, ends(unix.ECONNRESET)},

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 )
@@ -182,7 +182,7 @@ func keyFibs() []fib {
 		}}
 	}
 	junk := bytes.Repeat([]byte{0xa5}, small)
-	nobodys := target.Remote{Addr: small, Rkey: noKey}
+	nobodys := transport.Remote{Addr: small, Rkey: noKey}
 	return []fib{
 		{name: "a read's data comes with immediate data", op: wire.OpRead, n: large, says: "the peer sent immediate data and no message", tell: func(l *link, r wire.Request) bool {
 			if data, err := l.Buffer(large); err == nil {
@@ -220,7 +220,7 @@ func keyFibs() []fib {
 			return err
 		}),
 		denies("writes a byte behind a read", wire.OpRead, func(l *link, r wire.Request) error {
-			return l.putDenied(target.Remote{Addr: r.Addr + uint64(r.Length) - small + 1, Rkey: r.Rkey}, junk)
+			return l.putDenied(transport.Remote{Addr: r.Addr + uint64(r.Length) - small + 1, Rkey: r.Rkey}, junk)
 		}),
 		denies("reads the memory of a write behind its answer", wire.OpWrite, func(l *link, r wire.Request) error {
 			l.answer(r)

@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	"krping/bridge/target"
+	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/proc"
@@ -303,10 +303,10 @@ func (l *link) store(r wire.Request) error {
 }
 
 // remote is the memory that a command opens.
-func remote(r wire.Request) target.Remote { return target.Remote{Addr: r.Addr, Rkey: r.Rkey} }
+func remote(r wire.Request) transport.Remote { return transport.Remote{Addr: r.Addr, Rkey: r.Rkey} }
 
 // put moves data into the client's memory.
-func (l *link) put(to target.Remote, data []byte) error {
+func (l *link) put(to transport.Remote, data []byte) error {
 	buf, err := l.Buffer(len(data))
 	if err != nil {
 		return err
@@ -317,7 +317,7 @@ func (l *link) put(to target.Remote, data []byte) error {
 }
 
 // putDenied is put where the client has not allowed it. iWARP tells a writer nothing, but ends the connection.
-func (l *link) putDenied(to target.Remote, data []byte) error {
+func (l *link) putDenied(to transport.Remote, data []byte) error {
 	err := l.put(to, data)
 	if err != nil || !guest.IWARP(l.g.t) {
 		return err
@@ -331,7 +331,7 @@ func (l *link) putDenied(to target.Remote, data []byte) error {
 }
 
 // get moves n bytes of the client's memory here.
-func (l *link) get(from target.Remote, n int) ([]byte, error) {
+func (l *link) get(from transport.Remote, n int) ([]byte, error) {
 	buf, err := l.Buffer(n)
 	if err != nil {
 		return nil, err

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package target
+// Package transport has the types of one RDMA connection: what package verbs implements, and
+// what packages target and pingpong need of it.
+package transport
 
-// Remote is memory of the client that an rkey opens for one command.
+// Remote is memory of the peer that an rkey opens.
 type Remote struct {
 	Addr uint64
 	Rkey uint32
