@@ -27,24 +27,24 @@ type Point string
 
 // The points. Those of the connection see each message or RDMA operation of it.
 const (
-	Reject       Point = "reject"        // a client is rejected
-	RecvDrop     Point = "recv_drop"     // a message of commands is not looked at
-	RecvDelay    Point = "recv_delay"    // it is looked at later (ms)
-	RecvCorrupt  Point = "recv_corrupt"  // a bit of data is wrong that an RDMA READ has fetched
-	SendDrop     Point = "send_drop"     // a message of responses is not sent
-	SendTwice    Point = "send_twice"    // it is sent twice
-	SendCorrupt  Point = "send_corrupt"  // a bit of a READ's data is wrong behind its CRC
-	PostFail     Point = "post_fail"     // a work request cannot be posted
-	RegRefuse    Point = "reg_refuse"    // there is no registered memory for data
-	AliveLost    Point = "alive_lost"    // a question for a sign of life is not answered
-	Disconnect   Point = "disconnect"    // the connection is lost
-	StoreStall   Point = "store_stall"   // the store takes its time (ms)
-	StoreShort   Point = "store_short"   // the store returns less than was asked for
-	StoreRefresh Point = "store_refresh" // the store cannot say its size
+	Reject        Point = "reject"         // a client is rejected
+	RecvDrop      Point = "recv_drop"      // a message of commands is not looked at
+	RecvDelay     Point = "recv_delay"     // it is looked at later (ms)
+	RecvCorrupt   Point = "recv_corrupt"   // a bit of data is wrong that an RDMA READ has fetched
+	SendDrop      Point = "send_drop"      // a message of responses is not sent
+	SendDuplicate Point = "send_duplicate" // it is sent twice
+	SendCorrupt   Point = "send_corrupt"   // a bit of a READ's data is wrong behind its CRC
+	PostFail      Point = "post_fail"      // a work request cannot be posted
+	RegRefuse     Point = "reg_refuse"     // there is no registered memory for data
+	AliveLost     Point = "alive_lost"     // a question for a sign of life is not answered
+	Disconnect    Point = "disconnect"     // the connection is lost
+	StoreStall    Point = "store_stall"    // the store takes its time (ms)
+	StoreShort    Point = "store_short"    // the store returns less than was asked for
+	StoreRefresh  Point = "store_refresh"  // the store cannot say its size
 )
 
 var points = []Point{
-	Reject, RecvDrop, RecvDelay, RecvCorrupt, SendDrop, SendTwice, SendCorrupt, PostFail, RegRefuse,
+	Reject, RecvDrop, RecvDelay, RecvCorrupt, SendDrop, SendDuplicate, SendCorrupt, PostFail, RegRefuse,
 	AliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh,
 }
 

@@ -109,17 +109,17 @@ func TestConnection(t *testing.T) {
 	}
 	whole := outcome{received: 2, sent: 2}
 	for p, want := range map[Point]outcome{
-		"none":      whole,
-		RecvDrop:    {sent: 2},
-		AliveLost:   {received: 1, sent: 2},
-		RecvDelay:   whole,
-		RecvCorrupt: {received: 2, sent: 2, read: 1},
-		SendDrop:    {received: 2, sent: 1}, // the other is behind data
-		SendTwice:   {received: 2, sent: 3},
-		SendCorrupt: {received: 2, sent: 2, moved: 1},
-		PostFail:    {received: 2, failed: true},
-		RegRefuse:   {received: 2, sent: 2, failed: true},
-		Disconnect:  {received: 1, sent: 2, closed: true},
+		"none":        whole,
+		RecvDrop:      {sent: 2},
+		AliveLost:     {received: 1, sent: 2},
+		RecvDelay:     whole,
+		RecvCorrupt:   {received: 2, sent: 2, read: 1},
+		SendDrop:      {received: 2, sent: 1}, // the other is behind data
+		SendDuplicate: {received: 2, sent: 3},
+		SendCorrupt:   {received: 2, sent: 2, moved: 1},
+		PostFail:      {received: 2, failed: true},
+		RegRefuse:     {received: 2, sent: 2, failed: true},
+		Disconnect:    {received: 1, sent: 2, closed: true},
 	} {
 		f := knobs(t)
 		if p != "none" {

@@ -63,7 +63,7 @@ func (t *faultyTransport) Send(msg []byte, invalidate uint32) error {
 		return failed(PostFail)
 	case t.happens(SendDrop):
 		return nil
-	case t.happens(SendTwice):
+	case t.happens(SendDuplicate):
 		if err := t.Transport.Send(msg, invalidate); err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ var bridgePoints = []point{
 	{setting: setting{name: "recv_delay", rate: 5, ms: 20}},
 	{setting: setting{name: "recv_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "send_drop", rate: 20, gapMS: 5000}, lost: true},
-	{setting: setting{name: "send_twice", rate: 10}, lost: true},
+	{setting: setting{name: "send_duplicate", rate: 10}, lost: true},
 	{setting: setting{name: "send_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "reg_refuse", rate: 20}, lost: true},
