@@ -398,103 +398,124 @@ func TestLyingTargetsOfStacks(t *testing.T) {
 	}
 }
 
-// What does not match its CRC, and what fails, ends with an error and never with data; the connection stays.
+// wrongAnswer is one kind of I/O that the target answers wrongly without breaking the protocol.
+type wrongAnswer struct {
+	name   string
+	op     wire.Op
+	n      int // bytes
+	answer func(l *link, r wire.Request)
+	times  int   // at most so many commands are answered like this
+	want   error // of the I/O
+	crcs   int   // CRC errors that the client counts
+}
+
+var wrongAnswers = []wrongAnswer{
+	{"small read with a wrong CRC", wire.OpRead, small, answerWrongCRC, 9, unix.EIO, 2},
+	{"large read with a wrong CRC", wire.OpRead, large, answerWrongCRC, 9, unix.EIO, 2},
+	{"small read of wrong data", wire.OpRead, small, answerWrongData, 9, unix.EIO, 2},
+	{"large read of wrong data", wire.OpRead, large, answerWrongData, 9, unix.EIO, 2},
+	{"small read of wrong data, once", wire.OpRead, small, answerWrongData, 1, nil, 1},
+	{"large read of wrong data, once", wire.OpRead, large, answerWrongData, 1, nil, 1},
+	{"small write with CRC status", wire.OpWrite, small, answerStatus(wire.StatusCRC), 9, unix.EIO, 2},
+	{"large write with CRC status", wire.OpWrite, large, answerStatus(wire.StatusCRC), 9, unix.EIO, 2},
+	{"small write with CRC status, once", wire.OpWrite, small, answerStatus(wire.StatusCRC), 1, nil, 1},
+	{"large write with CRC status, once", wire.OpWrite, large, answerStatus(wire.StatusCRC), 1, nil, 1},
+	{"store failure", wire.OpRead, large, answerStatus(wire.StatusIO), 1, unix.EIO, 0},
+	{"range outside the volume", wire.OpRead, small, answerStatus(wire.StatusRange), 1, unix.EIO, 0},
+	{"read-only", wire.OpWrite, small, answerStatus(wire.StatusReadOnly), 1, unix.EIO, 0},
+	{"no space", wire.OpWrite, large, answerStatus(wire.StatusNoSpace), 1, unix.ENOSPC, 0},
+	{"unsupported", wire.OpWrite, small, answerStatus(wire.StatusUnsupported), 1, unix.EOPNOTSUPP, 0},
+	{"invalid", wire.OpWrite, small, answerStatus(wire.StatusInvalid), 1, unix.EIO, 0},
+}
+
+func answerStatus(status wire.Status) func(l *link, r wire.Request) {
+	return func(l *link, r wire.Request) {
+		_ = l.Send(wire.Response{Tag: r.Tag, Status: status}.Append(nil, nil), r.Rkey)
+	}
+}
+
+// answerWrongCRC sends the right data with a wrong CRC.
+func answerWrongCRC(l *link, r wire.Request) {
+	if msg, err := l.perform(r); err == nil {
+		msg[responseCRC]++
+		_ = l.Send(msg, r.Rkey)
+	}
+}
+
+// answerWrongData sends wrong data with the CRC of the right data.
+func answerWrongData(l *link, r wire.Request) {
+	data := l.g.load(r)
+	a := wire.Response{Tag: r.Tag, Length: r.Length, CRC: wire.CRC32C(data)}
+	data[r.Length-1]++
+	if r.Rkey == 0 {
+		a.Flags = wire.ResponseInline
+		_ = l.Send(a.Append(nil, data), 0)
+	} else if l.put(remote(r), data) == nil {
+		_ = l.Send(a.Append(nil, nil), r.Rkey)
+	}
+}
+
+// A CRC that does not match, or a failure status, fails the I/O and never returns data; the connection stays.
 func TestWrongDataAndFailures(t *testing.T) {
 	leavesNothing(t)
 	g := startRogue(t)
 	dev := g.attach(t, "")
-	failing := func(status wire.Status) func(l *link, r wire.Request) {
-		return func(l *link, r wire.Request) {
-			_ = l.Send(wire.Response{Tag: r.Tag, Status: status}.Append(nil, nil), r.Rkey)
-		}
+	for _, w := range wrongAnswers {
+		t.Run(w.name, func(t *testing.T) { w.run(t, g, dev) })
 	}
-	wrongCRC := func(l *link, r wire.Request) {
-		if msg, err := l.perform(r); err == nil {
-			msg[responseCRC]++
-			_ = l.Send(msg, r.Rkey)
-		}
+}
+
+func (w wrongAnswer) run(t *testing.T, g *rogue, dev *os.File) {
+	defer g.behaves()
+	log := openLog(t, w.crcs)
+	before, data := noise(t, w.n), noise(t, w.n)
+	if err := writes(t, dev, before); err != nil {
+		t.Fatal(err)
 	}
-	wrongData := func(l *link, r wire.Request) {
-		data := l.g.load(r)
-		a := wire.Response{Tag: r.Tag, Length: r.Length, CRC: wire.CRC32C(data)}
-		data[r.Length-1]++
-		if r.Rkey == 0 {
-			a.Flags = wire.ResponseInline
-			_ = l.Send(a.Append(nil, data), 0)
-		} else if l.put(remote(r), data) == nil {
-			_ = l.Send(a.Append(nil, nil), r.Rkey)
-		}
+	crcs, reconnects := counter(t, "crc_errors"), counter(t, "reconnects")
+	err := w.io(t, g, dev, data)
+	guest.EndsWith(t, err, []error{w.want})
+	if n := counter(t, "crc_errors") - crcs; n != w.crcs {
+		t.Errorf("%d CRC errors, want %d", n, w.crcs)
 	}
-	for _, tc := range []struct {
-		name  string
-		op    wire.Op
-		n     int
-		tell  func(l *link, r wire.Request)
-		times int // that it is told, if the command is sent so often
-		want  error
-		crcs  int // mismatches
-	}{
-		{"small read with a wrong CRC", wire.OpRead, small, wrongCRC, 9, unix.EIO, 2},
-		{"large read with a wrong CRC", wire.OpRead, large, wrongCRC, 9, unix.EIO, 2},
-		{"small read of wrong data", wire.OpRead, small, wrongData, 9, unix.EIO, 2},
-		{"large read of wrong data", wire.OpRead, large, wrongData, 9, unix.EIO, 2},
-		{"small read of wrong data, once", wire.OpRead, small, wrongData, 1, nil, 1},
-		{"large read of wrong data, once", wire.OpRead, large, wrongData, 1, nil, 1},
-		{"small write whose data does not match", wire.OpWrite, small, failing(wire.StatusCRC), 9, unix.EIO, 2},
-		{"large write whose data does not match", wire.OpWrite, large, failing(wire.StatusCRC), 9, unix.EIO, 2},
-		{"small write whose data does not match, once", wire.OpWrite, small, failing(wire.StatusCRC), 1, nil, 1},
-		{"large write whose data does not match, once", wire.OpWrite, large, failing(wire.StatusCRC), 1, nil, 1},
-		{"store that fails", wire.OpRead, large, failing(wire.StatusIO), 1, unix.EIO, 0},
-		{"range that is none", wire.OpRead, small, failing(wire.StatusRange), 1, unix.EIO, 0},
-		{"read-only", wire.OpWrite, small, failing(wire.StatusReadOnly), 1, unix.EIO, 0},
-		{"no space", wire.OpWrite, large, failing(wire.StatusNoSpace), 1, unix.ENOSPC, 0},
-		{"unsupported", wire.OpWrite, small, failing(wire.StatusUnsupported), 1, unix.EOPNOTSUPP, 0},
-		{"invalid", wire.OpWrite, small, failing(wire.StatusInvalid), 1, unix.EIO, 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			defer g.behaves()
-			log := openLog(t, tc.crcs)
-			was, data := noise(t, tc.n), noise(t, tc.n)
-			if err := writes(t, dev, was); err != nil {
-				t.Fatal(err)
-			}
-			crcs, reconnects := counter(t, "crc_errors"), counter(t, "reconnects")
-			told := 0
-			g.tells(fib{op: tc.op, n: tc.n, tell: func(l *link, r wire.Request) bool {
-				tc.tell(l, r)
-				told++
-				return told == tc.times
-			}})
-			var err error
-			if tc.op == wire.OpRead {
-				err = reads(t, dev, data, 0)
-			} else {
-				err = writes(t, dev, data)
-			}
-			g.behaves()
-			guest.EndsWith(t, err, []error{tc.want})
-			if n := counter(t, "crc_errors") - crcs; n != tc.crcs {
-				t.Errorf("%d mismatches, want %d", n, tc.crcs)
-			}
-			if counter(t, "reconnects") != reconnects {
-				t.Error("the connection was lost")
-			}
-			if tc.crcs > 0 {
-				log.says(t, "trying again")
-			}
-			if tc.crcs > 1 {
-				log.says(t, "again, it fails")
-			}
-			want := was
-			if tc.op == wire.OpWrite && tc.want == nil {
-				want = data
-			}
-			if tc.op == wire.OpRead && tc.want == nil && !bytes.Equal(data, was) {
-				t.Error("what was read is not what was written")
-			}
-			if err := reads(t, dev, data, 0); err != nil || !bytes.Equal(data, want) || !g.holds(0, want) {
-				t.Errorf("afterwards: %v, or other data", err)
-			}
-		})
+	if counter(t, "reconnects") != reconnects {
+		t.Error("the connection was lost")
+	}
+	if w.crcs > 0 {
+		log.says(t, "trying again")
+	}
+	if w.crcs > 1 {
+		log.says(t, "again, it fails")
+	}
+	w.checkData(t, g, dev, before, data)
+}
+
+// io reads into or writes from data while the target answers wrongly.
+func (w wrongAnswer) io(t *testing.T, g *rogue, dev *os.File, data []byte) error {
+	answered := 0
+	g.tells(fib{op: w.op, n: w.n, tell: func(l *link, r wire.Request) bool {
+		w.answer(l, r)
+		answered++
+		return answered == w.times
+	}})
+	defer g.behaves()
+	if w.op == wire.OpRead {
+		return reads(t, dev, data, 0)
+	}
+	return writes(t, dev, data)
+}
+
+// checkData checks what the I/O read, and what is on the volume after it.
+func (w wrongAnswer) checkData(t *testing.T, g *rogue, dev *os.File, before, data []byte) {
+	t.Helper()
+	if w.op == wire.OpRead && w.want == nil && !bytes.Equal(data, before) {
+		t.Error("the read returned other data than was written")
+	}
+	want := before
+	if w.op == wire.OpWrite && w.want == nil {
+		want = bytes.Clone(data)
+	}
+	if err := reads(t, dev, data, 0); err != nil || !bytes.Equal(data, want) || !g.holds(0, want) {
+		t.Errorf("a read afterwards: %v, or other data", err)
 	}
 }
