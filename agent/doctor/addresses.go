@@ -17,18 +17,18 @@ import (
 
 const exclusive = "exclusive"
 
-// namespaces is what other network namespaces have.
+// namespaces describes the other network namespaces.
 type namespaces struct {
-	mode   string // of the RDMA devices: shared, exclusive, or "" if that is not known
+	mode   string // of the RDMA devices: shared, exclusive, or "" if unknown
 	others []namespace
-	closed int // others that could not be looked into
+	closed int // others that could not be read
 }
 
-// namespace is a network namespace with a name, or that of process 1.
+// namespace is a named network namespace, or that of process 1.
 type namespace struct {
 	name    string // "" for that of process 1
 	addrs   []netip.Prefix
-	devices int // RDMA devices
+	devices int // number of RDMA devices
 }
 
 func (n namespace) String() string {
@@ -38,7 +38,7 @@ func (n namespace) String() string {
 	return "network namespace " + n.name
 }
 
-// enter returns the beginning of a command that is to run in the namespace.
+// enter returns the prefix of a command that runs in the namespace.
 func (n namespace) enter() string {
 	if n.name == "" {
 		return "nsenter --net=/proc/1/ns/net"
@@ -46,7 +46,7 @@ func (n namespace) enter() string {
 	return "ip netns exec " + n.name
 }
 
-// find returns the first other namespace for which the condition holds.
+// find returns the first other namespace that satisfies the condition.
 func (s namespaces) find(condition func(namespace) bool) (namespace, bool) {
 	i := slices.IndexFunc(s.others, condition)
 	if i < 0 {
@@ -61,22 +61,22 @@ func hasAddress(addrs []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
-// owns says whether an address is this host's.
+// owns reports whether an address is this host's.
 func (h host) owns(addr netip.Addr) bool {
 	return slices.ContainsFunc(h.netdevs, func(n netdev) bool { return hasAddress(n.addrs, addr.Unmap().WithZone("")) })
 }
 
-// readNamespaces reads the mode, and looks into the other namespaces.
+// readNamespaces reads the mode and the other namespaces.
 func readNamespaces() (namespaces, error) {
 	var s namespaces
 	var err error
 	s.mode, err = netlink.RdmaSystemGetNetnsMode()
 	if err != nil {
-		s.mode = "" // no RDMA stack is loaded: other findings say so
+		s.mode = "" // no RDMA stack is loaded; other findings report that
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
-		return s, fmt.Errorf("look at the own network namespace: %w", err)
+		return s, fmt.Errorf("stat this process's network namespace: %w", err)
 	}
 	files, err := filepath.Glob("/run/netns/*")
 	if err != nil {
@@ -135,7 +135,7 @@ func toAddr(ip net.IP) netip.Addr {
 	return addr.Unmap()
 }
 
-// namespaceFindings says in which way RDMA devices belong to network namespaces.
+// namespaceFindings reports whether network namespaces share the RDMA devices.
 func (h host) namespaceFindings() []Finding {
 	switch h.spaces.mode {
 	case "":
@@ -143,14 +143,14 @@ func (h host) namespaceFindings() []Finding {
 	case exclusive:
 		return []Finding{{
 			Check: "namespaces", Level: Note, Found: "rdma system: netns exclusive",
-			Cause: "each RDMA device is seen in one network namespace only; krping in others, and in containers, has no device",
-			Fix:   "rdma system set netns shared; or, while there are other network namespaces, use the one that has the devices",
+			Cause: "each RDMA device is visible in one network namespace only; krping has no device in the others, or in containers",
+			Fix:   "rdma system set netns shared; or, while other network namespaces exist, use the one that has the devices",
 		}}
 	}
 	return []Finding{ok("namespaces", "rdma system: netns %s, all network namespaces see the RDMA devices", h.spaces.mode)}
 }
 
-// addressFindings judges the host's own address.
+// addressFindings checks this host's address.
 func (h host) addressFindings(addr netip.Addr) []Finding {
 	if !addr.IsValid() {
 		return nil
@@ -185,17 +185,17 @@ func (h host) addressFindings(addr netip.Addr) []Finding {
 	return []Finding{f}
 }
 
-// notHere judges an address that no network device here has.
+// notHere returns the finding for an address that no network device of this host has.
 func (h host) notHere(addr netip.Addr) Finding {
 	f := Finding{Check: "address", Level: Problem, Found: fmt.Sprintf("%v is not an address of this host", addr), Cause: "no network device has it"}
 	if space, found := h.spaces.find(func(n namespace) bool { return hasAddress(n.addrs, addr) }); found {
 		f.Found = fmt.Sprintf("%v is in the %v, not in this one", addr, space)
-		f.Cause = "a command uses the addresses of the network namespace that it runs in"
+		f.Cause = "a command uses the addresses of the network namespace it runs in"
 		f.Fix = space.enter() + " krpingctl doctor --addr " + addr.String()
 		return f
 	}
 	if h.spaces.closed > 0 {
-		f.Cause += fmt.Sprintf("; %d other network namespaces could not be looked into: only root can", h.spaces.closed)
+		f.Cause += fmt.Sprintf("; %d other network namespaces could not be read: that needs root", h.spaces.closed)
 	}
 	for _, n := range h.netdevs {
 		for _, p := range n.addrs {
@@ -205,6 +205,6 @@ func (h host) notHere(addr netip.Addr) Finding {
 			}
 		}
 	}
-	f.Fix = "ip addr add " + addr.String() + "/PREFIX dev NETDEV; or use one that ip addr lists"
+	f.Fix = "ip addr add " + addr.String() + "/PREFIX dev NETDEV; or use an address that ip addr lists"
 	return f
 }

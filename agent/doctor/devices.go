@@ -24,23 +24,23 @@ type device struct {
 	kind  string // rxe, iwarp, or "" for RoCE and InfiniBand in hardware
 	ports []port
 
-	broken bool // its GSI queue pair is in the error state
+	broken bool // its GSI QP is in the error state
 }
 
 type port struct {
 	number     int
 	state      string // such as "4: ACTIVE"
-	infiniband bool   // not Ethernet
-	netdev     string // of Ethernet, or of IP over InfiniBand
+	infiniband bool   // the link layer; else Ethernet
+	netdev     string // Ethernet, or IP over InfiniBand
 	gids       []gid
 }
 
-// serves says whether connections through a network device go through the port.
+// serves reports whether connections through a network device use the port.
 func (p port) serves(netdev string) bool {
 	return p.netdev == netdev || slices.ContainsFunc(p.gids, func(g gid) bool { return g.netdev == netdev })
 }
 
-// gid is an address of a port. Of RoCE it is made from an address of a network device.
+// gid is an address of a port. RoCE derives it from an IP address of the network device.
 type gid struct {
 	index  int
 	addr   netip.Addr
@@ -56,7 +56,7 @@ type netdev struct {
 	carrier  bool
 	loopback bool
 	mtu      int
-	gid      netip.Addr // of IP over InfiniBand: its port's
+	gid      netip.Addr // IP over InfiniBand: that of its port
 	addrs    []netip.Prefix
 }
 
@@ -68,10 +68,10 @@ const (
 
 const infiniband = "/sys/class/infiniband"
 
-// readDevices returns the devices of this host, also if it could not read all of them.
+// readDevices returns this host's devices. With an error, it returns what it could read.
 func readDevices() ([]device, error) {
 	links, err := rdmalink.List()
-	if err != nil || len(links) == 0 { // without a device, the RDMA stack may not be loaded
+	if err != nil || len(links) == 0 { // without a device the RDMA stack may not be loaded
 		return nil, err
 	}
 	broken, err := readBroken()
@@ -84,12 +84,12 @@ func readDevices() ([]device, error) {
 	return devices, err
 }
 
-// readDevice reads what the sysfs class has of a device. An attribute that a device lacks,
-// or that vanishes with it, is left empty.
+// readDevice reads a device from its sysfs class. Attributes that are missing, or vanish with the
+// device, are left empty.
 func readDevice(class, name string) device {
 	dir := filepath.Join(class, name)
 	d := device{name: name}
-	parent := content(filepath.Join(dir, "parent")) // of Soft-RoCE only
+	parent := content(filepath.Join(dir, "parent")) // Soft-RoCE only
 	switch {
 	case parent != "":
 		d.kind = rxe
@@ -101,7 +101,7 @@ func readDevice(class, name string) device {
 			state: content(filepath.Join(sub, "state")), netdev: parent, gids: readGIDs(sub),
 			infiniband: content(filepath.Join(sub, "link_layer")) == "InfiniBand",
 		}
-		p.number, _ = strconv.Atoi(filepath.Base(sub)) // the class has numbers only
+		p.number, _ = strconv.Atoi(filepath.Base(sub)) // sysfs names ports by number
 		if i := slices.IndexFunc(p.gids, func(g gid) bool { return g.netdev != "" }); i >= 0 {
 			p.netdev = p.gids[i].netdev
 		}
@@ -127,7 +127,7 @@ func readGIDs(port string) []gid {
 	for _, file := range subdirectories(filepath.Join(port, "gids")) {
 		addr, err := netip.ParseAddr(content(file))
 		if err != nil || addr.IsUnspecified() || isEmptyGID(addr) {
-			continue // a free entry of the table
+			continue // a free table entry
 		}
 		name := filepath.Base(file)
 		index, _ := strconv.Atoi(name)
@@ -140,7 +140,7 @@ func readGIDs(port string) []gid {
 	return gids
 }
 
-// isEmptyGID says whether it is the default subnet's prefix without an identifier.
+// isEmptyGID reports whether the GID is the default subnet prefix without an interface identifier.
 func isEmptyGID(addr netip.Addr) bool { return addr == netip.MustParseAddr("fe80::") }
 
 func readNetdevs() ([]netdev, error) {
@@ -170,8 +170,8 @@ func readNetdevs() ([]netdev, error) {
 	return netdevs, nil
 }
 
-// nameNetdevs finds the network devices of InfiniBand ports: those with a port's GID in their
-// link-layer address.
+// nameNetdevs finds the network device of each InfiniBand port: its link-layer address contains
+// the port's GID.
 func (h host) nameNetdevs() {
 	for _, d := range h.devices {
 		for i, p := range d.ports {
@@ -199,19 +199,19 @@ func (h host) deviceFindings() []Finding {
 }
 
 func (h host) noDevice() Finding {
-	f := Finding{Check: "rdma devices", Level: Problem, Found: "this host has no RDMA device", Cause: "no driver of an RDMA NIC is loaded, and no Soft-RoCE device was made"}
+	f := Finding{Check: "rdma devices", Level: Problem, Found: "this host has no RDMA device", Cause: "no RDMA NIC's driver is loaded, and no Soft-RoCE device exists"}
 	if space, found := h.spaces.find(namespace.hasDevices); h.spaces.mode == exclusive && found {
 		f.Found = "this network namespace has no RDMA device"
 		f.Cause = fmt.Sprintf("each RDMA device belongs to one network namespace (rdma system: netns exclusive), and the %v has them", space)
-		f.Fix = space.enter() + " krpingctl doctor, and work there; or rdma system set netns shared, once no other namespace is left"
+		f.Fix = space.enter() + " krpingctl doctor, and work in that namespace; or rdma system set netns shared, once no other namespace exists"
 		return f
 	}
 	f.Fix = h.makeDevice("")
 	return f
 }
 
-// makeDevice returns the command that makes a Soft-RoCE device on a network device, or on the
-// best one if that is "".
+// makeDevice returns the command that creates a Soft-RoCE device on a network device; if that is
+// "", on the first that is up and has an address.
 func (h host) makeDevice(on string) string {
 	if on == "" {
 		on = "NETDEV"
@@ -229,7 +229,7 @@ func (h host) makeDevice(on string) string {
 	return fmt.Sprintf("modprobe rdma_rxe && krpingctl link add %s --netdev %s", name, on)
 }
 
-// portState judges the state of a port.
+// portState checks the state of a port.
 func (h host) portState(d device, p port) Finding {
 	where := d.name
 	if len(d.ports) > 1 {
@@ -243,18 +243,18 @@ func (h host) portState(d device, p port) Finding {
 	}
 	f := Finding{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s%s is %s", where, on(p.netdev), state)}
 	if len(h.devices) > 1 {
-		f.Level = Warning // another may do
+		f.Level = Warning // another device may serve
 	}
 	switch {
 	case active:
-		f.Found += ", but makes no connections: its GSI queue pair is in the error state"
+		f.Found += ", but makes no connections: its GSI QP is in the error state"
 		f.Cause, f.Fix = d.brokenGSI(p)
 	case known && !n.up:
 		f.Cause, f.Fix = "its network device is down", "ip link set "+n.name+" up"
 	case known && !n.carrier:
-		f.Cause, f.Fix = n.name+" has no carrier", "check the cable, the transceiver and the switch's port; ethtool "+n.name
+		f.Cause, f.Fix = n.name+" has no carrier", "check the cable, the transceiver and the switch port; ethtool "+n.name
 	case p.infiniband && state == "INIT":
-		f.Cause, f.Fix = "no subnet manager has set up the InfiniBand link", "run opensm on one host of the fabric, or on its switch"
+		f.Cause, f.Fix = "no subnet manager has configured the InfiniBand link", "run opensm on one host of the fabric, or enable it on the switch"
 	default:
 		f.Cause, f.Fix = "its link is not up", "check the cable; rdma link show "+d.name
 	}
@@ -268,12 +268,12 @@ func on(netdev string) string {
 	return " on " + netdev
 }
 
-// gidFindings judges what addresses the ports have.
+// gidFindings checks the addresses of the ports.
 func (h host) gidFindings() []Finding {
 	var findings []Finding
 	for _, d := range h.devices {
 		for _, p := range d.ports {
-			if !p.infiniband && d.kind != iwarp { // GIDs of those are not IP addresses
+			if !p.infiniband && d.kind != iwarp { // whose GIDs are not IP addresses
 				findings = append(findings, gidFinding(d, p))
 			}
 		}
@@ -286,7 +286,7 @@ func gidFinding(d device, p port) Finding {
 	usable := false
 	for _, g := range p.gids {
 		if g.kind != "" && !strings.Contains(g.kind, "v2") {
-			continue // RoCE v1 is not routed, and the same address is there as v2
+			continue // RoCE v1 is not routed; the address has a RoCE v2 entry, too
 		}
 		served = append(served, fmt.Sprintf("%v (GID %d)", g.addr, g.index))
 		usable = usable || !g.addr.IsLinkLocalUnicast()
@@ -294,17 +294,17 @@ func gidFinding(d device, p port) Finding {
 	if usable {
 		return ok("gids", "%s serves %s", d.name, strings.Join(served, ", "))
 	}
-	f := Finding{Check: "gids", Level: Problem, Found: d.name + " serves no address", Cause: p.netdev + " has no IP address, and GIDs are made from those"}
+	f := Finding{Check: "gids", Level: Problem, Found: d.name + " serves no address", Cause: p.netdev + " has no IP address, from which GIDs are derived"}
 	if len(served) > 0 {
 		f.Level, f.Found = Warning, d.name+" serves only "+strings.Join(served, ", ")
-		f.Cause = p.netdev + " has only link-local addresses, which need %" + p.netdev + " behind them"
+		f.Cause = p.netdev + " has only link-local addresses, which must be followed by %" + p.netdev
 	}
 	f.Fix = "ip addr add ADDRESS/24 dev " + p.netdev
 	return f
 }
 
-// roceMTU returns how many bytes of data a RoCE packet carries on a network device, by the
-// rule of the kernel's connection manager, or 0 if not even the least fits.
+// roceMTU returns how many bytes of data a RoCE packet carries at a network device's MTU, by the
+// rule of the kernel's connection manager; 0 if even the smallest packet does not fit.
 func roceMTU(mtu int) int {
 	const headers = 96 // GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4
 	for size := 4096; size >= 256; size /= 2 {
@@ -315,7 +315,7 @@ func roceMTU(mtu int) int {
 	return 0
 }
 
-// mtuFindings judges the MTU of the network devices below RoCE ports.
+// mtuFindings checks the MTU of the network devices below RoCE ports.
 func (h host) mtuFindings() []Finding {
 	var findings []Finding
 	for _, d := range h.devices {
@@ -329,19 +329,19 @@ func (h host) mtuFindings() []Finding {
 }
 
 func mtuFinding(device string, n netdev) Finding {
-	f := Finding{Check: "mtu", Fix: "ip link set " + n.name + " mtu 4300; or more, on both hosts, if the switches between carry it"}
+	f := Finding{Check: "mtu", Fix: "ip link set " + n.name + " mtu 4300; or more, on both hosts, if the switches between them allow it"}
 	size := roceMTU(n.mtu)
 	f.Found = fmt.Sprintf("%s has MTU %d: RoCE packets of %s carry %d bytes", n.name, n.mtu, device, size)
 	switch {
 	case size == 0:
-		f.Level, f.Found = Problem, fmt.Sprintf("%s has MTU %d: not even a RoCE packet of 256 bytes fits", n.name, n.mtu)
-		f.Cause = "RoCE needs 352 at least"
+		f.Level, f.Found = Problem, fmt.Sprintf("%s has MTU %d: too small for a RoCE packet of 256 bytes", n.name, n.mtu)
+		f.Cause = "RoCE needs an MTU of at least 352"
 		f.Fix = "ip link set " + n.name + " mtu 1500"
 	case size < 1024:
 		f.Level, f.Cause = Warning, "the MTU is less than Ethernet's 1500"
 		f.Fix = "ip link set " + n.name + " mtu 1500"
 	case size < 4096:
-		f.Level, f.Cause = Note, "4096 need an MTU of 4192: large transfers are faster then"
+		f.Level, f.Cause = Note, "packets of 4096 bytes make large transfers faster; they need an MTU of 4192"
 	default:
 		return ok("mtu", "%s", f.Found)
 	}

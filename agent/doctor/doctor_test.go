@@ -18,7 +18,7 @@ import (
 	"krping/proc"
 )
 
-// want fails the test unless the finding has that level, and all those words.
+// want checks the level of a finding, and that its text contains the words.
 func want(t *testing.T, f Finding, level Level, words ...string) {
 	t.Helper()
 	text := strings.Join([]string{f.Check, f.Found, f.Cause, f.Fix}, "\n")
@@ -31,11 +31,11 @@ func want(t *testing.T, f Finding, level Level, words ...string) {
 		t.Errorf("level %s, want %s:\n%s", f.Level, level, text)
 	}
 	if f.Level != OK && (f.Cause == "" || f.Fix == "") {
-		t.Errorf("has no cause, or no remedy:\n%s", text)
+		t.Errorf("has no cause or no fix:\n%s", text)
 	}
 }
 
-func TestModuleLists(t *testing.T) {
+func TestParseModuleList(t *testing.T) {
 	got := parseModuleList("kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko.xz: kernel/lib/crc32.ko.xz\n" +
 		"updates/dkms/rdma-krping.ko:\nkernel/fs/9p/9p.ko\nno module\n")
 	for _, name := range []string{"rdma_rxe", "rdma_krping", "9p"} {
@@ -48,7 +48,7 @@ func TestModuleLists(t *testing.T) {
 	}
 }
 
-func TestModule(t *testing.T) {
+func TestModuleFindings(t *testing.T) {
 	all := map[string]bool{"ib_core": true, "rdma_cm": true, "ib_uverbs": true, "rdma_ucm": true, "rdma_rxe": true}
 	set := func(names ...string) map[string]bool {
 		m := map[string]bool{}
@@ -68,7 +68,7 @@ func TestModule(t *testing.T) {
 		{"installed", modules{installed: set(krping)}, Problem, []string{"modprobe rdma_krping"}},
 		{"not built", modules{release: "6.1.0", headers: true}, Problem, []string{"make -C kmod modules && modprobe"}},
 		{"no headers", modules{release: "6.1.0-9-amd64"}, Problem, []string{"apt install linux-headers-6.1.0-9-amd64"}},
-		{"odd kernel", modules{release: "6.8.0-31-generic"}, Problem, []string{"6.11 and later"}},
+		{"unsupported kernel", modules{release: "6.8.0-31-generic"}, Problem, []string{"6.11 and later"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { want(t, tc.m.own(), tc.level, tc.words...) })
 	}
@@ -90,16 +90,22 @@ func TestModule(t *testing.T) {
 	want(t, signed[1], Warning, "mokutil", "sign-file")
 }
 
-func TestSmallFiles(t *testing.T) {
+func TestIsUbuntu(t *testing.T) {
 	if !isUbuntu("NAME=x\nID=ubuntu\n") || !isUbuntu("ID_LIKE=\"ubuntu debian\"") || isUbuntu("ID=debian\nHOME_URL=ubuntu.com") {
-		t.Error("isUbuntu")
+		t.Error("ID and ID_LIKE decide, nothing else")
 	}
+}
+
+func TestIsLockedDown(t *testing.T) {
 	if isLockedDown("[none] integrity confidentiality") || !isLockedDown("none [integrity] confidentiality") || isLockedDown("") {
-		t.Error("isLockedDown")
+		t.Error("every mode but none is a lockdown")
 	}
+}
+
+func TestSupportedKernels(t *testing.T) {
 	for release, yes := range map[string]bool{"6.0.9": false, "6.1.0-56-amd64": true, "6.5.0": false, "6.10": false, "6.11.2": true, "7.0": true, "5.15": false, "odd": true} {
 		if supported(release) != yes {
-			t.Errorf("supported(%s) is not %v", release, yes)
+			t.Errorf("supported(%s) = %v", release, !yes)
 		}
 	}
 }
@@ -112,7 +118,7 @@ func addrs(list ...string) []netip.Prefix {
 	return prefixes
 }
 
-// lab is a host in good order, as one of the lab's VMs.
+// lab is a host without problems, like the lab's VMs.
 func lab() host {
 	return host{
 		netdevs: []netdev{
@@ -127,7 +133,7 @@ func lab() host {
 	}
 }
 
-func TestDevice(t *testing.T) {
+func TestReadDevice(t *testing.T) {
 	class := t.TempDir()
 	for name, text := range map[string]string{
 		"parent": "eth0\n", "node_type": "1: CA\n", "ports/1/state": "4: ACTIVE\n",
@@ -149,7 +155,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-func TestDevices(t *testing.T) {
+func TestDeviceFindings(t *testing.T) {
 	h := lab()
 	want(t, h.deviceFindings()[0], OK, "rxe0 on eth0 is ACTIVE")
 	want(t, h.gidFindings()[0], OK, "192.168.77.1 (GID 1)")
@@ -171,7 +177,7 @@ func TestDevices(t *testing.T) {
 	h.devices[0].broken = true
 	want(t, h.deviceFindings()[0], Problem, "rxe0 on eth0 is ACTIVE, but makes no connections", "krpingctl link del rxe0 && krpingctl link add rxe0 --netdev eth0")
 	h.devices[0].kind = ""
-	want(t, h.deviceFindings()[0], Problem, "makes no connections", "unload and load the driver")
+	want(t, h.deviceFindings()[0], Problem, "makes no connections", "unload and reload the driver")
 
 	h = lab()
 	h.devices = nil
@@ -190,7 +196,7 @@ func TestInfiniBand(t *testing.T) {
 	want(t, h.deviceFindings()[0], OK, "mlx4_0 on ib0 is ACTIVE")
 	want(t, h.addressFindings(own)[0], OK, "10.0.0.1 is on ib0, served by mlx4_0")
 	if f := append(h.gidFindings(), h.mtuFindings()...); f != nil {
-		t.Errorf("of RoCE only: %v", f)
+		t.Errorf("findings that are for RoCE only: %v", f)
 	}
 	h.devices[0].ports[0].state = "2: INIT"
 	want(t, h.deviceFindings()[0], Problem, "opensm")
@@ -223,7 +229,7 @@ func TestAddress(t *testing.T) {
 	h.netdevs[1].up, h.devices[0].ports[0].gids = false, nil
 	want(t, check("192.168.77.1"), Problem, "eth0 is down", "ip link set eth0 up")
 	if f := h.addressFindings(netip.Addr{}); f != nil {
-		t.Errorf("no address was given: %v", f)
+		t.Errorf("findings without an address to check: %v", f)
 	}
 }
 
@@ -287,7 +293,7 @@ func TestEcho(t *testing.T) {
 	}
 	defer e.conn.Close()
 	if !e.answered(4096) || e.answered(65536) {
-		t.Error("lo answers 4096 bytes, and not more than its MTU")
+		t.Error("lo must answer 4096 bytes, and not more than its MTU")
 	}
 }
 
@@ -308,7 +314,7 @@ func TestPeer(t *testing.T) {
 		{failed(unix.ECONNREFUSED, "consumer reject"), Warning, []string{"refused", "consumer reject"}},
 		{failed(unix.ETIMEDOUT), Problem, []string{"not reachable"}},
 		{failed(unix.EHOSTUNREACH), Problem, []string{"not reachable"}},
-		{failed(unix.EADDRNOTAVAIL), Problem, []string{"no RDMA device here"}},
+		{failed(unix.EADDRNOTAVAIL), Problem, []string{"no RDMA device of this host"}},
 		{failed(unix.EBADMSG), Problem, []string{"krpingctl dmesg"}},
 		{&os.PathError{Op: "open", Path: "/proc/krping", Err: unix.EACCES}, Warning, []string{"sudo"}},
 	} {
@@ -350,11 +356,11 @@ func TestBrokenGSI(t *testing.T) {
 		var got []bool
 		entries(message, attrResQP, func(entry []byte) { got = append(got, isBrokenGSI(entry)) })
 		if !slices.Equal(got, []bool{test.want}) {
-			t.Errorf("type %d, state %d: %v, want one, %v", test.kind, test.state, got, test.want)
+			t.Errorf("type %d, state %d: %v, want one entry, %v", test.kind, test.state, got, test.want)
 		}
 		for n := range len(entry) - 4 { // without the state
 			if isBrokenGSI(entry[:n]) {
-				t.Errorf("type %d, state %d: the first %d bytes say so", test.kind, test.state, n)
+				t.Errorf("type %d, state %d: broken by its first %d bytes", test.kind, test.state, n)
 			}
 		}
 	}
@@ -385,7 +391,7 @@ func TestListeners(t *testing.T) {
 	}
 	own := netip.MustParseAddr("192.168.77.1")
 	if !got[0].takes(own, 9999) || got[0].takes(own, 9998) || got[0].takes(netip.MustParseAddr("10.0.0.1"), 9999) || !got[0].takes(netip.Addr{}, 9999) {
-		t.Error("takes")
+		t.Error("a listener occupies its own address and port only")
 	}
 	want(t, got[0].finding(), Note, "192.168.77.1:9999 (process 7)", "kill 7", "--port")
 	want(t, got[1].finding(), Note, "kr listens on 192.168.77.1:9998")

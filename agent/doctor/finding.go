@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor looks for what is wrong with a host's set-up: modules, RDMA devices,
-// addresses, the network, the kernel, the peer. What it finds comes with its cause and the
-// command that mends it. Reading is apart from judging, which is pure.
+// Package doctor checks a host's set-up: modules, RDMA devices, addresses, the network, the
+// kernel and the peer. Each finding that is not OK comes with a cause and a fix. Code that reads
+// the host's state is kept apart from code that judges it, which is pure.
 package doctor
 
 import (
@@ -24,12 +24,12 @@ type Level string
 // Levels, from good to bad.
 const (
 	OK      Level = "ok"
-	Note    Level = "note"    // nothing is wrong, but it may surprise
-	Warning Level = "warning" // something does not work, or could not be looked at
+	Note    Level = "note"    // works, but may surprise
+	Warning Level = "warning" // something does not work, or could not be checked
 	Problem Level = "problem" // pings and disks do not work
 )
 
-// Finding is what a check found. One that is not OK has a cause and the command to mend it.
+// Finding is the result of a check. Unless it is OK, it has a cause and a fix.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
@@ -38,21 +38,21 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"`
 }
 
-// Report is what all checks found.
+// Report holds the findings of all checks.
 type Report struct {
 	Findings []Finding `json:"findings"`
 	Problems int       `json:"problems"`
 	Warnings int       `json:"warnings"`
 }
 
-// Options say what to look at beside the host itself.
+// Options say what to check in addition to the host itself.
 type Options struct {
-	Addr netip.Addr // own address to serve or to connect from, if valid
-	Peer netip.Addr // address of the other host, if valid
-	Port uint16     // of the server, here or there
+	Addr netip.Addr // this host's address to serve or connect from, if valid
+	Peer netip.Addr // the other host's address, if valid
+	Port uint16     // the server's, on either host
 }
 
-// host is what several checks look at, read once.
+// host is the state that several checks use, read once.
 type host struct {
 	modules modules
 	devices []device
@@ -60,8 +60,7 @@ type host struct {
 	spaces  namespaces
 }
 
-// Examine makes all checks. One that cannot be made has a finding that says why, and does
-// not hide the others.
+// Examine runs all checks. A check that cannot run is reported as a finding; the others still run.
 func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	var r Report
 	h := readHost(&r)
@@ -74,21 +73,21 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(h.loopbackFindings(ctx, proc, h.own(o))...)
 	r.add(portFindings(o.Addr, o.Port)...)
 	r.add(kernelFindings(h.modules.release)...)
-	firewall, lost := h.firewallFindings(o)
+	firewall, dropsSent := h.firewallFindings(o)
 	r.add(firewall...)
 	if !o.Peer.IsValid() {
 		return r
 	}
 	r.add(h.routeFindings(o)...)
-	if lost && !h.owns(o.Peer) {
-		r.add(notPinged(o, "the firewall here may drop what is sent, which Soft-RoCE sends again and again: the ping could not be ended", "mend the firewall, as said above, and ask again"))
+	if dropsSent && !h.owns(o.Peer) {
+		r.add(notPinged(o, "this host's firewall may drop outgoing packets, which Soft-RoCE retransmits forever: the ping could not be interrupted", "fix the firewall as described above, then run doctor again"))
 		return r
 	}
 	r.add(peerFindings(ctx, proc, o)...)
 	return r
 }
 
-// own returns the address of this host that connections come from or go to, or an invalid one.
+// own returns this host's address for connections, or an invalid one if it is not known.
 func (h host) own(o Options) netip.Addr {
 	if o.Addr.IsValid() || !o.Peer.IsValid() {
 		return o.Addr
@@ -127,9 +126,9 @@ func (r *Report) add(findings ...Finding) {
 	r.Findings = append(r.Findings, findings...)
 }
 
-// unchecked is the finding of a check that could not be made.
+// unchecked returns the finding for a check that could not run.
 func unchecked(check string, err error) Finding {
-	f := Finding{Check: check, Level: Warning, Found: "could not be looked at", Cause: err.Error()}
+	f := Finding{Check: check, Level: Warning, Found: "could not be checked", Cause: err.Error()}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EPERM) {
 		f.Fix = "sudo krpingctl doctor"
 	}

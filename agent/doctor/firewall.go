@@ -18,7 +18,7 @@ import (
 
 const rocePort = 4791
 
-// ruleset is a table of the firewall.
+// ruleset is a table of the firewall and its content.
 type ruleset struct {
 	table  *nftables.Table
 	chains []*nftables.Chain
@@ -27,12 +27,11 @@ type ruleset struct {
 	elems  map[string][]nftables.SetElement // by the set's name
 }
 
-// readFirewall reads the tables that see packets of IPv4 or IPv6. iptables-nft keeps its
-// rules there, too.
+// readFirewall reads the nftables tables for IPv4 and IPv6. They include the rules of iptables-nft.
 func readFirewall() ([]ruleset, error) {
 	conn, err := nftables.New()
 	if err != nil {
-		return nil, fmt.Errorf("ask for the firewall's rules: %w", err)
+		return nil, fmt.Errorf("open a netlink socket to nftables: %w", err)
 	}
 	tables, err := conn.ListTables()
 	if err != nil {
@@ -57,7 +56,7 @@ func readFirewall() ([]ruleset, error) {
 				return nil, fmt.Errorf("list the rules of the firewall's chain %s: %w", c.Name, err)
 			}
 		}
-		named, _ := conn.GetSets(table) // of one that cannot be read, anything may be an element
+		named, _ := conn.GetSets(table) // a set that cannot be read may contain anything
 		for _, s := range named {
 			if r.elems[s.Name], err = conn.GetSetElements(s); err == nil {
 				r.sets[s.Name] = s
@@ -68,21 +67,21 @@ func readFirewall() ([]ruleset, error) {
 	return sets, nil
 }
 
-// packet is what the rules are asked about: UDP to port 4791, between the RDMA device's
-// network device and another host. The firewall takes each for the first of its flow,
-// because packets of the other direction have another source port.
+// packet is the packet that rules are evaluated for: UDP to port 4791, between the RDMA device's
+// network device and another host. To the firewall each is the first packet of a flow, because
+// packets in the other direction have another source port.
 type packet struct {
 	netdev   netdev
 	outgoing bool
 	ipv6     bool
-	from, to netip.Addr // if they are valid
+	from, to netip.Addr // if valid
 }
 
-// firewallFindings judges whether packets of the Soft-RoCE devices pass. Those of hardware
-// bypass the host's firewall. It also says whether packets that are sent may be dropped: the
-// driver does not give up on those, and a command that waits for it cannot be killed until
-// the rule is gone.
-func (h host) firewallFindings(o Options) (findings []Finding, lost bool) {
+// firewallFindings checks whether the firewall accepts packets of the Soft-RoCE devices; those of
+// hardware bypass it. dropsSent reports whether outgoing packets may be dropped: the driver
+// retransmits them forever, and a command that waits for it cannot be killed until the rule is
+// gone.
+func (h host) firewallFindings(o Options) (findings []Finding, dropsSent bool) {
 	var on []netdev
 	for _, d := range h.devices {
 		for _, p := range d.ports {
@@ -99,27 +98,27 @@ func (h host) firewallFindings(o Options) (findings []Finding, lost bool) {
 		return []Finding{unchecked("firewall", err)}, false
 	}
 	for _, n := range on {
-		lost = lost || losesSent(tables, packetsOf(n, o))
+		dropsSent = dropsSent || mayDropSent(tables, packetsOf(n, o))
 		if packets := packetsOf(n, o); len(packets) > 0 {
 			findings = append(findings, firewallFinding(tables, n, packets))
 		}
 	}
 	if legacy := content("/proc/net/ip_tables_names") + content("/proc/net/ip6_tables_names"); legacy != "" {
 		findings = append(findings, Finding{
-			Check: "firewall", Level: Note, Found: "tables of the old iptables are in use",
-			Cause: "their rules are not looked at here", Fix: "iptables-legacy-save | grep -E 'DROP|REJECT'; iptables-legacy -I INPUT -p udp --dport 4791 -j ACCEPT",
+			Check: "firewall", Level: Note, Found: "tables of iptables-legacy are in use",
+			Cause: "doctor does not check their rules", Fix: "iptables-legacy-save | grep -E 'DROP|REJECT'; iptables-legacy -I INPUT -p udp --dport 4791 -j ACCEPT",
 		})
 	}
-	return findings, lost
+	return findings, dropsSent
 }
 
-func losesSent(tables []ruleset, packets []packet) bool {
+func mayDropSent(tables []ruleset, packets []packet) bool {
 	return slices.ContainsFunc(packets, func(p packet) bool {
 		return p.outgoing && slices.ContainsFunc(tables, func(t ruleset) bool { return t.judge(p) != nil })
 	})
 }
 
-// packetsOf returns the packets that have to pass: over the peer's protocol, or over those
+// packetsOf returns the packets that must pass: those of the peer's IP version, or of each version
 // that the network device has an address of.
 func packetsOf(n netdev, o Options) []packet {
 	var packets []packet
@@ -161,7 +160,7 @@ func firewallFinding(tables []ruleset, n netdev, packets []packet) Finding {
 	return ok("firewall", "RoCE (UDP port %d) passes on %s", rocePort, n.name)
 }
 
-// judge returns what is wrong for the packet, or nil.
+// judge returns a finding if the packet is or may be dropped, else nil.
 func (r ruleset) judge(p packet) *Finding {
 	if r.table.Family == nftables.TableFamilyIPv4 && p.ipv6 || r.table.Family == nftables.TableFamilyIPv6 && !p.ipv6 {
 		return nil
@@ -177,7 +176,7 @@ func (r ruleset) judge(p packet) *Finding {
 		w := walk{ruleset: r, packet: p}
 		end := w.chain(c.Name, true, 0)
 		if end == passes && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
-			end, w.where = drops, "the policy drops what no rule accepts"
+			end, w.where = drops, "its policy drops packets that no rule accepts"
 		}
 		if end != drops && w.mayDrop == "" {
 			continue
@@ -211,7 +210,7 @@ func family(t *nftables.Table) string {
 	return "inet"
 }
 
-// allow returns the command that lets RoCE pass the chain, in the words of what manages it.
+// allow returns the command that makes the chain accept RoCE, for the firewall manager in use.
 func (r ruleset) allow(c *nftables.Chain) string {
 	program := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family(r.table)]
 	switch {
@@ -225,25 +224,25 @@ func (r ruleset) allow(c *nftables.Chain) string {
 	return fmt.Sprintf("nft insert rule %s %s %s udp dport 4791 accept", family(r.table), r.table.Name, c.Name)
 }
 
-// verdict is how a chain ends for a packet.
+// verdict is the result of a chain for a packet.
 type verdict int
 
 const (
-	passes verdict = iota // it goes on, to the policy in the end
+	passes verdict = iota // no decision: evaluation continues, finally with the policy
 	accepts
 	drops
 )
 
-// walk follows a packet through a chain and those that it jumps to.
+// walk evaluates a chain, and the chains it jumps to, for a packet.
 type walk struct {
 	ruleset
 	packet
 	where     string // the rule that dropped it
 	mayAccept bool   // a rule that may match accepts it
-	mayDrop   string // a rule that may match, and asks for the port, drops it
+	mayDrop   string // a rule that may match and tests the port drops it
 }
 
-const maxJumps = 16 // as many as the kernel allows
+const maxJumps = 16 // the kernel's limit
 
 func (w *walk) chain(name string, sure bool, depth int) verdict {
 	if depth > maxJumps {
@@ -298,15 +297,15 @@ const (
 	yes
 )
 
-// match is what a rule does with a packet.
+// match is the effect of a rule on a packet.
 type match struct {
 	matches certainty
-	named   bool // it asks for the port
+	named   bool // the rule tests the port
 	kind    expr.VerdictKind
 	target  string // of a jump
 }
 
-// match evaluates a rule. What it asks and the packet does not tell, it may match.
+// match evaluates a rule. A condition on something unknown may match.
 func (w *walk) match(exprs []expr.Any) match {
 	m := match{matches: yes, kind: expr.VerdictContinue}
 	registers := map[uint32][]byte{} // nil: unknown
@@ -364,7 +363,7 @@ func (p packet) protocol() string {
 	return "IPv4"
 }
 
-// meta returns what a packet's circumstances are, or nil.
+// meta returns the value of a meta expression, nil if unknown.
 func (p packet) meta(key expr.MetaKey) []byte {
 	const ipv4, ipv6 = unix.NFPROTO_IPV4, unix.NFPROTO_IPV6
 	name, index := make([]byte, unix.IFNAMSIZ), binary.NativeEndian.AppendUint32(nil, uint32(p.netdev.index))
@@ -388,7 +387,7 @@ func isPort(e *expr.Payload) bool {
 	return e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2
 }
 
-// payload returns the bytes of a packet's headers, or nil.
+// payload returns bytes of the packet's headers, nil if unknown.
 func (p packet) payload(e *expr.Payload) []byte {
 	if isPort(e) {
 		return binary.BigEndian.AppendUint16(nil, rocePort)
@@ -411,7 +410,7 @@ func (p packet) payload(e *expr.Payload) []byte {
 	return nil
 }
 
-// address returns the first bytes of an address, or nil if it is not valid.
+// address returns the first n bytes of an address, nil if it is not valid.
 func address(a netip.Addr, n uint32) []byte {
 	if b := a.Unmap().AsSlice(); len(b) >= int(n) {
 		return b[:n]
@@ -470,7 +469,7 @@ func within(value []byte, r *expr.Range) certainty {
 	return holds(inside == no)
 }
 
-// lookup asks a set, or a map of verdicts.
+// lookup evaluates a look-up in a set or a verdict map.
 func (w *walk) lookup(value []byte, l *expr.Lookup) (certainty, *expr.Verdict) {
 	set := w.sets[l.SetName]
 	if value == nil || set == nil || l.IsDestRegSet && !isVerdictMap(set) {
@@ -481,7 +480,7 @@ func (w *walk) lookup(value []byte, l *expr.Lookup) (certainty, *expr.Verdict) {
 	slices.SortFunc(elems, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
 	for i, e := range elems {
 		if len(e.Key) != len(value) {
-			return maybe, nil // of several fields
+			return maybe, nil // a key of several fields
 		}
 		if order := bytes.Compare(e.Key, value); order == 0 || order < 0 && set.Interval {
 			found = &elems[i]
@@ -496,13 +495,13 @@ func (w *walk) lookup(value []byte, l *expr.Lookup) (certainty, *expr.Verdict) {
 	return yes, elementVerdict(found.Val)
 }
 
-// isVerdictMap says whether a set maps to verdicts. nftables' reader puts the type of what it
-// maps to in place of its keys'.
+// isVerdictMap reports whether a set maps to verdicts. The nftables package stores a map's data
+// type in KeyType.
 func isVerdictMap(s *nftables.Set) bool {
 	return s.IsMap && s.KeyType.Name == nftables.TypeVerdict.Name
 }
 
-// elementVerdict reads the verdict of a map's element, or returns nil.
+// elementVerdict parses the verdict of a map's element; nil if there is none.
 func elementVerdict(value []byte) *expr.Verdict {
 	var v *expr.Verdict
 	attributes(value, func(kind uint16, data []byte) {
@@ -516,7 +515,7 @@ func elementVerdict(value []byte) *expr.Verdict {
 	return v
 }
 
-// xtMatch evaluates a match of iptables.
+// xtMatch evaluates an iptables match.
 func xtMatch(e *expr.Match) certainty {
 	switch info := e.Info.(type) {
 	case *xt.Udp:

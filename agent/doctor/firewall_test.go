@@ -26,7 +26,7 @@ var (
 	accept = verdictOf(expr.VerdictAccept)
 )
 
-// udp is "udp dport PORT", as nft compiles it.
+// udp is "udp dport PORT" as nft compiles it.
 func udp(port uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -108,7 +108,7 @@ func TestFirewall(t *testing.T) {
 		{"empty", filter(accepting), OK, []string{"4791"}},
 		{"rule", filter(accepting, rule(udp(4791), &expr.Counter{}, drop)), Problem, []string{"table inet filter, chain input: rule 7", "IPv4", "from other hosts on eth0", "nft insert rule inet filter input udp dport 4791 accept"}},
 		{"another port", filter(accepting, rule(udp(4790), drop)), OK, nil},
-		{"policy", filter(dropping), Problem, []string{"the policy"}},
+		{"policy", filter(dropping), Problem, []string{"its policy drops"}},
 		{"accepted", filter(dropping, rule(udp(4791), accept)), OK, nil},
 		{"accepted first", filter(accepting, rule(udp(4791), accept), rule(nil, drop)), OK, nil},
 		{"established only", filter(dropping, rule(state(2|4), accept), rule(inInterface("lo"), accept)), Problem, []string{"policy"}},
@@ -133,23 +133,23 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
-func TestFirewallOfHardware(t *testing.T) {
+func TestHardwareBypassesFirewall(t *testing.T) {
 	h := lab()
 	h.devices[0].kind = ""
-	if f, lost := h.firewallFindings(Options{}); f != nil || lost {
-		t.Errorf("%v, %v", f, lost)
+	if f, dropsSent := h.firewallFindings(Options{}); f != nil || dropsSent {
+		t.Errorf("%v, %v", f, dropsSent)
 	}
 }
 
-// What is sent may be lost by a rule for output only.
-func TestLosesSent(t *testing.T) {
+// Only a rule in an output chain drops outgoing packets.
+func TestMayDropSent(t *testing.T) {
 	eth0, _ := lab().netdev("eth0")
 	r := filter(nftables.ChainPolicyAccept, rule(udp(4791), drop))
-	if losesSent([]ruleset{r}, packetsOf(eth0, Options{})) {
-		t.Error("input")
+	if mayDropSent([]ruleset{r}, packetsOf(eth0, Options{})) {
+		t.Error("a rule in an input chain counts for outgoing packets")
 	}
 	r.chains[0].Hooknum = nftables.ChainHookOutput
-	if !losesSent([]ruleset{r}, packetsOf(eth0, Options{})) {
-		t.Error("output")
+	if !mayDropSent([]ruleset{r}, packetsOf(eth0, Options{})) {
+		t.Error("a rule in an output chain does not count for outgoing packets")
 	}
 }

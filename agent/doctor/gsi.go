@@ -14,7 +14,8 @@ import (
 	"krping/proc"
 )
 
-// readBroken returns the devices whose GSI queue pair, over which connections are made, is in the error state.
+// readBroken returns the devices whose GSI QP, which carries the connection manager's messages, is
+// in the error state.
 func readBroken() (map[string]bool, error) {
 	broken := make(map[string]bool)
 	err := resources(cmdResQP, attrResQP, func(device string, entry []byte) {
@@ -23,7 +24,7 @@ func readBroken() (map[string]bool, error) {
 	return broken, err
 }
 
-// isBrokenGSI reads a queue pair: enum ib_qp_type and ib_qp_state of include/rdma/ib_verbs.h.
+// isBrokenGSI parses a QP; the numbers are enum ib_qp_type and ib_qp_state of include/rdma/ib_verbs.h.
 func isBrokenGSI(entry []byte) bool {
 	const gsi, failed = 1, 6
 	var isGSI, hasFailed bool
@@ -38,36 +39,36 @@ func isBrokenGSI(entry []byte) bool {
 	return isGSI && hasFailed
 }
 
-// brokenGSI returns the cause and the remedy of a queue pair for the connection manager that is of no use any more.
+// brokenGSI returns the cause and the fix for a GSI QP in the error state.
 func (d device) brokenGSI(p port) (cause, fix string) {
-	cause = "a packet of the connection manager could not be sent (no carrier, network device down), and nothing mends that queue pair; what listens here has to be started again, too"
+	cause = "sending a connection manager message failed (no carrier, or network device down), and the QP does not recover; restart the servers on this host after the fix"
 	if d.kind != rxe {
-		return cause, "unload and load the driver of " + d.name
+		return cause, "unload and reload the driver of " + d.name
 	}
 	return cause, fmt.Sprintf("krpingctl link del %s && krpingctl link add %s --netdev %s", d.name, d.name, p.netdev)
 }
 
-// unserved is a port that nobody listens on: tcpmux.
-const unserved = 1
+// unusedPort is a port nobody listens on: tcpmux.
+const unusedPort = 1
 
-// loopbackFindings has the Soft-RoCE device of an own address connect to that address, where nobody listens: it is
-// refused at once, unless the device's GSI queue pair is broken. On Linux 6.1 the state of that queue pair does not
-// say so: its half that sends is mended, the one that receives is not.
+// loopbackFindings connects through the Soft-RoCE device of this host's address to that address,
+// at a port nobody listens on. That is refused at once unless the device's GSI QP is broken. On
+// Linux 6.1 the QP's state does not show this: its send side recovers, its receive side does not.
 func (h host) loopbackFindings(ctx context.Context, fs proc.FS, own netip.Addr) []Finding {
 	d, p, found := h.serving(own)
 	if !found || d.kind != rxe || d.broken {
 		return nil
 	}
 	once := uint32(1)
-	_, err := fs.Run(ctx, proc.Command{Role: proc.Client, Addr: own, Port: unserved, Count: &once, Timeout: peerTimeout})
+	_, err := fs.Run(ctx, proc.Command{Role: proc.Client, Addr: own, Port: unusedPort, Count: &once, Timeout: peerTimeout})
 	if !errors.Is(err, unix.ETIMEDOUT) {
 		return nil
 	}
 	cause, fix := d.brokenGSI(p)
-	return []Finding{{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s does not answer at %v, not even this host", d.name, own), Cause: cause, Fix: fix}}
+	return []Finding{{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s does not answer at %v, even from this host", d.name, own), Cause: cause, Fix: fix}}
 }
 
-// serving returns the device, and its port, that has a GID of an address.
+// serving returns the device and port that have a GID for the address.
 func (h host) serving(addr netip.Addr) (device, port, bool) {
 	for _, d := range h.devices {
 		for _, p := range d.ports {

@@ -14,16 +14,16 @@ import (
 
 const krping = "rdma_krping"
 
-// modules is what is known of the kernel's modules.
+// modules is the state of the kernel's modules.
 type modules struct {
-	release    string          // of the kernel, as uname -r
-	ubuntu     bool            // which has some drivers in a package of their own
-	installed  map[string]bool // or built in; nil if that is not known
-	loaded     map[string]bool // or built in, if it shows in /sys/module
-	headers    bool            // to build modules are there
+	release    string          // of the kernel, as uname -r prints it
+	ubuntu     bool            // which ships some drivers in a separate package
+	installed  map[string]bool // or built in; nil if unknown
+	loaded     map[string]bool // or built in, if listed in /sys/module
+	headers    bool            // for building modules are installed
 	version    string          // of rdma_krping, if it is loaded
-	taint      string          // its letters, as /sys/module has them
-	signedOnly bool            // modules without a trusted signature are refused
+	taint      string          // letters from /sys/module/rdma_krping/taint
+	signedOnly bool            // the kernel refuses modules without a trusted signature
 }
 
 func readModules() (modules, error) {
@@ -52,7 +52,7 @@ func readModules() (modules, error) {
 	return m, nil
 }
 
-// content returns a small file's text, or "" if it cannot be read.
+// content returns the text of a small file, "" if it cannot be read.
 func content(name string) string {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -66,8 +66,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// parseModuleList reads the text of modules.dep or modules.builtin: a path a line, which a
-// colon and other paths may follow.
+// parseModuleList parses modules.dep or modules.builtin: one path per line, optionally followed by
+// a colon and other paths.
 func parseModuleList(text string) map[string]bool {
 	names := map[string]bool{}
 	for line := range strings.Lines(text) {
@@ -89,17 +89,17 @@ func isUbuntu(osRelease string) bool {
 	return false
 }
 
-// isLockedDown reads /sys/kernel/security/lockdown: "none [integrity] confidentiality".
+// isLockedDown parses /sys/kernel/security/lockdown, such as "none [integrity] confidentiality".
 func isLockedDown(text string) bool {
 	return strings.Contains(text, "[") && !strings.Contains(text, "[none]")
 }
 
-// supported says whether rdma_krping can be built for the kernel: 6.1 to 6.4, and 6.11 and
-// later, as kmod/lib/compat.h has it.
+// supported reports whether rdma_krping can be built for the kernel: 6.1 to 6.4, and 6.11 or
+// later, as in kmod/lib/compat.h.
 func supported(release string) bool {
 	var major, minor int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
-		return true // let the compiler say
+		return true // the compiler will tell
 	}
 	return major > 6 || major == 6 && (minor >= 1 && minor <= 4 || minor >= 11)
 }
@@ -111,15 +111,15 @@ func (m modules) findings() []Finding {
 	findings := []Finding{m.own()}
 	if m.signedOnly && !m.loaded[krping] {
 		findings = append(findings, Finding{
-			Check: "module signature", Level: Warning, Found: "this kernel loads only modules with a signature that it trusts",
-			Cause: "secure boot, lockdown or module.sig_enforce; insmod then fails with \"Key was rejected\" or \"Operation not permitted\"",
+			Check: "module signature", Level: Warning, Found: "this kernel loads only modules with a trusted signature",
+			Cause: "secure boot, lockdown or module.sig_enforce; insmod fails with \"Key was rejected\" or \"Operation not permitted\"",
 			Fix:   fmt.Sprintf("/lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko, after mokutil --import CERT and a reboot", m.release),
 		})
 	}
 	return append(findings, m.drivers()...)
 }
 
-// own judges the project's own module.
+// own checks the project's own module.
 func (m modules) own() Finding {
 	f := Finding{Check: "module", Level: Problem, Found: krping + " is not loaded"}
 	const load = "modprobe -a rdma_cm libcrc32c && insmod kmod/rdma_krping.ko"
@@ -130,12 +130,12 @@ func (m modules) own() Finding {
 	case m.loaded[krping]:
 		return ok("module", "%s %s is loaded%s", krping, m.version, explainTaint(m.taint))
 	case m.installed[krping]:
-		f.Cause, f.Fix = "it is installed, but nothing has loaded it since the host booted", "modprobe rdma_krping"
+		f.Cause, f.Fix = "it is installed, but was not loaded since boot", "modprobe rdma_krping"
 	case !supported(m.release):
-		f.Cause = fmt.Sprintf("it is not installed, and cannot be built for kernel %s: only for 6.1 to 6.4, and 6.11 and later", m.release)
-		f.Fix = "boot a kernel of those; or use krping-bridge here, which needs no module"
+		f.Cause = fmt.Sprintf("it is not installed, and does not support kernel %s: only 6.1 to 6.4, and 6.11 and later", m.release)
+		f.Fix = "boot a supported kernel; or use krping-bridge on this host, which needs no module"
 	case !m.headers:
-		f.Cause = "it is not installed for kernel " + m.release + ", nor are the headers to build it"
+		f.Cause = "it is not installed for kernel " + m.release + ", and neither are the headers to build it"
 		f.Fix = fmt.Sprintf("apt install linux-headers-%s && make -C kmod modules && %s", m.release, load)
 	default:
 		f.Cause = "it is not installed for kernel " + m.release
@@ -144,7 +144,7 @@ func (m modules) own() Finding {
 	return f
 }
 
-// explainTaint says what the letters of /sys/module/NAME/taint mean that a user may wonder about.
+// explainTaint explains the letters of /sys/module/NAME/taint that concern users.
 func explainTaint(letters string) string {
 	text := ""
 	if strings.Contains(letters, "O") {
@@ -156,13 +156,13 @@ func explainTaint(letters string) string {
 	return text
 }
 
-// drivers judges the kernel's own modules that the project needs.
+// drivers checks the kernel's own modules that the project needs.
 func (m modules) drivers() []Finding {
 	if m.installed == nil {
 		return []Finding{{
 			Check: "drivers", Level: Warning, Found: "the modules of kernel " + m.release + " are not known",
-			Cause: "/lib/modules/" + m.release + "/modules.dep is not there: the kernel's package is not installed here, or this is a container",
-			Fix:   "install the package of the kernel, then depmod -a",
+			Cause: "/lib/modules/" + m.release + "/modules.dep does not exist: the kernel's package is not installed, or this is a container",
+			Fix:   "install the kernel's package, then depmod -a",
 		}}
 	}
 	missing := func(names ...string) []string {
@@ -186,7 +186,7 @@ func (m modules) drivers() []Finding {
 	if !m.loaded["rdma_ucm"] || !m.loaded["ib_uverbs"] {
 		return []Finding{{
 			Check: "drivers", Level: Note, Found: "rdma_ucm and ib_uverbs are not both loaded",
-			Cause: "programs in user space need them: krping-bridge, rping, ibv_devinfo",
+			Cause: "user-space programs need them: krping-bridge, rping, ibv_devinfo",
 			Fix:   "modprobe -a rdma_ucm ib_uverbs",
 		}}
 	}
@@ -196,9 +196,9 @@ func (m modules) drivers() []Finding {
 func (m modules) explainMissing() (cause, fix string) {
 	switch {
 	case m.ubuntu:
-		return "Ubuntu has them in a package that is not installed", "apt install linux-modules-extra-" + m.release
+		return "Ubuntu ships them in a package that is not installed", "apt install linux-modules-extra-" + m.release
 	case strings.Contains(m.release, "-cloud-"):
-		return "a kernel for clouds lacks them", "apt install linux-image-amd64 && reboot"
+		return "cloud kernels lack them", "apt install linux-image-amd64 && reboot"
 	}
 	return "it was built without CONFIG_INFINIBAND, CONFIG_INFINIBAND_ADDR_TRANS, CONFIG_INFINIBAND_USER_ACCESS or CONFIG_RDMA_RXE", "boot a kernel that has them"
 }

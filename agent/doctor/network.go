@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// route is the way to the peer.
+// route is the route to the peer.
 type route struct {
 	netdev  string
 	local   bool       // the peer is this host
-	source  netip.Addr // of packets, by default
-	gateway netip.Addr // if it is valid, the next hop
-	mtu     int        // if the route has one of its own
+	source  netip.Addr // default source address
+	gateway netip.Addr // next hop, if valid
+	mtu     int        // 0 unless the route sets one
 	err     error
 }
 
@@ -33,14 +33,14 @@ func (h host) readRoute(peer netip.Addr) route {
 		return route{err: err}
 	}
 	r := routes[0]
-	way := route{local: r.Type == unix.RTN_LOCAL, mtu: r.MTU, source: toAddr(r.Src), gateway: toAddr(r.Gw)}
+	found := route{local: r.Type == unix.RTN_LOCAL, mtu: r.MTU, source: toAddr(r.Src), gateway: toAddr(r.Gw)}
 	if i := slices.IndexFunc(h.netdevs, func(n netdev) bool { return n.index == r.LinkIndex }); i >= 0 {
-		way.netdev = h.netdevs[i].name
+		found.netdev = h.netdevs[i].name
 	}
-	return way
+	return found
 }
 
-// routeFindings judges the way to the peer: its route, its next hop, its MTU.
+// routeFindings checks the path to the peer: route, next hop, and MTU.
 func (h host) routeFindings(o Options) []Finding {
 	r := h.readRoute(o.Peer)
 	findings := []Finding{h.routeFinding(o, r)}
@@ -63,7 +63,7 @@ func (h host) routeFinding(o Options, r route) Finding {
 	f := Finding{Check: "route", Level: Problem}
 	if r.err != nil {
 		f.Found, f.Cause = fmt.Sprintf("no route to %v", o.Peer), r.err.Error()
-		f.Fix = fmt.Sprintf("ip route add %v dev NETDEV; or an address in its network: ip addr add ADDRESS/PREFIX dev NETDEV", o.Peer)
+		f.Fix = fmt.Sprintf("ip route add %v dev NETDEV; or add an address in its network: ip addr add ADDRESS/PREFIX dev NETDEV", o.Peer)
 		return f
 	}
 	if r.local {
@@ -75,21 +75,21 @@ func (h host) routeFinding(o Options, r route) Finding {
 	i := slices.IndexFunc(h.devices, carries)
 	if i < 0 {
 		f.Found = fmt.Sprintf("the route to %v is through %s, which has no RDMA device", o.Peer, r.netdev)
-		f.Cause, f.Fix = "the connection manager takes the RDMA device of the route's network device", h.makeDevice(r.netdev)
+		f.Cause, f.Fix = "the connection manager uses the RDMA device of the route's network device", h.makeDevice(r.netdev)
 		if len(h.devices) > 0 && len(h.devices[0].ports) > 0 && h.devices[0].ports[0].netdev != "" {
 			f.Fix += fmt.Sprintf("; or ip route add %v dev %s", o.Peer, h.devices[0].ports[0].netdev)
 		}
 		return f
 	}
 	if n, known := h.netdev(r.netdev); known && o.Addr.IsValid() && !hasAddress(n.addrs, o.Addr.Unmap().WithZone("")) {
-		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v is through %s, which has not %v", o.Peer, r.netdev, o.Addr)
-		f.Cause = "connections to the peer come from another address than the one given"
+		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v is through %s, which does not have %v", o.Peer, r.netdev, o.Addr)
+		f.Cause = "connections to the peer come from an address other than the one given"
 		f.Fix = fmt.Sprintf("ip route add %v src %v dev the network device of %v", o.Peer, o.Addr, o.Addr)
 		return f
 	}
 	if n, known := h.netdev(r.netdev); known && r.mtu != 0 && roceMTU(r.mtu) < roceMTU(n.mtu) {
-		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v has MTU %d, but RoCE packets follow the %d of %s", o.Peer, r.mtu, n.mtu, r.netdev)
-		f.Cause, f.Fix = "RoCE packets are not split on the way: large ones are lost", fmt.Sprintf("ip link set %s mtu %d", r.netdev, r.mtu)
+		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v has MTU %d, but RoCE packets use the MTU of %s, %d", o.Peer, r.mtu, r.netdev, n.mtu)
+		f.Cause, f.Fix = "RoCE packets are not fragmented: large ones are lost", fmt.Sprintf("ip link set %s mtu %d", r.netdev, r.mtu)
 		return f
 	}
 	through := ""
@@ -99,8 +99,8 @@ func (h host) routeFinding(o Options, r route) Finding {
 	return ok("route", "to %v through %s%s, RDMA device %s", o.Peer, r.netdev, through, h.devices[i].name)
 }
 
-// resolve provokes a look-up of the next hop's link-layer address and returns the state of
-// its entry: a NUD_ constant of netlink, NUD_NONE if there is no entry.
+// resolve triggers neighbour resolution of the next hop and returns the state of its entry: a NUD_
+// constant of netlink, NUD_NONE if there is no entry.
 func resolve(hop, peer netip.Addr, netdev string) (int, error) {
 	link, err := netlink.LinkByName(netdev)
 	if err != nil {
@@ -108,7 +108,7 @@ func resolve(hop, peer netip.Addr, netdev string) (int, error) {
 	}
 	const discard = 9
 	if conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, discard))); err == nil {
-		_, _ = conn.Write([]byte{0}) // only to provoke the look-up
+		_, _ = conn.Write([]byte{0}) // only to trigger the resolution
 		_ = conn.Close()
 	}
 	bare := hop.Unmap().WithZone("")
@@ -134,16 +134,16 @@ func neighbourFinding(hop netip.Addr, netdev string, state int) Finding {
 	case state&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY|netlink.NUD_PROBE) != 0:
 		return ok("neighbour", "%v answers on %s", hop, netdev)
 	case state&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0:
-		return ok("neighbour", "%v on %s needs no look-up", hop, netdev)
+		return ok("neighbour", "%v on %s needs no resolution", hop, netdev)
 	case state == netlink.NUD_NONE:
 		return Finding{
 			Check: "neighbour", Level: Warning, Found: fmt.Sprintf("%s has no entry for %v", netdev, hop),
-			Cause: "no packet could be sent there", Fix: fmt.Sprintf("ping -c 1 -I %s %v", netdev, hop),
+			Cause: "no packet could be sent to it", Fix: fmt.Sprintf("ping -c 1 -I %s %v", netdev, hop),
 		}
 	}
 	return Finding{
 		Check: "neighbour", Level: Problem, Found: fmt.Sprintf("%v does not answer on %s", hop, netdev),
-		Cause: "no host there has the address, its network device is down, or a switch or VLAN is between",
-		Fix:   fmt.Sprintf("on the peer: ip addr, ip link set NETDEV up; then here: ip neigh flush dev %s", netdev),
+		Cause: "no host on that network has the address, its network device is down, or a switch or VLAN separates the hosts",
+		Fix:   fmt.Sprintf("on the peer: ip addr, ip link set NETDEV up; then on this host: ip neigh flush dev %s", netdev),
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pathFindings tests whether packets as large as RoCE's get to the peer and back: nobody on
-// the way splits them, and the peer's MTU, or a switch's, may be less than ours. A peer that
-// answers no ICMP echo says nothing of that.
+// pathFindings tests whether packets as large as RoCE's reach the peer and return. RoCE packets
+// are not fragmented, and the MTU of the peer or a switch may be smaller than this host's. If the
+// peer does not answer ICMP echoes, nothing is reported.
 func (h host) pathFindings(peer netip.Addr, netdev string) []Finding {
 	isRoCE := func(d device) bool {
 		return d.kind != iwarp && slices.ContainsFunc(d.ports, func(p port) bool { return !p.infiniband && p.serves(netdev) })
@@ -44,8 +44,8 @@ func (h host) pathFindings(peer netip.Addr, netdev string) []Finding {
 	return []Finding{pathFinding(peer, n, most, size)}
 }
 
-// pathFinding judges the largest RoCE packet's data that got to the peer and back, of what
-// the network device allows.
+// pathFinding compares the largest RoCE payload that returned from the peer, size, with the
+// largest that the network device allows, most.
 func pathFinding(peer netip.Addr, n netdev, most, size int) Finding {
 	if size == most {
 		return ok("path", "RoCE packets with %d bytes of data get to %v and back", size, peer)
@@ -56,14 +56,14 @@ func pathFinding(peer netip.Addr, n netdev, most, size int) Finding {
 	}
 	f := Finding{Check: "path", Level: Problem, Found: fmt.Sprintf("RoCE packets with %d bytes of data do not get to %v and back, those with %d do", most, peer, size)}
 	if size < 256 {
-		f.Found = fmt.Sprintf("no RoCE packet gets to %v and back: those with 256 bytes of data are too large", peer)
+		f.Found = fmt.Sprintf("no RoCE packet gets to %v and back: even 256 bytes of data are too large", peer)
 	}
-	f.Cause = fmt.Sprintf("the MTU of the peer, or of a switch between, is less than the %d of %s", n.mtu, n.name)
-	f.Fix = fmt.Sprintf("ip link set %s mtu %d; or on the peer, and on what is between: ip link set NETDEV mtu %d", n.name, least, n.mtu)
+	f.Cause = fmt.Sprintf("the MTU of the peer, or of a switch on the path, is less than the %d of %s", n.mtu, n.name)
+	f.Fix = fmt.Sprintf("ip link set %s mtu %d; or on the peer and on each hop: ip link set NETDEV mtu %d", n.name, least, n.mtu)
 	return f
 }
 
-// echo asks a host for ICMP echoes.
+// echo sends ICMP echo requests to a host.
 type echo struct {
 	conn *net.IPConn
 	to   netip.Addr
@@ -82,7 +82,7 @@ func newEcho(to netip.Addr) (*echo, error) {
 	raw, err := conn.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), level, option, unix.IP_PMTUDISC_PROBE) // else large ones are split, and get through
+			_ = unix.SetsockoptInt(int(fd), level, option, unix.IP_PMTUDISC_PROBE) // no fragmentation
 		})
 	}
 	if err != nil {
@@ -92,10 +92,10 @@ func newEcho(to netip.Addr) (*echo, error) {
 	return &echo{conn: conn, to: to.Unmap()}, nil
 }
 
-// answered says whether an echo comes back, in two tries, that is as large as a RoCE packet
-// with so many bytes of data.
+// answered reports whether the host answers an echo request as large as a RoCE packet with size
+// bytes of data, in two attempts.
 func (e *echo) answered(size int) bool {
-	const more = 8 + 12 + 16 + 4 - 8 // UDP, BTH, RETH and ICRC, instead of ICMP
+	const more = 8 + 12 + 16 + 4 - 8 // UDP, BTH, RETH and ICRC instead of ICMP
 	for range 2 {
 		e.seq++
 		if e.once(size + more) {

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listener is an RDMA connection manager's id that waits for connections.
+// listener is a listening id of the RDMA connection manager.
 type listener struct {
 	addr netip.AddrPort
-	pid  uint32 // of its process, or 0
-	name string // of the module that has it, if none has
+	pid  uint32 // of the process that owns it, or 0
+	name string // of that process, or of the kernel module that owns it
 }
 
 func readListeners() ([]listener, error) {
@@ -29,7 +29,7 @@ func readListeners() ([]listener, error) {
 	return listeners, err
 }
 
-// parseListener reads an id. The port is its own if it is not connected to another.
+// parseListener parses an id; it listens if it has a port and no peer.
 func parseListener(entry []byte) (l listener, listens bool) {
 	var to netip.AddrPort
 	attributes(entry, func(kind uint16, value []byte) {
@@ -47,7 +47,7 @@ func parseListener(entry []byte) (l listener, listens bool) {
 	return l, to.Port() == 0 && l.addr.Port() != 0
 }
 
-// parseSockaddr reads a struct sockaddr_in or sockaddr_in6.
+// parseSockaddr parses a struct sockaddr_in or sockaddr_in6.
 func parseSockaddr(b []byte) netip.AddrPort {
 	if len(b) < 28 {
 		return netip.AddrPort{}
@@ -62,11 +62,11 @@ func parseSockaddr(b []byte) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// portFindings says who listens on the port here.
+// portFindings reports who listens on the port of this host.
 func portFindings(addr netip.Addr, port uint16) []Finding {
 	listeners, err := readListeners()
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) {
-		return nil // no RDMA stack is loaded: other findings say so
+		return nil // no RDMA stack is loaded; other findings report that
 	}
 	if err != nil {
 		return []Finding{unchecked("port", err)}
@@ -79,23 +79,23 @@ func portFindings(addr netip.Addr, port uint16) []Finding {
 			return []Finding{l.finding()}
 		}
 	}
-	return []Finding{ok("port", "nothing listens on port %d here", port)}
+	return []Finding{ok("port", "nothing listens on port %d of this host", port)}
 }
 
-// takes says whether another server could not listen on the port of an address, or of any
-// if it is not valid.
+// takes reports whether the listener occupies the port of an address; of any address, if addr is
+// not valid.
 func (l listener) takes(addr netip.Addr, port uint16) bool {
 	same := !addr.IsValid() || l.addr.Addr().IsUnspecified() || l.addr.Addr() == addr.Unmap().WithZone("")
 	return same && l.addr.Port() == port
 }
 
 func (l listener) finding() Finding {
-	f := Finding{Check: "port", Level: Note, Cause: "a second server there fails with EADDRINUSE"}
+	f := Finding{Check: "port", Level: Note, Cause: "a second server on that port fails with EADDRINUSE"}
 	f.Found = fmt.Sprintf("%s listens on %v", strings.TrimSpace(l.name), l.addr)
-	f.Fix = "krpingctl stat, which shows what the module serves; or give another server another --port"
+	f.Fix = "krpingctl stat lists what the module serves; or start another server with another --port"
 	if l.pid != 0 {
 		f.Found += fmt.Sprintf(" (process %d)", l.pid)
-		f.Fix = fmt.Sprintf("kill %d; or give another server another --port", l.pid)
+		f.Fix = fmt.Sprintf("kill %d; or start another server with another --port", l.pid)
 	}
 	return f
 }

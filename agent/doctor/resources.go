@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of the dumps of what RDMA devices have in use: include/uapi/rdma/rdma_netlink.h.
+// Commands and attributes for dumping the resources of RDMA devices, from
+// include/uapi/rdma/rdma_netlink.h.
 const (
 	cmdResQP   = 10
 	cmdResCMID = 11
@@ -27,7 +28,7 @@ const (
 	attrResDstAddr  = 34
 )
 
-// resources dumps what the RDMA devices have of a kind, and calls a function for each entry of such a table.
+// resources dumps a kind of resource of all RDMA devices and calls each for every entry.
 func resources(command int, table uint16, each func(device string, entry []byte)) error {
 	devices, err := netlink.RdmaLinkList()
 	if err != nil {
@@ -39,7 +40,7 @@ func resources(command int, table uint16, each func(device string, entry []byte)
 		request.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, index))
 		messages, err := request.Execute(unix.NETLINK_RDMA, 0)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("list what %s has in use: %w", d.Attrs.Name, err)
+			return fmt.Errorf("list the resources of %s: %w", d.Attrs.Name, err)
 		}
 		for _, m := range messages {
 			entries(m, table, func(entry []byte) { each(d.Attrs.Name, entry) })
@@ -48,7 +49,7 @@ func resources(command int, table uint16, each func(device string, entry []byte)
 	return nil
 }
 
-// entries calls a function for each entry of the tables of that kind in a message of a dump.
+// entries calls each for every entry of that table in a message of a dump.
 func entries(message []byte, table uint16, each func(entry []byte)) {
 	attributes(message, func(kind uint16, value []byte) {
 		if kind == table {
@@ -57,7 +58,7 @@ func entries(message []byte, table uint16, each func(entry []byte)) {
 	})
 }
 
-// attributes calls a function for each netlink attribute.
+// attributes calls each for every netlink attribute.
 func attributes(data []byte, each func(kind uint16, value []byte)) {
 	for len(data) >= 4 {
 		length := int(binary.NativeEndian.Uint16(data))

@@ -4,13 +4,13 @@ package doctor
 
 import "net/netip"
 
-// ExamineAddress says whether an RDMA device serves the host's own address.
+// ExamineAddress checks whether an RDMA device serves an address of this host.
 func ExamineAddress(addr netip.Addr) Finding {
 	h := readHost(&Report{})
 	return h.addressFindings(addr)[0]
 }
 
-// ExamineLocal says whether an address is one of this host's, whatever serves it.
+// ExamineLocal checks whether an address is this host's, with or without an RDMA device.
 func ExamineLocal(addr netip.Addr) Finding {
 	h := readHost(&Report{})
 	if h.owns(addr) {
@@ -19,7 +19,7 @@ func ExamineLocal(addr netip.Addr) Finding {
 	return h.notHere(addr)
 }
 
-// ExamineRoute says whether the way to a peer begins with an RDMA device. It sends nothing.
+// ExamineRoute checks whether the route to a peer starts at an RDMA device. It sends nothing.
 func ExamineRoute(peer netip.Addr) Finding {
 	h := readHost(&Report{})
 	r := h.readRoute(peer)
@@ -29,5 +29,5 @@ func ExamineRoute(peer netip.Addr) Finding {
 	return h.routeFinding(Options{Peer: peer}, r)
 }
 
-// ExaminePort says who listens on an RDMA port of an address, if anybody does.
+// ExaminePort reports who listens on an RDMA port of an address.
 func ExaminePort(addr netip.Addr, port uint16) []Finding { return portFindings(addr, port) }

@@ -97,7 +97,7 @@ func TestDoctorReport(t *testing.T) {
 		{Check: "mtu", Level: doctor.OK, Found: "fine"}, {Check: "module", Level: doctor.Problem, Found: "gone", Cause: "why", Fix: "a && b"},
 	}}
 	for asJSON, want := range map[bool]string{
-		false: "ok       mtu: fine\nproblem  module: gone\n           because: why\n           mend it: a && b\n2 findings, 1 problem, 0 warnings\n",
+		false: "ok       mtu: fine\nproblem  module: gone\n           cause: why\n           fix: a && b\n2 findings, 1 problem, 0 warnings\n",
 		true: `{"findings":[{"check":"mtu","level":"ok","found":"fine"},{"check":"module","level":"problem","found":"gone",` +
 			`"cause":"why","fix":"a && b"}],"problems":1,"warnings":0}` + "\n",
 	} {

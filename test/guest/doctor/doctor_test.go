@@ -324,7 +324,7 @@ func TestMemlock(t *testing.T) {
 // What needs root says so, and hides nothing else.
 func TestNotRoot(t *testing.T) {
 	r := examine(t, "setpriv --reuid=65534 --regid=65534 --clear-groups", "--peer", guest.Addr(t))
-	named(t, r, "firewall", doctor.Warning, "could not be looked at", "sudo krpingctl doctor")
+	named(t, r, "firewall", doctor.Warning, "could not be checked", "sudo krpingctl doctor")
 	named(t, r, "peer", doctor.Warning, "sudo krpingctl doctor")
 	named(t, r, "rdma devices", doctor.OK, "rxe0")
 	named(t, r, "module", doctor.OK)
