@@ -82,6 +82,15 @@ func TestComplaintFailsTheRun(t *testing.T) {
 	}
 }
 
+// Other projects' suites run in the guests, too: they expect what udev and systemd set up elsewhere.
+func TestGuestHasDeviceLinksAndConfigfs(t *testing.T) {
+	cmd := labCommand(t, "--", "bash", "-c", "cat <(echo a descriptor); echo an error > /dev/stderr; mountpoint /sys/kernel/config && ! grep -wq aes /proc/cpuinfo")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "a descriptor\n") || !strings.Contains(string(out), "an error\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	start := time.Now()
 	cmd := labCommand(t, "--timeout", "25s", "--", "sleep", "1000")

@@ -22,6 +22,11 @@ var mounts = []mount{
 	{"configfs", "/sys/kernel/config"},
 }
 
+// devLinks are what udev makes elsewhere; shells and other projects' test suites use them.
+var devLinks = map[string]string{
+	"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+}
+
 // hungTask is after how many seconds of sleep a task hangs, on a kernel that is not slow.
 const hungTask = 30
 
@@ -36,6 +41,12 @@ var sysctls = map[string]string{
 func setUp() error {
 	_ = os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	_ = os.Setenv("HOME", "/root")
+	for link, target := range devLinks {
+		if err := os.Symlink(target, link); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	_ = exec.Command("modprobe", "configfs").Run() // built into some kernels: the mount below tells
 	for _, m := range mounts {
 		_ = os.MkdirAll(m.dir, 0o755) // in virtual file systems it exists or cannot be made
 		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && err != unix.ENOENT && err != unix.ENODEV && err != unix.EBUSY {
