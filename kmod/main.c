@@ -23,18 +23,13 @@ static int __init krping_init(void)
 	ret = krping_tap_init();
 	if (ret)
 		goto target_exit;
-	ret = krping_mirror_init();
-	if (ret)
-		goto tap_exit;
 	ret = krping_control_init();
 	if (ret)
-		goto mirror_exit;
+		goto tap_exit;
 	krping_faults_init();
 	pr_info("[module] loaded, protocol version %d\n", KRPING_VERSION);
 	return 0;
 
-mirror_exit:
-	krping_mirror_exit();
 tap_exit:
 	krping_tap_exit();
 target_exit:
@@ -50,7 +45,6 @@ static void __exit krping_exit(void)
 	krping_faults_exit();
 	krping_control_exit();
 	krping_results_exit();
-	krping_mirror_exit();
 	krping_tap_exit();
 	krping_target_exit();
 	krping_recovery_exit();

@@ -241,7 +241,6 @@ static int parse_mode(const char *value, enum krping_mode *mode, struct reason *
 	static const char *const names[] = {
 		[KRPING_MODE_REMOTE]	= "remote",
 		[KRPING_MODE_TAP]	= "tap",
-		[KRPING_MODE_MIRROR]	= "mirror",
 	};
 	size_t i;
 
@@ -251,7 +250,7 @@ static int parse_mode(const char *value, enum krping_mode *mode, struct reason *
 			return 0;
 		}
 	}
-	snprintf(why->buf, why->len, "mode=%s: must be remote, tap or mirror", quote(why, value));
+	snprintf(why->buf, why->len, "mode=%s: must be remote or tap", quote(why, value));
 	return -EINVAL;
 }
 
@@ -607,7 +606,7 @@ static int decide_test(struct krping_options *opt, u64 given, struct reason *why
 static int check_role(const struct krping_options *opt, u64 given, struct reason *why)
 {
 	unsigned int role = BIT(opt->role), test = BIT(opt->test);
-	bool stacked;
+	bool tap = opt->mode == KRPING_MODE_TAP;
 	int id;
 
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++) {
@@ -633,14 +632,13 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 		snprintf(why->buf, why->len, "exactly one of addr and addr6 is needed");
 		return -EINVAL;
 	}
-	if (role & BLOCK_CLIENT && given & TAP_OPTIONS && opt->mode != KRPING_MODE_TAP) {
+	if (role & BLOCK_CLIENT && given & TAP_OPTIONS && !tap) {
 		snprintf(why->buf, why->len, "comm, pid, op and sectors need mode=tap");
 		return -EINVAL;
 	}
-	stacked = opt->mode != KRPING_MODE_REMOTE;
-	if (role & BLOCK_CLIENT && stacked != !!(given & GIVEN(OPT_BACKING))) {
+	if (role & BLOCK_CLIENT && tap != !!(given & GIVEN(OPT_BACKING))) {
 		snprintf(why->buf, why->len,
-			 "backing goes with mode=tap and mode=mirror: these need it, others have none");
+			 "mode=tap needs backing=/dev/NAME or ram:SIZE, other modes have none");
 		return -EINVAL;
 	}
 	if (role & BLOCK_SERVER && !(given & GIVEN(OPT_BACKING))) {

@@ -33,7 +33,6 @@ enum krping_role {
 enum krping_mode {
 	KRPING_MODE_REMOTE,	/* the target is the disk */
 	KRPING_MODE_TAP,	/* a local disk is; copies go to the target */
-	KRPING_MODE_MIRROR,	/* both are */
 };
 
 /* krping_options.ops: operations that a tap forwards */

@@ -65,7 +65,7 @@ type Command struct {
 	Depth     uint32
 	FastFail  time.Duration // whole seconds
 	Heartbeat *uint32       // seconds
-	Mode      string        // remote, tap or mirror
+	Mode      string        // remote or tap
 	Backing   string        // /dev/NAME or ram:SIZE
 	Comm      string        // tap: name of the processes to forward
 	PID       uint32        // tap: process to forward
@@ -142,12 +142,12 @@ func (c Command) Check() error {
 // checkBlock checks what only block commands have.
 func (c Command) checkBlock() error {
 	tap := c.Comm != "" || c.PID != 0 || c.Op != "" || c.Sectors != ""
-	client, stacked := c.context() == BlockClient, c.Mode == "tap" || c.Mode == "mirror"
+	client := c.context() == BlockClient
 	switch {
 	case client && tap && c.Mode != "tap":
 		return errors.New("comm, pid, op and sectors need mode tap")
-	case client && stacked != (c.Backing != ""):
-		return errors.New("backing goes with mode tap and mode mirror: these need it, others have none")
+	case client && (c.Mode == "tap") != (c.Backing != ""):
+		return errors.New("mode tap needs backing=/dev/NAME or ram:SIZE, other modes have none")
 	case c.context() == BlockServer && c.Backing == "":
 		return errors.New("a block server needs a backing: /dev/NAME or ram:SIZE")
 	case c.BlockSize != 0 && c.BlockSize != 512 && c.BlockSize != 4096:

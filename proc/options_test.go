@@ -159,7 +159,7 @@ func numbersOverTheLimit() []Command {
 func volumeCombinations() (commands []Command) {
 	for b := range bits(1 << 11) {
 		for _, role := range []Role{Client, Server, Stop} {
-			for _, mode := range []string{"", "remote", "tap", "mirror"} {
+			for _, mode := range []string{"", "remote", "tap"} {
 				commands = append(commands, volumeCombination(role, mode, b))
 			}
 		}

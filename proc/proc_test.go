@@ -38,9 +38,9 @@ func TestFilesOfAMount(t *testing.T) {
 	if err != nil || tap.Tap == nil || *tap.Tap != wantTap || tap.Backing != "/dev/vdb" || tap.DirtyBytes != 131072 || len(tap.Other) > 0 {
 		t.Errorf("session of mode=tap: %+v, %+v, %v", tap, tap.Tap, err)
 	}
-	mirror, err := fs.Session("vol3")
-	if err != nil || mirror.Tap != nil || mirror.Mirror != "degraded" || mirror.DirtyBytes != 65536 || len(mirror.Other) > 0 {
-		t.Errorf("session of mode=mirror: %+v, %v", mirror, err)
+	tap, err = fs.Session("vol3")
+	if err != nil || tap.Tap == nil || *tap.Tap != (Tap{Dropped: 1, DroppedBytes: 65536, DropsLost: 1}) || tap.Backing != "ram:33554432" || tap.DirtyBytes != 65536 {
+		t.Errorf("session of mode=tap on memory: %+v, %+v, %v", tap, tap.Tap, err)
 	}
 	served, err := fs.Target("vol4")
 	if err != nil || served.Connections != 3 || served.Violations != 1 || served.Rejected != 2 || len(served.Other) > 0 {

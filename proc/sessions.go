@@ -47,7 +47,6 @@ type Session struct {
 	FastFail   uint64 `json:"fast_fail"` // seconds, 0: none
 	Heartbeat  uint64 `json:"heartbeat"` // seconds, 0: none
 	Backing    string `json:"backing,omitempty"`
-	Mirror     string `json:"mirror,omitempty"` // insync, degraded, resync
 	Tap        *Tap   `json:"tap,omitempty"`
 	DirtyBytes uint64 `json:"dirty_bytes,omitempty"` // of chunks that the target lacks
 	// Of a volume that is served: connections accepted, and ended for a breach of the protocol;
@@ -124,7 +123,7 @@ func parseSession(line string) (Session, error) {
 	var s Session
 	texts := map[string]*string{
 		"name": &s.Name, "role": &s.Role, "mode": &s.Mode, "dev": &s.Dev,
-		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev, "backing": &s.Backing, "mirror": &s.Mirror,
+		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev, "backing": &s.Backing,
 	}
 	var tap Tap
 	numbers := map[string]*uint64{

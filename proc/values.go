@@ -25,7 +25,7 @@ func (o Option) CheckValue(value string) error {
 	case "dma or reg":
 		valid = value == "dma" || value == "reg"
 	case "mode":
-		valid, want = value == "remote" || value == "tap" || value == "mirror", "remote, tap or mirror"
+		valid, want = value == "remote" || value == "tap", "remote or tap"
 	case "/dev/NAME or ram:SIZE":
 		valid, want = validBacking(value), "/dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K"
 	case "process name":

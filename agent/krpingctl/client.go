@@ -106,8 +106,8 @@ path of its device. What the options mean: krpingctl help options.`,
 	moduleTime(flags, &f.rest.FastFail, "fast-fail", "after the loss of the target for so long, I/O fails at once until it is back (default: as --timeout)")
 	f.heartbeat = 5
 	moduleNumber(flags, &f.heartbeat, "heartbeat", "`seconds` of silence after which the target counts as lost; 0: only unanswered I/O tells")
-	flags.StringVar(&f.rest.Mode, "mode", "", "remote: the target is the disk; tap: --backing is, copies go to the target; mirror: both are (default remote)")
-	flags.StringVar(&f.rest.Backing, "backing", "", "local `disk` of --mode tap and mirror: /dev/NAME or ram:SIZE")
+	flags.StringVar(&f.rest.Mode, "mode", "", "remote: the target is the disk; tap: --backing is, copies go to the target (default remote)")
+	flags.StringVar(&f.rest.Backing, "backing", "", "local `disk` of --mode tap: /dev/NAME or ram:SIZE")
 	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward I/O of processes of this `name` only")
 	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward I/O of this `process` only")
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward these `operations` only: read, write, flush, discard, joined by '+'")

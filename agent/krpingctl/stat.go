@@ -113,18 +113,14 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 
 // writeModes writes what sessions with a local backing have beside the others' columns.
 func writeModes(w io.Writer, sessions []proc.Session) {
-	header := "VOLUME\tMODE\tBACKING\tTARGET LACKS\tMIRROR\tFORWARDED\tSKIPPED\tDROPPED\tMISMATCHES\n"
+	header := "VOLUME\tMODE\tBACKING\tTARGET LACKS\tFORWARDED\tSKIPPED\tDROPPED\tMISMATCHES\n"
 	for _, s := range sessions {
-		if s.Backing == "" {
+		if s.Tap == nil {
 			continue
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s", header, s.Name, s.Mode, s.Backing, humanize.IBytes(s.DirtyBytes))
 		header = ""
-		if s.Tap == nil {
-			fmt.Fprintf(w, "\t%s\n", s.Mirror)
-			continue
-		}
-		fmt.Fprintf(w, "\t\t%s in %d\t%d\t%s in %d\t%d\n", humanize.IBytes(s.Tap.ForwardedBytes), s.Tap.Forwarded,
+		fmt.Fprintf(w, "\t%s in %d\t%d\t%s in %d\t%d\n", humanize.IBytes(s.Tap.ForwardedBytes), s.Tap.Forwarded,
 			s.Tap.Skipped, humanize.IBytes(s.Tap.DroppedBytes), s.Tap.Dropped, s.Tap.Mismatches)
 	}
 	if header == "" {

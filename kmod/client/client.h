@@ -210,8 +210,8 @@ struct krping_queue {
  * @flushed_seq: value of @write_seq that the last flush covered
  * @tag_set:	one hardware queue per queue
  * @disk:	NULL until the first connection
- * @stack:	of mode=tap and mode=mirror: @disk is hidden, and nobody waits for a target that
- *		is lost: requests fail. NULL for mode=remote. Constant while there is a @disk
+ * @stack:	of mode=tap: @disk is hidden, and nobody waits for a target that is lost: requests
+ *		fail. NULL for mode=remote. Constant while there is a @disk
  * @stats:	enum krping_block_counter
  */
 struct krping_session {

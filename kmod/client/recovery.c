@@ -596,8 +596,6 @@ static void resume(struct krping_session *s)
 	krping_session_go_live(s);
 	release_requests(s);
 	mutex_unlock(&s->hold_lock);
-	if (s->stack)
-		krping_stack_live(s);
 }
 
 static void reconnect(struct krping_session *s)

@@ -27,7 +27,6 @@ static const char *const state_names[] = {
 static const char *const mode_names[] = {
 	[KRPING_MODE_REMOTE]	= "remote",
 	[KRPING_MODE_TAP]	= "tap",
-	[KRPING_MODE_MIRROR]	= "mirror",
 };
 
 /* Called with s->lock held. */

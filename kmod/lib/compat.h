@@ -148,9 +148,8 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 #endif
 
 /**
- * struct krping_head_limits - of a disk on top of others
+ * struct krping_head_limits - of a disk on top of another
  * @backing:	below it, or NULL
- * @target:	the same
  * @block_size:	bytes
  * @max_bytes:	of one operation
  * @max_discard: sectors of one operation, 0: there is none
@@ -159,7 +158,6 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
  */
 struct krping_head_limits {
 	struct block_device *backing;
-	struct block_device *target;
 	unsigned int block_size;
 	unsigned int max_bytes;
 	unsigned int max_discard;
@@ -182,7 +180,6 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	blk_set_stacking_limits(&lim);
 	lim.dma_alignment = KRPING_DMA_ALIGNMENT;
 	krping_stack_limits(&lim, limits->backing);
-	krping_stack_limits(&lim, limits->target);
 	lim.logical_block_size = max(lim.logical_block_size, limits->block_size);
 	lim.physical_block_size = max(lim.physical_block_size, limits->block_size);
 	lim.io_min = max(lim.io_min, limits->block_size);
@@ -210,7 +207,6 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	blk_set_stacking_limits(lim);
 	lim->dma_alignment = KRPING_DMA_ALIGNMENT;
 	krping_stack_limits(lim, limits->backing);
-	krping_stack_limits(lim, limits->target);
 	blk_queue_logical_block_size(q, max(lim->logical_block_size, limits->block_size));
 	blk_queue_max_hw_sectors(q, min(lim->max_hw_sectors, limits->max_bytes >> SECTOR_SHIFT));
 	if (!lim->discard_granularity)

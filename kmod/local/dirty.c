@@ -94,31 +94,6 @@ bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to)
 	return dirty;
 }
 
-/**
- * krping_dirty_next - find dirty chunks side by side
- * @d:		the bitmap
- * @max:	of so many bytes at most, but a chunk at least
- * @from:	in: where to begin to look; out: where they begin
- * @to:		out: the byte behind them
- *
- * Return: are there any?
- */
-bool krping_dirty_next(struct krping_dirty *d, u64 max, u64 *from, u64 *to)
-{
-	unsigned long first, end, limit, flags;
-
-	spin_lock_irqsave(&d->lock, flags);
-	first = find_next_bit(d->bits, d->nr, (*from + (1ULL << d->shift) - 1) >> d->shift);
-	limit = min_t(u64, d->nr, first + max_t(u64, max >> d->shift, 1));
-	end = find_next_zero_bit(d->bits, limit, first);
-	spin_unlock_irqrestore(&d->lock, flags);
-	if (first >= d->nr)
-		return false;
-	*from = (u64)first << d->shift;
-	*to = min((u64)end << d->shift, d->size);
-	return true;
-}
-
 u64 krping_dirty_bytes(struct krping_dirty *d)
 {
 	return min((u64)READ_ONCE(d->count) << d->shift, d->size);

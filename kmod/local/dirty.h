@@ -30,7 +30,6 @@ void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to);
 void krping_dirty_set_all(struct krping_dirty *d);
 void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to);
 bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to);
-bool krping_dirty_next(struct krping_dirty *d, u64 max, u64 *from, u64 *to);
 u64 krping_dirty_bytes(struct krping_dirty *d);
 
 #endif /* KRPING_DIRTY_H */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The head: the disk that applications open when a session has a local backing. Its bios
- * are cloned for the backing here; what the target gets is the modes' affair.
+ * are cloned for the backing here; what the target gets is the mode's affair.
  */
 #include <linux/bio.h>
 #include <linux/slab.h>
@@ -62,7 +62,6 @@ static void head_submit(struct bio *bio)
 	io->sector = bio_sectors(bio) ? bio->bi_iter.bi_sector : 0;
 	io->end = io->sector + bio_sectors(bio);
 	io->raced = false;
-	io->entered = false;
 	io->status = BLK_STS_OK;
 	io->copy = NULL;
 	local->bi_end_io = local_done;
@@ -88,41 +87,18 @@ static const struct block_device_operations head_ops = {
 	.free_disk	= head_free,
 };
 
-/* Sectors of one operation without data; @hidden: the target has to do it as well. */
-static u32 range_limit(struct krping_stack *st, u32 (*of)(struct block_device *bdev), bool both)
-{
-	u32 limit = KRPING_RANGE_MAX >> SECTOR_SHIFT;
-
-	if (st->backing.bdev)
-		limit = min(limit, of(st->backing.bdev));
-	if (both)
-		limit = min(limit, of(st->session->disk->part0));
-	return limit;
-}
-
-static u32 max_discard(struct block_device *bdev)
-{
-	return bdev_max_discard_sectors(bdev);
-}
-
-static u32 max_zeroes(struct block_device *bdev)
-{
-	return bdev_write_zeroes_sectors(bdev);
-}
-
 static struct gendisk *alloc_head(struct krping_stack *st)
 {
 	struct krping_session *s = st->session;
-	bool both = s->opt.mode == KRPING_MODE_MIRROR;
+	struct block_device *bdev = st->backing.bdev;
+	u32 range = KRPING_RANGE_MAX >> SECTOR_SHIFT;	/* of one operation without data */
 	struct krping_head_limits limits = {
-		.backing = st->backing.bdev,
-		.target = both ? s->disk->part0 : NULL,
+		.backing = bdev,
 		.block_size = max(st->backing.block_size, s->grant.block_size),
 		.max_bytes = s->max_bytes,
-		.max_discard = range_limit(st, max_discard, both),
-		.max_zeroes = range_limit(st, max_zeroes, both),
-		.write_cache = s->grant.writeback ||
-			       (st->backing.bdev && bdev_write_cache(st->backing.bdev)),
+		.max_discard = bdev ? min(range, bdev_max_discard_sectors(bdev)) : range,
+		.max_zeroes = bdev ? min(range, bdev_write_zeroes_sectors(bdev)) : range,
+		.write_cache = s->grant.writeback || (bdev && bdev_write_cache(bdev)),
 	};
 
 	return krping_alloc_head(&limits);
@@ -140,7 +116,7 @@ static int check_target(struct krping_stack *st)
 {
 	struct krping_session *s = st->session;
 	u32 block = max(st->backing.block_size, s->grant.block_size);
-	bool reads_only = s->opt.mode == KRPING_MODE_TAP && s->opt.ops == KRPING_TAP_READ;
+	bool reads_only = s->opt.ops == KRPING_TAP_READ;
 
 	if (s->grant.capacity < st->backing.size)
 		return refuse(s, "it is smaller");
@@ -177,10 +153,8 @@ int krping_stack_add(struct krping_session *s)
 	kref_get(&s->ref);
 	get_device(disk_to_dev(s->disk));
 	ret = add_disk(head);
-	if (!ret) {
-		krping_stack_live(s);
+	if (!ret)
 		return 0;
-	}
 	/* free_disk is not called for a disk that was never added. */
 	st->head = NULL;
 	put_disk(head);
@@ -229,7 +203,7 @@ static int open_backing(struct krping_session *s, struct krping_stack *st)
 static void stack_init(struct krping_session *s, struct krping_stack *st)
 {
 	st->session = s;
-	st->ops = s->opt.mode == KRPING_MODE_TAP ? &krping_tap_ops : &krping_mirror_ops;
+	st->ops = &krping_tap_ops;
 	init_completion(&st->idle);
 	spin_lock_init(&st->lock);
 	INIT_LIST_HEAD(&st->flight);
@@ -315,20 +289,12 @@ void krping_stack_free(struct krping_session *s)
 	kfree(s->stack);
 }
 
-/* The target is back. */
-void krping_stack_live(struct krping_session *s)
-{
-	if (s->stack->ops->live)
-		s->stack->ops->live(s->stack);
-}
-
 /* The target has lost some of what it answered: nobody knows what. */
 void krping_stack_forgotten(struct krping_session *s, const char *lost)
 {
 	krping_warn_ratelimited(s->subject, "the target has lost %s: all is dirty", lost);
 	krping_dirty_set_all(&s->stack->dirty);
-	if (s->stack->ops->forgotten)
-		s->stack->ops->forgotten(s->stack);
+	s->stack->ops->forgotten(s->stack);
 }
 
 void krping_stack_show(struct krping_session *s, struct seq_file *seq)

@@ -6,7 +6,6 @@
  *
  *	stack.c		the head, its limits, a bio's way to the backing and back
  *	tap.c		mode=tap: copies of what matches go to the target
- *	mirror.c	mode=mirror: writes go to both, what the target lacks is copied later
  *	dirty.c		which chunks the target lacks
  *
  * Lock order: krping_stack.lock, then krping_dirty.lock; both may be taken in bi_end_io.
@@ -39,12 +38,9 @@ struct krping_stack;
  * @sector:	first sector that it touches
  * @end:	the one behind the last; both are 0 for a flush without data
  * @raced:	something else touched these sectors meanwhile; under @stack->lock
- * @entered:	mirror: it waits no longer for others; under @stack->lock
- * @turn:	mirror: if it had to wait, completed by who sets @entered
- * @pending:	mirror: ends to come, local and remote
  * @status:	of the local end
- * @copy:	tap: for the target, or NULL
- * @check:	tap: what is to be done after a read
+ * @copy:	for the target, or NULL
+ * @check:	what is to be done after a read
  * @local:	the clone that the backing gets; last, as its bio set has it
  *
  * From the head's submit_bio until krping_io_end(), which frees it with @local; holds a
@@ -58,9 +54,6 @@ struct krping_io {
 	sector_t sector;
 	sector_t end;
 	bool raced;
-	bool entered;
-	struct completion turn;
-	atomic_t pending;
 	blk_status_t status;
 	struct krping_copy *copy;
 	struct work_struct check;
@@ -68,13 +61,12 @@ struct krping_io {
 };
 
 /**
- * struct krping_stack_ops - what the two modes differ in
+ * struct krping_stack_ops - what a mode does
  * @alloc:	@stack->private; the backing is open, the target is not connected. Sleeps
  * @free:	its twin; nothing is in flight, and @drain was called if there was a head. Sleeps
  * @submit:	begins an io; ends up in krping_backing_submit(). The submitting process' context
  * @local_done:	the backing has ended it with io->status; ends up in krping_io_end(). Any context
- * @live:	the target is there (again), or NULL. Sleeps
- * @forgotten:	before that: it has lost some of what it answered, or NULL. Sleeps
+ * @forgotten:	the target has lost some of what it answered. Sleeps
  * @drain:	no io is left and none will come; returns when nothing is left that uses the
  *		hidden disk. Sleeps
  * @show:	keys of its own in /proc/krping_sessions, each with a space in front
@@ -84,7 +76,6 @@ struct krping_stack_ops {
 	void (*free)(struct krping_stack *st);
 	void (*submit)(struct krping_io *io);
 	void (*local_done)(struct krping_io *io);
-	void (*live)(struct krping_stack *st);
 	void (*forgotten)(struct krping_stack *st);
 	void (*drain)(struct krping_stack *st);
 	void (*show)(struct krping_stack *st, struct seq_file *seq);
@@ -131,7 +122,6 @@ struct krping_stack {
 };
 
 extern const struct krping_stack_ops krping_tap_ops;
-extern const struct krping_stack_ops krping_mirror_ops;
 
 /* stack.c: called by the session */
 int krping_stack_open(struct krping_session *s);
@@ -139,11 +129,10 @@ void krping_stack_close(struct krping_session *s);
 void krping_stack_free(struct krping_session *s);
 int krping_stack_add(struct krping_session *s);
 void krping_stack_del(struct krping_session *s);
-void krping_stack_live(struct krping_session *s);
 void krping_stack_forgotten(struct krping_session *s, const char *lost);
 void krping_stack_show(struct krping_session *s, struct seq_file *seq);
 
-/* stack.c: called by the modes */
+/* stack.c: called by the mode */
 void krping_io_end(struct krping_io *io);
 bool krping_stack_is_live(struct krping_stack *st);
 
@@ -152,10 +141,8 @@ static inline bool krping_io_overlaps(const struct krping_io *io, sector_t secto
 	return io->sector < end && sector < io->end;
 }
 
-/* tap.c, mirror.c: the work queues */
+/* tap.c: the workqueue */
 int krping_tap_init(void);
 void krping_tap_exit(void);
-int krping_mirror_init(void);
-void krping_mirror_exit(void);
 
 #endif /* KRPING_STACK_H */

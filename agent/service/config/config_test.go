@@ -144,7 +144,7 @@ sessions:
 			`f:6:13: queues "many": must be 1 to 64`,
 			`f:7:5: unknown key "que": it must be one of name, addr, `,
 			`f:10:16: heartbeat "1500ms": must be whole seconds`,
-			`f:11:11: mode "tpa": must be remote, tap or mirror`,
+			`f:11:11: mode "tpa": must be remote or tap`,
 			`f:12:14: backing "/etc/passwd": must be /dev/NAME, or ram:SIZE`,
 			`f:13:14: sectors "5-1": must be FIRST-LAST, in units of 512 bytes`,
 			`f:14:15: reattach "perhaps": must be safe or always`,

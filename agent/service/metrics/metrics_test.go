@@ -98,7 +98,6 @@ func TestValues(t *testing.T) {
 		{"krping_session_violations_total", "role=target,session=vol4", 1},
 		{"krping_session_rejected_total", "role=target,session=vol4", 2},
 		{"krping_session_dirty_bytes", "role=client,session=vol3", 65536},
-		{"krping_session_mirror_state", "role=client,session=vol3,state=degraded", 1},
 		{"krping_tap_drops_total", "reason=full,session=vol2", 2},
 		{"krping_tap_forwarded_bytes_total", "session=vol2", 1392640},
 		{"krping_thread_bytes_total", "device=rxe0,op=write,thread=2", 64},

@@ -19,11 +19,10 @@ func tapDesc(name, help string, more ...string) *prometheus.Desc {
 }
 
 var (
-	sessionInfo   = sessionDesc("info", "A block session, or a volume that is served.", "mode", "device", "peer", "rdma_device", "backing")
-	sessionState  = sessionDesc("state", "State of a session: 1 for the one that it is in.", "state")
-	sessionMirror = sessionDesc("mirror_state", "State of a mirror: 1 for the one that it is in.", "state")
-	sessionOps    = sessionDesc("ops_total", "Commands that were carried out.", "op")
-	sessionBytes  = sessionDesc("bytes_total", "Bytes of data that were read and written.", "op")
+	sessionInfo  = sessionDesc("info", "A block session, or a volume that is served.", "mode", "device", "peer", "rdma_device", "backing")
+	sessionState = sessionDesc("state", "State of a session: 1 for the one that it is in.", "state")
+	sessionOps   = sessionDesc("ops_total", "Commands that were carried out.", "op")
+	sessionBytes = sessionDesc("bytes_total", "Bytes of data that were read and written.", "op")
 
 	tapDrops = tapDesc("drops_total", "Requests of a tap that were not forwarded, by reason.", "reason")
 )
@@ -75,7 +74,6 @@ const (
 var (
 	clientStates = []string{"connecting", "live", "reconnecting", "failed", "stopping"}
 	targetStates = []string{"connecting", "live", "no_device", "stopping"}
-	mirrorStates = []string{"insync", "degraded", "resync"}
 )
 
 func (c *collector) sessions(e emitter) error {
@@ -115,11 +113,6 @@ func (e emitter) session(s proc.Session) {
 	}
 	if s.Backing != "" {
 		e.gauge(sessionDirty, float64(s.DirtyBytes), s.Name, s.Role)
-	}
-	if s.Mirror != "" {
-		for _, state := range mirrorStates {
-			e.gauge(sessionMirror, truth(s.Mirror == state), s.Name, s.Role, state)
-		}
 	}
 }
 

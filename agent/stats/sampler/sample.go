@@ -27,13 +27,13 @@ type Sample struct {
 type Session struct {
 	Name   string `json:"name"`
 	Role   string `json:"role"`             // client, or target
-	Mode   string `json:"mode"`             // remote, tap, mirror
+	Mode   string `json:"mode"`             // remote, tap
 	Device string `json:"device,omitempty"` // krping0; a target has none
 	State  string `json:"state"`            // live, or why not
 	Peer   string `json:"peer"`             // of a target: the address that it listens on
 	IBDev  string `json:"ibdev"`            // RDMA device
 	Size   uint64 `json:"size"`
-	// Read and Write are what the peer answered; of a tap or a mirror, not what its local disk did.
+	// Read and Write are what the peer answered; of a tap, not what its local disk did.
 	Read  Flow `json:"read"`
 	Write Flow `json:"write"`
 

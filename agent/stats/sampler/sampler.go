@@ -187,9 +187,6 @@ func problems(s, old proc.Session) []string {
 	if s.State != "live" {
 		add("%s", strings.ReplaceAll(s.State, "_", " "))
 	}
-	if s.Mirror == "degraded" || s.Mirror == "resync" {
-		add("its mirror is %s, the target lacks %d bytes", s.Mirror, s.DirtyBytes)
-	}
 	for _, c := range []struct {
 		what     string
 		now, old uint64

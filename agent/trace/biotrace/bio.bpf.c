@@ -400,7 +400,7 @@ static _Bool same(const volatile char *want, const char *name, int size)
 
 #define GENHD_FL_HIDDEN	(1 << 1)
 
-/* A disk that /dev does not show: the target's, under a tap or mirror. */
+/* A disk that /dev does not show: the target's, under a tap. */
 static _Bool wanted_hidden(struct gendisk *disk, __u32 dev)
 {
 	char name[DISK_NAME_LEN] = {};

@@ -88,7 +88,7 @@ type fib struct {
 	says  string
 	often int           // it is said so often; 0: once
 	held  chan struct{} // a large read waits meanwhile: it has arrived
-	local bool          // told to a tap and a mirror, too
+	local bool          // told to a tap, too
 }
 
 // telling is a fib that is told.

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package modes tests mode=tap and mode=mirror inside one VM: /dev/krpingN on a local
+// Package modes tests mode=tap inside one VM: /dev/krpingN on a local
 // backing, with krping-bridge as the peer over the VM's Soft-RoCE device.
 package modes
 
@@ -20,7 +20,7 @@ import (
 
 const size = 16 << 20 // of volumes and backings
 
-// patient is for tests in which nothing may be lost: a machine that is slow enough gives no sign of life.
+// patient turns keep-alives off, for tests in which nothing may be dropped: a slow machine could answer one too late.
 const patient = ",heartbeat=0"
 
 // ramDisk returns a disk in memory, as large as the volume and full of zeros.

@@ -295,65 +295,74 @@ func TestTapFindsOtherData(t *testing.T) {
 	check(t, map[string]int64{"mismatches": 1, "dropped": 0})
 }
 
-// A local error is the application's; the peer does not get what the backing has not.
+// An error of the backing is reported to the application, and the target does not get the data.
 func TestTapLocalError(t *testing.T) {
 	disk := guest.HalfBad(t, ramDisk(t), size)
-	for _, mode := range []string{"tap", "mirror"} {
-		t.Run(mode, func(t *testing.T) {
-			store := guest.StorePath(t)
-			guest.StartBridge(t, 9836, store, "16MiB")
-			dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode="+mode+",backing="+disk))
-			data := guest.Aligned(t, 65536)
-			copy(data, "krping")
-			if _, err := dev.WriteAt(data, 0); err != nil {
-				t.Errorf("write of the good half: %v", err)
-			}
-			if _, err := dev.WriteAt(data, size-65536); !errors.Is(err, unix.EIO) {
-				t.Errorf("write of the bad half: %v, want EIO", err)
-			}
-			if _, err := dev.ReadAt(data, size-65536); !errors.Is(err, unix.EIO) {
-				t.Errorf("read of the bad half: %v, want EIO", err)
-			}
-			_ = dev.Close()
-			if number(t, "dirty_bytes") == 0 {
-				t.Error("the peer counts as having what the backing failed")
-			}
-			stop(t, "")
-		})
+	guest.StartBridge(t, 9836, guest.StorePath(t), "16MiB")
+	dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode=tap,backing="+disk))
+	data := guest.Aligned(t, 65536)
+	copy(data, "krping")
+	if _, err := dev.WriteAt(data, 0); err != nil {
+		t.Errorf("write of the good half: %v", err)
 	}
+	if _, err := dev.WriteAt(data, size-65536); !errors.Is(err, unix.EIO) {
+		t.Errorf("write of the bad half: %v, want EIO", err)
+	}
+	if _, err := dev.ReadAt(data, size-65536); !errors.Is(err, unix.EIO) {
+		t.Errorf("read of the bad half: %v, want EIO", err)
+	}
+	_ = dev.Close()
+	if number(t, "dirty_bytes") == 0 {
+		t.Error("nothing is dirty after a write that the backing failed")
+	}
+	stop(t, "")
+}
+
+// The RDMA device is removed under load: the application notices nothing.
+func TestDeviceRemoved(t *testing.T) {
+	store := guest.StorePath(t)
+	bridge := guest.StartBridge(t, 9854, store, "16MiB")
+	dev := guest.Attach(t, 9854, ",mode=tap,backing=ram:16M")
+	load := startFio(t, dev, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--io_size=1g", "--rate=4m", "--time_based", guest.Runtime(5*time.Second), "--verify_backlog=32")
+	time.Sleep(1500 * time.Millisecond)
+	guest.RemoveDevice(t)
+	_ = bridge.Cmd.Wait()
+	guest.AddDevice(t)
+	guest.StartBridge(t, 9854, store, "16MiB")
+	guest.SessionBecomes(t, "live")
+	load.wait(t)
+	stop(t, "")
 }
 
 // A forced stop of a device in use under load, the peer silent or gone: it ends.
 func TestForcedStop(t *testing.T) {
-	for _, mode := range []string{"tap", "mirror"} {
-		for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL} {
-			t.Run(mode+"/"+name, func(t *testing.T) {
-				bridge := guest.StartBridge(t, 9837, guest.StorePath(t), "16MiB")
-				path := guest.Attach(t, 9837, ",mode="+mode+",backing=ram:16M")
-				dev := guest.OpenDirect(t, path)
-				load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
-				before := number(t, "writes")
-				guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
-				guest.Signal(t, bridge.Cmd, sig)
-				time.Sleep(300 * time.Millisecond)
-				if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
-					t.Errorf("stop of an open device: %v, want EBUSY", err)
-				}
-				stop(t, ",force")
-				load.Fails()
-				if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); err == nil {
-					t.Error("a read succeeded on a device that was removed")
-				}
-				digest := struct {
-					offset, length uint64
-					rest           [40]byte
-				}{length: 4096}
-				const iocDigest = 3<<30 | 56<<16 | 'K'<<8 | 0x70
-				if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), iocDigest, uintptr(unsafe.Pointer(&digest))); errno == 0 {
-					t.Error("a digest succeeded on a device that was removed")
-				}
-			})
-		}
+	for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			bridge := guest.StartBridge(t, 9837, guest.StorePath(t), "16MiB")
+			path := guest.Attach(t, 9837, ",mode=tap,backing=ram:16M")
+			dev := guest.OpenDirect(t, path)
+			load := startFio(t, path, "--rw=randrw", "--bs=64k", "--iodepth=8", "--io_size=10g", "--time_based", "--runtime=60")
+			before := number(t, "writes")
+			guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return number(t, "writes") > before+20 })
+			guest.Signal(t, bridge.Cmd, sig)
+			time.Sleep(300 * time.Millisecond)
+			if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
+				t.Errorf("stop of an open device: %v, want EBUSY", err)
+			}
+			stop(t, ",force")
+			load.Fails()
+			if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); err == nil {
+				t.Error("a read succeeded on a device that was removed")
+			}
+			digest := struct {
+				offset, length uint64
+				rest           [40]byte
+			}{length: 4096}
+			const iocDigest = 3<<30 | 56<<16 | 'K'<<8 | 0x70
+			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), iocDigest, uintptr(unsafe.Pointer(&digest))); errno == 0 {
+				t.Error("a digest succeeded on a device that was removed")
+			}
+		})
 	}
 }
 
@@ -361,11 +370,12 @@ func TestRefusals(t *testing.T) {
 	guest.StartBridge(t, 9838, guest.StorePath(t), "16MiB")
 	addr := guest.Addr(t)
 	for options, want := range map[string]error{
-		",mode=tap,backing=ram:32M":           unix.EINVAL, // larger than the target
-		",mode=mirror,backing=ram:32M":        unix.EINVAL,
-		",mode=tap,backing=/dev/nosuch":       unix.ENOENT,
-		",mode=tap":                           unix.EINVAL,
-		",mode=mirror,backing=ram:16M,comm=x": unix.EINVAL,
+		",mode=tap,backing=ram:32M":     unix.EINVAL, // larger than the target
+		",mode=tap,backing=/dev/nosuch": unix.ENOENT,
+		",mode=tap":                     unix.EINVAL,
+		",mode=mirror,backing=ram:16M":  unix.EINVAL, // no such mode
+		",mode=remote,backing=ram:16M":  unix.EINVAL,
+		",backing=ram:16M,comm=x":       unix.EINVAL,
 	} {
 		if err := guest.Command("client,addr="+addr+",port=9838,block=vol0"+options, guest.Limit); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", options, err, want)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func attach(t *testing.T, more string) string {
 
 // A client that cannot get memory while it starts fails, with nothing left, or does without.
 func TestAttach(t *testing.T) {
-	for _, mode := range []string{"", ",mode=tap,backing=ram:4M", ",mode=mirror,backing=ram:4M"} {
+	for _, mode := range []string{"", ",mode=tap,backing=ram:4M"} {
 		t.Run(mode, func(t *testing.T) {
 			setUp(t)
 			guest.StartBridge(t, port, guest.StorePath(t), "4MiB")
@@ -169,7 +168,6 @@ var loads = []struct {
 	{targets[0], "", false},
 	{targets[1], "", true},
 	{targets[0], ",mode=tap,backing=ram:16M", true},
-	{targets[0], ",mode=mirror,backing=ram:16M", true},
 }
 
 // failing has so many percent of the allocations for the module fail while do runs. With some, it goes on
@@ -255,15 +253,11 @@ func TestLoad(t *testing.T) {
 			if test.mode != "" {
 				check(dev)
 			}
-			if strings.Contains(test.mode, "mirror") {
-				session("mirror", "insync", "in the end")
-				session("dirty_bytes", "0", "in the end")
-			}
 			failOurs(t, 20, "failslab", "fail_page_alloc")
 			insist(t, "stop,block=vol0,force")
 			stop(t)
 			kill()
-			if !strings.Contains(test.mode, "tap") { // a tap may drop a copy, and says so
+			if test.mode == "" { // a tap may drop a copy, and says so
 				check(store)
 			}
 		})
