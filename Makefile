@@ -96,10 +96,10 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := ping options block bridge target modes hostileping hostiletarget access guest/faults fs krpingctl injected lifecycle nomem
+DEBUG_SUITES := ping options block bridge target tap hostileping hostiletarget access guest/faults fs krpingctl injected lifecycle nomem
 # Those that depend on the transport. Not hostile: it is about immediate data and refusals that a writer is told
 # of, which iWARP does not have.
-IWARP_SUITES := ping options block bridge target modes hostiletarget
+IWARP_SUITES := ping options block bridge target tap hostiletarget
 # Not on this kernel, nor on the one below: they need eBPF.
 DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO
 # Nor over iWARP: it counts the packets of rxe.
@@ -112,7 +112,7 @@ test-debug: build built-debug
 	build/lab summary && [ $$ok = yes ]
 
 # The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
-RACES_SUITES := block bridge target modes guest/faults access
+RACES_SUITES := block bridge target tap guest/faults access
 test-races: build built-kcsan
 	@rm -rf build/results
 	@ok=yes; \

@@ -2,9 +2,9 @@
 
 //go:build lab
 
-// Package modes tests mode=tap inside one VM: /dev/krpingN on a local
+// Package tap tests mode=tap inside one VM: /dev/krpingN on a local
 // backing, with krping-bridge as the peer over the VM's Soft-RoCE device.
-package modes
+package tap
 
 import (
 	"encoding/json"

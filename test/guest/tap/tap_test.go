@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package modes
+package tap
 
 import (
 	"bytes"
