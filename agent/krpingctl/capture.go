@@ -25,7 +25,7 @@ import (
 	"krping/agent/packets/packetview"
 )
 
-// captureFlags are where packets come from, and what is shown of them.
+// captureFlags are the flags of capture.
 type captureFlags struct {
 	netdev, read, write string
 	ladder, count       bool
@@ -42,21 +42,23 @@ func captureCommand(p *program) *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
 		Use:   "capture",
-		Short: "Capture RoCE and NVMe/TCP packets, or read a file of them, and show what each I/O costs",
-		Long: `Capture packets of RoCEv2 (UDP port 4791) and of NVMe/TCP, or read a pcapng or pcap file, and
-show a line a packet: transport headers, and what krping's protocols and NVMe over fabrics say.
+		Short: "Capture RoCE and NVMe/TCP packets, or read a capture file, and show the packets of each I/O",
+		Long: `Capture packets of RoCEv2 (UDP port 4791) and NVMe/TCP, or read a pcapng or pcap file, and print
+one line per packet: the transport headers, and the contents of krping's protocols and NVMe over
+Fabrics.
 
---ladder draws each I/O between host and target, --svg FILE draws them as a picture, --count
-counts opcodes, and packets an I/O. --write FILE keeps the packets, data and all, as pcapng for
-Wireshark; alone, nothing else is shown.
+--ladder draws each I/O as a sequence diagram of host and target, --svg FILE draws it as a
+picture, and --count counts packets by opcode and per I/O. --write FILE saves the packets,
+including their data, as pcapng for Wireshark; nothing is printed unless another output is
+requested, too.
 
-Capturing needs CAP_NET_RAW (root has it), reading a file needs nothing. The filter runs in the
-kernel; packets that it had to drop are counted and shown. A NIC that does RDMA in hardware
-keeps its RoCE packets from the kernel: capture those at a mirror port of the switch. Soft-RoCE's
-pass, but for those between two addresses of one host.
+Capturing needs CAP_NET_RAW, which root has; reading a file needs no privileges. The kernel filters
+the packets, and the number that it had to drop is shown at the end. A NIC that does RDMA in
+hardware does not pass its RoCE packets to the kernel: capture those at a mirror port of the
+switch. Soft-RoCE's packets are captured, except those between two addresses of the same host.
 
-What a connection speaks is known from its set-up. If that was not captured, it is recognised by
-its messages, or --protocol says it.`,
+The protocol of a connection is known from its set-up. If that was not captured, the protocol is
+recognised by its messages, or given with --protocol.`,
 		Example: `  krpingctl capture --interface eth0
   krpingctl capture --interface eth0 --write io.pcapng --duration 10s
   krpingctl capture --read io.pcapng --ladder --examples 1
@@ -71,17 +73,17 @@ its messages, or --protocol says it.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.netdev, "interface", "eth0", "network `interface` to capture from")
-	flags.StringVar(&f.read, "read", "", "`file` to read instead: pcapng or pcap, also packed by gzip")
-	flags.StringVar(&f.write, "write", "", "`file` to keep the packets in, as pcapng")
+	flags.StringVar(&f.read, "read", "", "read this `file` instead: pcapng or pcap, optionally compressed with gzip")
+	flags.StringVar(&f.write, "write", "", "save the packets in this `file`, as pcapng")
 	flags.BoolVar(&f.ladder, "ladder", false, "draw each I/O as a sequence diagram")
-	flags.StringVar(&f.svg, "svg", "", "`file` to draw the I/Os in, as SVG")
-	flags.IntVar(&f.examples, "examples", 0, "draw only the first `n` I/Os of each kind and size (default: all, of --svg the first one)")
-	flags.BoolVar(&f.count, "count", false, "count opcodes, and packets an I/O")
-	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a packet; with --count one for all")
-	flags.IntVar(&f.limit, "limit", 0, "end after this `number` of packets")
-	flags.DurationVar(&f.duration, "duration", 0, "end after this `time` (default: when interrupted)")
+	flags.StringVar(&f.svg, "svg", "", "draw I/Os in this `file`, as SVG")
+	flags.IntVar(&f.examples, "examples", 0, "draw only the first `n` I/Os of each kind and size (default: --ladder all, --svg 1)")
+	flags.BoolVar(&f.count, "count", false, "count packets by opcode and per I/O")
+	flags.BoolVar(&f.asJSON, "json", false, "print one JSON object per packet; with --count one for all")
+	flags.IntVar(&f.limit, "limit", 0, "stop after this `number` of packets")
+	flags.DurationVar(&f.duration, "duration", 0, "stop after this `time` (default: when interrupted)")
 	flags.UintSliceVar(&f.ports, "port", portNumbers(dissect.DefaultTCPPorts), "TCP ports of NVMe/TCP, separated by commas")
-	flags.StringVar(&f.assume, "protocol", "", "what connections speak whose set-up was not captured: "+protocolNames())
+	flags.StringVar(&f.assume, "protocol", "", "`name` of the protocol of connections whose set-up was not captured: "+protocolNames())
 	return cmd
 }
 
@@ -107,9 +109,9 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 	case f.read != "" && given("interface"):
 		return usagef("--read and --interface: packets come from a file or from an interface, not both")
 	case f.read != "" && f.duration != 0:
-		return usagef("--read and --duration: a file ends by itself; --limit ends sooner")
+		return usagef("--read and --duration: a file has no duration; use --limit to stop before its end")
 	case f.read != "" && f.read == f.write:
-		return usagef("--read and --write %s: cannot be the same file", f.read)
+		return usagef("--read and --write: cannot be the same file, %s", f.read)
 	case given("limit") && f.limit < 1:
 		return usagef("--limit %d: must be 1 or more", f.limit)
 	case given("duration") && f.duration <= 0:
@@ -117,13 +119,13 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 	case given("examples") && f.examples < 1:
 		return usagef("--examples %d: must be 1 or more", f.examples)
 	case given("examples") && !f.ladder && f.svg == "":
-		return usagef("--examples: goes with --ladder or --svg")
+		return usagef("--examples: needs --ladder or --svg")
 	case f.asJSON && f.ladder:
 		return usagef("--json and --ladder: give one of them")
 	case f.assume != "" && !slices.Contains(dissect.Assumable(), dissect.Protocol(f.assume)):
 		return usagef("--protocol %s: must be one of %s", f.assume, protocolNames())
 	case len(f.ports) > capture.MaxTCPPorts:
-		return usagef("--port: %d ports, at most %d", len(f.ports), capture.MaxTCPPorts)
+		return usagef("--port: %d ports given, at most %d are possible", len(f.ports), capture.MaxTCPPorts)
 	}
 	for _, port := range f.ports {
 		if port < 1 || port > 65535 {
@@ -141,48 +143,48 @@ func (f *captureFlags) tcpPorts() []uint16 {
 	return ports
 }
 
-// view is what becomes of the packets.
-type view struct {
+// captureView shows and saves the packets.
+type captureView struct {
 	flags     captureFlags
 	out       *bufio.Writer
 	dissector *dissect.Dissector // nil if nothing is shown
-	lines     bool
+	perPacket bool               // print each packet
 	encoder   *json.Encoder
 	counts    *ladder.Counts
 	drawn     map[ladder.Kind]int
-	pictures  []*dissect.IO
-	writer    *capture.Writer // nil if nothing is kept
+	pictures  []*dissect.IO   // for --svg
+	writer    *capture.Writer // nil without --write
 	seen      int
 	err       error // of drawing an I/O
 }
 
-func newView(out io.Writer, f captureFlags) (*view, error) {
-	v := &view{flags: f, out: bufio.NewWriter(out), counts: ladder.NewCounts(), drawn: map[ladder.Kind]int{}}
+func newCaptureView(out io.Writer, f captureFlags) (*captureView, error) {
+	v := &captureView{flags: f, out: bufio.NewWriter(out), counts: ladder.NewCounts(), drawn: map[ladder.Kind]int{}}
 	v.encoder = json.NewEncoder(v.out)
 	v.encoder.SetEscapeHTML(false)
 	shown := f.ladder || f.count || f.svg != ""
-	v.lines = !shown && (f.write == "" || f.asJSON)
-	if shown || v.lines {
+	v.perPacket = !shown && (f.write == "" || f.asJSON)
+	if shown || v.perPacket {
 		v.dissector = dissect.New(dissect.Options{TCPPorts: f.tcpPorts(), Assume: dissect.Protocol(f.assume), OnIO: v.addIO})
 	}
 	if f.write != "" {
 		netdev := f.netdev
 		if f.read != "" {
-			netdev = "" // a file does not say where it comes from
+			netdev = "" // the origin of a file is not known
 		}
 		var err error
 		if v.writer, err = capture.Create(f.write, netdev); err != nil {
 			return nil, err
 		}
 	}
-	if v.lines && !f.asJSON {
+	if v.perPacket && !f.asJSON {
 		return v, packetview.NewLines(v.out).Header()
 	}
 	return v, nil
 }
 
 // addIO counts and draws an I/O that is over.
-func (v *view) addIO(o *dissect.IO) {
+func (v *captureView) addIO(o *dissect.IO) {
 	v.counts.AddIO(o)
 	kind := ladder.KindOf(o)
 	v.drawn[kind]++
@@ -194,8 +196,8 @@ func (v *view) addIO(o *dissect.IO) {
 	}
 }
 
-// add takes a packet; it returns false when there were enough.
-func (v *view) add(data []byte, info gopacket.CaptureInfo) (more bool, err error) {
+// add shows and saves a packet. It returns false after --limit packets.
+func (v *captureView) add(data []byte, info gopacket.CaptureInfo) (more bool, err error) {
 	v.seen++
 	if v.writer != nil {
 		if err := v.writer.Write(data, info); err != nil {
@@ -203,7 +205,7 @@ func (v *view) add(data []byte, info gopacket.CaptureInfo) (more bool, err error
 		}
 	}
 	if v.dissector != nil {
-		// A message, and so its packets' data, is looked at again when it is whole.
+		// Clone: the dissector refers to the data until the packet's message is complete.
 		if err := v.show(v.dissector.Add(dissect.Frame{Time: info.Timestamp, Data: slices.Clone(data), Length: info.Length})); err != nil {
 			return false, err
 		}
@@ -211,23 +213,23 @@ func (v *view) add(data []byte, info gopacket.CaptureInfo) (more bool, err error
 	return v.flags.limit == 0 || v.seen < v.flags.limit, v.err
 }
 
-func (v *view) show(p *dissect.Packet) error {
+func (v *captureView) show(p *dissect.Packet) error {
 	switch {
 	case p == nil:
 		return nil
-	case v.lines && v.flags.asJSON:
+	case v.perPacket && v.flags.asJSON:
 		return v.encoder.Encode(packetview.NewRecord(p))
-	case v.lines:
+	case v.perPacket:
 		return packetview.NewLines(v.out).Print(p)
 	}
 	v.counts.AddPacket(p)
 	return nil
 }
 
-// flush shows what there is while nothing comes.
-func (v *view) flush() error { return v.out.Flush() }
+// flush prints what is buffered while no packets arrive.
+func (v *captureView) flush() error { return v.out.Flush() }
 
-// countReport is what --count --json prints.
+// countReport is the output of --count --json.
 type countReport struct {
 	Opcodes []ladder.Opcode    `json:"opcodes"`
 	IOs     []ladder.Cost      `json:"ios"`
@@ -235,8 +237,8 @@ type countReport struct {
 	Kernel  capture.Statistics `json:"kernel"`
 }
 
-// end shows what needs all packets, and closes the file.
-func (v *view) end(s capture.Statistics) error {
+// end prints what needs all packets, and closes the file.
+func (v *captureView) end(s capture.Statistics) error {
 	var errs []error
 	if v.writer != nil {
 		errs = append(errs, v.writer.Close(s))
@@ -248,7 +250,7 @@ func (v *view) end(s capture.Statistics) error {
 	return errors.Join(append(errs, v.out.Flush())...)
 }
 
-func (v *view) conclude(s capture.Statistics) error {
+func (v *captureView) conclude(s capture.Statistics) error {
 	if v.flags.svg != "" {
 		if err := v.draw(); err != nil {
 			return err
@@ -263,7 +265,7 @@ func (v *view) conclude(s capture.Statistics) error {
 	return nil
 }
 
-func (v *view) draw() error {
+func (v *captureView) draw() error {
 	file, err := os.Create(v.flags.svg)
 	if err != nil {
 		return err
@@ -272,8 +274,8 @@ func (v *view) draw() error {
 	return errors.Join(ladder.WriteSVG(file, v.pictures), file.Close())
 }
 
-// report logs how many packets there were, and what was wrong.
-func (v *view) report(s capture.Statistics) {
+// report logs the number of packets, and warnings.
+func (v *captureView) report(s capture.Statistics) {
 	log.Info().Msgf("%s, %d dropped by the kernel", count(v.seen, "packet"), s.Dropped)
 	if s.Dropped > 0 {
 		log.Warn().Msgf("the capture is incomplete: the kernel dropped %d of %d packets", s.Dropped, s.Packets)
@@ -286,8 +288,8 @@ func (v *view) report(s capture.Statistics) {
 		n    int
 		what string
 	}{
-		{t.Malformed, "%s malformed"}, {t.WrongICRC, "%s with a wrong ICRC"}, {t.Unchecked, "%s not captured whole: the ICRC is not checked"},
-		{t.Lost, "%s missing, by the sequence numbers: lost, or not captured"}, {t.Again, "%s sent again"},
+		{t.Malformed, "%s malformed"}, {t.BadICRC, "%s with a bad ICRC"}, {t.Unverified, "%s captured only in part: ICRC not checked"},
+		{t.Lost, "%s missing, by sequence number: lost, or not captured"}, {t.Retransmitted, "%s retransmitted"},
 	} {
 		if found.n > 0 {
 			log.Warn().Msgf(found.what, count(found.n, "packet"))
@@ -301,7 +303,7 @@ func (p *program) capture(ctx context.Context, f captureFlags) error {
 		return err
 	}
 	defer source.close()
-	v, err := newView(p.out, f)
+	v, err := newCaptureView(p.out, f)
 	if err != nil {
 		return err
 	}
@@ -318,7 +320,7 @@ func (p *program) capture(ctx context.Context, f captureFlags) error {
 
 // packetSource is a file or an interface.
 type packetSource struct {
-	run   func(context.Context, *view) (capture.Statistics, error)
+	run   func(context.Context, *captureView) (capture.Statistics, error)
 	close func()
 }
 
@@ -329,7 +331,7 @@ func openSource(f captureFlags) (packetSource, error) {
 			return packetSource{}, err
 		}
 		return packetSource{
-			func(ctx context.Context, v *view) (capture.Statistics, error) {
+			func(ctx context.Context, v *captureView) (capture.Statistics, error) {
 				s, err := capture.Read(file, func(data []byte, info gopacket.CaptureInfo) (bool, error) {
 					if ctx.Err() != nil {
 						return false, ctx.Err()
@@ -346,14 +348,14 @@ func openSource(f captureFlags) (packetSource, error) {
 	}
 	live, err := capture.Open(f.netdev, f.tcpPorts())
 	if errors.Is(err, unix.EPERM) {
-		return packetSource{}, fmt.Errorf("%w: it needs CAP_NET_RAW", err)
+		return packetSource{}, fmt.Errorf("%w: capturing needs CAP_NET_RAW", err)
 	}
 	if err != nil {
 		return packetSource{}, err
 	}
 	log.Info().Msgf("capturing from %s", f.netdev)
 	return packetSource{
-		func(ctx context.Context, v *view) (capture.Statistics, error) {
+		func(ctx context.Context, v *captureView) (capture.Statistics, error) {
 			err := live.Run(ctx, v.add, v.flush)
 			s, counted := live.Statistics()
 			return s, errors.Join(err, counted)

@@ -66,7 +66,7 @@ func TestCaptureJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[3]), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Number != 4 || r.Protocol != "krping" || r.Bytes != 32 || r.RoCE == nil || r.RoCE.Opcode != 4 || r.RoCE.PSN != 7410669 || r.RoCE.ICRC != "right" {
+	if r.Number != 4 || r.Protocol != "krping" || r.Bytes != 32 || r.RoCE == nil || r.RoCE.Opcode != 4 || r.RoCE.PSN != 7410669 || r.RoCE.ICRC != "good" {
 		t.Errorf("%s", lines[3])
 	}
 	var c countReport
@@ -78,15 +78,15 @@ func TestCaptureJSON(t *testing.T) {
 	}
 }
 
-// What is read and written again is the same capture.
-func TestCaptureCopies(t *testing.T) {
+// A capture file that is read and saved shows the same packets.
+func TestCaptureReadAndSave(t *testing.T) {
 	dir := t.TempDir()
 	copied, picture := filepath.Join(dir, "copy.pcapng"), filepath.Join(dir, "x.svg")
 	if out := runCapture(t, "--read", captures+"nvme.pcapng.gz", "--write", copied); out != "" {
-		t.Errorf("shown: %s", out)
+		t.Errorf("printed: %s", out)
 	}
 	if a, b := runCapture(t, "--read", captures+"nvme.pcapng.gz"), runCapture(t, "--read", copied, "--svg", picture, "--examples", "2"); b != "" || a != runCapture(t, "--read", copied) {
-		t.Errorf("the copy differs, or a picture is shown: %s", b)
+		t.Errorf("the copy differs, or --svg printed something: %s", b)
 	}
 	svg, err := os.ReadFile(picture)
 	if err != nil || !bytes.Contains(svg, []byte("nvme-rdma Read 65536 bytes")) {
@@ -94,7 +94,7 @@ func TestCaptureCopies(t *testing.T) {
 	}
 }
 
-func TestCaptureIsRefused(t *testing.T) {
+func TestCaptureErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("hello, world"), 0o600); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestCaptureIsRefused(t *testing.T) {
 		"--read x --write x":             {2, "cannot be the same file"},
 		"--limit 0":                      {2, "--limit 0: must be 1 or more"},
 		"--duration -1s":                 {2, "--duration -1s: must be longer than 0"},
-		"--read x --examples 1":          {2, "--examples: goes with --ladder or --svg"},
+		"--read x --examples 1":          {2, "--examples: needs --ladder or --svg"},
 		"--read x --ladder --examples 0": {2, "--examples 0: must be 1 or more"},
 		"--read x --json --ladder":       {2, "--json and --ladder: give one of them"},
 		"--protocol nfs":                 {2, "--protocol nfs: must be one of krping, krping-ping, nvme-rdma, verbs"},

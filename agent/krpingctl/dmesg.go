@@ -33,13 +33,13 @@ func dmesgCommand(p *program) *cobra.Command {
 			}
 			err = printMessages(cmd.Context(), p.out, next, asJSON)
 			if kmsg.Lost > 0 {
-				log.Warn().Int("times", kmsg.Lost).Msg("the kernel log was overrun: older messages are lost")
+				log.Warn().Int("times", kmsg.Lost).Msg("the kernel overwrote messages before they were read")
 			}
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until interrupted")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for new messages, until interrupted")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
 }
 

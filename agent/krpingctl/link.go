@@ -13,7 +13,7 @@ import (
 )
 
 func linkCommand(p *program) *cobra.Command {
-	cmd := &cobra.Command{Use: "link", Short: "List, make and remove RDMA devices"}
+	cmd := &cobra.Command{Use: "link", Short: "List, add and delete RDMA devices"}
 	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand())
 }
 
@@ -37,19 +37,19 @@ func linkListCommand(p *program) *cobra.Command {
 			return w.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 func linkAddCommand() *cobra.Command {
 	var kind, netdev string
 	cmd := &cobra.Command{
-		Use: "add NAME --netdev DEVICE", Short: "Make a software RDMA device on a network device",
+		Use: "add NAME --netdev DEVICE", Short: "Add a software RDMA device to a network device",
 		Example: "  krpingctl link add rxe0 --netdev eth0",
 		Args:    arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if netdev == "" {
-				return usagef("--netdev is needed: the network device to make %s on", args[0])
+				return usagef("--netdev is needed: the network device to add %s to", args[0])
 			}
 			if kind != "rxe" && kind != "siw" {
 				return usagef("--type %s: must be rxe or siw", kind)
@@ -57,14 +57,14 @@ func linkAddCommand() *cobra.Command {
 			return rdmalink.Add(args[0], kind, netdev)
 		},
 	}
-	cmd.Flags().StringVar(&kind, "type", "rxe", "rxe (Soft-RoCE) or siw (Soft-iWARP)")
+	cmd.Flags().StringVar(&kind, "type", "rxe", "`type` of the device: rxe (Soft-RoCE) or siw (Soft-iWARP)")
 	cmd.Flags().StringVar(&netdev, "netdev", "", "network `device`")
 	return cmd
 }
 
 func linkDelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "del NAME", Short: "Remove a software RDMA device", Args: arguments("NAME"),
+		Use: "del NAME", Short: "Delete a software RDMA device", Args: arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error { return rdmalink.Del(args[0]) },
 	}
 }

@@ -16,10 +16,10 @@ import (
 func nvmeCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nvme",
-		Short: "NVMe over fabrics with the kernel's target and host, over RDMA or TCP",
-		Long: `Serve disks and files as NVMe over fabrics targets, and connect to such targets, with the
-kernel's own drivers. Modules are loaded as needed. What fails leaves nothing behind, and says
-why and what mends it. nvmetcli and nvme-cli may be used beside it.`,
+		Short: "Use NVMe over Fabrics with the kernel's target and host drivers, over RDMA or TCP",
+		Long: `Serve disks and files as NVMe over Fabrics targets, and connect to such targets, with the
+kernel's own drivers. Kernel modules are loaded as needed. A command that fails undoes what it
+has done, and prints the cause and a fix. nvmetcli and nvme-cli can be used alongside.`,
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1`,
 	}
@@ -38,10 +38,10 @@ func printJSON(out io.Writer, v any) error {
 }
 
 func jsonFlag(cmd *cobra.Command, asJSON *bool) {
-	cmd.Flags().BoolVar(asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
 }
 
-// emptyAs is what a table shows for nothing.
+// emptyAs returns text, or what a table shows instead of an empty one.
 func emptyAs(text, empty string) string {
 	if text == "" {
 		return empty

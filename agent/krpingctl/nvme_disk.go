@@ -9,8 +9,8 @@ import (
 	"krping/agent/nvme/nvmehost"
 )
 
-// remoteNVMe returns a disk of NVMe over fabrics and its controllers, by its path; none if it
-// is another device.
+// remoteNVMe returns the NVMe over Fabrics disk at a path, and its controllers. It returns none for
+// any other device.
 func remoteNVMe(path string) ([]nvmehost.Controller, nvmehost.Disk) {
 	if !strings.HasPrefix(path, "/dev/") {
 		return nil, nvmehost.Disk{}
@@ -27,9 +27,9 @@ func isRemoteNVMe(path string) bool {
 	return len(controllers) > 0
 }
 
-// servedHere returns the disk or file below a disk of NVMe over fabrics that this host itself
-// serves, or "". It is known by its NQN and UUID. Partitions have other offsets, so that of one
-// is not returned.
+// servedHere returns the path of the disk or file behind an NVMe over Fabrics disk that this host
+// serves to itself, or "". It is identified by its NQN and UUID. A partition is not accepted, because
+// its offsets differ from the disk's.
 func servedHere(path string) (string, error) {
 	controllers, disk := remoteNVMe(path)
 	resolved, err := filepath.EvalSymlinks(path)

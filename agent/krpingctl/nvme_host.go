@@ -16,7 +16,7 @@ import (
 	"krping/agent/nvme/nvmehost"
 )
 
-// hostFlags are those of connect and discover, with nvme-cli's names and letters.
+// hostFlags are the flags of connect and discover, with nvme-cli's names and letters.
 type hostFlags struct {
 	o              nvmehost.Options
 	addr, hostAddr string
@@ -25,19 +25,19 @@ type hostFlags struct {
 
 func (f *hostFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "rdma or tcp")
+	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "`name` of the transport: rdma or tcp")
 	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target")
 	portVar(flags, &f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
-	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "own `address` to connect from")
-	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `device` to connect through")
+	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "`address` of this host to connect from")
+	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `interface` to connect through")
 	flags.StringVarP(&f.o.HostNQN, "hostnqn", "q", "", "`NQN` of this host (default: /etc/nvme/hostnqn)")
 	flags.StringVarP(&f.o.HostID, "hostid", "I", "", "`UUID` of this host (default: /etc/nvme/hostid)")
-	f.intVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "`seconds` between signs of life that the target expects (default: the kernel's, 5)")
+	f.intVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "keep-alive timeout in `seconds` (default: the kernel's, 5)")
 	f.intVar(cmd, &f.o.TOS, "tos", "T", "type of service of the packets")
 	jsonFlag(cmd, &f.asJSON)
 }
 
-// intVar is a number that stays nil unless it is given.
+// intVar registers a number that stays nil unless it is given.
 func (f *hostFlags) intVar(cmd *cobra.Command, to **int, name, letter, usage string) {
 	flag := cmd.Flags().VarPF(&optionalInt{to}, name, letter, usage)
 	flag.DefValue = ""
@@ -63,7 +63,7 @@ func (o *optionalInt) Set(text string) error {
 	return nil
 }
 
-// options checks the flags.
+// options checks the flags and returns them with this host's identity.
 func (f *hostFlags) options() (nvmehost.Options, error) {
 	var err error
 	if f.o.Addr, err = parseAddr("traddr", f.addr); err != nil {
@@ -82,7 +82,7 @@ func discoverCommand(p *program) *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:     "discover --traddr ADDR",
-		Short:   "Ask a target what it serves to this host",
+		Short:   "List the subsystems that a target serves to this host",
 		Example: "  krpingctl nvme discover --transport rdma --traddr 10.0.0.1",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -113,15 +113,15 @@ func writeDiscovery(out io.Writer, d nvmehost.Discovery) error {
 	return w.Flush()
 }
 
-// diskWait is how long connect waits for the disks of a controller, which the kernel looks for
-// once it is connected.
+// diskWait is how long connect waits for a controller's disks, which the kernel scans for after it has
+// connected.
 const diskWait = 10 * time.Second
 
 func connectCommand(p *program) *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:   "connect --nqn NQN --traddr ADDR",
-		Short: "Connect to a target, and print its disks",
+		Short: "Connect to a subsystem of a target, and print its disks",
 		Example: `  krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1
   krpingctl nvme connect -n nqn.2024-01.org.example:disk0 -t tcp -a 10.0.0.1 -i 4 -Q 128 -l -1`,
 		Args: arguments(),
@@ -131,7 +131,7 @@ func connectCommand(p *program) *cobra.Command {
 				return err
 			}
 			if o.NQN == "" {
-				return usagef("--nqn is needed: `krpingctl nvme discover` lists what the target serves")
+				return usagef("--nqn is needed: `krpingctl nvme discover` lists the target's subsystems")
 			}
 			name, err := nvmeHost().Connect(cmd.Context(), o)
 			if err != nil {
@@ -142,7 +142,7 @@ func connectCommand(p *program) *cobra.Command {
 				return err
 			}
 			if len(c.Namespaces) == 0 {
-				log.Warn().Msgf("%s is connected, but %s has no disk: none is enabled at the target", name, o.NQN)
+				log.Warn().Msgf("%s is connected, but %s has no disk: the target has no enabled namespace in it", name, o.NQN)
 			}
 			if f.asJSON {
 				return printJSON(p.out, c)
@@ -157,16 +157,16 @@ func connectCommand(p *program) *cobra.Command {
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.o.NQN, "nqn", "n", "", "`name` of the subsystem")
-	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "I/O queues (default: one per CPU)")
-	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "more I/O queues, for writes only")
-	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "more I/O queues that are polled")
-	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "requests in flight on each, 16 to 1024 (default: the kernel's, 128)")
-	f.intVar(cmd, &f.o.LossTMO, "ctrl-loss-tmo", "l", "`seconds` until a lost target is given up, and I/O fails; -1: never (default: the kernel's, 600)")
-	f.intVar(cmd, &f.o.Delay, "reconnect-delay", "c", "`seconds` between tries to connect again (default: the kernel's, 10)")
-	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: CRC32C of the headers")
-	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: CRC32C of the data")
-	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "also if this host is connected to it at that address")
+	flags.StringVarP(&f.o.NQN, "nqn", "n", "", "`NQN` of the subsystem")
+	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "`number` of I/O queues (default: one per CPU)")
+	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "`number` of additional I/O queues for writes")
+	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "`number` of additional I/O queues that are polled")
+	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "entries in each I/O queue, 16 to 1024 (default: the kernel's, 128)")
+	f.intVar(cmd, &f.o.LossTMO, "ctrl-loss-tmo", "l", "`seconds` after which a lost target is given up and I/O fails; -1: never (default: the kernel's, 600)")
+	f.intVar(cmd, &f.o.Delay, "reconnect-delay", "c", "`seconds` between attempts to reconnect (default: the kernel's, 10)")
+	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: use CRC32C digests of headers")
+	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: use CRC32C digests of data")
+	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "connect even if this host is already connected to the subsystem at that address")
 	return cmd
 }
 
@@ -175,7 +175,7 @@ func disconnectCommand(p *program) *cobra.Command {
 	var all, force, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "disconnect {--nqn NQN | --device NAME | --all}",
-		Short: "Disconnect from a target",
+		Short: "Disconnect from targets",
 		Example: `  krpingctl nvme disconnect --nqn nqn.2024-01.org.example:disk0
   krpingctl nvme disconnect --device nvme0`,
 		Args: arguments(),
@@ -197,10 +197,10 @@ func disconnectCommand(p *program) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&nqn, "nqn", "n", "", "from the subsystem of this `name`")
-	flags.StringVarP(&device, "device", "d", "", "this controller, such as nvme0, or those of this disk")
-	flags.BoolVar(&all, "all", false, "from all targets")
-	flags.BoolVar(&force, "force", false, "also if a disk is mounted: its I/O fails")
+	flags.StringVarP(&nqn, "nqn", "n", "", "disconnect from the subsystem with this `NQN`")
+	flags.StringVarP(&device, "device", "d", "", "disconnect the controller with this `name`, such as nvme0, or the controllers of this disk")
+	flags.BoolVar(&all, "all", false, "disconnect from all targets")
+	flags.BoolVar(&force, "force", false, "disconnect even if a disk is mounted: its I/O then fails")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -228,11 +228,11 @@ func selectControllers(nqn, device string, all bool) ([]nvmehost.Controller, err
 		case wanted && c.IsFabric():
 			selected = append(selected, c)
 		case wanted && !all:
-			return nil, usagef("%s is a device of this host (%s), not a connection", c.Name, c.Transport)
+			return nil, usagef("%s is a local controller (%s), not one of NVMe over Fabrics", c.Name, c.Transport)
 		}
 	}
 	if len(selected) == 0 && !all {
-		return nil, fmt.Errorf("this host is not connected to %s%s: `krpingctl nvme list` lists its connections", nqn, device)
+		return nil, fmt.Errorf("this host is not connected to %s%s: `krpingctl nvme list` lists its controllers", nqn, device)
 	}
 	return selected, nil
 }
@@ -240,7 +240,7 @@ func selectControllers(nqn, device string, all bool) ([]nvmehost.Controller, err
 func nvmeListCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List this host's controllers and disks", Args: arguments(),
+		Use: "list", Short: "List this host's NVMe controllers and disks", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			controllers, err := nvmeHost().Controllers()
 			if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 func targetCommand(p *program) *cobra.Command {
-	cmd := &cobra.Command{Use: "target", Short: "Serve disks and files: add, list, remove, save, restore"}
+	cmd := &cobra.Command{Use: "target", Short: "Serve disks and files with the kernel's NVMe target"}
 	return group(cmd, targetAddCommand(p), targetListCommand(p), targetRemoveCommand(p), targetSaveCommand(p), targetRestoreCommand(p))
 }
 
@@ -39,12 +39,12 @@ func targetAddCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add --nqn NQN {--device PATH | --null SIZE} --addr ADDR",
 		Short: "Serve a disk or a file",
-		Long: `Serve a disk, a file, or a new disk in memory as the namespace 1 of a new subsystem.
-Without --device and --null the subsystem exists, and is served at another address, or to more hosts.
+		Long: `Serve a disk, a file, or a new disk in memory as namespace 1 of a new subsystem. Without --device
+and --null, serve an existing subsystem at another address, or allow more hosts to connect.
 
-Unless --allow-host is given every host may connect. A disk that is in use here is refused.
-The UUID of the namespace and the serial number follow from the NQN and the path, so that a host
-that connects again after a restart of the target goes on.`,
+Any host may connect unless --allow-host is given. A disk that is in use on this host is refused.
+The UUID of the namespace and the serial number are derived from the NQN and the path, so that hosts
+can reconnect after a restart of the target.`,
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --addr 10.0.0.1 --transport tcp
   krpingctl nvme target add --nqn nqn.2024-01.org.example:scratch --null 1GiB --addr 10.0.0.1 --allow-host "$(cat /etc/nvme/hostnqn)"`,
@@ -62,20 +62,20 @@ that connects again after a restart of the target goes on.`,
 	}
 	f.inline = -1
 	flags := cmd.Flags()
-	flags.StringVar(&f.nqn, "nqn", "", "`name` of the subsystem, such as nqn.2024-01.org.example:disk0")
+	flags.StringVar(&f.nqn, "nqn", "", "`NQN` of the subsystem, such as nqn.2024-01.org.example:disk0")
 	flags.StringVar(&f.device, "device", "", "`path` of the block device or file to serve")
-	flags.Var(&nullFlag{&f.null}, "null", "serve a new disk of this size in memory, which goes with the target")
-	flags.StringVar(&f.addr, "addr", "", "own IP `address` to serve at")
+	flags.Var(&nullFlag{&f.null}, "null", "serve a new disk of this size in memory; its data is lost when it is removed")
+	flags.StringVar(&f.addr, "addr", "", "IP `address` of this host to serve at")
 	portVar(flags, &f.port, "port", "", 4420, "port to serve at")
-	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "rdma or tcp")
-	flags.Var(&f.inline, "inline-size", "most data that a command carries with it, at most 16KiB with rdma (default: the kernel's)")
+	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "`name` of the transport: rdma or tcp")
+	flags.Var(&f.inline, "inline-size", "maximum in-capsule data, at most 16KiB with rdma (default: the kernel's)")
 	flags.Lookup("inline-size").DefValue = ""
-	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; again for more")
+	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; may be repeated")
 	jsonFlag(cmd, &f.asJSON)
 	return cmd
 }
 
-// nullFlag is the size of a disk in memory.
+// nullFlag is the size of a disk in memory, which is a null_blk device.
 type nullFlag struct{ *sizeFlag }
 
 func (n *nullFlag) Set(text string) error {
@@ -84,13 +84,13 @@ func (n *nullFlag) Set(text string) error {
 		return err
 	}
 	if size == 0 || size%nvmet.MiB != 0 {
-		return wantError("must be a multiple of 1MiB, and not 0")
+		return wantError("must be a multiple of 1MiB, greater than 0")
 	}
 	*n.sizeFlag = size
 	return nil
 }
 
-// serve checks the flags.
+// serve checks the flags and returns what they describe.
 func (f *addFlags) serve() (nvmet.Serve, error) {
 	s := nvmet.Serve{NQN: f.nqn, Device: f.device, Null: int64(f.null), Transport: f.transport, AllowHosts: f.allow}
 	if err := nvmet.CheckNQN(f.nqn); err != nil {
@@ -204,9 +204,9 @@ func targetRemoveCommand(p *program) *cobra.Command {
 	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "remove {NQN | --nqn NQN | --all}",
-		Short: "No longer serve a subsystem, or any",
-		Long: `Close the connections of a subsystem and remove it, with the ports, hosts and disks in memory
-that only it had. Hosts that are connected try to connect again, until --ctrl-loss-tmo.`,
+		Short: "Stop serving a subsystem, or all",
+		Long: `Close the connections of a subsystem and remove it, with the ports, hosts and disks in memory that
+no other subsystem uses. Hosts that were connected try to reconnect, until --ctrl-loss-tmo expires.`,
 		Args: arguments("[NQN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			twice := len(args) == 1 && nqn != ""
@@ -233,8 +233,8 @@ that only it had. Hosts that are connected try to connect again, until --ctrl-lo
 			return printJSON(p.out, removed)
 		},
 	}
-	cmd.Flags().StringVar(&nqn, "nqn", "", "`name` of the subsystem")
-	cmd.Flags().BoolVar(&all, "all", false, "all subsystems, ports and hosts, whoever set them up")
+	cmd.Flags().StringVar(&nqn, "nqn", "", "`NQN` of the subsystem")
+	cmd.Flags().BoolVar(&all, "all", false, "remove all subsystems, ports and hosts, including those that other programs added")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -255,9 +255,10 @@ func targetSaveCommand(p *program) *cobra.Command {
 	var force, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "save [FILE]",
-		Short: "Save what is served, as nvmetcli does",
-		Long:  "Write what is served to a file (default " + savedTargets + "; - is the standard output), in the JSON that nvmetcli saves and restores.",
-		Args:  arguments("[FILE]"),
+		Short: "Save the target's configuration in nvmetcli's format",
+		Long: "Save the target's configuration in a file (default " + savedTargets + "; - is standard output),\n" +
+			"as JSON that \"restore\" and nvmetcli read.",
+		Args: arguments("[FILE]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			config, err := nvmeTarget().Read()
 			if err != nil {
@@ -278,13 +279,13 @@ func targetSaveCommand(p *program) *cobra.Command {
 			return p.showSaved("saved", file, config, nil, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also if nothing is served, and the file has targets")
+	cmd.Flags().BoolVar(&force, "force", false, "replace saved targets even if nothing is served now")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-// keepSaved refuses to replace saved targets by nothing: after a boot nothing is served before
-// they are restored.
+// keepSaved returns an error if saving would replace saved targets with an empty configuration, as it
+// would after a boot, before they are restored.
 func keepSaved(file string, config nvmet.Config) error {
 	if len(config.Subsystems) > 0 {
 		return nil
@@ -299,11 +300,11 @@ func keepSaved(file string, config nvmet.Config) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
 	}
-	saved, err := nvmet.Parse(data) // a file of something else is kept, too
+	saved, err := nvmet.Parse(data) // a file in another format is kept, too
 	if err == nil && len(saved.Subsystems)+len(saved.Ports)+len(saved.Hosts) == 0 {
 		return nil
 	}
-	return fmt.Errorf("nothing is served, but %s is not empty: it stays as it is; --force replaces it, `krpingctl nvme target restore` serves what it has", file)
+	return fmt.Errorf("nothing is served, but %s is not empty: not saved; use `krpingctl nvme target restore` to serve what is in it, or --force to replace it", file)
 }
 
 func fileArgument(args []string) string {
@@ -319,7 +320,7 @@ func (p *program) showSaved(what, file string, config nvmet.Config, skipped []st
 		return printJSON(p.out, struct {
 			File    string         `json:"file"`
 			Targets []nvmet.Target `json:"targets"`
-			Skipped []string       `json:"skipped,omitempty"` // attributes that this kernel lacks
+			Skipped []string       `json:"skipped,omitempty"` // attributes that this kernel does not have
 		}{file, config.Targets(), skipped})
 	}
 	_, err := fmt.Fprintf(p.out, "%s %s, %s, %s: %s\n", what,
@@ -331,10 +332,11 @@ func targetRestoreCommand(p *program) *cobra.Command {
 	var clear, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "restore [FILE]",
-		Short: "Serve what a saved file of nvmetcli says",
-		Long: `Set up what a file has (default ` + savedTargets + `; - is the standard input) that "save" or nvmetcli wrote.
-All of it is set up, or nothing. What is served already stays, unless --clear is given, as nvmetcli has it.
-Attributes that this kernel lacks are left out, with a warning.`,
+		Short: "Restore a configuration that save or nvmetcli has saved",
+		Long: `Serve what is in a file (default ` + savedTargets + `; - is standard input) that "save" or nvmetcli
+has written. If any part fails, nothing is changed. It is added to what is served now, unless
+--clear is given, which is nvmetcli's way. Attributes that this kernel does not have are skipped,
+with a warning.`,
 		Args: arguments("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := fileArgument(args)
@@ -345,7 +347,7 @@ Attributes that this kernel lacks are left out, with a warning.`,
 			return p.restore(cmd.Context(), file, config, clear, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&clear, "clear", false, "remove everything that is served first")
+	cmd.Flags().BoolVar(&clear, "clear", false, "first remove everything that is served now")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -356,7 +358,7 @@ func (p *program) restore(ctx context.Context, file string, config nvmet.Config,
 		return err
 	}
 	for _, path := range skipped {
-		log.Warn().Msgf("this kernel has no %s: left out", path)
+		log.Warn().Msgf("this kernel has no %s: skipped", path)
 	}
 	return p.showSaved("restored", file, config, skipped, asJSON)
 }
@@ -367,7 +369,7 @@ func readSaved(file string) (nvmet.Config, error) {
 		data, err = io.ReadAll(os.Stdin)
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return nvmet.Config{}, fmt.Errorf("no saved targets: %w", err)
+		return nvmet.Config{}, fmt.Errorf("no saved configuration: %w", err)
 	}
 	if err != nil {
 		return nvmet.Config{}, err

@@ -21,7 +21,7 @@ func TestNVMeUsage(t *testing.T) {
 		"target add --nqn x --addr 1.2.3.4 --null 1000":                     "multiple of 1MiB",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --device /dev/x":     "--device and --null: give one",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --transport fc":      "must be rdma or tcp",
-		"target add --nqn x --addr 1.2.3.4 --null 0":                        "--null 0: must be a multiple of 1MiB, and not 0",
+		"target add --nqn x --addr 1.2.3.4 --null 0":                        "--null 0: must be a multiple of 1MiB, greater than 0",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --port 0":            "--port 0: must be 1 to 65535",
 		"connect --nqn x --traddr 1.2.3.4 --trsvcid 0":                      "--trsvcid 0: must be 1 to 65535",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --inline-size 32KiB": "at most 16384",
@@ -47,8 +47,8 @@ func TestNVMeUsage(t *testing.T) {
 	}
 }
 
-// A save of nothing does not replace what was saved.
-func TestSaveOfNothing(t *testing.T) {
+// Saving an empty configuration does not replace saved targets.
+func TestSaveEmptyConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "saved.json")
 	nothing := nvmet.Config{Hosts: []nvmet.Host{}, Ports: []nvmet.Port{}, Subsystems: []nvmet.Subsystem{}}
 	something := nvmet.Config{Subsystems: []nvmet.Subsystem{{NQN: "nqn.a"}}}
@@ -56,7 +56,7 @@ func TestSaveOfNothing(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	for text, kept := range map[string]bool{
-		"": false, `{"hosts":[],"ports":[],"subsystems":[]}`: false, "notes of mine": true,
+		"": false, `{"hosts":[],"ports":[],"subsystems":[]}`: false, "some notes": true,
 		`{"hosts":[{"nqn":"nqn.h"}],"ports":[],"subsystems":[]}`: true, `{"subsystems":[{"nqn":"nqn.a"}]}`: true,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

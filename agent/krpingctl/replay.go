@@ -16,7 +16,7 @@ import (
 	"krping/agent/trace/replay"
 )
 
-// replayFlags say how a recording is replayed.
+// replayFlags are the flags of replay.
 type replayFlags struct {
 	speed   float64
 	depth   int
@@ -29,10 +29,10 @@ func replayCommand(p *program) *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay FILE DEVICE",
-		Short: "Submit the workload that trace --record kept again, to a device of at least the same size",
-		Long: `Submit each bio of a recording again: its operation, place, size and flags, at the time at
-which it was submitted then. What is written depends on the pattern, the seed and the offset
-alone, so that "verify" can make it again. Latencies are those of the system calls.`,
+		Short: "Replay a workload that trace --record has recorded, on a device of at least the same size",
+		Long: `Submit each bio of a recording again, with the same operation, offset, size and flags, at the
+same time since the start. The data that is written depends only on the pattern, the seed and
+the offset, so that "verify" can check it. The latencies shown are those of the system calls.`,
 		Example: "  krpingctl trace /dev/krping0 --record load.trace --for 1m\n  krpingctl replay load.trace /dev/krping1 --speed 2",
 		Args:    arguments("FILE", "DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,11 +43,11 @@ alone, so that "verify" can make it again. Latencies are those of the system cal
 		},
 	}
 	flags := cmd.Flags()
-	flags.Float64Var(&f.speed, "speed", 1, "`factor` of the recording's speed; 0: do not wait")
-	flags.IntVar(&f.depth, "depth", 64, "in flight at most")
-	flags.StringVar(&f.pattern, "pattern", "random", "data that is written: "+strings.Join(pattern.Names(), ", "))
-	flags.Uint64Var(&f.seed, "seed", 1, "of the pattern")
-	flags.BoolVar(&f.anyDev, "any-device", false, "also write to a block device that is not krping's")
+	flags.Float64Var(&f.speed, "speed", 1, "`factor` of the recorded speed; 0: as fast as possible")
+	flags.IntVar(&f.depth, "depth", 64, "maximum `number` of I/Os in flight")
+	flags.StringVar(&f.pattern, "pattern", "random", "`name` of the pattern of the written data: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "seed `number` of the pattern")
+	flags.BoolVar(&f.anyDev, "any-device", false, "allow block devices other than krping and NVMe over Fabrics: their data is overwritten")
 	return cmd
 }
 
@@ -73,10 +73,10 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 	}
 	defer d.Close()
 	if d.Size < recording.Size {
-		return usagef("%s has %d bytes, and %s was recorded on a device of %d", device, d.Size, path, recording.Size)
+		return usagef("%s is too small: it has %d bytes, %s was recorded on a device of %d", device, d.Size, path, recording.Size)
 	}
 	if recording.Lost > 0 {
-		log.Warn().Uint64("lost", recording.Lost).Msg("the recording is incomplete: the trace has not seen all")
+		log.Warn().Uint64("lost", recording.Lost).Msg("the recording is incomplete: the trace lost bios")
 	}
 	player := replay.Player{Device: d, Data: data, Speed: f.speed, Depth: f.depth}
 	result, err := player.Play(ctx, recording)

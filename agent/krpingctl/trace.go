@@ -24,7 +24,7 @@ import (
 	"krping/agent/trace/replay"
 )
 
-// traceFlags are what trace shows of which bios.
+// traceFlags are the flags of trace.
 type traceFlags struct {
 	asJSON, summary bool
 	columns         []string
@@ -41,17 +41,17 @@ func traceCommand(p *program) *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
 		Use:   "trace [DEVICE]",
-		Short: "Show every bio of a block device, or of all: who, what, how long in each stage",
-		Long: `Show every bio that ends, one line each. Its stages are those of a request's way:
+		Short: "Trace the bios of a block device, or of all, with the time that each spends in each stage",
+		Long: `Print one line for each bio when it ends, with the time that it spent in each stage:
 
-  queue    submit -> its request is issued to the driver
-  send     -> its command is in a message (again, after a reconnection)
-  peer     -> the response was accepted
-  finish   -> the bio ends
+  queue    from submission until its request is issued to the driver
+  send     until its command is posted in a message (the last one, after a reconnection)
+  peer     until the response is accepted
+  finish   until the bio ends
 
-krping's devices have all of them, others have queue and device (issued -> ended), and
-devices without requests only the total. Filters run in the kernel. What the trace has
-not seen is counted, by CPU, and shown.
+krping devices have all of these. Other devices have queue and device, from issue to end;
+devices that do not use requests have only the total. Filters run in the kernel. Bios that
+the trace has lost are counted per CPU and reported.
 
 Columns:
 ` + bioview.ColumnHelp(),
@@ -78,17 +78,17 @@ Columns:
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a line")
-	flags.BoolVar(&f.summary, "summary", false, "print percentiles of each stage and a heat map at the end, not each bio")
-	flags.Var(&timeFlag{&f.slow}, "slow", "show only what took this `time` or longer, with the stage that it was longest in, and end with a verdict")
-	flags.StringSliceVar(&f.columns, "columns", nil, "show these, separated by commas")
-	flags.StringVar(&f.record, "record", "", "`file` to keep all bios in, for replay")
-	flags.StringVar(&f.comm, "comm", "", "only bios that a process of this `name` submitted")
-	moduleNumber(flags, &f.pid, "pid", "only bios that this process submitted")
-	flags.StringSliceVar(&f.ops, "op", nil, "only these operations: "+strings.ToLower(strings.Join(biotrace.OpNames(), ", ")))
-	flags.Var(&f.minSize, "min-size", "only bios of this many bytes or more")
+	flags.BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
+	flags.BoolVar(&f.summary, "summary", false, "print percentiles of each stage and a heat map at the end, instead of each bio")
+	flags.Var(&timeFlag{&f.slow}, "slow", "show only bios that took this `time` or longer, with their slowest stage; end with a verdict and an exit code")
+	flags.StringSliceVar(&f.columns, "columns", nil, "show these `columns`, separated by commas")
+	flags.StringVar(&f.record, "record", "", "record the bios in this `file`, for replay")
+	flags.StringVar(&f.comm, "comm", "", "only bios submitted by processes of this `name`")
+	moduleNumber(flags, &f.pid, "pid", "only bios submitted by this process")
+	flags.StringSliceVar(&f.ops, "op", nil, "only these `operations`: "+strings.ToLower(strings.Join(biotrace.OpNames(), ", ")))
+	flags.Var(&f.minSize, "min-size", "only bios of this size or larger")
 	flags.Var(&timeFlag{&f.minLatency}, "min-latency", "only bios that took this `time` or longer")
-	flags.Var(&timeFlag{&f.limit}, "for", "end after this `time` (default: when interrupted)")
+	flags.Var(&timeFlag{&f.limit}, "for", "stop after this `time` (default: when interrupted)")
 	return cmd
 }
 
@@ -103,11 +103,11 @@ func (f *traceFlags) check(device string) error {
 	case shown > 1:
 		return usagef("--json, --summary, --record, --columns: give one of them")
 	case f.slow > 0 && (f.minLatency > 0 || f.summary || f.record != ""):
-		return usagef("--slow: cannot go with --min-latency, --summary or --record")
+		return usagef("--slow: cannot be combined with --min-latency, --summary or --record")
 	case f.record != "" && device == "":
-		return usagef("--record: name the device, whose size a replay has to match")
+		return usagef("--record: name the device: a replay needs its size")
 	case f.minSize > 1<<32-1:
-		return usagef("--min-size: a bio has less than 4 GiB")
+		return usagef("--min-size: must be less than 4GiB, as every bio is")
 	}
 	if err := f.filter().Check(); err != nil {
 		return usageError{err}
@@ -121,14 +121,14 @@ func (f *traceFlags) check(device string) error {
 	return nil
 }
 
-// filter is that of any device.
+// filter returns the filter of the flags, without a device.
 func (f *traceFlags) filter() biotrace.Filter {
 	return biotrace.Filter{
 		PID: f.pid, Comm: f.comm, Ops: f.ops, MinBytes: uint32(f.minSize), MinLatency: max(f.minLatency, f.slow),
 	}
 }
 
-// traceView is where the bios of a trace go.
+// traceView prints or records the bios of a trace.
 type traceView struct {
 	add func(*biotrace.Bio) error
 	end func(biotrace.Lost) error
@@ -175,7 +175,7 @@ func (p *program) trace(ctx context.Context, device string, f traceFlags) error 
 	pending = slices.DeleteFunc(pending, func(b biotrace.Bio) bool { return b.Total < cmp.Or(f.slow, stuck) })
 	for _, b := range pending {
 		log.Warn().Str("device", b.Device).Str("op", b.Op).Uint64("sector", b.Sector).Uint32("bytes", b.Bytes).Str("comm", b.Comm).
-			Msgf("has not ended, after %v", b.Total.Round(time.Microsecond))
+			Msgf("bio has not ended after %v", b.Total.Round(time.Microsecond))
 	}
 	if f.slow == 0 {
 		return nil
@@ -221,7 +221,7 @@ func newRecording(device, path string) (traceView, error) {
 	defer d.Close()
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return traceView{}, fmt.Errorf("a recording is a new file: %w", err)
+		return traceView{}, fmt.Errorf("--record does not overwrite files: %w", err)
 	}
 	w, err := replay.NewWriter(file, device, d.Size, time.Now())
 	if err != nil {
@@ -233,25 +233,25 @@ func newRecording(device, path string) (traceView, error) {
 	return traceView{w.Add, end}, nil
 }
 
-// stuck is after how long a trace names a bio that it cannot show, because it has not ended.
+// stuck is the age at which trace reports a bio that has not ended.
 const stuck = 5 * time.Second
 
-// slowVerdict is what --slow has found.
+// slowVerdict is the result of --slow.
 type slowVerdict struct {
 	limit   time.Duration
 	ended   uint64 // bios, slow or not
-	slow    int    // of them
-	pending int    // have not ended for as long as that
+	slow    int    // of those that ended
+	pending int    // have not ended for at least limit
 	lost    biotrace.Lost
 }
 
-// judge returns an error if anything was slow, or might have been.
+// judge returns an error if any bio was slow, or may have been.
 func (v slowVerdict) judge() (string, error) {
 	switch {
 	case v.slow+v.pending > 0:
 		return "", verdictf("fail: %d of %d bios took %v or longer, and %d more have not ended in that time", v.slow, v.ended, v.limit, v.pending)
 	case v.lost.Any():
-		return "", verdictf("inconclusive: none of the %d bios that were seen took %v or longer, but not all were seen: %v", v.ended, v.limit, v.lost)
+		return "", verdictf("inconclusive: none of the %d bios that were traced took %v or longer, but some were lost: %v", v.ended, v.limit, v.lost)
 	}
 	return fmt.Sprintf("pass: none of %d bios took %v or longer", v.ended, v.limit), nil
 }

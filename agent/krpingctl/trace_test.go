@@ -10,7 +10,7 @@ import (
 	"krping/agent/trace/biotrace"
 )
 
-// A verdict is not passed on what was not seen.
+// The verdict is inconclusive if bios were lost.
 func TestSlowVerdict(t *testing.T) {
 	lost := biotrace.Lost{Events: []uint64{0, 0}, Bios: []uint64{0, 2}, Stages: []uint64{0, 0}}
 	for _, c := range []struct {
@@ -22,7 +22,7 @@ func TestSlowVerdict(t *testing.T) {
 		{0, 0, biotrace.Lost{}, "pass: none of 100 bios took 1s or longer", true},
 		{2, 0, biotrace.Lost{}, "fail: 2 of 100 bios took 1s or longer, and 0 more have not ended", false},
 		{0, 1, biotrace.Lost{}, "and 1 more have not ended in that time", false},
-		{0, 0, lost, "inconclusive: none of the 100 bios that were seen took 1s or longer, but not all were seen: 2 bios beyond", false},
+		{0, 0, lost, "inconclusive: none of the 100 bios that were traced took 1s or longer, but some were lost: 2 bios", false},
 		{1, 0, lost, "fail: 1 of 100", false},
 	} {
 		text, err := slowVerdict{time.Second, 100, c.slow, c.pending, c.lost}.judge()

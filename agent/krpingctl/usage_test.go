@@ -102,7 +102,7 @@ func TestZeroesThatAreValid(t *testing.T) {
 // A command of commands shows its help alone, and so does help.
 func TestHelp(t *testing.T) {
 	for args, want := range map[string]string{
-		"": "Exit codes:", "link": "Make a software RDMA device", "nvme target": "Serve a disk or a file", "help link": "Make a software RDMA device",
+		"": "Exit codes:", "link": "Add a software RDMA device", "nvme target": "Serve a disk or a file", "help link": "Add a software RDMA device",
 		"help": "Exit codes:", "help options": "fast_fail=NUMBER", "help stat": "--watch=2s", "client --help": "(default 9999)",
 		"help client": "-h, --help", "completion": "bash",
 	} {

@@ -23,17 +23,18 @@ func verifyCommand(p *program) *cobra.Command {
 	var backing string
 	cmd := &cobra.Command{
 		Use:   "verify DEVICE",
-		Short: "Compare what the device reads, what its target holds, and what was written",
-		Long: `Read the device back around the page cache and ask its target for digests of the same
-ranges, computed where the data rests. With --pattern and the other flags of "write",
-compare with what was written too: damage on the target's store is found only then, as
-both ends agree on it. The first range that differs is named, to a block. Exit code 3.
+		Short: "Compare what the device returns with what its target has stored, and with what was written",
+		Long: `Read the device, bypassing the page cache, and compare it with digests of the same ranges
+that the target computes from its store. With --pattern and the other flags of "write",
+also compare it with what was written: only this finds damage in the target's store,
+which both ends see alike. The first block that differs is shown, and the exit code is 3.
 
-The target of a disk of NVMe over fabrics cannot be asked. If it is this host, the disk or
-file that it serves is read around the page cache; --backing names another path of it. If it
-is another host, verify the disk there with the same flags: the sums must be the same.
+The target of an NVMe over Fabrics disk cannot compute digests. If this host is the target,
+verify reads the disk or file that it serves, bypassing the page cache; --backing gives
+another path to it. If another host is the target, verify the disk there with the same flags
+and compare the SHA-256 sums.
 
-Without --size, the whole device.`,
+Without --size, the range extends to the end of the device.`,
 		Example: `  krpingctl verify /dev/krping0 --pattern random --seed 1 --size 64MiB
   krpingctl verify /dev/nvme0n1 --backing /dev/vdb`,
 		Args: arguments("DEVICE"),
@@ -42,7 +43,7 @@ Without --size, the whole device.`,
 		},
 	}
 	f.register(cmd, "")
-	cmd.Flags().StringVar(&backing, "backing", "", "`path` on this host of the disk or file that the target serves, instead of asking the target")
+	cmd.Flags().StringVar(&backing, "backing", "", "compare with this `path`, the disk or file that the target serves, instead of asking the target")
 	return cmd
 }
 
@@ -74,7 +75,7 @@ func (p *program) verify(ctx context.Context, path, backing string, f *dataFlags
 	case !errors.Is(err, verify.ErrNoTarget):
 		return err
 	case o.Pattern == nil:
-		return fmt.Errorf("nothing to compare with: %w; give --pattern to compare with what was written, or --backing if this host has what the target serves", err)
+		return fmt.Errorf("nothing to compare with: %w; add --pattern to compare with what was written, or --backing if this host has the disk that the target serves", err)
 	default:
 		log.Warn().Msg(err.Error())
 	}
@@ -92,7 +93,7 @@ func (p *program) verify(ctx context.Context, path, backing string, f *dataFlags
 	return err
 }
 
-// newAsker returns who knows what rests at the target, and what to call when that has been asked.
+// newAsker returns the Asker for the device's target, and a function that releases it.
 func newAsker(d *rawio.Device, backing string) (verify.Asker, func(), error) {
 	nothing := func() {}
 	if backing == "" {
@@ -111,7 +112,7 @@ func newAsker(d *rawio.Device, backing string) (verify.Asker, func(), error) {
 	}
 	local, err := rawio.Open(backing, os.O_RDONLY, true)
 	if err != nil {
-		return nil, nothing, fmt.Errorf("what the target serves: %w", err)
+		return nil, nothing, fmt.Errorf("open the disk that the target serves: %w", err)
 	}
 	return verify.Backing{ReaderAt: local}, func() { _ = local.Close() }, nil
 }

@@ -22,7 +22,7 @@ import (
 	"krping/agent/disk/rawio"
 )
 
-// dataFlags describe a range of a device and what is or was written there.
+// dataFlags are the flags that write and verify share: a range of a device, and the data in it.
 type dataFlags struct {
 	pattern string
 	seed    uint64
@@ -36,16 +36,16 @@ type dataFlags struct {
 func (f *dataFlags) register(cmd *cobra.Command, patternDefault string) {
 	f.bs = 1 << 20
 	flags := cmd.Flags()
-	flags.StringVar(&f.pattern, "pattern", patternDefault, "data: "+strings.Join(pattern.Names(), ", "))
-	flags.Uint64Var(&f.seed, "seed", 1, "of the pattern")
-	flags.Var(&f.offset, "offset", "where to begin")
-	flags.Var(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "how much, like 64MiB")
-	flags.Var(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "how many blocks of --bs, instead of --size; 0: as --size says")
-	flags.Var(&f.bs, "bs", "how much at a time")
+	flags.StringVar(&f.pattern, "pattern", patternDefault, "`name` of the data pattern: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "seed `number` of the pattern")
+	flags.Var(&f.offset, "offset", "first byte of the range")
+	flags.Var(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "size of the range, like 64MiB")
+	flags.Var(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "size of the range in blocks of --bs, instead of --size; 0: use --size")
+	flags.Var(&f.bs, "bs", "size of one I/O")
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
 }
 
-// length resolves --size and --count; whole is what neither means.
+// length returns the size of the range in bytes, from --size or --count. whole is the default.
 func (f *dataFlags) length(d *rawio.Device, whole int64) (int64, error) {
 	length := int64(f.size)
 	if f.count > 0 {
@@ -65,7 +65,7 @@ func (f *dataFlags) length(d *rawio.Device, whole int64) (int64, error) {
 	case int64(f.offset)%d.Block != 0 || length%d.Block != 0:
 		return 0, usagef("--offset %d, size %d: must be multiples of the device's block size, %d", f.offset, length, d.Block)
 	case d.IsBlock && int64(f.offset)+length > d.Size:
-		return 0, usagef("offset %d and size %d end behind the device's %d bytes", f.offset, length, d.Size)
+		return 0, usagef("--offset %d and size %d: the range ends after the device's last byte; it has %d bytes", f.offset, length, d.Size)
 	}
 	return length, nil
 }
@@ -78,9 +78,9 @@ func writeCommand(p *program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "write DEVICE --size SIZE",
-		Short: "Write test data that verify can make again",
-		Long: `Write test data to a block device or a file. The data depends on the pattern, the seed
-and the offset alone: "verify" with the same flags makes it again.`,
+		Short: "Write test data that verify can check",
+		Long: `Write test data to a block device or a file. The data depends only on the pattern, the seed
+and the offset, so that "verify" with the same flags can check it.`,
 		Example: "  krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --name write_data",
 		Args:    arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,14 +93,14 @@ and the offset alone: "verify" with the same flags makes it again.`,
 	}
 	f.register(cmd, "random")
 	flags := cmd.Flags()
-	flags.BoolVar(&direct, "direct", false, "around the page cache (O_DIRECT)")
-	flags.BoolVar(&fsync, "fsync", false, "fsync at the end")
-	flags.StringVar(&name, "name", "", "`name` of the writing thread as the kernel sees it, at most 15 bytes")
-	flags.BoolVar(&anyDev, "any-device", false, "also to a block device that is neither krping's nor one of NVMe over fabrics")
+	flags.BoolVar(&direct, "direct", false, "bypass the page cache (O_DIRECT)")
+	flags.BoolVar(&fsync, "fsync", false, "call fsync at the end")
+	flags.StringVar(&name, "name", "", "`name` that the writing thread takes (its comm), at most 15 bytes")
+	flags.BoolVar(&anyDev, "any-device", false, "allow block devices other than krping and NVMe over Fabrics: their data is overwritten")
 	return cmd
 }
 
-// mayWrite refuses what would destroy data that nobody offered.
+// mayWrite returns an error if writing to path could destroy data that the user did not offer.
 func mayWrite(path string, anyDevice bool) error {
 	info, err := os.Stat(path)
 	if os.IsNotExist(err) && !strings.HasPrefix(path, "/dev/") {
@@ -119,7 +119,7 @@ func mayWrite(path string, anyDevice bool) error {
 	case where != "":
 		return usagef("%s is mounted at %s: writing to it would destroy the file system", path, where)
 	case !anyDevice && !strings.HasPrefix(path, "/dev/krping") && !isRemoteNVMe(path):
-		return usagef("%s is not a krping device, nor one of NVMe over fabrics: add --any-device if its data may be destroyed", path)
+		return usagef("%s is not a krping device, nor one of NVMe over Fabrics: add --any-device if its data may be overwritten", path)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (w *writer) run(ctx context.Context, path string, direct bool) error {
 		return usageError{err}
 	}
 	if len(w.name) > 15 {
-		return usagef("--name %s: the kernel keeps 15 bytes", w.name)
+		return usagef("--name %s: must be at most 15 bytes, the limit of the kernel", w.name)
 	}
 	flags := os.O_WRONLY
 	if !strings.HasPrefix(path, "/dev/") {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// The program runs as the kernel would run it.
+// TestFilter runs the program in the Go implementation of the kernel's classic BPF machine.
 func TestFilter(t *testing.T) {
 	raw, err := filter([]uint16{4420, 8009}, false)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestFilter(t *testing.T) {
 	}
 	program, ok := bpf.Disassemble(raw)
 	if !ok {
-		t.Fatal("instructions that are none")
+		t.Fatal("the program has invalid instructions")
 	}
 	vm, err := bpf.NewVM(program)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestFilter(t *testing.T) {
 		mac   = "525400770001525400770002"
 		roce  = "ff0012b7"
 		nvme  = "c0001144"
-		other = "12b70035" // from port 4791
+		other = "12b70035" // source port 4791
 	)
 	ip4 := func(first, flags, proto, options string) string {
 		return mac + "0800" + first + "000040" + "0000" + flags + "40" + proto + "0000" + "c0a84d02c0a84d01" + options
@@ -48,20 +48,20 @@ func TestFilter(t *testing.T) {
 		frame string
 		pass  bool
 	}{
-		"RoCE":                      {ip4("45", "4000", "11", "") + roce, true},
-		"RoCE, IP with options":     {ip4("46", "4000", "11", "01010101") + roce, true},
-		"RoCE, IPv6":                {ip6("11") + roce, true},
-		"UDP of another port":       {ip4("45", "4000", "11", "") + other, false},
-		"TCP to the port of RoCE":   {ip4("45", "4000", "06", "") + roce, false},
-		"UDP to the port of NVMe":   {ip4("45", "4000", "11", "") + nvme, false},
-		"NVMe/TCP":                  {ip4("45", "4000", "06", "") + nvme, true},
-		"NVMe/TCP, back, IPv6":      {ip6("06") + "1f49c000", true},
-		"a fragment, the first":     {ip4("45", "2000", "11", "") + roce, true},
-		"a fragment, a later one":   {ip4("45", "2001", "11", "") + roce, false},
-		"ICMP":                      {ip4("45", "4000", "01", "") + roce, false},
-		"ICMPv6":                    {ip6("3a") + roce, false},
-		"ARP":                       {mac + "0806" + strings.Repeat("00", 28), false},
-		"a frame without its ports": {ip4("45", "4000", "11", ""), false},
+		"RoCE":                     {ip4("45", "4000", "11", "") + roce, true},
+		"RoCE, IP with options":    {ip4("46", "4000", "11", "01010101") + roce, true},
+		"RoCE, IPv6":               {ip6("11") + roce, true},
+		"UDP to another port":      {ip4("45", "4000", "11", "") + other, false},
+		"TCP to the RoCE port":     {ip4("45", "4000", "06", "") + roce, false},
+		"UDP to the NVMe port":     {ip4("45", "4000", "11", "") + nvme, false},
+		"NVMe/TCP":                 {ip4("45", "4000", "06", "") + nvme, true},
+		"NVMe/TCP, reply, IPv6":    {ip6("06") + "1f49c000", true},
+		"first fragment":           {ip4("45", "2000", "11", "") + roce, true},
+		"later fragment":           {ip4("45", "2001", "11", "") + roce, false},
+		"ICMP":                     {ip4("45", "4000", "01", "") + roce, false},
+		"ICMPv6":                   {ip6("3a") + roce, false},
+		"ARP":                      {mac + "0806" + strings.Repeat("00", 28), false},
+		"cut off before the ports": {ip4("45", "4000", "11", ""), false},
 	} {
 		frame, err := hex.DecodeString(c.frame)
 		if err != nil {
@@ -75,7 +75,7 @@ func TestFilter(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := filter(make([]uint16, MaxTCPPorts+1), false); err == nil {
-		t.Error("too many ports are taken")
+		t.Error("too many ports were accepted")
 	}
 }
 
@@ -92,7 +92,7 @@ func read(r io.Reader) (packets []packet, s Statistics, err error) {
 	return packets, s, err
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestWriteThenRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.pcapng")
 	w, err := Create(path, "eth0")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 	want := []packet{
 		{[]byte("one packet"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000000, 123456789).UTC(), CaptureLength: 10, Length: 10}},
-		{[]byte("of more"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000001, 1).UTC(), CaptureLength: 7, Length: 1500}},
+		{[]byte("cut off"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000001, 1).UTC(), CaptureLength: 7, Length: 1500}},
 	}
 	for _, p := range want {
 		if err := w.Write(p.data, p.info); err != nil {
@@ -125,12 +125,12 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestFilesThatAreNone(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	for name, c := range map[string]struct{ data, want string }{
-		"empty":         {"", "no capture file: EOF"},
+		"empty":         {"", "not a capture file: EOF"},
 		"text":          {"hello, world", "neither a pcapng nor a pcap file"},
-		"gzip":          {"\x1f\x8bxxxxxxxx", "no gzip file"},
-		"pcapng, short": {"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "no pcapng file"},
+		"gzip":          {"\x1f\x8bxxxxxxxx", "not a valid gzip file"},
+		"pcapng, short": {"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "not a valid pcapng file"},
 	} {
 		if _, _, err := read(strings.NewReader(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
@@ -147,7 +147,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// FuzzRead reads files that are none, or broken.
+// FuzzRead reads arbitrary bytes as a capture file.
 func FuzzRead(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "x.pcapng")
 	w, err := Create(path, "eth0")

@@ -18,16 +18,17 @@ import (
 // Writer writes a pcapng file of one interface.
 type Writer struct {
 	file    *os.File
-	buffer  *bufio.Writer // ng has one, too: of 4 KiB, which is a system call a packet
+	buffer  *bufio.Writer // the buffer of ng has only 4 KiB: about a system call per packet
 	ng      *pcapgo.NgWriter
 	started time.Time
 }
 
 const writeSize = 1 << 18 // bytes
 
-// Create makes the file, or writes over it.
+// Create creates the file, or truncates an existing one. netdev is the name of the interface that
+// the packets come from, or "".
 func Create(path, netdev string) (*Writer, error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // data of others' disks is in it
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // it contains other users' data
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (w *Writer) Write(data []byte, info gopacket.CaptureInfo) error {
 	return nil
 }
 
-// Close adds the kernel's counts and ends the file.
+// Close appends the kernel's counts and closes the file.
 func (w *Writer) Close(s Statistics) error {
 	counts := pcapgo.NgInterfaceStatistics{
 		LastUpdate: time.Now(), StartTime: w.started, EndTime: time.Now(), PacketsReceived: s.Packets, PacketsDropped: s.Dropped,
@@ -57,15 +58,15 @@ func (w *Writer) Close(s Statistics) error {
 	return errors.Join(w.ng.WriteInterfaceStats(0, counts), w.ng.Flush(), w.buffer.Flush(), w.file.Close())
 }
 
-// packetReader is what the readers of both formats have.
+// packetReader is implemented by the readers of both formats.
 type packetReader interface {
 	ZeroCopyReadPacketData() ([]byte, gopacket.CaptureInfo, error)
 	LinkType() layers.LinkType
 }
 
-// Read calls each for every packet of a pcapng or pcap file, which may be packed with gzip, until
-// each says so. A packet's data is valid during the call. The counts are those that the file has
-// of the kernel that captured; zero if it has none.
+// Read calls each for every packet of a pcapng or pcap file, which may be compressed with gzip, until
+// the file ends, or each returns false or an error. Data is valid only during the call. The
+// statistics are those that the capturing kernel left in the file, zero if there are none.
 func Read(r io.Reader, each func(data []byte, info gopacket.CaptureInfo) (more bool, err error)) (Statistics, error) {
 	var s Statistics
 	packets, err := newReader(bufio.NewReader(r), func(counts pcapgo.NgInterfaceStatistics) {
@@ -88,7 +89,7 @@ func Read(r io.Reader, each func(data []byte, info gopacket.CaptureInfo) (more b
 			return s, fmt.Errorf("packet %d: %w", n, err)
 		}
 		if link := packets.LinkType(); link != layers.LinkTypeEthernet {
-			return s, fmt.Errorf("packets of link type %v: it must be Ethernet", link)
+			return s, fmt.Errorf("packet %d: link type is %v, must be Ethernet", n, link)
 		}
 		if more, err := each(data, info); err != nil || !more {
 			return s, err
@@ -97,25 +98,25 @@ func Read(r io.Reader, each func(data []byte, info gopacket.CaptureInfo) (more b
 }
 
 func newReader(r *bufio.Reader, counts func(pcapgo.NgInterfaceStatistics)) (packetReader, error) {
-	plain, err := unpacked(r)
+	plain, err := decompress(r)
 	if err != nil {
 		return nil, err
 	}
 	magic, err := plain.Peek(4)
 	if err != nil {
-		return nil, fmt.Errorf("no capture file: %w", err)
+		return nil, fmt.Errorf("not a capture file: %w", err)
 	}
 	if string(magic) == "\x0a\x0d\x0d\x0a" {
 		options := pcapgo.NgReaderOptions{StatisticsCallback: func(_ int, s pcapgo.NgInterfaceStatistics) { counts(s) }}
 		ng, err := pcapgo.NewNgReader(plain, options)
 		if err != nil {
-			return nil, fmt.Errorf("no pcapng file: %w", err)
+			return nil, fmt.Errorf("not a valid pcapng file: %w", err)
 		}
 		return ng, nil
 	}
-	old, err := pcapgo.NewReader(plain)
+	pcap, err := pcapgo.NewReader(plain)
 	if err != nil {
 		return nil, fmt.Errorf("neither a pcapng nor a pcap file: %w", err)
 	}
-	return old, nil
+	return pcap, nil
 }

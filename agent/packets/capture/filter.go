@@ -11,11 +11,12 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// snapLength is the most that is kept of a frame, in bytes: all of it, also where the kernel has
+// snapLength is the maximum that is kept of a frame, in bytes: whole frames, even if the kernel has
 // merged TCP segments.
 const snapLength = 1 << 18
 
-// MaxTCPPorts is how many ports a filter may have: a jump of classic BPF goes 255 instructions far.
+// MaxTCPPorts is the maximum number of ports in a filter: a conditional jump of classic BPF reaches
+// at most 255 instructions ahead.
 const MaxTCPPorts = 64
 
 // Ethernet types and IP protocols.
@@ -26,22 +27,22 @@ const (
 	protoUDP  = 17
 )
 
-// line is an instruction with a name, and for a comparison where to go on: "" is the next line.
+// line is an instruction, with an optional label and the labels that it jumps to; "" is the next line.
 type line struct {
-	name      string
+	label     string
 	op        bpf.Instruction
 	then, els string
 }
 
-// filter is the program that passes RoCEv2, and TCP from and to the ports, over IPv4 and over IPv6
-// without extension headers. VLAN tags do not count: the kernel has taken them off. What a loopback
-// interface sends it receives, too: it is passed once.
+// filter returns the program that passes RoCEv2, and TCP from and to the ports, over IPv4, and over
+// IPv6 without extension headers. VLAN tags need no handling: the kernel has removed them. A loopback
+// interface shows each packet twice, sent and received; only the received one passes.
 func filter(tcpPorts []uint16, loopback bool) ([]bpf.RawInstruction, error) {
 	if len(tcpPorts) > MaxTCPPorts {
 		return nil, fmt.Errorf("%d TCP ports, at most %d can be captured", len(tcpPorts), MaxTCPPorts)
 	}
 	const (
-		ether   = 14 // size of the header
+		ether   = 14 // size of the Ethernet header
 		srcPort = ether
 		dstPort = ether + 2
 	)
@@ -50,23 +51,23 @@ func filter(tcpPorts []uint16, loopback bool) ([]bpf.RawInstruction, error) {
 	if loopback {
 		program = append(program, line{op: bpf.LoadExtension{Num: bpf.ExtType}}, line{op: equal(unix.PACKET_OUTGOING), then: "no"})
 	}
-	// X becomes the size of the IP header, A its protocol.
+	// Loads the size of the IP header into X, its protocol into A.
 	program = append(program, []line{
 		{op: bpf.LoadAbsolute{Off: ether - 2, Size: 2}},
 		{op: equal(etherIPv6), then: "IPv6"},
 		{op: equal(etherIPv4), els: "no"},
 		{op: bpf.LoadAbsolute{Off: ether + 6, Size: 2}},
-		{op: bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff}, then: "no"}, // a fragment, not the first
+		{op: bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff}, then: "no"}, // a fragment other than the first
 		{op: bpf.LoadMemShift{Off: ether}},
 		{op: bpf.LoadAbsolute{Off: ether + 9, Size: 1}},
 		{op: bpf.Jump{}, then: "transport"},
-		{name: "IPv6", op: bpf.LoadConstant{Dst: bpf.RegX, Val: 40}},
+		{label: "IPv6", op: bpf.LoadConstant{Dst: bpf.RegX, Val: 40}},
 		{op: bpf.LoadAbsolute{Off: ether + 6, Size: 1}},
-		{name: "transport", op: equal(protoTCP), then: "TCP"},
+		{label: "transport", op: equal(protoTCP), then: "TCP"},
 		{op: equal(protoUDP), els: "no"},
 		{op: bpf.LoadIndirect{Off: dstPort, Size: 2}},
 		{op: equal(roce.Port), then: "yes", els: "no"},
-		{name: "TCP", op: bpf.LoadIndirect{Off: srcPort, Size: 2}},
+		{label: "TCP", op: bpf.LoadIndirect{Off: srcPort, Size: 2}},
 	}...)
 	for _, port := range tcpPorts {
 		program = append(program, line{op: equal(uint32(port)), then: "yes"})
@@ -76,20 +77,20 @@ func filter(tcpPorts []uint16, loopback bool) ([]bpf.RawInstruction, error) {
 		program = append(program, line{op: equal(uint32(port)), then: "yes"})
 	}
 	program = append(program,
-		line{name: "no", op: bpf.RetConstant{}},
-		line{name: "yes", op: bpf.RetConstant{Val: snapLength}})
-	return bpf.Assemble(link(program))
+		line{label: "no", op: bpf.RetConstant{}},
+		line{label: "yes", op: bpf.RetConstant{Val: snapLength}})
+	return bpf.Assemble(resolveLabels(program))
 }
 
-// link sets the jumps.
-func link(program []line) []bpf.Instruction {
+// resolveLabels turns the labels into relative jumps.
+func resolveLabels(program []line) []bpf.Instruction {
 	at := map[string]int{}
 	for i, l := range program {
-		if l.name != "" {
-			at[l.name] = i
+		if l.label != "" {
+			at[l.label] = i
 		}
 	}
-	linked := make([]bpf.Instruction, len(program))
+	resolved := make([]bpf.Instruction, len(program))
 	for i, l := range program {
 		skip := func(to string) int {
 			if to == "" {
@@ -99,13 +100,13 @@ func link(program []line) []bpf.Instruction {
 		}
 		switch op := l.op.(type) {
 		case bpf.Jump:
-			linked[i] = bpf.Jump{Skip: uint32(skip(l.then))}
+			resolved[i] = bpf.Jump{Skip: uint32(skip(l.then))}
 		case bpf.JumpIf:
 			op.SkipTrue, op.SkipFalse = uint8(skip(l.then)), uint8(skip(l.els))
-			linked[i] = op
+			resolved[i] = op
 		default:
-			linked[i] = op
+			resolved[i] = op
 		}
 	}
-	return linked
+	return resolved
 }

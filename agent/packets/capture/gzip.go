@@ -8,18 +8,18 @@ import (
 	"fmt"
 )
 
-// unpacked returns what a reader has, or what was packed in it.
-func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
+// decompress returns a reader of the plain data: r itself unless it begins with gzip's magic number.
+func decompress(r *bufio.Reader) (*bufio.Reader, error) {
 	magic, err := r.Peek(2)
 	if err != nil {
-		return nil, fmt.Errorf("no capture file: %w", err)
+		return nil, fmt.Errorf("not a capture file: %w", err)
 	}
 	if string(magic) != "\x1f\x8b" {
 		return r, nil
 	}
-	packed, err := gzip.NewReader(r)
+	compressed, err := gzip.NewReader(r)
 	if err != nil {
-		return nil, fmt.Errorf("no gzip file: %w", err)
+		return nil, fmt.Errorf("not a valid gzip file: %w", err)
 	}
-	return bufio.NewReader(packed), nil
+	return bufio.NewReader(compressed), nil
 }

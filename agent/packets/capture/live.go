@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capture takes packets of RoCEv2 and NVMe/TCP from a network interface, and keeps them in
-// files of pcapng, which Wireshark opens.
+// Package capture captures packets of RoCEv2 and NVMe/TCP from a network interface, and reads and
+// writes capture files.
 package capture
 
 import (
@@ -18,38 +18,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ring that the kernel puts packets in: blocks, each with as many as it holds, which a reader
-// gets when it is full or blockTime has passed. So a reader may stand still for as long as filling the
-// ring takes, and for no longer than blockCount * blockTime, 12 s: disks do stall.
+// The TPACKET_V3 ring (Documentation/networking/packet_mmap.rst): the kernel fills a block with
+// packets and hands it over when it is full, or after blockTime. It drops packets when no block is
+// free, so a reader, whose disk may stall, can pause for the time that filling the ring takes: at
+// most blockCount * blockTime, 12 s.
 const (
-	blockSize  = 1 << 18
+	blockSize  = 1 << 18 // bytes
 	blockCount = 1 << 8
-	blockTime  = 50 // ms
-	frameSize  = 1 << 11
+	blockTime  = 50      // ms
+	frameSize  = 1 << 11 // bytes
 )
 
-// Live captures from an interface. A NIC that does RDMA in hardware keeps its RoCE packets from
-// the kernel, and so from this; Soft-RoCE and NVMe/TCP pass.
+// Live captures from an interface. It sees Soft-RoCE and NVMe/TCP, but not RDMA done in hardware by
+// a NIC, which never passes its RoCE packets to the kernel.
 type Live struct {
 	netdev string
 	fd     int
 	ring   []byte
-	block  int // the next one to be read
-	wake   int // an eventfd that ends a wait
-	lost   Statistics
+	block  int // index of the next one to read
+	wake   int // eventfd that ends a wait
+	stats  Statistics
 }
 
 // Statistics are the kernel's counts.
 type Statistics struct {
-	Packets uint64 `json:"packets"` // that passed the filter, those dropped among them
-	Dropped uint64 `json:"dropped"` // for which the ring had no room
+	Packets uint64 `json:"packets"` // that passed the filter, including the dropped ones
+	Dropped uint64 `json:"dropped"` // because the ring was full
 }
 
-// Open begins to capture from an interface. It needs CAP_NET_RAW: else the error is EPERM.
+// Open starts capturing from an interface. Without CAP_NET_RAW the error is EPERM.
 func Open(netdev string, tcpPorts []uint16) (*Live, error) {
 	device, err := net.InterfaceByName(netdev)
 	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w; there are: %s", netdev, err, strings.Join(netdevs(), ", "))
+		return nil, fmt.Errorf("interface %s: %w (this host has %s)", netdev, err, strings.Join(netdevs(), ", "))
 	}
 	program, err := filter(tcpPorts, device.Flags&net.FlagLoopback != 0)
 	if err != nil {
@@ -63,7 +64,7 @@ func Open(netdev string, tcpPorts []uint16) (*Live, error) {
 	for i, op := range program {
 		filters[i] = unix.SockFilter{Code: op.Op, Jt: op.Jt, Jf: op.Jf, K: op.K}
 	}
-	if err := l.setUp(device.Index, filters); err != nil {
+	if err := l.setup(device.Index, filters); err != nil {
 		return nil, errors.Join(fmt.Errorf("capture from %s: %w", netdev, err), l.Close())
 	}
 	return l, nil
@@ -81,27 +82,27 @@ func netdevs() []string {
 	return names
 }
 
-// setUp attaches the filter and the ring before the socket gets any packet.
-func (l *Live) setUp(device int, filters []unix.SockFilter) error {
+// setup attaches the filter and the ring before it binds the socket, so that no packet arrives early.
+func (l *Live) setup(device int, filters []unix.SockFilter) error {
 	fprog := unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}
 	if err := unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
-		return fmt.Errorf("attach the filter: %w", err)
+		return fmt.Errorf("attach the packet filter: %w", err)
 	}
 	if err := unix.SetsockoptInt(l.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
-		return fmt.Errorf("choose TPACKET_V3: %w", err)
+		return fmt.Errorf("select TPACKET_V3: %w", err)
 	}
 	request := unix.TpacketReq3{
 		Block_size: blockSize, Block_nr: blockCount, Frame_size: frameSize, Frame_nr: blockSize / frameSize * blockCount, Retire_blk_tov: blockTime,
 	}
 	if err := unix.SetsockoptTpacketReq3(l.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &request); err != nil {
-		return fmt.Errorf("make a ring of %d MiB: %w", blockSize*blockCount>>20, err)
+		return fmt.Errorf("allocate a ring of %d MiB: %w", blockSize*blockCount>>20, err)
 	}
 	var err error
 	if l.ring, err = unix.Mmap(l.fd, 0, blockSize*blockCount, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map the ring: %w", err)
 	}
 	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("make an eventfd: %w", err)
+		return fmt.Errorf("create an eventfd: %w", err)
 	}
 	all := uint16(unix.ETH_P_ALL)
 	return unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: device})
@@ -110,7 +111,7 @@ func (l *Live) setUp(device int, filters []unix.SockFilter) error {
 // Netdev returns the interface's name.
 func (l *Live) Netdev() string { return l.netdev }
 
-// Close ends the capture.
+// Close ends the capture and releases its socket and memory.
 func (l *Live) Close() error {
 	errs := []error{unix.Close(l.fd)}
 	if l.ring != nil {
@@ -122,14 +123,14 @@ func (l *Live) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run calls each for every packet until ctx ends or each says so, and idle when none has come for
-// a moment. A packet's data is valid during the call. When ctx ends, what had been captured until
-// then comes first.
+// Run calls each for every packet until ctx ends, or each returns false or an error. It calls idle
+// whenever it is about to wait for packets. Data is valid only during the call. After the end of ctx,
+// each is still called for the packets captured before it.
 func (l *Live) Run(ctx context.Context, each func(data []byte, info gopacket.CaptureInfo) (more bool, err error), idle func() error) error {
 	stop := context.AfterFunc(ctx, func() { _, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
 	defer stop()
 	var until time.Time
-	inTime := func(data []byte, info gopacket.CaptureInfo) (bool, error) {
+	untilEnd := func(data []byte, info gopacket.CaptureInfo) (bool, error) {
 		if !until.IsZero() && info.Timestamp.After(until) {
 			return false, nil
 		}
@@ -150,7 +151,7 @@ func (l *Live) Run(ctx context.Context, each func(data []byte, info gopacket.Cap
 			}
 			continue
 		}
-		more, err := eachOf(block, header, inTime)
+		more, err := readBlock(block, header, untilEnd)
 		atomic.StoreUint32(&header.Block_status, unix.TP_STATUS_KERNEL)
 		l.block = (l.block + 1) % blockCount
 		if err != nil || !more {
@@ -159,7 +160,8 @@ func (l *Live) Run(ctx context.Context, each func(data []byte, info gopacket.Cap
 	}
 }
 
-// wait waits for a block. After the end of ctx it waits once more for the one that the kernel still fills.
+// wait waits for a block. After the end of ctx it waits once more, for the block that the kernel is
+// still filling; ended is true if there was none.
 func (l *Live) wait(ctx context.Context) (ended bool, err error) {
 	polled := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN | unix.POLLERR}, {Fd: int32(l.wake), Events: unix.POLLIN}}
 	timeout := -1
@@ -184,7 +186,7 @@ func (l *Live) wait(ctx context.Context) (ended bool, err error) {
 	return n == 0, nil
 }
 
-func eachOf(block []byte, header *unix.TpacketHdrV1, each func([]byte, gopacket.CaptureInfo) (bool, error)) (more bool, err error) {
+func readBlock(block []byte, header *unix.TpacketHdrV1, each func([]byte, gopacket.CaptureInfo) (bool, error)) (more bool, err error) {
 	at := header.Offset_to_first_pkt
 	for range header.Num_pkts {
 		packet := (*unix.Tpacket3Hdr)(unsafe.Pointer(&block[at]))
@@ -202,11 +204,11 @@ func eachOf(block []byte, header *unix.TpacketHdrV1, each func([]byte, gopacket.
 
 // Statistics returns the kernel's counts since Open.
 func (l *Live) Statistics() (Statistics, error) {
-	s, err := unix.GetsockoptTpacketStatsV3(l.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS) // and sets them to zero
+	s, err := unix.GetsockoptTpacketStatsV3(l.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS) // reading resets them
 	if err != nil {
-		return l.lost, fmt.Errorf("read the socket's statistics: %w", err)
+		return l.stats, fmt.Errorf("read the socket's statistics: %w", err)
 	}
-	l.lost.Packets += uint64(s.Packets)
-	l.lost.Dropped += uint64(s.Drops)
-	return l.lost, nil
+	l.stats.Packets += uint64(s.Packets)
+	l.stats.Dropped += uint64(s.Drops)
+	return l.stats, nil
 }

@@ -13,10 +13,10 @@ import (
 // block is krping's block protocol (kmod/PROTOCOL.md, section 2).
 type block struct{}
 
-// anyLimits are the widest: what a connection grants is not known if its set-up was not captured.
+// anyLimits are the widest possible ones. What the target granted in the set-up may not be captured.
 var anyLimits = wire.Limits{BlockSize: 512, MaxData: math.MaxUint32, MaxInline: math.MaxUint32, MaxMessage: math.MaxUint32, Depth: math.MaxUint16}
 
-// isBlockMessage says whether a SEND holds commands.
+// isBlockMessage reports whether a SEND is a message of commands.
 func isBlockMessage(message []byte) bool {
 	_, err := wire.DecodeRequests(message, anyLimits)
 	return err == nil
@@ -33,7 +33,7 @@ func (block) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 		return []part{{note: err.Error()}}
 	}
 	var parts []part
-	at := 0 // in the message
+	at := 0 // offset in the message
 	for _, a := range answers {
 		at += wire.ResponseSize
 		text := statusText(a.Status)
@@ -44,7 +44,7 @@ func (block) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 		if o.key != 0 {
 			note += fmt.Sprintf(", invalidates key %#x", o.key)
 		}
-		io := c.tagged(uint32(a.Tag))
+		io := c.byTag(uint32(a.Tag))
 		if io != nil {
 			io.Status = text
 		}
@@ -54,18 +54,19 @@ func (block) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 	return parts
 }
 
+// commands reads the host's messages.
 func commands(d *Dissector, c *conn, message []byte) []part {
 	requests, err := wire.DecodeRequests(message, anyLimits)
 	if err != nil {
 		return []part{{note: err.Error()}}
 	}
 	var parts []part
-	at := 0 // in the message
+	at := 0 // offset in the message
 	for _, r := range requests {
 		at += wire.CommandSize
 		inline := r.Flags&wire.FlagInline != 0
 		io := d.begin(c, &IO{
-			Name: r.Op.String(), Bytes: int(r.Length), Inline: inline, Subject: fmt.Sprintf("offset %d", r.Offset),
+			Name: r.Op.String(), Bytes: int(r.Length), Inline: inline, Detail: fmt.Sprintf("offset %d", r.Offset),
 			tag: uint32(r.Tag), addr: r.Addr, rkey: r.Rkey,
 		})
 		note := fmt.Sprintf("%s tag %d, offset %d", r.Op, r.Tag, r.Offset)
@@ -95,7 +96,7 @@ func statusText(s wire.Status) string {
 }
 
 func (block) access(_ *Dissector, c *conn, _ bool, _ *op, addr uint64, key uint32) *IO {
-	return c.reaching(addr, key)
+	return c.byMemory(addr, key)
 }
 
 func (block) answered(*conn, int, *op, roce.Opcode) {}

@@ -7,13 +7,12 @@ import (
 	"fmt"
 )
 
-// Sizes in bytes of what NVMe over fabrics puts in capsules (NVM Express Base Specification).
+// Sizes in bytes of the queue entries in capsules (NVM Express Base Specification).
 const (
 	sqeSize = 64 // submission queue entry: a command
 	cqeSize = 16 // completion queue entry
 )
 
-// Opcodes and SGL descriptors that mean something here.
 const (
 	opcodeFabrics  = 0x7f
 	fabricsConnect = 0x01
@@ -22,8 +21,8 @@ const (
 	ioWriteZeroes  = 0x08
 	ioCompare      = 0x05
 
-	sglsOnly  = 0x40 // in flags: the data is described by SGLs
-	sglInside = 0x01 // descriptor: data block, by its offset in the capsule
+	flagSGL   = 0x40 // in the flags byte: SGLs describe the data
+	sglInline = 0x01 // descriptor: data block at an offset in the capsule
 	sglKeyed  = 0x4  // descriptor type: address, length, key
 )
 
@@ -45,38 +44,37 @@ var fabricsNames = map[uint8]string{
 	0x00: "Property Set", 0x01: "Connect", 0x04: "Property Get", 0x05: "Authentication Send", 0x06: "Authentication Receive", 0x08: "Disconnect",
 }
 
-// nvmeQueue is what is known of a queue: admin commands and I/O commands have the same opcodes.
+// nvmeQueue identifies a queue. Admin commands (queue 0) and I/O commands share opcodes.
 type nvmeQueue struct {
 	number int
 	known  bool
 }
 
-// command is a command capsule's.
+// command is what a command capsule contains.
 type command struct {
-	name    string
-	cid     uint16
-	subject string
-	bytes   int // of data, as its SGL says
-	inline  bool
-	addr    uint64
-	key     uint32 // 0 if the SGL has none
+	name   string
+	cid    uint16
+	detail string
+	bytes  int // of data, according to its SGL
+	inline bool
+	addr   uint64
+	key    uint32 // 0 if the SGL has none
 }
 
-// isCapsule says whether a message begins with a command: SGLs only, not fused, and one of the
-// descriptors that RDMA has.
+// isCapsule reports whether a message looks like a command capsule: it uses SGLs, is not fused, and
+// has one of the descriptors that are used with RDMA.
 func isCapsule(message []byte) bool {
-	if len(message) < sqeSize || message[1] != sglsOnly {
+	if len(message) < sqeSize || message[1] != flagSGL {
 		return false
 	}
 	descriptor := message[39]
-	return descriptor == sglInside || descriptor>>4 == sglKeyed && descriptor&0xf != 1 || descriptor == 0
+	return descriptor == sglInline || descriptor>>4 == sglKeyed && descriptor&0xf != 1 || descriptor == 0
 }
 
-// readCommand reads a submission queue entry, which is little-endian. What a Connect says of the
-// queue is noted there.
+// readCommand reads a submission queue entry, which is little-endian. A Connect command sets q.
 func readCommand(b []byte, q *nvmeQueue) (command, error) {
 	if len(b) < sqeSize {
-		return command{}, fmt.Errorf("capsule of %d bytes, a command has %d", len(b), sqeSize)
+		return command{}, fmt.Errorf("capsule of %d bytes is too short for a command of %d", len(b), sqeSize)
 	}
 	opcode, kind := b[0], b[4]
 	c := command{cid: binary.LittleEndian.Uint16(b[2:])}
@@ -86,7 +84,7 @@ func readCommand(b []byte, q *nvmeQueue) (command, error) {
 		c.bytes = int(b[32]) | int(b[33])<<8 | int(b[34])<<16
 		c.key = binary.LittleEndian.Uint32(b[35:])
 	default:
-		c.bytes, c.inline = int(binary.LittleEndian.Uint32(b[32:])), descriptor == sglInside
+		c.bytes, c.inline = int(binary.LittleEndian.Uint32(b[32:])), descriptor == sglInline
 	}
 	c.inline = c.inline && c.bytes > 0
 	nsid := binary.LittleEndian.Uint32(b[4:])
@@ -95,22 +93,22 @@ func readCommand(b []byte, q *nvmeQueue) (command, error) {
 		c.name = nameOf(fabricsNames, kind, "Fabrics command")
 		if kind == fabricsConnect {
 			q.number, q.known = int(binary.LittleEndian.Uint16(b[42:])), true
-			c.subject = fmt.Sprintf("queue %d", q.number)
+			c.detail = fmt.Sprintf("queue %d", q.number)
 		}
 	case q.known && q.number == 0:
 		c.name = nameOf(adminNames, opcode, "admin command")
 		if nsid != 0 {
-			c.subject = fmt.Sprintf("nsid %d", nsid)
+			c.detail = fmt.Sprintf("nsid %d", nsid)
 		}
 	default:
 		c.name = nameOf(ioNames, opcode, "command")
-		c.subject = fmt.Sprintf("nsid %d", nsid)
+		c.detail = fmt.Sprintf("nsid %d", nsid)
 		switch opcode {
 		case ioRead, ioWrite, ioWriteZeroes, ioCompare:
-			c.subject += fmt.Sprintf(", lba %d", binary.LittleEndian.Uint64(b[40:]))
+			c.detail += fmt.Sprintf(", lba %d", binary.LittleEndian.Uint64(b[40:]))
 		}
-		if opcode == ioWriteZeroes { // of the others bytes are known
-			c.subject += fmt.Sprintf(", %d blocks", int(binary.LittleEndian.Uint16(b[48:]))+1)
+		if opcode == ioWriteZeroes { // has no SGL to tell the bytes
+			c.detail += fmt.Sprintf(", %d blocks", int(binary.LittleEndian.Uint16(b[48:]))+1)
 		}
 	}
 	return c, nil
@@ -123,11 +121,11 @@ func nameOf(names map[uint8]string, code uint8, what string) string {
 	return fmt.Sprintf("%s %#02x", what, code)
 }
 
-// text is what a packet's line says of the command.
+// text describes the command for a packet's line.
 func (c command) text() string {
 	text := fmt.Sprintf("%s cid %d", c.name, c.cid)
-	if c.subject != "" {
-		text += ", " + c.subject
+	if c.detail != "" {
+		text += ", " + c.detail
 	}
 	switch {
 	case c.key != 0:
@@ -140,7 +138,7 @@ func (c command) text() string {
 	return text
 }
 
-// completion is a response capsule's.
+// completion is what a response capsule contains.
 type completion struct {
 	cid    uint16
 	status string
@@ -149,7 +147,7 @@ type completion struct {
 // readCompletion reads a completion queue entry, which is little-endian.
 func readCompletion(b []byte) (completion, error) {
 	if len(b) < cqeSize {
-		return completion{}, fmt.Errorf("capsule of %d bytes, a completion has %d", len(b), cqeSize)
+		return completion{}, fmt.Errorf("capsule of %d bytes is too short for a completion of %d", len(b), cqeSize)
 	}
 	status := binary.LittleEndian.Uint16(b[14:]) >> 1
 	c := completion{cid: binary.LittleEndian.Uint16(b[12:]), status: "success"}

@@ -10,8 +10,9 @@ import (
 	"krping/bridge/wire"
 )
 
-// A management datagram of the connection manager: 24 bytes of header, then the message
-// (InfiniBand Architecture Specification, volume 1, sections 13.4 and 12.6).
+// A management datagram (MAD) of the connection manager: 24 bytes of header, then the message
+// (InfiniBand Architecture Specification, volume 1, sections 13.4 and 12.6). Offsets of private data
+// are from the beginning of the message.
 const (
 	madSize       = 256
 	madHeader     = 24
@@ -23,12 +24,12 @@ const (
 	cmRTU         = 0x14
 	cmDREQ        = 0x15
 	cmDREP        = 0x16
-	reqPrivate    = 140 // where private data begins
+	reqPrivate    = 140 // offset of the private data
 	rejPrivate    = 84
 	repPrivate    = 36
-	ipHeader      = 36        // of the RDMA IP CM service, in a REQ's private data (annex A11)
-	serviceTCP    = 0x1060000 // RDMA_PS_TCP's service ID without the port
-	rejReasonCons = 28        // the consumer's own
+	ipHeader      = 36        // size of the RDMA IP CM header at the start of a REQ's private data (annex A11)
+	serviceTCP    = 0x1060000 // service ID of RDMA_PS_TCP, without the port
+	rejReasonCons = 28        // consumer reject: the private data has the reason
 )
 
 var cmNames = map[uint16]string{
@@ -36,20 +37,20 @@ var cmNames = map[uint16]string{
 	0x17: "SIDR_REQ", 0x18: "SIDR_REP", 0x19: "LAP", 0x1a: "APR",
 }
 
-// request names a connect request: the host that sent it and its number there.
-type request struct {
+// requestKey identifies a REQ: its sender and the sender's communication ID.
+type requestKey struct {
 	addr netip.Addr
 	id   uint32
 }
 
-// connectRequest is a REQ that waits for its reply.
+// connectRequest is a REQ without a REP yet.
 type connectRequest struct {
 	qpn, psn uint32
-	mtu      int
-	upper    upper // nil if its private data does not tell
+	mtu      int   // bytes
+	upper    upper // nil if the private data does not identify it
 }
 
-// addManagement reads what is sent to queue pair 1.
+// addManagement reads a packet to queue pair 1.
 func (d *Dissector) addManagement(p *Packet) {
 	mad := p.RoCE.Payload
 	if len(mad) < madSize || mad[1] != classCM {
@@ -61,16 +62,16 @@ func (d *Dissector) addManagement(p *Packet) {
 	id, to := binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:])
 	switch kind {
 	case cmREQ:
-		d.connect(p, request{p.Src, id}, m)
+		d.connect(p, requestKey{p.Src, id}, m)
 	case cmREP:
-		d.accept(p, request{p.Dst, to}, m)
+		d.accept(p, requestKey{p.Dst, to}, m)
 	case cmREJ:
 		reason := binary.BigEndian.Uint16(m[10:])
 		p.Info += fmt.Sprintf(": reason %d", reason)
 		if reject, err := wire.DecodeReject(m[rejPrivate:]); err == nil && reason == rejReasonCons {
-			p.Info += fmt.Sprintf(", krping's reason %d, value %d", reject.Reason, reject.Value)
+			p.Info += fmt.Sprintf(", krping reason %d, value %d", reject.Reason, reject.Value)
 		}
-		delete(d.asked, request{p.Dst, to})
+		delete(d.requests, requestKey{p.Dst, to})
 	case cmDREQ:
 		p.Info += fmt.Sprintf(" of QP %#x", binary.BigEndian.Uint32(m[8:])>>8)
 	}
@@ -83,7 +84,7 @@ func nameOfCM(kind uint16) string {
 	return fmt.Sprintf("message %#02x", kind)
 }
 
-func (d *Dissector) connect(p *Packet, from request, m []byte) {
+func (d *Dissector) connect(p *Packet, from requestKey, m []byte) {
 	service := binary.BigEndian.Uint64(m[8:])
 	req := &connectRequest{
 		qpn: binary.BigEndian.Uint32(m[32:]) >> 8,
@@ -103,13 +104,13 @@ func (d *Dissector) connect(p *Packet, from request, m []byte) {
 	if about != "" {
 		p.Info += ": " + about
 	}
-	if len(d.asked) >= mostConnections {
-		clear(d.asked)
+	if len(d.requests) >= maxConnections {
+		clear(d.requests)
 	}
-	d.asked[from] = req
+	d.requests[from] = req
 }
 
-// fromPrivateData recognises a protocol by what its client says when it connects.
+// fromPrivateData recognises a protocol by the private data of its REQ.
 func fromPrivateData(b []byte) (u upper, about string) {
 	if hello, err := wire.DecodeHello(b); err == nil {
 		return block{}, fmt.Sprintf("krping, volume %s, queue %d of %d, depth %d", hello.Volume, hello.QueueIndex, hello.QueueCount, hello.Depth)
@@ -118,9 +119,10 @@ func fromPrivateData(b []byte) (u upper, about string) {
 		if hello.Test == wire.TestPing {
 			return &ping{}, fmt.Sprintf("krping-ping, %d bytes", hello.Size)
 		}
-		return verbs{}, fmt.Sprintf("krping's test %d, %d bytes", hello.Test, hello.Size)
+		return verbs{}, fmt.Sprintf("krping test %d, %d bytes", hello.Test, hello.Size)
 	}
-	// NVMe/RDMA: format 0, queue ID, sizes of the host's queues, then reserved bytes; little-endian.
+	// NVM Express RDMA Transport Specification: format 0, queue ID, sizes of the host's queues, then
+	// reserved bytes; little-endian.
 	size := binary.LittleEndian.Uint16(b[6:])
 	if binary.LittleEndian.Uint16(b) == 0 && binary.LittleEndian.Uint16(b[4:]) > 0 && size > 0 && zero(b[8:32]) {
 		queue := nvmeQueue{int(binary.LittleEndian.Uint16(b[2:])), true}
@@ -138,25 +140,25 @@ func zero(b []byte) bool {
 	return true
 }
 
-// accept makes the connection.
-func (d *Dissector) accept(p *Packet, asked request, m []byte) {
+// accept reads a REP, which completes the connection.
+func (d *Dissector) accept(p *Packet, asked requestKey, m []byte) {
 	qpn, psn := binary.BigEndian.Uint32(m[12:])>>8, binary.BigEndian.Uint32(m[20:])>>8
 	p.Info += fmt.Sprintf(" from QP %#x", qpn)
 	if welcome, err := wire.DecodeWelcome(m[repPrivate:]); err == nil {
 		p.Info += fmt.Sprintf(": krping, %d bytes in blocks of %d, inline up to %d, depth %d", welcome.Capacity, welcome.BlockSize, welcome.MaxInline, welcome.Depth)
 	}
-	req := d.asked[asked]
+	req := d.requests[asked]
 	if req == nil {
-		return // the REQ was not captured, or this was sent again
+		return // the REQ was not captured, or this REP is a retransmission
 	}
-	delete(d.asked, asked)
+	delete(d.requests, asked)
 	c := &conn{
 		ends: [2]endpoint{{p.Dst, req.qpn}, {p.Src, qpn}}, both: true, upper: req.upper, mtu: req.mtu,
-		// Each names the PSN that the other one begins with.
+		// REQ and REP each tell the first PSN of what the other end sends.
 		flows: [2]flow{{next: psn, synced: true}, {next: req.psn, synced: true}},
 	}
 	for i, end := range c.ends {
 		d.forget(end)
-		d.register(end, reference{c, i})
+		d.register(end, connEnd{c, i})
 	}
 }

@@ -9,59 +9,58 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// Bounds on what a connection may hold: a capture has no end, memory has.
+// Limits on the state that is kept, as a live capture may run forever.
 const (
-	mostConnections = 1 << 14
-	mostHalves      = 256
-	mostOps         = 2048
-	mostOpen        = 4096
-	mostClosing     = 256
-	mostMessage     = 1 << 20 // bytes
-	mostParts       = 1 << 12 // packets of a message
+	maxConnections    = 1 << 14
+	maxHalfKnown      = 256
+	maxOps            = 2048
+	maxOpen           = 4096
+	maxClosing        = 256
+	maxMessage        = 1 << 20 // bytes
+	maxMessagePackets = 1 << 12
 )
 
-// endpoint is a queue pair of a host.
+// endpoint is a queue pair and the address of its host.
 type endpoint struct {
 	addr netip.Addr
 	qpn  uint32
 }
 
-// reference is one of the two ends of a connection.
-type reference struct {
+// connEnd is one of the two ends of a connection.
+type connEnd struct {
 	conn *conn
 	end  int
 }
 
-// conn is a connection of two queue pairs. A packet names its destination's only; the other end of
-// a connection whose set-up was not captured is found when it acknowledges something.
+// conn is a connection of two queue pairs. A packet has only its destination's QP number. If the
+// set-up was not captured, the other end is found when it acknowledges something.
 type conn struct {
-	ends  [2]endpoint
-	both  bool    // ends[0]'s QP is known, too
-	host  int     // the end that asks; the other one answers
-	upper upper   // nil as long as the protocol is not known
-	tries int     // messages that it was not recognised by
-	mtu   int     // bytes; 0 if not known
-	flows [2]flow // the requests of each end
-	open  []*IO   // in flight
-	// have their response, which was not acknowledged yet
-	closing []*IO
+	ends    [2]endpoint
+	both    bool    // the QP of ends[0] is known, too
+	host    int     // index of the end that sends commands; the other one is the target
+	upper   upper   // nil until the protocol is known
+	tries   int     // messages that did not reveal the protocol
+	mtu     int     // bytes; 0 if not known
+	flows   [2]flow // the requests of each end
+	open    []*IO   // in flight
+	closing []*IO   // response sent, but not yet acknowledged
 }
 
-// connectionOf returns the packet's connection, and which end has sent it.
+// connectionOf returns the packet's connection, and the index of the end that sent it.
 func (d *Dissector) connectionOf(p *roce.Packet) (c *conn, from int) {
 	to := endpoint{p.Dst, p.BTH.DestQP}
 	ref, found := d.ends[to]
-	if found && ref.conn.ends[1-ref.end].addr != p.Src { // its number is used anew
+	if found && ref.conn.ends[1-ref.end].addr != p.Src { // the QP number was reused
 		d.forget(to)
 		found = false
 	}
 	if !found {
 		half := &conn{ends: [2]endpoint{{addr: p.Src}, to}}
-		ref = reference{half, 1}
+		ref = connEnd{half, 1}
 		d.register(to, ref)
-		d.halves = append(d.halves, half)
-		if len(d.halves) > mostHalves {
-			d.halves = d.halves[1:]
+		d.halfKnown = append(d.halfKnown, half)
+		if len(d.halfKnown) > maxHalfKnown {
+			d.halfKnown = d.halfKnown[1:]
 		}
 	}
 	if !ref.conn.both && p.BTH.Opcode.IsResponse() {
@@ -70,18 +69,18 @@ func (d *Dissector) connectionOf(p *roce.Packet) (c *conn, from int) {
 	return ref.conn, 1 - ref.end
 }
 
-func (d *Dissector) register(at endpoint, ref reference) {
-	if len(d.ends) >= mostConnections {
+func (d *Dissector) register(at endpoint, ref connEnd) {
+	if len(d.ends) >= maxConnections {
 		d.Close()
 	}
 	d.ends[at] = ref
 }
 
-// pair finds the connection whose request a response answers: the response's destination is that
-// one's other end.
-func (d *Dissector) pair(answer reference, p *roce.Packet) reference {
+// pair joins two half-known connections: the destination of a response is the other end of the
+// connection that has the request with its PSN.
+func (d *Dissector) pair(answer connEnd, p *roce.Packet) connEnd {
 	match := -1
-	for i, c := range d.halves {
+	for i, c := range d.halfKnown {
 		if c == answer.conn || c.ends[1].addr != p.Src || c.ends[0].addr != p.Dst {
 			continue
 		}
@@ -89,29 +88,29 @@ func (d *Dissector) pair(answer reference, p *roce.Packet) reference {
 			continue
 		}
 		if match >= 0 {
-			return answer // two might be meant
+			return answer // ambiguous
 		}
 		match = i
 	}
 	if match < 0 {
 		return answer
 	}
-	c := d.halves[match]
+	c := d.halfKnown[match]
 	c.both = true
 	c.ends[0] = answer.conn.ends[1]
 	c.flows[1] = answer.conn.flows[0]
-	for _, io := range answer.conn.open { // what the other end began, seen as its own operations
+	for _, io := range answer.conn.open { // operations that the other end requested
 		io.answerEnd, io.tag = 1, verbsTag(1, io.answer)
 		c.open = append(c.open, io)
 	}
 	c.closing = append(c.closing, answer.conn.closing...)
 	answer.conn.open, answer.conn.closing = nil, nil
-	d.halves = slices.DeleteFunc(d.halves, func(h *conn) bool { return h == c || h == answer.conn })
-	d.ends[c.ends[0]] = reference{c, 0}
-	return reference{c, 0}
+	d.halfKnown = slices.DeleteFunc(d.halfKnown, func(h *conn) bool { return h == c || h == answer.conn })
+	d.ends[c.ends[0]] = connEnd{c, 0}
+	return connEnd{c, 0}
 }
 
-// forget ends the I/Os of a connection whose queue pair's number is used anew.
+// forget ends the I/Os of a connection whose QP number is reused.
 func (d *Dissector) forget(end endpoint) {
 	ref, found := d.ends[end]
 	if !found {

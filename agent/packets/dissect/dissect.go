@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dissect reads what RoCEv2 and TCP carry: connections as the connection manager makes
-// them, krping's ping/pong and block protocol, NVMe over fabrics; and it finds the packets that
-// belong to each I/O. Packets are trusted with nothing: any bytes may come.
+// Package dissect reads the protocols above RoCEv2 and TCP (the InfiniBand connection manager,
+// krping's ping/pong and block protocols, NVMe over fabrics) and finds the packets of each I/O.
+// Frames may contain arbitrary bytes.
 package dissect
 
 import (
@@ -18,98 +18,98 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// A Protocol is what speaks above the transport.
+// A Protocol is one above the transport.
 type Protocol string
 
-// Protocols that are known.
+// The known protocols.
 const (
-	Verbs    Protocol = "verbs"       // RDMA operations of an application that is not known
-	Ping     Protocol = "krping-ping" // krping's and rping's ping/pong
-	Block    Protocol = "krping"      // kmod/PROTOCOL.md, section 2
+	Verbs    Protocol = "verbs"       // RDMA operations of an unknown application
+	Ping     Protocol = "krping-ping" // ping/pong of krping and rping
+	Block    Protocol = "krping"      // krping's block protocol: kmod/PROTOCOL.md, section 2
 	NVMeRDMA Protocol = "nvme-rdma"
 	NVMeTCP  Protocol = "nvme-tcp"
-	CM       Protocol = "cm" // the InfiniBand connection manager
-	Datagram Protocol = "datagram"
+	CM       Protocol = "cm"       // the InfiniBand connection manager
+	Datagram Protocol = "datagram" // UD that is not of the connection manager
 )
 
-// Assumable are the protocols that connections can be said to have.
+// Assumable returns the valid values of Options.Assume.
 func Assumable() []Protocol { return []Protocol{Block, Ping, NVMeRDMA, Verbs} }
 
-// Frame is what was captured of one Ethernet frame.
+// Frame is one captured Ethernet frame.
 type Frame struct {
 	Time   time.Time
-	Data   []byte
-	Length int // bytes on the wire
+	Data   []byte // as far as it was captured
+	Length int    // bytes on the wire
 }
 
-// Packet is a frame that was understood, or tells why not.
+// Packet is a frame of RoCEv2 or NVMe/TCP, dissected.
 type Packet struct {
-	Number   int // of the frame, from 1
-	Time     time.Time
-	Length   int // bytes on the wire
-	Src, Dst netip.Addr
-	SrcPort  uint16       // TCP
-	DstPort  uint16       // TCP
-	RoCE     *roce.Packet // nil for TCP, and where Err says why
-	Protocol Protocol
-	What     string // opcode, or the PDUs of TCP
-	Bytes    int    // payload of the transport
-	Info     string // what the protocol says
-	Again    bool   // sent again: its sequence number was there already
-	Lost     int    // packets before it, of its direction, that are not in the capture
-	Err      error
+	Number        int // of the frame, from 1
+	Time          time.Time
+	Length        int // bytes on the wire
+	Src, Dst      netip.Addr
+	SrcPort       uint16       // TCP
+	DstPort       uint16       // TCP
+	RoCE          *roce.Packet // nil for TCP, or if Err is set
+	Protocol      Protocol     // "" if not known
+	What          string       // opcode, syndrome of an acknowledgement, or names of the TCP PDUs
+	Bytes         int          // of the transport's payload
+	Info          string       // what the protocol says, for people
+	Retransmitted bool         // its sequence number was in the capture before
+	Lost          int          // packets missing before it in its direction, by sequence number
+	Err           error        // why the packet is malformed
 
-	at int // of a SEND: where in the message its payload begins
+	at int // offset of the payload in the message of a SEND
 }
 
 // Options of a Dissector.
 type Options struct {
-	TCPPorts []uint16 // of NVMe/TCP
-	Assume   Protocol // of connections whose set-up was not captured; "" to look at their messages
-	OnIO     func(*IO)
+	TCPPorts []uint16  // of NVMe/TCP
+	Assume   Protocol  // of connections whose set-up was not captured; "": recognise it by their messages
+	OnIO     func(*IO) // called once for each I/O when it is over, or given up
 }
 
-// DefaultTCPPorts are those of NVMe/TCP: of an I/O controller and of discovery.
+// DefaultTCPPorts are the NVMe/TCP ports registered for I/O controllers and for discovery.
 var DefaultTCPPorts = []uint16{4420, 8009}
 
-// Totals of what a Dissector has seen.
+// Totals count what a Dissector has seen.
 type Totals struct {
-	Packets   int `json:"packets"` // of RoCE and of NVMe/TCP
-	Others    int `json:"others"`  // frames that are neither
-	Malformed int `json:"malformed"`
-	WrongICRC int `json:"wrong_icrc"`
-	Unchecked int `json:"unchecked"` // RoCE packets of which not all was captured
-	Again     int `json:"again"`     // sent again
-	Lost      int `json:"lost"`      // missing, by their sequence numbers
+	Packets       int `json:"packets"` // of RoCE and of NVMe/TCP
+	Others        int `json:"others"`  // frames that are neither
+	Malformed     int `json:"malformed"`
+	BadICRC       int `json:"bad_icrc"`
+	Unverified    int `json:"unverified"` // RoCE packets that were not captured whole: no check of the ICRC
+	Retransmitted int `json:"retransmitted"`
+	Lost          int `json:"lost"` // missing, by sequence number
 }
 
 // Dissector reads frames in the order of their capture.
 type Dissector struct {
-	options Options
-	totals  Totals
-	frames  int
-	ios     int
-	ends    map[endpoint]reference
-	halves  []*conn // of which the QP of one end only is known
-	asked   map[request]*connectRequest
-	streams map[streamKey]*stream
+	options   Options
+	totals    Totals
+	frames    int
+	ios       int
+	ends      map[endpoint]connEnd
+	halfKnown []*conn // only the QP of one end is known
+	requests  map[requestKey]*connectRequest
+	streams   map[streamKey]*stream
 }
 
-// New returns a Dissector.
+// New returns a Dissector that has seen nothing.
 func New(o Options) *Dissector {
 	if o.OnIO == nil {
 		o.OnIO = func(*IO) {}
 	}
 	return &Dissector{
-		options: o, ends: map[endpoint]reference{}, asked: map[request]*connectRequest{}, streams: map[streamKey]*stream{},
+		options: o, ends: map[endpoint]connEnd{}, requests: map[requestKey]*connectRequest{}, streams: map[streamKey]*stream{},
 	}
 }
 
-// Totals returns what was seen so far.
+// Totals returns the counts so far.
 func (d *Dissector) Totals() Totals { return d.totals }
 
-// Add reads a frame. It returns nil for one that is neither RoCE nor NVMe/TCP. What is returned
-// refers to the frame's data.
+// Add reads a frame. It returns nil if the frame is neither RoCE nor NVMe/TCP. The packet refers to
+// the frame's data.
 func (d *Dissector) Add(f Frame) *Packet {
 	d.frames++
 	frame := gopacket.NewPacket(f.Data, layers.LinkTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
@@ -130,8 +130,8 @@ func (d *Dissector) Add(f Frame) *Packet {
 		}
 	}
 	d.totals.Packets++
-	if p.Again {
-		d.totals.Again++
+	if p.Retransmitted {
+		d.totals.Retransmitted++
 	}
 	d.totals.Lost += p.Lost
 	return p
@@ -149,10 +149,10 @@ func addresses(frame gopacket.Packet) (src, dst netip.Addr) {
 func (d *Dissector) addRoCE(p *Packet) {
 	r := p.RoCE
 	switch r.ICRC {
-	case roce.Wrong:
-		d.totals.WrongICRC++
-	case roce.Unchecked:
-		d.totals.Unchecked++
+	case roce.ICRCBad:
+		d.totals.BadICRC++
+	case roce.ICRCUnverified:
+		d.totals.Unverified++
 	}
 	p.What, p.Bytes = r.BTH.Opcode.String(), r.Length
 	if !r.BTH.Opcode.Known() {
@@ -168,7 +168,7 @@ func (d *Dissector) addRoCE(p *Packet) {
 	}
 }
 
-// Close ends the I/Os that are still in flight: they are not Done.
+// Close calls OnIO for the I/Os that are still in flight. It can be called repeatedly.
 func (d *Dissector) Close() {
 	var left []*IO
 	seen := map[*conn]bool{}
@@ -186,11 +186,11 @@ func (d *Dissector) Close() {
 	for _, io := range left {
 		d.options.OnIO(io)
 	}
-	d.ends, d.streams, d.halves = map[endpoint]reference{}, map[streamKey]*stream{}, nil
+	d.ends, d.streams, d.halfKnown = map[endpoint]connEnd{}, map[streamKey]*stream{}, nil
 }
 
-// listed joins what the parts of a message say, but not all of many.
-func listed(parts []part) string {
+// joinNotes joins the notes of a message's parts, at most three of them.
+func joinNotes(parts []part) string {
 	const most = 3
 	var texts []string
 	for _, p := range parts {

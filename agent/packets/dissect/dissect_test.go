@@ -24,8 +24,8 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// frames returns those of a capture that tests keep: real ones, made in two VMs, where
-// 192.168.77.2 is the host and 192.168.77.1 the target.
+// frames returns the frames of a capture in testdata, made between two VMs: 192.168.77.2 is the
+// host, 192.168.77.1 the target.
 func frames(t testing.TB, name string) []dissect.Frame {
 	t.Helper()
 	file, err := os.Open(filepath.Join("../capture/testdata", name+".pcapng.gz"))
@@ -43,7 +43,7 @@ func frames(t testing.TB, name string) []dissect.Frame {
 	return all
 }
 
-// result is what became of frames.
+// result is what a Dissector returned.
 type result struct {
 	packets []*dissect.Packet
 	ios     []*dissect.IO
@@ -68,7 +68,7 @@ func dissectAll(frames []dissect.Frame, o dissect.Options) result {
 	return r
 }
 
-// kinds sums I/Os up: how many of which, and what one costs.
+// kinds summarises I/Os by kind: how many, and their packets per I/O.
 func kinds(ios []*dissect.IO) string {
 	var order []string
 	n, packets := map[string]int{}, map[string]float64{}
@@ -103,7 +103,7 @@ func expect(t *testing.T, what, got, want string) {
 	}
 }
 
-func TestWhatAnIOCosts(t *testing.T) {
+func TestPacketsPerIO(t *testing.T) {
 	for name, want := range map[string]string{
 		"ping": `
 10 krping-ping ping 64: 12.0
@@ -164,7 +164,7 @@ func TestWhatAnIOCosts(t *testing.T) {
 			if totals := (dissect.Totals{Packets: len(r.packets)}); r.totals != totals {
 				t.Errorf("totals %+v", r.totals)
 			}
-			// Each packet of the protocol is of an I/O, whole or in parts.
+			// The shares of each RC packet add up to 1.
 			shares := map[int]float64{}
 			for _, o := range r.ios {
 				for _, s := range o.Steps {
@@ -173,15 +173,15 @@ func TestWhatAnIOCosts(t *testing.T) {
 			}
 			for _, p := range r.packets {
 				if share := shares[p.Number]; p.RoCE != nil && p.RoCE.BTH.Opcode.Service() == roce.RC && math.Abs(share-1) > 1e-9 {
-					t.Errorf("packet %d, %s: %.2f of it are of I/Os", p.Number, p.What, share)
+					t.Errorf("packet %d, %s: its shares add up to %.2f", p.Number, p.What, share)
 				}
 			}
 		})
 	}
 }
 
-// What the ladders are to show: the target starts all movement of data that is not inline.
-func TestTheTargetMovesTheData(t *testing.T) {
+// The target requests all transfers of data that is not inline.
+func TestTargetMovesTheData(t *testing.T) {
 	for _, name := range []string{"krping", "nvme", "tcp"} {
 		writes, reads := 0, 0
 		for _, o := range dissectAll(frames(t, name), dissect.Options{}).ios {
@@ -214,9 +214,9 @@ func TestTheTargetMovesTheData(t *testing.T) {
 	}
 }
 
-// Where the set-up was not captured, messages tell the protocol, and acknowledgements which queue
-// pairs belong together.
-func TestCaptureThatBeganLater(t *testing.T) {
+// Without the set-up, the protocol is recognised by messages, and the queue pairs of a connection by
+// acknowledgements.
+func TestCaptureWithoutSetup(t *testing.T) {
 	for name, setUp := range map[string]int{"ping": 3, "krping": 3, "deep": 3, "nvme": 60, "tcp": 60} {
 		all := frames(t, name)
 		want, found := 0, 0
@@ -238,7 +238,7 @@ func TestCaptureThatBeganLater(t *testing.T) {
 	assumed := dissectAll(frames(t, "krping")[3:], dissect.Options{Assume: dissect.Verbs})
 	for _, o := range assumed.ios {
 		if o.Protocol != dissect.Verbs {
-			t.Fatalf("an I/O of %s though verbs are assumed", o.Protocol)
+			t.Fatalf("I/O %d has protocol %s, want verbs", o.ID, o.Protocol)
 		}
 	}
 	if got := kinds(assumed.ios); !strings.Contains(got, "verbs RDMA READ 65536: 17.0") || !strings.Contains(got, "verbs RDMA WRITE 65536: ") {
@@ -246,8 +246,7 @@ func TestCaptureThatBeganLater(t *testing.T) {
 	}
 }
 
-// A ladder that lacks packets says so.
-func TestLostAndRepeated(t *testing.T) {
+func TestLostAndRetransmittedPackets(t *testing.T) {
 	all := frames(t, "krping")
 	for _, kind := range []string{"RDMA READ response Middle", "RDMA WRITE Middle", "SEND First"} {
 		at := -1
@@ -258,41 +257,41 @@ func TestLostAndRepeated(t *testing.T) {
 			}
 		}
 		gap := dissectAll(slices.Delete(slices.Clone(all), at, at+1), dissect.Options{})
-		if gap.totals.Lost != 1 || gap.totals.Again != 0 {
+		if gap.totals.Lost != 1 || gap.totals.Retransmitted != 0 {
 			t.Errorf("without a %s: totals %+v", kind, gap.totals)
 		}
 		lost := 0
 		for _, o := range gap.ios {
 			lost += o.Lost
 		}
-		if kind != "SEND First" && lost != 1 { // whose I/O is not known without it
+		if kind != "SEND First" && lost != 1 { // without it the I/O is not recognised
 			t.Errorf("without a %s: %d packets lost of I/Os\n%s", kind, lost, kinds(gap.ios))
 		}
 		twice := dissectAll(slices.Insert(slices.Clone(all), at+1, all[at]), dissect.Options{})
-		if twice.totals.Lost != 0 || twice.totals.Again != 1 {
+		if twice.totals.Lost != 0 || twice.totals.Retransmitted != 1 {
 			t.Errorf("%s twice: totals %+v", kind, twice.totals)
 		}
 	}
 }
 
-// Of frames that were cut off when they were captured the transport is there, and no message.
-func TestCutFrames(t *testing.T) {
+// Frames that were cut off when captured have transport headers but no messages.
+func TestTruncatedFrames(t *testing.T) {
 	all := frames(t, "nvme")
 	for i := range all {
 		all[i].Data = all[i].Data[:min(len(all[i].Data), 100)]
 	}
 	r := dissectAll(all, dissect.Options{})
-	if r.totals.Malformed != 0 || r.totals.Unchecked == 0 || r.totals.Lost != 0 {
+	if r.totals.Malformed != 0 || r.totals.Unverified == 0 || r.totals.Lost != 0 {
 		t.Errorf("totals %+v", r.totals)
 	}
 	for _, o := range r.ios {
 		if o.Name == "Write" || o.Name == "Read" {
-			t.Errorf("I/O %d, a %s of a command that is not there whole", o.ID, o.Name)
+			t.Errorf("I/O %d: %s was read from a truncated command", o.ID, o.Name)
 		}
 	}
 }
 
-// pack puts frames into one piece, each behind its length of two bytes.
+// pack concatenates frames, each preceded by its length in two bytes.
 func pack(frames []dissect.Frame) []byte {
 	var b []byte
 	for _, f := range frames {
@@ -311,7 +310,7 @@ func unpack(b []byte) (frames []dissect.Frame) {
 	return frames
 }
 
-// FuzzDissect feeds a dissector a number of frames, and shows what it makes of them in each way.
+// FuzzDissect dissects arbitrary frames and prints the result in all formats.
 func FuzzDissect(f *testing.F) {
 	for _, name := range []string{"ping", "krping", "nvme", "tcp", "verbs"} {
 		all := frames(f, name)
@@ -348,9 +347,8 @@ func FuzzDissect(f *testing.F) {
 	})
 }
 
-// Frames that are cut off or have wrong bytes are said to be malformed, or read as what they
-// seem to be; nothing else.
-func TestBrokenFrames(t *testing.T) {
+// Damaged frames are reported as malformed or read as something else, without a panic.
+func TestDamagedFrames(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	malformed := 0
 	for _, name := range []string{"ping", "krping", "deep", "ipv6", "nvme", "tcp", "verbs"} {
@@ -372,6 +370,6 @@ func TestBrokenFrames(t *testing.T) {
 		malformed += d.Totals().Malformed
 	}
 	if malformed == 0 {
-		t.Error("none was malformed")
+		t.Error("no frame was reported as malformed")
 	}
 }

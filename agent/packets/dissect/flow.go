@@ -8,34 +8,34 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// flow is the requests of one end, and what answers them.
+// flow is the requests that one end has sent.
 type flow struct {
 	next    uint32 // PSN of the next request
 	synced  bool   // next is known
-	ops     []*op  // the last ones, oldest first
-	sending *op    // has packets still to come
+	ops     []*op  // the most recent ones, oldest first
+	sending *op    // its last packet has not been seen
 }
 
-// op is one operation: a SEND, an RDMA WRITE or READ, an atomic.
+// op is one operation: a SEND, an RDMA WRITE or READ, or an atomic.
 type op struct {
 	first    uint32 // PSN
 	opcode   roce.Opcode
 	bytes    int
-	whole    bool // nothing of it is missing
-	message  []byte
+	whole    bool      // no packet is missing
+	message  []byte    // of a SEND
 	key      uint32    // that a SEND invalidates
 	packets  []*Packet // of a SEND that has not ended
 	parts    []part
-	response uint32 // PSN of the next packet of an RDMA READ's response
+	response uint32 // PSN of the next packet of the response to an RDMA READ
 }
 
-// Packet sequence numbers have 24 bits and begin anew at 0.
+// Packet sequence numbers wrap around at 24 bits.
 const (
 	psnBits = 24
 	psnMask = 1<<psnBits - 1
 )
 
-// after returns how far PSN a is behind b: negative if it is before it.
+// after returns the distance from PSN b to a: negative if a is before b.
 func after(a, b uint32) int {
 	return int(int32(a-b) << (32 - psnBits) >> (32 - psnBits))
 }
@@ -51,8 +51,8 @@ func (f *flow) find(psn uint32) *op {
 }
 
 func (f *flow) add(o *op) {
-	if len(f.ops) >= mostOps {
-		f.ops = slices.Delete(f.ops, 0, mostOps/2)
+	if len(f.ops) >= maxOps {
+		f.ops = slices.Delete(f.ops, 0, maxOps/2)
 	}
 	f.ops = append(f.ops, o)
 }
@@ -60,31 +60,31 @@ func (f *flow) add(o *op) {
 func (d *Dissector) addConnected(p *Packet) {
 	c, from := d.connectionOf(p.RoCE)
 	if p.RoCE.BTH.Opcode.IsResponse() {
-		d.respond(c, from, p)
+		d.addResponse(c, from, p)
 	} else {
-		d.request(c, from, p)
+		d.addRequest(c, from, p)
 	}
 	p.Protocol = c.protocol().name()
 }
 
-// step checks a request's PSN against those before. It returns false if it was sent before.
-func (f *flow) step(c *conn, p *Packet) bool {
+// advance checks the PSN of a request against the expected one. It returns false for a retransmission.
+func (f *flow) advance(c *conn, p *Packet) bool {
 	b := p.RoCE.BTH
 	if f.synced {
 		switch gap := after(b.PSN, f.next); {
 		case gap > 0:
-			c.lose(p, gap)
+			c.noteLost(p, gap)
 			if f.sending != nil {
 				f.sending.whole = false
 			}
 		case gap < 0:
-			p.Again = true
+			p.Retransmitted = true
 			return false
 		}
 	}
 	f.next, f.synced = (b.PSN+1)&psnMask, true
 	if b.Opcode == roce.ReadRequest {
-		f.synced = c.mtu > 0 // the response takes a PSN a packet
+		f.synced = c.mtu > 0 // each packet of the response takes a PSN
 		if f.synced {
 			packets := max(1, (uint64(p.RoCE.RETH.Length)+uint64(c.mtu)-1)/uint64(c.mtu))
 			f.next = (b.PSN + uint32(packets)) & psnMask
@@ -93,12 +93,12 @@ func (f *flow) step(c *conn, p *Packet) bool {
 	return true
 }
 
-func (d *Dissector) request(c *conn, from int, p *Packet) {
+func (d *Dissector) addRequest(c *conn, from int, p *Packet) {
 	f, r := &c.flows[from], p.RoCE
 	opcode := r.BTH.Opcode
-	if !f.step(c, p) {
+	if !f.advance(c, p) {
 		if o := f.find(r.BTH.PSN); o != nil {
-			attach(p, from == c.host, unsaid(o.parts))
+			addStep(p, from == c.host, withoutNotes(o.parts))
 		}
 		return
 	}
@@ -111,7 +111,7 @@ func (d *Dissector) request(c *conn, from int, p *Packet) {
 			f.sending = o
 		}
 	}
-	if o == nil || o.opcode.IsSend() != opcode.IsSend() { // its beginning is missing
+	if o == nil || o.opcode.IsSend() != opcode.IsSend() { // its first packet is missing
 		return
 	}
 	if opcode.Ends() {
@@ -120,27 +120,27 @@ func (d *Dissector) request(c *conn, from int, p *Packet) {
 		c.mtu = max(c.mtu, r.Length)
 	}
 	if opcode.IsSend() {
-		d.send(c, from, p, o)
+		d.addSend(c, from, p, o)
 	} else {
 		if opcode.Begins() {
 			o.parts = d.access(c, from, p, o)
 		}
-		attach(p, from == c.host, o.parts)
-		o.parts = unsaid(o.parts)
+		addStep(p, from == c.host, o.parts)
+		o.parts = withoutNotes(o.parts)
 	}
-	if opcode.Service() == roce.UC && opcode.Ends() { // nothing acknowledges it
+	if opcode.Service() == roce.UC && opcode.Ends() { // UC has no acknowledgements
 		c.protocol().answered(c, from, o, opcode)
 		c.acknowledged(d, from, o.first)
 	}
 }
 
-// send adds a packet to a SEND, and reads the message when it is whole.
-func (d *Dissector) send(c *conn, from int, p *Packet, o *op) {
+// addSend adds a packet to a SEND, and reads the message when it is complete.
+func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	r := p.RoCE
-	if len(o.message)+len(r.Payload) > mostMessage || len(o.packets) >= mostParts {
-		o.whole, o.message, o.packets = false, nil, nil // too long for any message of commands
+	if len(o.message)+len(r.Payload) > maxMessage || len(o.packets) >= maxMessagePackets {
+		o.whole, o.message, o.packets = false, nil, nil // longer than any protocol's message
 	}
-	if r.ICRC == roce.Unchecked { // a part of it was not captured
+	if r.ICRC == roce.ICRCUnverified { // the packet was not captured whole
 		o.whole = false
 	}
 	p.at = len(o.message)
@@ -158,22 +158,22 @@ func (d *Dissector) send(c *conn, from int, p *Packet, o *op) {
 		}
 		o.parts = c.protocol().message(d, c, from == c.host, o)
 	}
-	p.Info = listed(o.parts)
-	others := unsaid(o.parts)
+	p.Info = joinNotes(o.parts)
+	others := withoutNotes(o.parts)
 	for _, earlier := range o.packets[:len(o.packets)-1] {
-		attach(earlier, from == c.host, others)
+		addStep(earlier, from == c.host, others)
 	}
-	attach(p, from == c.host, o.parts)
+	addStep(p, from == c.host, o.parts)
 	for _, part := range o.parts {
 		if part.ends && part.io != nil {
 			c.finish(part.io, from, r.BTH.PSN)
 		}
 	}
 	o.parts, o.packets, o.message = others, nil, nil
-	d.release(c)
+	d.expire(c)
 }
 
-// access finds the I/O whose memory an RDMA READ, WRITE or atomic reaches.
+// access finds the I/O whose memory an RDMA READ, WRITE or atomic operation accesses.
 func (d *Dissector) access(c *conn, from int, p *Packet, o *op) []part {
 	r := p.RoCE
 	var addr uint64
@@ -193,8 +193,8 @@ func (d *Dissector) access(c *conn, from int, p *Packet, o *op) []part {
 	return []part{{io: io, note: p.Info}}
 }
 
-// unsaid is the same I/Os, with nothing said about them.
-func unsaid(parts []part) []part {
+// withoutNotes returns the parts without their notes.
+func withoutNotes(parts []part) []part {
 	quiet := make([]part, len(parts))
 	for i, p := range parts {
 		quiet[i] = part{io: p.io, from: p.from, to: p.to}
@@ -202,7 +202,7 @@ func unsaid(parts []part) []part {
 	return quiet
 }
 
-func (d *Dissector) respond(c *conn, from int, p *Packet) {
+func (d *Dissector) addResponse(c *conn, from int, p *Packet) {
 	f, r := &c.flows[1-from], p.RoCE
 	opcode := r.BTH.Opcode
 	if opcode == roce.Acknowledge {
@@ -215,18 +215,18 @@ func (d *Dissector) respond(c *conn, from int, p *Packet) {
 	if opcode.IsReadResponse() && o.opcode == roce.ReadRequest {
 		switch gap := after(r.BTH.PSN, o.response); {
 		case gap > 0:
-			c.lose(p, gap)
+			c.noteLost(p, gap)
 		case gap < 0:
-			p.Again = true
+			p.Retransmitted = true
 		}
-		if !p.Again {
+		if !p.Retransmitted {
 			o.response = (r.BTH.PSN + 1) & psnMask
 		}
 		if !opcode.Ends() {
 			c.mtu = max(c.mtu, r.Length)
 		}
 	}
-	attach(p, from == c.host, unsaid(o.parts))
+	addStep(p, from == c.host, withoutNotes(o.parts))
 	if r.AETH != nil && !r.AETH.Syndrome.IsACK() {
 		return
 	}

@@ -4,9 +4,9 @@ package dissect
 
 import "slices"
 
-// begin adds an I/O. One that has its tag already will not be answered any more.
+// begin adds an I/O. An older one with the same tag is given up: its response was missed.
 func (d *Dissector) begin(c *conn, io *IO) *IO {
-	if old := c.tagged(io.tag); old != nil || len(c.open) >= mostOpen {
+	if old := c.byTag(io.tag); old != nil || len(c.open) >= maxOpen {
 		if old == nil {
 			old = c.open[0]
 		}
@@ -21,7 +21,7 @@ func (d *Dissector) begin(c *conn, io *IO) *IO {
 	return io
 }
 
-func (c *conn) tagged(tag uint32) *IO {
+func (c *conn) byTag(tag uint32) *IO {
 	for _, io := range c.open {
 		if io.tag == tag {
 			return io
@@ -30,8 +30,8 @@ func (c *conn) tagged(tag uint32) *IO {
 	return nil
 }
 
-// reaching returns the I/O in flight whose memory this is.
-func (c *conn) reaching(addr uint64, key uint32) *IO {
+// byMemory returns the I/O in flight that owns this memory, or nil.
+func (c *conn) byMemory(addr uint64, key uint32) *IO {
 	for _, io := range c.open {
 		if io.rkey == key && key != 0 && addr >= io.addr && addr-io.addr <= uint64(io.Bytes) {
 			return io
@@ -40,14 +40,14 @@ func (c *conn) reaching(addr uint64, key uint32) *IO {
 	return nil
 }
 
-// finish notes that the I/O's response was sent. The I/O is over when that is acknowledged.
+// finish records that the I/O's response was sent. The I/O is over when that is acknowledged.
 func (c *conn) finish(io *IO, from int, psn uint32) {
 	io.Done, io.answer, io.answerEnd = true, psn, from
 	c.open = slices.DeleteFunc(c.open, func(i *IO) bool { return i == io })
 	c.closing = append(c.closing, io)
 }
 
-// acknowledged ends the I/Os whose response is acknowledged.
+// acknowledged ends the I/Os whose responses are acknowledged by psn.
 func (c *conn) acknowledged(d *Dissector, end int, psn uint32) {
 	c.closing = slices.DeleteFunc(c.closing, func(io *IO) bool {
 		over := io.answerEnd == end && after(psn, io.answer) >= 0
@@ -58,16 +58,16 @@ func (c *conn) acknowledged(d *Dissector, end int, psn uint32) {
 	})
 }
 
-// release ends I/Os whose acknowledgement seems to have been lost.
-func (d *Dissector) release(c *conn) {
-	for len(c.closing) > mostClosing {
+// expire ends the oldest I/Os whose responses have no acknowledgement in the capture.
+func (d *Dissector) expire(c *conn) {
+	for len(c.closing) > maxClosing {
 		d.options.OnIO(c.closing[0])
 		c.closing = c.closing[1:]
 	}
 }
 
-// lose notes packets that are missing.
-func (c *conn) lose(p *Packet, n int) {
+// noteLost records that n packets are missing before p.
+func (c *conn) noteLost(p *Packet, n int) {
 	p.Lost = n
 	for _, io := range slices.Concat(c.open, c.closing) {
 		io.Lost += n

@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// IO is one I/O, or one operation of a protocol that is not known, with the packets it cost.
+// IO is one I/O with its packets. If the protocol is not known, it is one RDMA operation.
 type IO struct {
-	ID           int // from 1, in the order in which they began
+	ID           int // from 1, in order of the first packets
 	Protocol     Protocol
 	Name         string // "Write", "READ", "ping"
 	Bytes        int    // of data
-	Inline       bool   // the data travels in the command's or the response's message
-	Subject      string // what the I/O is about, beyond its name: "nsid 1, lba 0"
-	Status       string // of its response, "" without one
+	Inline       bool   // the data is in the message of the command or of the response
+	Detail       string // "nsid 1, lba 0"
+	Status       string // of the response; "" without one
 	Host, Target netip.Addr
 	Steps        []Step // its packets, in the order of their capture
-	Done         bool   // its response was captured
-	Lost         int    // packets of its connection that are missing, while it was in flight
+	Done         bool   // the response was captured
+	Lost         int    // packets of the connection that are missing from the time it was in flight
 
 	tag       uint32 // of its command
-	addr      uint64 // its memory, at the host
-	rkey      uint32
+	addr      uint64 // of its memory at the host
+	rkey      uint32 // 0 if it has none
 	answer    uint32 // PSN of the last packet of its response
-	answerEnd int    // which end sent that
+	answerEnd int    // index of the end that sent it
 }
 
 // Step is one packet of an I/O.
 type Step struct {
-	Number   int // of the frame
-	Time     time.Time
-	FromHost bool
-	What     string  // opcode, or PDU
-	Note     string  // what it says about this I/O
-	Bytes    int     // of data that it moves, without headers and commands
-	Share    float64 // 1 if the packet is this I/O's alone, 1/n if it has part of n
-	Again    bool
+	Number        int // of the frame
+	Time          time.Time
+	FromHost      bool
+	What          string  // opcode, or PDU
+	Note          string  // what the packet says about this I/O
+	Bytes         int     // of the I/O's data in the packet, without headers and commands
+	Share         float64 // 1/n if the packet belongs to n I/Os
+	Retransmitted bool
 }
 
-// Packets returns what the I/O costs: a packet that it shares counts in part.
+// Packets returns the number of the I/O's packets. One that n I/Os share counts as 1/n.
 func (io *IO) Packets() float64 {
 	sum := 0.0
 	for _, s := range io.Steps {
@@ -50,7 +50,7 @@ func (io *IO) Packets() float64 {
 	return sum
 }
 
-// Duration is from its first packet to its last.
+// Duration returns the time from the first packet to the last.
 func (io *IO) Duration() time.Duration {
 	if len(io.Steps) == 0 {
 		return 0
@@ -60,16 +60,15 @@ func (io *IO) Duration() time.Duration {
 
 // part is what one message says about one I/O.
 type part struct {
-	io   *IO
-	note string
-	ends bool // it is the I/O's response
-	// where in the message its inline data is, in bytes: none if both are the same
-	from, to int
-	data     int // of NVMe/TCP: bytes of its data in the packet
+	io       *IO
+	note     string
+	ends     bool // it is the I/O's response
+	from, to int  // RDMA: range of its inline data in the message, in bytes; empty if it has none
+	data     int  // NVMe/TCP: bytes of its data in the packet
 }
 
-// attach makes a packet a step of the I/Os that it is part of.
-func attach(p *Packet, fromHost bool, parts []part) {
+// addStep adds a packet to the I/Os that it belongs to.
+func addStep(p *Packet, fromHost bool, parts []part) {
 	for _, part := range parts {
 		if part.io == nil {
 			continue
@@ -79,16 +78,16 @@ func attach(p *Packet, fromHost bool, parts []part) {
 			note = fmt.Sprintf("one of %d: %s", len(parts), note)
 		}
 		if part.io.Host != part.io.Target {
-			fromHost = p.Src == part.io.Host // of verbs, either end may be an operation's host
+			fromHost = p.Src == part.io.Host // with verbs, either end may be the host of an operation
 		}
 		part.io.Steps = append(part.io.Steps, Step{
 			Number: p.Number, Time: p.Time, FromHost: fromHost, What: p.What, Note: note, Bytes: p.moved(part),
-			Share: 1 / float64(len(parts)), Again: p.Again,
+			Share: 1 / float64(len(parts)), Retransmitted: p.Retransmitted,
 		})
 	}
 }
 
-// moved returns how much of an I/O's data a packet has, in bytes.
+// moved returns the bytes of an I/O's data in the packet.
 func (p *Packet) moved(of part) int {
 	switch {
 	case p.RoCE == nil:

@@ -8,7 +8,7 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// nvme is NVMe over RDMA (NVM Express RDMA Transport Specification): a SEND is a capsule.
+// nvme is NVMe over RDMA: each SEND is a capsule (NVM Express RDMA Transport Specification).
 type nvme struct{ queue nvmeQueue }
 
 func (*nvme) name() Protocol { return NVMeRDMA }
@@ -34,7 +34,7 @@ func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 	if o.key != 0 {
 		note += fmt.Sprintf(", invalidates key %#x", o.key)
 	}
-	io := c.tagged(uint32(done.cid))
+	io := c.byTag(uint32(done.cid))
 	if io != nil {
 		io.Status = done.status
 	}
@@ -42,11 +42,11 @@ func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 }
 
 func (c command) io() *IO {
-	return &IO{Name: c.name, Bytes: c.bytes, Inline: c.inline, Subject: c.subject, tag: uint32(c.cid), addr: c.addr, rkey: c.key}
+	return &IO{Name: c.name, Bytes: c.bytes, Inline: c.inline, Detail: c.detail, tag: uint32(c.cid), addr: c.addr, rkey: c.key}
 }
 
 func (*nvme) access(_ *Dissector, c *conn, _ bool, _ *op, addr uint64, key uint32) *IO {
-	return c.reaching(addr, key)
+	return c.byMemory(addr, key)
 }
 
 func (*nvme) answered(*conn, int, *op, roce.Opcode) {}

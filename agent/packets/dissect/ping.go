@@ -7,14 +7,14 @@ import (
 	"krping/bridge/wire"
 )
 
-// ping is krping's ping/pong (kmod/PROTOCOL.md, section 1): from the client's source to the
-// server's second "go ahead" all is one ping.
+// ping is krping's ping/pong (kmod/PROTOCOL.md, section 1). One ping lasts from the client's source
+// advertisement to the server's second "go ahead".
 type ping struct {
-	io   *IO
-	gone int // "go ahead"s
+	io       *IO
+	goAheads int
 }
 
-// isPingMessage says whether a SEND advertises memory, as the first one of a ping does.
+// isPingMessage reports whether a SEND advertises memory, as the first one of a ping does.
 func isPingMessage(message []byte) bool {
 	m, err := wire.DecodePingMessage(message)
 	return err == nil && m.Addr > 0xffff && m.Rkey != 0 && m.Length > 0 && m.Length <= 1<<30
@@ -29,7 +29,7 @@ func (g *ping) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 		return []part{{note: err.Error()}}
 	case fromHost && g.io == nil:
 		g.io = d.begin(c, &IO{Name: "ping", Bytes: int(m.Length), addr: m.Addr, rkey: m.Rkey})
-		g.gone = 0
+		g.goAheads = 0
 		return []part{{io: g.io, note: "source: " + memory(m.Length, m.Addr, m.Rkey)}}
 	case fromHost:
 		return []part{{io: g.io, note: "sink: " + memory(m.Length, m.Addr, m.Rkey)}}
@@ -38,7 +38,7 @@ func (g *ping) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 		return []part{{note: "sink: " + memory(m.Length, m.Addr, m.Rkey)}}
 	}
 	said := part{io: g.io, note: "go ahead"}
-	if g.gone++; g.gone == 2 && g.io != nil {
+	if g.goAheads++; g.goAheads == 2 && g.io != nil {
 		g.io.Status = "done"
 		said.ends = true
 		g.io = nil

@@ -13,8 +13,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// PDUs of NVMe/TCP (NVM Express TCP Transport Specification). Each begins with 8 bytes: type,
-// flags, length of its header, offset of its data, length of it all (4 bytes, little-endian).
+// PDUs of NVMe/TCP (NVM Express TCP Transport Specification). Each begins with 8 bytes: type, flags,
+// header length, data offset, PDU length (4 bytes, little-endian).
 const (
 	pduCommand  = 0x04
 	pduResponse = 0x05
@@ -23,8 +23,8 @@ const (
 	pduR2T      = 0x09
 
 	pduCommon = 8
-	pduHeader = pduCommon + sqeSize // the most that is read of a PDU
-	flagEnd   = 0x08                // of C2HData: the data is the response, too
+	pduHeader = pduCommon + sqeSize // maximum that is read of a PDU
+	flagEnd   = 0x08                // C2HData: success, no CapsuleResp follows
 )
 
 var pduNames = map[uint8]string{
@@ -32,28 +32,28 @@ var pduNames = map[uint8]string{
 	pduH2CData: "H2CData", pduC2HData: "C2HData", pduR2T: "R2T",
 }
 
-// streamKey is a connection of TCP: the host's end first.
+// streamKey identifies a TCP connection.
 type streamKey struct{ host, target netip.AddrPort }
 
-// stream is a connection of NVMe/TCP.
+// stream is an NVMe/TCP connection.
 type stream struct {
 	key   streamKey
 	queue nvmeQueue
-	sides [2]side // of the host, of the target
+	sides [2]side // what the host sends, what the target sends
 	open  []*IO
 }
 
-// side is what one end sends: PDU after PDU.
+// side is the PDUs that one end sends.
 type side struct {
 	next   uint32 // sequence number
-	synced bool
-	header []byte // of the PDU that has begun
-	rest   int    // bytes of it that are still to come, without those in header
-	io     *IO    // whose data they are
-	ends   bool   // with them
+	synced bool   // next is known, and where PDUs begin
+	header []byte // of the current PDU, as far as it was seen
+	rest   int    // bytes of the current PDU that follow header
+	io     *IO    // that these bytes are data of
+	ends   bool   // they complete that I/O
 }
 
-// addTCP reads a segment from or to one of the ports; it returns false if it is none.
+// addTCP reads a segment from or to one of the ports. It returns false for any other frame.
 func (d *Dissector) addTCP(p *Packet, frame gopacket.Packet) bool {
 	tcp, _ := frame.Layer(layers.LayerTypeTCP).(*layers.TCP)
 	if tcp == nil {
@@ -73,7 +73,7 @@ func (d *Dissector) addTCP(p *Packet, frame gopacket.Packet) bool {
 	}
 	s := d.streams[key]
 	if s == nil || tcp.SYN && !tcp.ACK {
-		if len(d.streams) >= mostConnections {
+		if len(d.streams) >= maxConnections {
 			d.Close()
 		}
 		s = &stream{key: key}
@@ -102,14 +102,14 @@ func flags(tcp *layers.TCP) string {
 	return "TCP " + strings.Join(set, " ")
 }
 
-// segment reads a segment's data where it follows what was there before.
+// segment reads the data of a segment that has not been seen before.
 func (d *Dissector) segment(s *stream, end int, p *Packet, tcp *layers.TCP) {
 	side, data := &s.sides[end], tcp.Payload
 	switch gap := int32(tcp.Seq - side.next); {
-	case !side.synced: // the beginning was not captured: perhaps a PDU begins here
+	case !side.synced: // the beginning was not captured: try whether a PDU begins here
 		*side = side.from(tcp.Seq)
 	case gap < 0:
-		p.Again = true
+		p.Retransmitted = true
 		if int(-gap) >= len(data) {
 			return
 		}
@@ -123,13 +123,13 @@ func (d *Dissector) segment(s *stream, end int, p *Packet, tcp *layers.TCP) {
 	}
 	side.next = tcp.Seq + uint32(len(tcp.Payload))
 	parts, names := d.pdus(s, end, data)
-	if !side.synced || len(names) == 0 { // or a part of a PDU's header
+	if !side.synced || len(names) == 0 { // unknown data, or a part of a PDU's header
 		p.What = "TCP data"
 		return
 	}
-	p.What = strings.Join(names, ", ") // each once: what it says of I/Os is in Info
-	p.Info = listed(parts)
-	attach(p, end == 0, parts)
+	p.What = strings.Join(names, ", ")
+	p.Info = joinNotes(parts)
+	addStep(p, end == 0, parts)
 	for _, part := range parts {
 		if part.ends && part.io != nil {
 			s.open = slices.DeleteFunc(s.open, func(io *IO) bool { return io == part.io })
@@ -140,12 +140,12 @@ func (d *Dissector) segment(s *stream, end int, p *Packet, tcp *layers.TCP) {
 
 func (side) from(seq uint32) side { return side{next: seq, synced: true} }
 
-// pdus reads data of a stream: what it says of I/Os, and the names of the PDUs that it has, each once.
-// After what cannot be a PDU the side is not synced.
+// pdus reads data of a stream. It returns what the PDUs say about I/Os, and the PDUs' names, each once.
+// At data that cannot be a PDU it stops and clears synced.
 func (d *Dissector) pdus(s *stream, end int, data []byte) (parts []part, names []string) {
 	side := &s.sides[end]
 	if side.rest > 0 {
-		names = append(names, "data") // of the PDU that began before
+		names = append(names, "data") // of a PDU that began in an earlier segment
 	}
 	for len(data) > 0 {
 		if side.rest > 0 {
@@ -180,7 +180,7 @@ func (d *Dissector) pdus(s *stream, end int, data []byte) (parts []part, names [
 	return parts, names
 }
 
-// carry notes that bytes of the side's I/O went by.
+// carry adds bytes of data to the part of the side's I/O.
 func (s *side) carry(parts []part, bytes int) []part {
 	if s.io == nil {
 		return parts
@@ -188,7 +188,7 @@ func (s *side) carry(parts []part, bytes int) []part {
 	return join(parts, part{io: s.io, data: bytes, ends: s.ends && s.rest == 0})
 }
 
-// join adds what is said about an I/O to what was said about it in the same packet.
+// join merges a part with the one of the same I/O in the same packet.
 func join(parts []part, more part) []part {
 	i := slices.IndexFunc(parts, func(p part) bool { return p.io == more.io && p.io != nil })
 	if i < 0 {
@@ -202,7 +202,7 @@ func join(parts []part, more part) []part {
 	return parts
 }
 
-// missing returns how many bytes the header lacks.
+// missing returns the number of bytes until the header is complete.
 func (s *side) missing() int {
 	if len(s.header) < pduCommon {
 		return pduCommon - len(s.header)
@@ -212,12 +212,12 @@ func (s *side) missing() int {
 
 func pduLength(header []byte) int { return int(binary.LittleEndian.Uint32(header[4:])) }
 
-// plausible says whether a PDU may begin like this.
+// plausible reports whether a PDU may begin with these 8 bytes.
 func plausible(header []byte) bool {
 	return pduNames[header[0]] != "" && header[2] >= pduCommon && pduLength(header) >= int(header[2])
 }
 
-// pdu reads the header of a PDU.
+// pdu reads a complete PDU header.
 func (d *Dissector) pdu(s *stream, end int, h []byte) part {
 	kind, flags, body := h[0], h[1], h[pduCommon:]
 	if len(body) < cqeSize {
@@ -232,7 +232,7 @@ func (d *Dissector) pdu(s *stream, end int, h []byte) part {
 		d.ios++
 		io := c.io()
 		io.ID, io.Protocol, io.Host, io.Target = d.ios, NVMeTCP, s.key.host.Addr(), s.key.target.Addr()
-		if len(s.open) >= mostOpen {
+		if len(s.open) >= maxOpen {
 			d.options.OnIO(s.open[0])
 			s.open = s.open[1:]
 		}
@@ -250,20 +250,20 @@ func (d *Dissector) pdu(s *stream, end int, h []byte) part {
 		if kind == pduC2HData && flags&flagEnd != 0 {
 			return s.answer(cid, "success", note+": success")
 		}
-		return part{io: s.tagged(cid), note: note}
+		return part{io: s.byTag(cid), note: note}
 	}
 	return part{}
 }
 
 func (s *stream) answer(cid uint16, status, note string) part {
-	io := s.tagged(cid)
+	io := s.byTag(cid)
 	if io != nil {
 		io.Status, io.Done = status, true
 	}
 	return part{io: io, note: note, ends: true}
 }
 
-func (s *stream) tagged(cid uint16) *IO {
+func (s *stream) byTag(cid uint16) *IO {
 	for _, io := range s.open {
 		if io.tag == uint32(cid) {
 			return io

@@ -9,21 +9,21 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// upper is the protocol of a connection.
+// upper is the upper-layer protocol of an RDMA connection.
 type upper interface {
 	name() Protocol
-	// message reads a SEND, of the host or of the target.
+	// message reads a SEND of the host or of the target.
 	message(d *Dissector, c *conn, fromHost bool, o *op) []part
-	// access returns the I/O that an RDMA READ, WRITE or atomic is part of, or nil.
+	// access returns the I/O that an RDMA READ, WRITE or atomic operation belongs to, or nil.
 	access(d *Dissector, c *conn, fromHost bool, o *op, addr uint64, key uint32) *IO
-	// answered is told of a response to an operation of an end.
+	// answered is called for each response to an operation that end has requested.
 	answered(c *conn, end int, o *op, opcode roce.Opcode)
 }
 
-// Messages by which a protocol is to be recognised.
-const mostTries = 8
+// maxTries is the number of messages after which an unrecognised protocol counts as verbs.
+const maxTries = 8
 
-// recognise looks at a message of a connection whose set-up was not captured, or did not tell.
+// recognise sets the protocol by a message, if the set-up was not captured or did not reveal it.
 func (c *conn) recognise(from int, message []byte, assumed Protocol) {
 	switch {
 	case assumed != "":
@@ -35,7 +35,7 @@ func (c *conn) recognise(from int, message []byte, assumed Protocol) {
 	case isPingMessage(message):
 		c.upper = &ping{}
 	default:
-		if c.tries++; c.tries == mostTries {
+		if c.tries++; c.tries == maxTries {
 			c.upper = verbs{}
 		}
 		return
@@ -55,7 +55,7 @@ func newUpper(p Protocol) upper {
 	return verbs{}
 }
 
-// protocol is that of the connection, as far as it is known.
+// protocol returns the connection's protocol, or verbs while it is not known.
 func (c *conn) protocol() upper {
 	if c.upper == nil {
 		return verbs{}
@@ -63,8 +63,7 @@ func (c *conn) protocol() upper {
 	return c.upper
 }
 
-// verbs is an application that is not known: each operation is an I/O of its own, and who
-// requests it is its host.
+// verbs is an unknown application: each operation is an I/O, and the end that requests it is its host.
 type verbs struct{}
 
 func (verbs) name() Protocol { return Verbs }
@@ -99,7 +98,7 @@ func (verbs) answered(c *conn, end int, o *op, opcode roce.Opcode) {
 	}
 }
 
-// verbsIO begins an operation's I/O; its tag and its answer are the PSN it begins with.
+// verbsIO begins the I/O of an operation. Its tag and its answer are the operation's first PSN.
 func verbsIO(d *Dissector, c *conn, fromHost bool, o *op, name string, bytes int) *IO {
 	end := c.host
 	if !fromHost {
@@ -112,7 +111,7 @@ func verbsIO(d *Dissector, c *conn, fromHost bool, o *op, name string, bytes int
 
 func verbsTag(end int, psn uint32) uint32 { return psn | uint32(end)<<31 }
 
-// memory is a piece of the host's memory, as a command or a request names it.
+// memory formats a range of remote memory.
 func memory(bytes uint32, addr uint64, key uint32) string {
 	return fmt.Sprintf("%d bytes at %#x, key %#x", bytes, addr, key)
 }

@@ -14,7 +14,7 @@ import (
 	"krping/agent/packets/dissect"
 )
 
-// Kind is what I/Os have in common that cost the same.
+// Kind groups I/Os that need the same packets.
 type Kind struct {
 	Protocol dissect.Protocol `json:"protocol"`
 	Name     string           `json:"name"`
@@ -22,33 +22,33 @@ type Kind struct {
 	Inline   bool             `json:"inline"`
 }
 
-// KindOf returns an I/O's.
+// KindOf returns the kind of an I/O.
 func KindOf(o *dissect.IO) Kind { return Kind{o.Protocol, o.Name, o.Bytes, o.Inline} }
 
-// Cost is what the I/Os of a kind cost in all.
+// Cost is the packets of all I/Os of a kind.
 type Cost struct {
 	Kind
 	IOs     int                `json:"ios"`
-	Packets float64            `json:"packets"` // one that several I/Os share counts in part at each
-	Opcodes map[string]float64 `json:"opcodes"` // the same by opcode
-	Partial int                `json:"partial"` // I/Os that are not counted: without response, or packets are missing
-	first   int                // ID of the first
+	Packets float64            `json:"packets"` // one that n I/Os share counts as 1/n in each
+	Opcodes map[string]float64 `json:"opcodes"` // packets by opcode
+	Partial int                `json:"partial"` // I/Os that are not counted: no response, or packets missing
+	first   int                // ID of the first I/O
 }
 
-// Opcode is how often an opcode was seen.
+// Opcode counts the packets of an opcode, or of a combination of TCP PDUs.
 type Opcode struct {
 	Name    string `json:"name"`
 	Packets int    `json:"packets"`
 	Bytes   int    `json:"bytes"` // of payload
 }
 
-// Counts of opcodes, and of packets an I/O.
+// Counts counts packets by opcode and by kind of I/O.
 type Counts struct {
 	opcodes map[string]*Opcode
 	costs   map[Kind]*Cost
 }
 
-// NewCounts returns counts of nothing yet.
+// NewCounts returns empty counts.
 func NewCounts() *Counts { return &Counts{map[string]*Opcode{}, map[Kind]*Cost{}} }
 
 // AddPacket counts a packet.
@@ -69,7 +69,7 @@ func (c *Counts) AddPacket(p *dissect.Packet) {
 	o.Bytes += p.Bytes
 }
 
-// AddIO counts an I/O.
+// AddIO counts an I/O that is over.
 func (c *Counts) AddIO(o *dissect.IO) {
 	kind := KindOf(o)
 	cost := c.costs[kind]
@@ -88,7 +88,7 @@ func (c *Counts) AddIO(o *dissect.IO) {
 	}
 }
 
-// Opcodes returns the counts of opcodes, the most frequent first.
+// Opcodes returns the counts by opcode, the most frequent first.
 func (c *Counts) Opcodes() []Opcode {
 	opcodes := make([]Opcode, 0, len(c.opcodes))
 	for _, o := range c.opcodes {
@@ -100,7 +100,7 @@ func (c *Counts) Opcodes() []Opcode {
 	return opcodes
 }
 
-// Costs returns the costs of the kinds, in the order in which they came first.
+// Costs returns the costs by kind, in the order of their first I/Os.
 func (c *Counts) Costs() []Cost {
 	costs := make([]Cost, 0, len(c.costs))
 	for _, cost := range c.costs {
@@ -110,7 +110,7 @@ func (c *Counts) Costs() []Cost {
 	return costs
 }
 
-// Write prints both tables.
+// Write prints Opcodes and Costs as tables.
 func (c *Counts) Write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PACKETS\tBYTES\tOPCODE")
@@ -123,7 +123,7 @@ func (c *Counts) Write(out io.Writer) error {
 	if len(c.costs) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w, "\nPROTOCOL\tI/O\tBYTES\tI/OS\tPACKETS AN I/O\tOF THESE")
+	fmt.Fprintln(w, "\nPROTOCOL\tI/O\tBYTES\tI/OS\tPACKETS/IO\tBY OPCODE")
 	for _, cost := range c.Costs() {
 		name, each, parts := cost.Name, "-", ""
 		if cost.Inline {
@@ -134,14 +134,14 @@ func (c *Counts) Write(out io.Writer) error {
 			parts = cost.parts()
 		}
 		if cost.Partial > 0 {
-			parts = strings.TrimPrefix(parts+fmt.Sprintf("; %d more, not seen whole", cost.Partial), "; ")
+			parts = strings.TrimPrefix(parts+fmt.Sprintf("; %d incomplete, not counted", cost.Partial), "; ")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", cost.Protocol, name, cost.Bytes, cost.IOs, each, parts)
 	}
 	return w.Flush()
 }
 
-// parts lists the opcodes, the most frequent first.
+// parts returns the packets per I/O by opcode, the most frequent first.
 func (c *Cost) parts() string {
 	names := slices.SortedFunc(maps.Keys(c.Opcodes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(c.Opcodes[b], c.Opcodes[a]), strings.Compare(a, b))

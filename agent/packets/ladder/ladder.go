@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ladder draws I/Os as sequence diagrams between host and target, as text and as SVG, and
-// counts what they cost.
+// Package ladder draws I/Os as sequence diagrams between host and target, in text and SVG, and counts
+// the packets that each kind of I/O needs.
 package ladder
 
 import (
@@ -13,9 +13,9 @@ import (
 	"krping/agent/packets/dissect"
 )
 
-// rung is one arrow: a packet, or several alike in a row.
+// rung is one arrow: a packet, or several consecutive packets of the same kind.
 type rung struct {
-	at       time.Duration // of the first, since the I/O began
+	at       time.Duration // of the first packet, since the I/O began
 	fromHost bool
 	what     string
 	note     string
@@ -23,13 +23,13 @@ type rung struct {
 	bytes    int
 }
 
-// rungs are the arrows of an I/O.
+// rungs returns the arrows of an I/O.
 func rungs(o *dissect.IO) []rung {
 	var drawn []rung
 	for _, s := range o.Steps {
 		what := s.What
-		if s.Again {
-			what += " (again)"
+		if s.Retransmitted {
+			what += " (retransmission)"
 		}
 		if n := len(drawn); n > 0 {
 			last := &drawn[n-1]
@@ -44,7 +44,7 @@ func rungs(o *dissect.IO) []rung {
 	return drawn
 }
 
-// text is what is written at the arrow.
+// text returns the arrow's label.
 func (r rung) text() string {
 	text := r.what
 	if r.packets > 1 {
@@ -59,7 +59,7 @@ func (r rung) text() string {
 	return text
 }
 
-// title names an I/O, and what it cost.
+// title describes an I/O, with its packets, duration and status.
 func title(o *dissect.IO) string {
 	text := fmt.Sprintf("I/O %d: %s %s", o.ID, o.Protocol, o.Name)
 	if o.Bytes > 0 {
@@ -68,8 +68,8 @@ func title(o *dissect.IO) string {
 	if o.Inline {
 		text += " inline"
 	}
-	if o.Subject != "" {
-		text += ", " + o.Subject
+	if o.Detail != "" {
+		text += ", " + o.Detail
 	}
 	text += fmt.Sprintf(": %s, %.3f ms, ", packets(o.Packets()), ms(o.Duration()))
 	if o.Status == "" {
@@ -78,12 +78,12 @@ func title(o *dissect.IO) string {
 	return text + o.Status
 }
 
-// lossNote says that a ladder is not all there is, or "".
+// lossNote returns a warning if packets may be missing from the ladder, or "".
 func lossNote(o *dissect.IO) string {
 	if o.Lost == 0 {
 		return ""
 	}
-	return fmt.Sprintf("incomplete: %s of this connection, while the I/O was in flight, not in the capture", packets(float64(o.Lost)))
+	return fmt.Sprintf("may be incomplete: %s of this connection not captured while the I/O was in flight", packets(float64(o.Lost)))
 }
 
 func packets(n float64) string {
@@ -95,10 +95,10 @@ func packets(n float64) string {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-const textWidth = 96 // between the two lines
+const textWidth = 96 // characters between the lines of host and target
 
-// Write draws an I/O as text: time in ms, an arrow a packet or several alike; = carries data, and
-// in brackets is how many bytes.
+// Write draws an I/O as text: the time in ms, and an arrow per packet or per run of packets of the same
+// kind. Arrows that carry data are drawn with = and have the bytes in brackets.
 func Write(w io.Writer, o *dissect.IO) error {
 	var b strings.Builder
 	fmt.Fprintln(&b, title(o))
@@ -115,7 +115,7 @@ func Write(w io.Writer, o *dissect.IO) error {
 	return err
 }
 
-// arrow is textWidth characters wide.
+// arrow returns an arrow of textWidth characters.
 func arrow(r rung) string {
 	line := "-"
 	if r.bytes > 0 {

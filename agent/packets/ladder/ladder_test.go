@@ -17,7 +17,7 @@ import (
 	"krping/agent/packets/dissect"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
@@ -32,19 +32,19 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is (go test -update writes it anew):\n%s", path, got)
+		t.Errorf("%s differs (go test -update updates it); got:\n%s", path, got)
 	}
 }
 
 var start = time.Unix(1000, 0)
 
-// write is a large one, of 12 KiB, that shares its response with another I/O.
+// write returns a write of 12 KiB that shares its response with another I/O.
 func write() *dissect.IO {
 	step := func(us int, fromHost bool, what, note string, bytes int) dissect.Step {
 		return dissect.Step{Time: start.Add(time.Duration(us) * time.Microsecond), FromHost: fromHost, What: what, Note: note, Bytes: bytes, Share: 1}
 	}
 	o := &dissect.IO{
-		ID: 7, Protocol: dissect.Block, Name: "WRITE", Bytes: 12288, Subject: "offset 4096", Status: "OK", Done: true,
+		ID: 7, Protocol: dissect.Block, Name: "WRITE", Bytes: 12288, Detail: "offset 4096", Status: "OK", Done: true,
 		Host: netip.MustParseAddr("192.168.77.2"), Target: netip.MustParseAddr("192.168.77.1"),
 		Steps: []dissect.Step{
 			step(0, true, "SEND Only", "WRITE tag 5, offset 4096, 12288 bytes at 0xff00, key 0x12", 0),
@@ -62,12 +62,12 @@ func write() *dissect.IO {
 	return o
 }
 
-// partial is one whose response is missing, and of which packets were sent twice.
+// partial returns a write without response, with missing and retransmitted packets.
 func partial() *dissect.IO {
 	o := write()
 	o.ID, o.Status, o.Done, o.Lost = 8, "", false, 3
 	o.Steps = o.Steps[:6]
-	o.Steps[5].Again = true
+	o.Steps[5].Retransmitted = true
 	return o
 }
 
@@ -80,13 +80,13 @@ func TestText(t *testing.T) {
 	}
 	for line := range strings.Lines(b.String()) {
 		if strings.Contains(line, "|") && len(line) != textWidth+14 {
-			t.Errorf("a line of %d characters, not %d: %s", len(line), textWidth+14, line)
+			t.Errorf("a line has %d characters, want %d: %s", len(line), textWidth+14, line)
 		}
 	}
 	golden(t, "ladder.golden", b.String())
 }
 
-func TestPicture(t *testing.T) {
+func TestSVG(t *testing.T) {
 	var b strings.Builder
 	if err := WriteSVG(&b, []*dissect.IO{write(), partial()}); err != nil {
 		t.Fatal(err)

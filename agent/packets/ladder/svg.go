@@ -11,13 +11,13 @@ import (
 	"krping/agent/packets/dissect"
 )
 
-// Measures of the drawing, in pixels.
+// Sizes and positions, in pixels.
 const (
 	svgWidth  = 960
-	svgHost   = 108 // where the lines stand
-	svgTarget = 930 //
+	svgHost   = 108 // x of the host's line
+	svgTarget = 930 // x of the target's line
 	svgRow    = 30
-	svgHead   = 58 // of an I/O: its title and the two names
+	svgHead   = 58 // height of an I/O's title and the two names
 	svgGap    = 24
 )
 
@@ -28,7 +28,7 @@ line,path{stroke:#59636e;stroke-width:1.2;fill:none}.data{stroke:#0969da;stroke-
 @media (prefers-color-scheme:dark){svg{background:#0d1117}text{fill:#f0f6fc}.name,.time{fill:#9198a1}.lost{fill:#f0883e}
 line,path{stroke:#9198a1}.tip{fill:#9198a1}.data{stroke:#4493f8}.datatip{fill:#4493f8}.life{stroke:#3d444d}}`
 
-// WriteSVG draws I/Os, one below the other. Arrows that carry data are blue and thick.
+// WriteSVG draws I/Os below each other as one SVG image. Arrows that carry data are blue and thick.
 func WriteSVG(w io.Writer, ios []*dissect.IO) error {
 	var b strings.Builder
 	y := svgGap
@@ -42,7 +42,7 @@ func WriteSVG(w io.Writer, ios []*dissect.IO) error {
 	return err
 }
 
-// svgIO draws an I/O from y down, and returns where the next one begins.
+// svgIO draws an I/O at y, and returns the y of the next one.
 func svgIO(b *strings.Builder, o *dissect.IO, y int) int {
 	svgText(b, "title", 12, y, title(o))
 	if note := lossNote(o); note != "" {
@@ -66,7 +66,7 @@ func svgIO(b *strings.Builder, o *dissect.IO, y int) int {
 	return bottom + svgGap + svgRow/2
 }
 
-const svgLetters = 102 // that fit above an arrow
+const svgLetters = 102 // characters that fit above an arrow
 
 func svgArrow(b *strings.Builder, r rung, y int) {
 	class := ""
@@ -92,6 +92,6 @@ func svgText(b *strings.Builder, class string, x, y int, text string) {
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // to a string
+	_ = xml.EscapeText(&b, []byte(text)) // a strings.Builder does not fail
 	return b.String()
 }

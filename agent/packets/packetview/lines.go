@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packetview shows captured packets: a line or a JSON object each.
+// Package packetview prints captured packets, as a line or a JSON object each.
 package packetview
 
 import (
@@ -13,10 +13,10 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// Lines prints a line a packet.
+// Lines prints one line per packet.
 type Lines struct{ w io.Writer }
 
-// NewLines prints to w.
+// NewLines returns Lines that prints to w.
 func NewLines(w io.Writer) Lines { return Lines{w} }
 
 // Header prints the names of the columns.
@@ -47,7 +47,7 @@ func address(a netip.Addr, port uint16) string {
 	return a.String()
 }
 
-// remarks are what is to be said beyond the columns.
+// remarks returns the texts for the INFO column.
 func remarks(p *dissect.Packet) []string {
 	var texts []string
 	if p.Err != nil {
@@ -60,15 +60,15 @@ func remarks(p *dissect.Packet) []string {
 		if r.ImmDt != nil {
 			texts = append(texts, fmt.Sprintf("immediate %#x", r.ImmDt.Data))
 		}
-		if r.ICRC == roce.Wrong {
-			texts = append(texts, fmt.Sprintf("ICRC %#08x is wrong", r.BTH.ICRC))
+		if r.ICRC == roce.ICRCBad {
+			texts = append(texts, fmt.Sprintf("bad ICRC %#08x", r.BTH.ICRC))
 		}
 	}
-	if p.Again {
-		texts = append(texts, "sent again")
+	if p.Retransmitted {
+		texts = append(texts, "retransmission")
 	}
 	if p.Lost > 0 {
-		texts = append(texts, fmt.Sprintf("not in the capture: %d before this", p.Lost))
+		texts = append(texts, fmt.Sprintf("missing before this packet: %d", p.Lost))
 	}
 	return texts
 }

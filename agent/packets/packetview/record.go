@@ -11,26 +11,26 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// Record is a packet as JSON. Members that a packet has not are left out.
+// Record is a packet as JSON, the output of capture --json. Members that do not apply are omitted.
 type Record struct {
-	Number   int        `json:"number"` // of the frame, from 1
-	Time     time.Time  `json:"time"`
-	Length   int        `json:"length"` // bytes on the wire
-	Src      netip.Addr `json:"src"`
-	Dst      netip.Addr `json:"dst"`
-	SrcPort  uint16     `json:"src_port,omitempty"` // TCP
-	DstPort  uint16     `json:"dst_port,omitempty"`
-	Protocol string     `json:"protocol,omitempty"`
-	What     string     `json:"what"`
-	Bytes    int        `json:"bytes"` // of payload
-	RoCE     *Headers   `json:"roce,omitempty"`
-	Info     string     `json:"info,omitempty"`
-	Again    bool       `json:"again,omitempty"`
-	Lost     int        `json:"lost,omitempty"`
-	Error    string     `json:"error,omitempty"`
+	Number        int        `json:"number"` // of the frame, from 1
+	Time          time.Time  `json:"time"`
+	Length        int        `json:"length"` // bytes on the wire
+	Src           netip.Addr `json:"src"`
+	Dst           netip.Addr `json:"dst"`
+	SrcPort       uint16     `json:"src_port,omitempty"` // TCP
+	DstPort       uint16     `json:"dst_port,omitempty"`
+	Protocol      string     `json:"protocol,omitempty"`
+	What          string     `json:"what"`  // opcode, syndrome of an acknowledgement, or names of the TCP PDUs
+	Bytes         int        `json:"bytes"` // of payload
+	RoCE          *Headers   `json:"roce,omitempty"`
+	Info          string     `json:"info,omitempty"`          // what the protocol says, for people
+	Retransmitted bool       `json:"retransmitted,omitempty"` // its sequence number was in the capture before
+	Lost          int        `json:"lost,omitempty"`          // packets missing before it, by sequence number
+	Error         string     `json:"error,omitempty"`         // why the packet is malformed
 }
 
-// Headers are those of RoCE.
+// Headers are the fields of a RoCE packet's headers.
 type Headers struct {
 	Opcode    uint8   `json:"opcode"`
 	QP        uint32  `json:"qp"` // of the destination
@@ -41,22 +41,22 @@ type Headers struct {
 	MSN       *uint32 `json:"msn,omitempty"`
 	SrcQP     *uint32 `json:"src_qp,omitempty"`
 	Immediate *uint32 `json:"immediate,omitempty"`
-	Inval     *uint32 `json:"invalidate,omitempty"` // key
-	ICRC      string  `json:"icrc"`                 // right, wrong, unchecked
+	Inval     *uint32 `json:"invalidate,omitempty"` // rkey
+	ICRC      string  `json:"icrc"`                 // good, bad, unverified
 }
 
-// Memory is what a request reaches.
+// Memory is the remote memory that a request accesses.
 type Memory struct {
 	Addr   uint64 `json:"addr"`
 	Key    uint32 `json:"key"`
 	Length uint32 `json:"length"`
 }
 
-// NewRecord returns a packet's.
+// NewRecord returns the record of a packet.
 func NewRecord(p *dissect.Packet) Record {
 	r := Record{
 		Number: p.Number, Time: p.Time, Length: p.Length, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort,
-		Protocol: string(p.Protocol), What: p.What, Bytes: p.Bytes, Info: p.Info, Again: p.Again, Lost: p.Lost,
+		Protocol: string(p.Protocol), What: p.What, Bytes: p.Bytes, Info: p.Info, Retransmitted: p.Retransmitted, Lost: p.Lost,
 	}
 	if p.Err != nil {
 		r.Error = p.Err.Error()

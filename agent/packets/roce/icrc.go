@@ -4,11 +4,12 @@ package roce
 
 import "hash/crc32"
 
-// icrc computes the invariant CRC of a packet: CRC-32 (IEEE 802.3) over 8 bytes of ones, for the
-// local route header that RoCE has not, and over the IP header, the UDP header and all behind it
-// but for the CRC itself. What routers may change counts as ones (annex A17.3.3): type of service or
-// traffic class and flow label, time to live or hop limit, checksums, and the BTH's fifth byte.
-// The slices are not changed. ok is false if they are too short to be a packet.
+// icrc computes the invariant CRC of a packet (InfiniBand Architecture Specification, annex A17.3.3):
+// CRC-32 (IEEE 802.3) over 8 bytes of ones, in place of the local route header that RoCE does not
+// have, then the IP header, the UDP header and all that follows except the CRC itself. Fields that
+// routers may change count as ones: type of service, or traffic class and flow label; time to live or
+// hop limit; the checksums; the fifth byte of the BTH. The slices are not modified. ok is false if
+// they are too short to be a packet.
 func icrc(ip, udp, transport []byte) (sum uint32, ok bool) {
 	if len(ip) < 20 || len(udp) < 8 || len(transport) < bthSize+icrcSize {
 		return 0, false

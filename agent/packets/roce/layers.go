@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package roce decodes RoCEv2: the InfiniBand transport in UDP, port 4791. Its headers are layers
-// of gopacket, laid out as the InfiniBand Architecture Specification has them, volume 1, chapter
-// 9; annex A17 has RoCEv2. Integers are big-endian on the wire, but for the ICRC.
+// Package roce decodes RoCEv2, the InfiniBand transport over UDP port 4791, into gopacket layers.
+//
+// The format is that of the InfiniBand Architecture Specification, volume 1: section 9.2 has the base
+// transport header (BTH), section 9.3 the extension headers, annex A17 RoCEv2. Integers are
+// big-endian on the wire, except the ICRC.
 package roce
 
 import (
@@ -29,7 +31,8 @@ const (
 	icrcSize      = 4
 )
 
-// The layers' types. Importing this package makes gopacket decode UDP to Port with them.
+// Layer types. Importing this package makes gopacket decode UDP to Port with LayerTypeBTH; it decodes
+// the others after a BTH only.
 var (
 	LayerTypeBTH          = register(1791, "BTH", decodeBTH)
 	LayerTypeRETH         = register(1792, "RETH", nil)
@@ -44,7 +47,7 @@ var (
 func register(number int, name string, decode gopacket.DecodeFunc) gopacket.LayerType {
 	if decode == nil {
 		decode = func(data []byte, p gopacket.PacketBuilder) error {
-			return fmt.Errorf("%s: is decoded behind a BTH only", name)
+			return fmt.Errorf("%s: can be decoded only after a BTH", name)
 		}
 	}
 	return gopacket.RegisterLayerType(number, gopacket.LayerTypeMetadata{Name: name, Decoder: decode})
@@ -52,7 +55,7 @@ func register(number int, name string, decode gopacket.DecodeFunc) gopacket.Laye
 
 func init() { layers.RegisterUDPPortLayerType(Port, LayerTypeBTH) }
 
-// extension is a header behind the BTH.
+// extension is an extension header: one that follows the BTH.
 type extension interface {
 	gopacket.Layer
 	decode(data []byte) error
@@ -86,21 +89,21 @@ func take(base *layers.BaseLayer, data []byte, size int, name string) error {
 	return nil
 }
 
-// BTH is the base transport header, 12 bytes. Its payload is without the padding and the ICRC.
+// BTH is the base transport header, 12 bytes. Its payload excludes the padding and the ICRC.
 type BTH struct {
 	layers.BaseLayer
 	Opcode    Opcode
 	Solicited bool
 	Migrated  bool
-	PadCount  uint8 // bytes of padding behind the payload
-	Version   uint8 // of the transport header
+	PadCount  uint8 // bytes of padding after the payload
+	Version   uint8 // of the transport headers; 0
 	PKey      uint16
 	FECN      bool
 	BECN      bool
 	DestQP    uint32 // 24 bits
 	AckReq    bool
 	PSN       uint32 // 24 bits
-	ICRC      uint32 // as the packet has it
+	ICRC      uint32 // as received; Packet.ICRC has the result of the check
 }
 
 // LayerType is LayerTypeBTH.
@@ -123,7 +126,7 @@ func (b *BTH) decode(data []byte) error {
 	b.PSN = uint24(data[9:])
 	trailer := int(b.PadCount) + icrcSize
 	if len(b.Payload) < trailer {
-		return fmt.Errorf("BTH: %d bytes follow, padding and ICRC have %d", len(b.Payload), trailer)
+		return fmt.Errorf("BTH: followed by %d bytes, too short for padding and ICRC of %d", len(b.Payload), trailer)
 	}
 	end := len(b.Payload) - trailer
 	b.ICRC = binary.LittleEndian.Uint32(b.Payload[len(b.Payload)-icrcSize:])
@@ -140,12 +143,13 @@ func decodeBTH(data []byte, p gopacket.PacketBuilder) error {
 	if !b.Opcode.Known() {
 		return p.NextDecoder(gopacket.LayerTypePayload)
 	}
-	return extensions(b.Opcode.extensions()).behind(b, p)
+	return extensions(b.Opcode.extensions()).after(b, p)
 }
 
-// extensions decodes these headers, then the payload.
+// extensions is a decoder of these headers and then the payload.
 type extensions []gopacket.LayerType
 
+// Decode implements gopacket.Decoder.
 func (e extensions) Decode(data []byte, p gopacket.PacketBuilder) error {
 	if len(e) == 0 {
 		return gopacket.LayerTypePayload.Decode(data, p)
@@ -155,23 +159,24 @@ func (e extensions) Decode(data []byte, p gopacket.PacketBuilder) error {
 		return err
 	}
 	p.AddLayer(header)
-	return e[1:].behind(header, p)
+	return e[1:].after(header, p)
 }
 
-// behind goes on with them. A decoder is not called where nothing is left.
-func (e extensions) behind(l gopacket.Layer, p gopacket.PacketBuilder) error {
+// after continues with the payload of l. It reports a missing header itself, as gopacket does not
+// call a decoder when no bytes are left.
+func (e extensions) after(l gopacket.Layer, p gopacket.PacketBuilder) error {
 	if len(e) > 0 && len(l.LayerPayload()) == 0 {
-		return fmt.Errorf("%v: there is none behind the %v", e[0], l.LayerType())
+		return fmt.Errorf("%v: missing after the %v", e[0], l.LayerType())
 	}
 	return p.NextDecoder(e)
 }
 
-// RETH is the RDMA extended transport header, 16 bytes: memory of the responder.
+// RETH is the RDMA extended transport header, 16 bytes.
 type RETH struct {
 	layers.BaseLayer
-	Addr   uint64
+	Addr   uint64 // in the responder's memory
 	RKey   uint32
-	Length uint32 // bytes of the whole message
+	Length uint32 // of the whole message, in bytes
 }
 
 // LayerType is LayerTypeRETH.
@@ -187,10 +192,10 @@ func (h *RETH) decode(data []byte) error {
 	return nil
 }
 
-// A Syndrome says what an acknowledgement acknowledges.
+// A Syndrome is the first byte of an AETH: ACK, RNR NAK, or NAK with its reason.
 type Syndrome uint8
 
-// IsACK says whether it is a positive one.
+// IsACK reports whether it is a positive acknowledgement.
 func (s Syndrome) IsACK() bool { return s>>5&3 == 0 }
 
 func (s Syndrome) String() string {
@@ -213,7 +218,7 @@ func (s Syndrome) String() string {
 type AETH struct {
 	layers.BaseLayer
 	Syndrome Syndrome
-	MSN      uint32 // 24 bits: messages that the responder has completed
+	MSN      uint32 // 24 bits: message sequence number, of the messages that the responder has completed
 }
 
 // LayerType is LayerTypeAETH.
@@ -245,7 +250,7 @@ func (h *DETH) decode(data []byte) error {
 	return nil
 }
 
-// ImmDt is immediate data, 4 bytes that are the application's.
+// ImmDt is the immediate data, 4 bytes of the application.
 type ImmDt struct {
 	layers.BaseLayer
 	Data uint32
@@ -265,7 +270,7 @@ func (h *ImmDt) decode(data []byte) error {
 // IETH is the invalidate extended transport header, 4 bytes.
 type IETH struct {
 	layers.BaseLayer
-	RKey uint32 // the responder invalidates it
+	RKey uint32 // that the responder is to invalidate
 }
 
 // LayerType is LayerTypeIETH.
@@ -302,10 +307,10 @@ func (h *AtomicETH) decode(data []byte) error {
 	return nil
 }
 
-// AtomicAckETH is what was there before an atomic operation, 8 bytes.
+// AtomicAckETH is the atomic acknowledge extended transport header, 8 bytes.
 type AtomicAckETH struct {
 	layers.BaseLayer
-	Original uint64
+	Original uint64 // value before the operation
 }
 
 // LayerType is LayerTypeAtomicAckETH.

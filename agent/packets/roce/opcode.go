@@ -8,11 +8,11 @@ import (
 	"github.com/gopacket/gopacket"
 )
 
-// An Opcode says what a packet is: the transport service in its upper three bits, the operation
-// in the lower five (InfiniBand Architecture Specification, volume 1, section 9.2.1, table 38).
+// An Opcode has the transport service in its upper three bits and the operation in its lower five
+// (InfiniBand Architecture Specification, volume 1, section 9.2.1, table 38).
 type Opcode uint8
 
-// Transport services, as they are in an Opcode.
+// Transport services: the upper three bits of an Opcode.
 const (
 	RC Opcode = 0x00 // reliable connected
 	UC Opcode = 0x20 // unreliable connected
@@ -22,7 +22,8 @@ const (
 	operation = 0x1f
 )
 
-// Operations. UC has those up to WriteOnlyImmediate, UD the two SEND Only.
+// Operations: the lower five bits of an Opcode. RC has all, UC those up to WriteOnlyImmediate, UD
+// SendOnly and SendOnlyImmediate.
 const (
 	SendFirst Opcode = iota
 	SendMiddle
@@ -53,10 +54,9 @@ const (
 // CNP is the congestion notification packet of RoCEv2 (annex A17.9.3).
 const CNP Opcode = 0x81
 
-// kind is what an operation's packets have in common.
 type kind struct {
 	name    string
-	headers []gopacket.LayerType // extension headers behind the BTH, in order
+	headers []gopacket.LayerType // extension headers, in order
 }
 
 var kinds = [operation + 1]kind{
@@ -94,13 +94,14 @@ var (
 	datagramImmediate = []gopacket.LayerType{LayerTypeDETH, LayerTypeImmDt}
 )
 
-// Service is the transport service: RC, UC, UD, or one of those that are not decoded further.
+// Service returns the transport service: RC, UC, UD, or one that this package does not decode.
 func (o Opcode) Service() Opcode { return o & service }
 
-// Operation is the opcode without its transport service.
+// Operation returns the opcode without its transport service.
 func (o Opcode) Operation() Opcode { return o & operation }
 
-// Known says whether the opcode is decoded beyond the BTH: one of RC, UC or UD that the specification has.
+// Known reports whether the specification defines the opcode for RC, UC or UD. The other opcodes are
+// not decoded beyond the BTH.
 func (o Opcode) Known() bool {
 	op := o.Operation()
 	switch o.Service() {
@@ -114,7 +115,7 @@ func (o Opcode) Known() bool {
 	return false
 }
 
-// extensions are the headers that follow the BTH of a known opcode.
+// extensions returns the headers that follow the BTH of a known opcode.
 func (o Opcode) extensions() []gopacket.LayerType {
 	switch o {
 	case UD | SendOnly:
@@ -125,7 +126,7 @@ func (o Opcode) extensions() []gopacket.LayerType {
 	return kinds[o.Operation()].headers
 }
 
-// String is the specification's name; an RC operation's is without its service.
+// String returns the specification's name, without the service for RC.
 func (o Opcode) String() string {
 	switch {
 	case o == CNP:
@@ -140,28 +141,28 @@ func (o Opcode) String() string {
 	return kinds[o.Operation()].name
 }
 
-// IsSend says whether the packet is of a SEND.
+// IsSend reports whether the packet belongs to a SEND.
 func (o Opcode) IsSend() bool {
 	op := o.Operation()
 	return o.Known() && (op <= SendOnlyImmediate || op >= SendLastInvalidate)
 }
 
-// IsWrite says whether the packet is of an RDMA WRITE.
+// IsWrite reports whether the packet belongs to an RDMA WRITE.
 func (o Opcode) IsWrite() bool {
 	op := o.Operation()
 	return o.Known() && op >= WriteFirst && op <= WriteOnlyImmediate
 }
 
-// IsAtomic says whether the packet is an atomic request.
+// IsAtomic reports whether the packet is an atomic request.
 func (o Opcode) IsAtomic() bool { return o == CompareSwap || o == FetchAdd }
 
-// IsReadResponse says whether the packet carries what an RDMA READ reads.
+// IsReadResponse reports whether the packet belongs to the response to an RDMA READ.
 func (o Opcode) IsReadResponse() bool { return o >= ReadResponseFirst && o <= ReadResponseOnly }
 
-// IsResponse says whether the packet is a responder's: its PSN is that of a request.
+// IsResponse reports whether the responder sent the packet: its PSN is that of a request.
 func (o Opcode) IsResponse() bool { return o >= ReadResponseFirst && o <= AtomicAcknowledge }
 
-// Begins says whether the packet is the first of its message.
+// Begins reports whether the packet is the first of its message.
 func (o Opcode) Begins() bool {
 	switch o.Operation() {
 	case SendMiddle, SendLast, SendLastImmediate, SendLastInvalidate, WriteMiddle, WriteLast, WriteLastImmediate, ReadResponseMiddle, ReadResponseLast:
@@ -170,7 +171,7 @@ func (o Opcode) Begins() bool {
 	return true
 }
 
-// Ends says whether the packet is the last of its message.
+// Ends reports whether the packet is the last of its message.
 func (o Opcode) Ends() bool {
 	switch o.Operation() {
 	case SendFirst, SendMiddle, WriteFirst, WriteMiddle, ReadResponseFirst, ReadResponseMiddle:

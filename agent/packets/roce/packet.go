@@ -10,19 +10,20 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Check is the result of an ICRC's check.
-type Check uint8
+// ICRCStatus is the result of checking a packet's ICRC, in Wireshark's words.
+type ICRCStatus uint8
 
+// The values of ICRCStatus.
 const (
-	Unchecked Check = iota // not all of the packet was captured
-	Right
-	Wrong
+	ICRCUnverified ICRCStatus = iota // the packet was not captured whole
+	ICRCGood
+	ICRCBad
 )
 
-func (c Check) String() string { return [...]string{"unchecked", "right", "wrong"}[c] }
+func (s ICRCStatus) String() string { return [...]string{"unverified", "good", "bad"}[s] }
 
-// Packet is one packet of RoCEv2. Headers that its opcode has not are nil. Its slices are those of
-// the frame.
+// Packet is one RoCEv2 packet. Headers that its opcode does not have are nil. The slices refer to the
+// frame's data.
 type Packet struct {
 	Src, Dst  netip.Addr
 	SrcPort   uint16
@@ -34,13 +35,13 @@ type Packet struct {
 	IETH      *IETH
 	AtomicETH *AtomicETH
 	AtomicAck *AtomicAckETH
-	Payload   []byte // what was captured of it
-	Length    int    // bytes of payload on the wire
-	ICRC      Check
+	Payload   []byte // as far as it was captured
+	Length    int    // of the payload on the wire, in bytes
+	ICRC      ICRCStatus
 }
 
-// FromFrame returns what is RoCEv2 in a decoded frame, or nil if it is something else. The error
-// says what is wrong with a packet to RoCEv2's port.
+// FromFrame returns the RoCEv2 packet of a decoded frame, or nil if the frame is not UDP to Port. It
+// returns an error if it is, but malformed.
 func FromFrame(frame gopacket.Packet) (*Packet, error) {
 	udp, _ := frame.Layer(layers.LayerTypeUDP).(*layers.UDP)
 	if udp == nil || udp.DstPort != Port {
@@ -65,7 +66,7 @@ func FromFrame(frame gopacket.Packet) (*Packet, error) {
 		return nil, fmt.Errorf("malformed: %w", failure.Error())
 	}
 	if p.BTH == nil {
-		return nil, fmt.Errorf("malformed: UDP of %d bytes has no BTH", len(udp.Payload))
+		return nil, fmt.Errorf("malformed: UDP payload of %d bytes has no BTH", len(udp.Payload))
 	}
 	if len(udp.Payload)+len(udp.Contents) < int(udp.Length) { // the ICRC was not captured
 		p.Payload = udp.Payload[headers:]
@@ -75,15 +76,15 @@ func FromFrame(frame gopacket.Packet) (*Packet, error) {
 	p.Payload = udp.Payload[headers : len(udp.Payload)-int(p.BTH.PadCount)-icrcSize]
 	p.Length = len(p.Payload)
 	if sum, ok := icrc(ip, udp.Contents, udp.Payload); ok {
-		p.ICRC = Right
+		p.ICRC = ICRCGood
 		if sum != p.BTH.ICRC {
-			p.ICRC = Wrong
+			p.ICRC = ICRCBad
 		}
 	}
 	return p, nil
 }
 
-// collect takes the headers from the frame's layers, and returns their size.
+// collect takes the headers from the frame's layers, and returns their total size in bytes.
 func (p *Packet) collect(frame gopacket.Packet) (size int) {
 	for _, l := range frame.Layers() {
 		switch l := l.(type) {

@@ -17,12 +17,12 @@ import (
 	"krping/agent/packets/roce"
 )
 
-// frames returns all frames of the captures that tests keep: real ones, made in two VMs.
+// frames returns all frames of the captures in testdata, which were made between two VMs.
 func frames(t testing.TB) [][]byte {
 	t.Helper()
 	paths, err := filepath.Glob("../capture/testdata/*.pcapng.gz")
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("no captures: %v", err)
+		t.Fatalf("captures not found: %v", err)
 	}
 	var all [][]byte
 	for _, path := range paths {
@@ -45,7 +45,7 @@ func decode(frame []byte) (*roce.Packet, error) {
 	return roce.FromFrame(gopacket.NewPacket(frame, layers.LinkTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))
 }
 
-func TestRealPacketsHaveARightICRC(t *testing.T) {
+func TestICRCOfCapturedPackets(t *testing.T) {
 	checked := 0
 	for i, frame := range frames(t) {
 		p, err := decode(frame)
@@ -55,23 +55,24 @@ func TestRealPacketsHaveARightICRC(t *testing.T) {
 		if p == nil {
 			continue // TCP
 		}
-		if checked++; p.ICRC != roce.Right {
+		if checked++; p.ICRC != roce.ICRCGood {
 			t.Errorf("frame %d, %v: ICRC is %v", i, p.BTH.Opcode, p.ICRC)
 		}
 	}
 	if checked < 1000 {
-		t.Errorf("only %d packets of RoCE", checked)
+		t.Errorf("only %d RoCE packets", checked)
 	}
 }
 
-// Where a packet over IPv4 without options has what routers may change: the ICRC leaves it out.
+// variant reports whether a bit of a frame over IPv4 without options is in a field that routers may
+// change, which the ICRC does not cover.
 func variant(bit int) bool {
 	const ip, udp, bth = 14, 34, 42
 	at := bit / 8
 	return at == ip+1 || at == ip+8 || at == ip+10 || at == ip+11 || at == udp+6 || at == udp+7 || at == bth+4
 }
 
-func TestFlippedBitIsFound(t *testing.T) {
+func TestICRCFindsFlippedBit(t *testing.T) {
 	seen := map[roce.Opcode]bool{}
 	for _, frame := range frames(t) {
 		p, err := decode(frame)
@@ -84,9 +85,9 @@ func TestFlippedBitIsFound(t *testing.T) {
 			flipped[bit/8] ^= 1 << (bit % 8)
 			got, err := decode(flipped)
 			if err != nil || got == nil {
-				continue // it is no packet of RoCE any more
+				continue // no longer a RoCE packet
 			}
-			if want := map[bool]roce.Check{true: roce.Right, false: roce.Wrong}[variant(bit)]; got.ICRC != want && got.ICRC != roce.Unchecked {
+			if want := map[bool]roce.ICRCStatus{true: roce.ICRCGood, false: roce.ICRCBad}[variant(bit)]; got.ICRC != want && got.ICRC != roce.ICRCUnverified {
 				t.Errorf("%v, bit %d of byte %d flipped: ICRC is %v, want %v", p.BTH.Opcode, bit%8, bit/8, got.ICRC, want)
 			}
 		}
@@ -96,7 +97,7 @@ func TestFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-// header returns a BTH, the bytes behind it, and four bytes for the ICRC.
+// header returns a BTH, the given bytes, and four bytes for the ICRC.
 func header(opcode roce.Opcode, pad byte, rest string) []byte {
 	data := []byte{byte(opcode), 0xc0 | pad<<4, 0xff, 0xff, 0x80, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef}
 	more, err := hex.DecodeString(rest)
@@ -160,10 +161,10 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s: headers %v, payload %s", c.name, headers, payload)
 		}
 		data := header(c.opcode, c.pad, c.rest)
-		need := len(data) - int(c.pad) - len(c.payload)/2 // what is shorter lacks a header, in whole or in part
+		need := len(data) - int(c.pad) - len(c.payload)/2 // with fewer bytes a header is cut off
 		for n := range need {
 			if cut := gopacket.NewPacket(data[:n], roce.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true}); n > 0 && cut.ErrorLayer() == nil {
-				t.Errorf("%s: %d bytes of the %d that it takes are a packet", c.name, n, need)
+				t.Errorf("%s: accepted with %d bytes of the %d that its headers need", c.name, n, need)
 			}
 		}
 	}
@@ -203,15 +204,15 @@ func TestSyndromes(t *testing.T) {
 	}
 }
 
-// A frame of which only the beginning was captured has its headers, and no checked ICRC.
-func TestTruncated(t *testing.T) {
+// A frame that was cut off when captured has its headers, and an unverified ICRC.
+func TestTruncatedFrame(t *testing.T) {
 	for _, frame := range frames(t) {
 		whole, err := decode(frame)
 		if err != nil || whole == nil || whole.BTH.Opcode != roce.WriteFirst {
 			continue
 		}
 		p, err := decode(frame[:128])
-		if err != nil || p.ICRC != roce.Unchecked || p.RETH.Addr != whole.RETH.Addr || p.RETH.Length != whole.RETH.Length || len(p.Payload) != 128-14-20-8-12-16 || p.Length != len(whole.Payload) {
+		if err != nil || p.ICRC != roce.ICRCUnverified || p.RETH.Addr != whole.RETH.Addr || p.RETH.Length != whole.RETH.Length || len(p.Payload) != 128-14-20-8-12-16 || p.Length != len(whole.Payload) {
 			t.Fatalf("%+v, %v", p, err)
 		}
 		return
@@ -222,7 +223,7 @@ func TestTruncated(t *testing.T) {
 func TestICRCOverIPv6(t *testing.T) {
 	frame := ipv6Frame(t)
 	p, err := decode(frame)
-	if err != nil || p.ICRC != roce.Right || !p.Src.Is6() {
+	if err != nil || p.ICRC != roce.ICRCGood || !p.Src.Is6() {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	for at := range frame[14:] {
@@ -232,14 +233,14 @@ func TestICRCOverIPv6(t *testing.T) {
 		if err != nil || got == nil {
 			continue
 		}
-		// traffic class, flow label, hop limit, UDP's checksum, the BTH's fifth byte
-		if want := slices.Contains([]int{0, 1, 2, 3, 7, 46, 47, 52}, at); got.ICRC != roce.Unchecked && (got.ICRC == roce.Right) != want {
+		// traffic class, flow label, hop limit, UDP checksum, fifth byte of the BTH
+		if want := slices.Contains([]int{0, 1, 2, 3, 7, 46, 47, 52}, at); got.ICRC != roce.ICRCUnverified && (got.ICRC == roce.ICRCGood) != want {
 			t.Errorf("byte %d: ICRC is %v", at, got.ICRC)
 		}
 	}
 }
 
-// ipv6Frame is one of the captures' over IPv6.
+// ipv6Frame returns a captured RDMA WRITE Only over IPv6.
 func ipv6Frame(t testing.TB) []byte {
 	t.Helper()
 	for _, frame := range frames(t) {
@@ -251,7 +252,7 @@ func ipv6Frame(t testing.TB) []byte {
 	return nil
 }
 
-// FuzzDecode feeds the layers what is behind a UDP header, and whole frames.
+// FuzzDecode decodes arbitrary bytes, as the payload of UDP and as whole frames.
 func FuzzDecode(f *testing.F) {
 	seen := map[roce.Opcode]bool{}
 	for _, frame := range frames(f) {

@@ -240,7 +240,7 @@ func TestHangingIsNoPass(t *testing.T) {
 	w := guest.StartWrite(t, file, guest.Aligned(t, 4096))
 	w.Waits(2 * time.Second)
 	slow.stop(1)
-	if !strings.Contains(slow.stderr.String(), "has not ended, after") || !strings.Contains(slow.stderr.String(), "and 1 more have not ended") {
+	if !strings.Contains(slow.stderr.String(), "has not ended after") || !strings.Contains(slow.stderr.String(), "and 1 more have not ended") {
 		t.Errorf("verdict: %s", slow.stderr.String())
 	}
 	guest.StartBridge(t, 9963, bridge.Store, fmt.Sprint(volume))
@@ -343,12 +343,12 @@ func TestColumnsAndMistakes(t *testing.T) {
 		"--columns comm,colour":         `column "colour" is unknown`,
 		"--op erase":                    "unknown; known are",
 		"--json --summary":              "give one of them",
-		"--slow 1s --summary":           "--slow: cannot go with",
+		"--slow 1s --summary":           "--slow: cannot be combined with",
 		"--comm a_name_of_17_bytes":     "more than the 15 bytes",
 		"--record /tmp/x":               "name the device",
 		"/dev/null":                     "not a block device",
 		"/dev/nosuch":                   "no such file",
-		dev + " --record /proc/version": "a recording is a new file",
+		dev + " --record /proc/version": "--record does not overwrite files",
 	} {
 		r := guest.Krpingctl(t, append([]string{"trace"}, strings.Fields(args)...)...)
 		if r.Code == 0 || !strings.Contains(r.Stderr, want) {
