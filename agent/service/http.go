@@ -16,18 +16,18 @@ import (
 	"krping/agent/service/config"
 )
 
-// mux has all that the agent serves, at whatever address: new pages are added here. Nothing of it
-// changes anything. A response that has no end has to end with its request's context.
+// mux returns the handler of all that the agent serves. All of it is read-only. A streaming
+// response must end when the context of its request ends.
 func (a *agent) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
 		EnableOpenMetrics: true,
-		ErrorHandling:     promhttp.ContinueOnError, // what cannot be read hides nothing else
+		ErrorHandling:     promhttp.ContinueOnError, // a failed source must not hide the others
 		ErrorLog:          log.New(a.Log, "", 0),
 	}))
 	mux.Handle("GET /", a.page)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // who asked may be gone
+		_, _ = io.WriteString(w, "ok\n") // fails if the client has disconnected
 	})
 	return mux
 }
@@ -38,7 +38,7 @@ type endpoint struct {
 	server  *http.Server
 }
 
-// serve listens at the address and serves in the background. An error of that ends the agent.
+// serve listens at the address and serves in the background. An error while serving ends the agent.
 func (a *agent) serve(address config.Address) (*endpoint, error) {
 	l, err := listen(address)
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *agent) serve(address config.Address) (*endpoint, error) {
 	return e, nil
 }
 
-// close lets requests that are under way have a second.
+// close stops serving. Running requests have one second to finish.
 func (e *endpoint) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

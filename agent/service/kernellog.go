@@ -9,11 +9,11 @@ import (
 	"krping/proc"
 )
 
-// followKernel makes events of the module's messages in the kernel log, until ctx ends.
+// followKernel logs the module's new messages in the kernel log, until ctx ends.
 func (a *agent) followKernel(ctx context.Context) {
 	kmsg, err := a.FS.OpenKmsg(true)
 	if err != nil {
-		a.Log.Warn().Err(err).Msg("the module's messages are not followed")
+		a.Log.Warn().Err(err).Msg("cannot follow the module's messages")
 		return
 	}
 	defer kmsg.Close()
@@ -22,7 +22,7 @@ func (a *agent) followKernel(ctx context.Context) {
 		m, err := kmsg.Wait(ctx)
 		if kmsg.Lost > lost {
 			lost = kmsg.Lost
-			a.Log.Warn().Int("times", lost).Msg("the kernel log was overrun: messages of the module may be missing")
+			a.Log.Warn().Int("times", lost).Msg("the kernel log was overwritten before it was read: messages of the module may be missing")
 		}
 		switch {
 		case err == nil:
@@ -30,13 +30,13 @@ func (a *agent) followKernel(ctx context.Context) {
 		case errors.Is(err, context.Canceled):
 			return
 		default:
-			a.Log.Warn().Err(err).Msg("the module's messages are no longer followed")
+			a.Log.Warn().Err(err).Msg("no longer following the module's messages")
 			return
 		}
 	}
 }
 
-// event logs a message of the module.
+// event logs and counts a message of the module.
 func (a *agent) event(m proc.Message) {
 	level, severity := levelOf(m.Level)
 	a.messages.WithLabelValues(m.Subject, severity).Inc()

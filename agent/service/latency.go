@@ -16,23 +16,23 @@ import (
 	"krping/proc"
 )
 
-// watchInterval is how soon the latencies of a new disk are measured.
+// watchInterval is the interval between looking for new and removed disks.
 const watchInterval = time.Second
 
-// Meter measures latencies of the disks that it watches; a *biotrace.Meter is one.
+// Meter measures latencies of the disks it watches; *biotrace.Meter implements it.
 type Meter interface {
 	metrics.Meter
 	WatchOnly(paths []string) error
 	Close() error
 }
 
-// latencies measures those of all krping disks of this host, whoever attached them.
+// latencies measures the latencies of all krping disks of this host, whoever attached them.
 type latencies struct {
 	fs  proc.FS
 	log zerolog.Logger
 
-	mu    sync.Mutex // the meter's, too
-	meter Meter      // nil until it is loaded
+	mu    sync.Mutex // also serializes calls of meter
+	meter Meter      // nil until loaded
 }
 
 // Read implements metrics.Meter.
@@ -45,11 +45,11 @@ func (l *latencies) Read() ([]biotrace.Histogram, biotrace.Lost, error) {
 	return l.meter.Read()
 }
 
-// run loads the meter, which may take seconds or fail, and follows which disks there are, until
-// ctx ends.
+// run loads the meter, which may take seconds or fail, then keeps the list of watched disks up to
+// date until ctx ends.
 func (l *latencies) run(ctx context.Context, load func() (Meter, error)) {
 	start, loaded := time.Now(), make(chan error, 1)
-	go func() { // it cannot be interrupted, and need not be
+	go func() { // loading cannot be interrupted: run does not wait for it
 		meter, err := load()
 		if err == nil {
 			l.mu.Lock()
@@ -63,10 +63,10 @@ func (l *latencies) run(ctx context.Context, load func() (Meter, error)) {
 		return
 	case err := <-loaded:
 		if err != nil {
-			l.log.Warn().Err(err).Msg("latencies are not measured")
+			l.log.Warn().Err(err).Msg("cannot measure latencies")
 			return
 		}
-		l.log.Info().Stringer("loaded_in", time.Since(start).Round(time.Millisecond)).Msg("latencies are measured")
+		l.log.Info().Stringer("loaded_in", time.Since(start).Round(time.Millisecond)).Msg("measuring latencies")
 	}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -91,7 +91,7 @@ func (l *latencies) run(ctx context.Context, load func() (Meter, error)) {
 func (l *latencies) follow() error {
 	sessions, err := l.fs.Sessions()
 	if err != nil && !errors.Is(err, proc.ErrNotLoaded) {
-		return fmt.Errorf("look for disks to measure: %w", err)
+		return fmt.Errorf("find the disks whose latencies to measure: %w", err)
 	}
 	var disks []string
 	for _, s := range sessions {
@@ -104,7 +104,7 @@ func (l *latencies) follow() error {
 	return l.meter.WatchOnly(disks)
 }
 
-// close ends the measuring, if there is any.
+// close closes the meter, if it is loaded.
 func (l *latencies) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

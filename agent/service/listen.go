@@ -15,13 +15,13 @@ import (
 	"krping/agent/service/config"
 )
 
-// errRuns is returned by lock if another agent runs on this host.
-var errRuns = errors.New("an agent runs already")
+// errRunning is returned by lock if another agent is running on this host.
+var errRunning = errors.New("another agent is running on this host")
 
-// lock makes this process the host's agent until its end, however that comes.
+// lock takes the lock of this host's agent. The kernel releases it when the process ends.
 func lock(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the agent's directory: %w", err)
+		return nil, fmt.Errorf("create the agent's directory: %w", err)
 	}
 	path := filepath.Join(dir, "agent.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -30,7 +30,7 @@ func lock(dir string) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errRuns
+		err = errRunning
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
@@ -38,8 +38,8 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// listen listens at the address. A socket belongs to root and its group. One that is there
-// already is of an agent that was killed: there is only one, as lock says.
+// listen listens at the address. A Unix socket has mode 0660. An existing one is left over from an
+// agent that was killed, as the lock admits only one agent, and is removed.
 func listen(a config.Address) (net.Listener, error) {
 	if a.Network != "unix" {
 		l, err := net.Listen(a.Network, a.Address)
@@ -52,9 +52,9 @@ func listen(a config.Address) (net.Listener, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(a.Address), 0o755); err != nil {
-		return nil, fmt.Errorf("make the socket's directory: %w", err)
+		return nil, fmt.Errorf("create the socket's directory: %w", err)
 	}
-	before := unix.Umask(0o117) // nobody else can connect before a chmod
+	before := unix.Umask(0o117) // with chmod, others could connect before it
 	l, err := net.Listen(a.Network, a.Address)
 	unix.Umask(before)
 	if err != nil {
@@ -71,10 +71,10 @@ func removeSocket(path string) error {
 	case err != nil:
 		return fmt.Errorf("listen at %s: %w", path, err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("listen at %s: it exists and is no socket", path)
+		return fmt.Errorf("listen at %s: the file exists and is not a socket", path)
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("remove the socket of an agent that was killed: %w", err)
+		return fmt.Errorf("remove the socket of a killed agent: %w", err)
 	}
 	return nil
 }

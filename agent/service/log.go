@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewLogger returns the agent's log. If f is the journal, its lines have a severity as the
-// journal reads it, "<4>", and nothing that it adds itself; else they have a time and a level.
+// NewLogger returns the agent's logger. Lines for the systemd journal begin with a severity such
+// as "<4>"; lines for other files with the time and level.
 func NewLogger(f *os.File) zerolog.Logger {
 	if isJournal(f, os.Getenv("JOURNAL_STREAM")) {
 		return zerolog.New(newJournal(f))
@@ -23,7 +23,7 @@ func NewLogger(f *os.File) zerolog.Logger {
 	return zerolog.New(zerolog.ConsoleWriter{Out: f, NoColor: true, TimeFormat: time.DateTime}).With().Timestamp().Logger()
 }
 
-// isJournal compares a file with the DEVICE:INODE that systemd says the journal has.
+// isJournal reports whether f is the journal's stream, which systemd names as DEVICE:INODE.
 func isJournal(f *os.File, stream string) bool {
 	var stat unix.Stat_t
 	if stream == "" || unix.Fstat(int(f.Fd()), &stat) != nil {
@@ -32,13 +32,13 @@ func isJournal(f *os.File, stream string) bool {
 	return stream == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// journal writes a line a message, with its severity in front (sd-daemon(3)).
+// journal writes each message as a line that begins with its severity; see sd-daemon(3).
 type journal struct {
 	out io.Writer
 
 	mu     sync.Mutex
 	line   bytes.Buffer
-	format zerolog.ConsoleWriter // to line
+	format zerolog.ConsoleWriter // writes to line
 }
 
 func newJournal(out io.Writer) *journal {
@@ -65,7 +65,7 @@ func (j *journal) WriteLevel(level zerolog.Level, p []byte) (int, error) {
 	return len(p), nil
 }
 
-// severity returns the number that syslog has for a level.
+// severity returns the syslog severity of a level.
 func severity(level zerolog.Level) int {
 	switch {
 	case level >= zerolog.FatalLevel && level <= zerolog.PanicLevel:
@@ -80,7 +80,7 @@ func severity(level zerolog.Level) int {
 	return 6
 }
 
-// levelOf returns the level for a severity of the kernel log, and its name.
+// levelOf returns the level of a kernel log severity, and its name.
 func levelOf(severity int) (zerolog.Level, string) {
 	switch {
 	case severity <= 3:

@@ -10,9 +10,9 @@ import (
 	"krping/agent/service/config"
 )
 
-// onlyByAddress refuses requests for a host name at a loopback address: a page of the web whose
-// name was made to resolve to this host (DNS rebinding) would read what the agent serves in the
-// browser of a user here.
+// onlyByAddress refuses requests with a host name, if the agent listens at a loopback address.
+// Otherwise a web page in a local user's browser could read what the agent serves, by making its
+// own name resolve to this host (DNS rebinding).
 func onlyByAddress(at config.Address, next http.Handler) http.Handler {
 	own, err := netip.ParseAddrPort(at.Address)
 	if at.Network == "unix" || err != nil || !own.Addr().IsLoopback() {
@@ -20,14 +20,14 @@ func onlyByAddress(at config.Address, next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLoopback(r.Host) {
-			http.Error(w, "ask for "+at.Address, http.StatusForbidden)
+			http.Error(w, "use the address "+at.Address+" instead of a host name", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// isLoopback judges a Host header.
+// isLoopback reports whether a Host header names a loopback address or localhost.
 func isLoopback(host string) bool {
 	name := (&url.URL{Host: host}).Hostname()
 	addr, err := netip.ParseAddr(name)

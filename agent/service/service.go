@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package service is the agent as a service: it keeps the sessions of a configuration alive,
-// exports metrics, has a page that shows them live, makes events of the module's messages, and tells systemd how it is.
+// Package service is the agent, a long-running service. It maintains the sessions of a
+// configuration, exports metrics, serves a web page, logs the module's kernel messages, and reports
+// its state to systemd.
 package service
 
 import (
@@ -27,38 +28,37 @@ import (
 	"krping/proc"
 )
 
-// RunDir is where the agent's lock is, and its socket by default.
+// RunDir is the directory of the agent's lock and, by default, its socket.
 const RunDir = "/run/krping"
 
-// Options are what an agent is started with.
+// Options of an agent.
 type Options struct {
-	Config string // path of the configuration
+	Config string // path of the configuration file
 	RunDir string
 	FS     proc.FS
 	Log    zerolog.Logger
-	Debug  bool                  // log all, whatever the configuration says
-	Meter  func() (Meter, error) // loads what measures latencies
+	Debug  bool                  // log everything, whatever the configuration says
+	Meter  func() (Meter, error) // loads the eBPF program that measures latencies
 }
 
-// agent is a running one.
+// agent is a running agent.
 type agent struct {
 	Options
-	running   sync.WaitGroup
-	broken    chan error // a server that cannot go on
-	keeper    *reconciler.Keeper
-	latencies *latencies
-	messages  *prometheus.CounterVec
-	registry  *prometheus.Registry
-	page      *web.Page
-	endpoint  *endpoint
+	running    sync.WaitGroup
+	broken     chan error // the error of a server that failed
+	reconciler *reconciler.Reconciler
+	latencies  *latencies
+	messages   *prometheus.CounterVec
+	registry   *prometheus.Registry
+	page       *web.Page
+	endpoint   *endpoint
 }
 
-// sampleInterval is that of the page.
+// sampleInterval is the interval of the web page's samples.
 const sampleInterval = time.Second
 
-// Run runs the agent until ctx ends. SIGHUP makes it read its configuration again; what is wrong
-// with that are config.Errors, at the start an error, later only in the log. No session is
-// disturbed by its end.
+// Run runs the agent until ctx ends; sessions stay. On SIGHUP it reads its configuration again.
+// Mistakes in the configuration are config.Errors: returned at the start, later only logged.
 func Run(ctx context.Context, o Options) error {
 	c, err := config.Load(o.Config)
 	if err != nil {
@@ -80,32 +80,32 @@ func Run(ctx context.Context, o Options) error {
 
 func newAgent(o Options) *agent {
 	a := &agent{
-		Options: o, broken: make(chan error, 1), keeper: reconciler.New(o.FS, o.Log), messages: metrics.NewMessages(),
+		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, o.Log), messages: metrics.NewMessages(),
 		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{
-		Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.keeper.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
+		Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.reconciler.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
 	})
 	return a
 }
 
-// run does everything until ctx ends or a server is broken.
+// run runs the agent until ctx ends or a server fails.
 func (a *agent) run(ctx context.Context, c config.Config) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, unix.SIGHUP)
 	defer signal.Stop(hangup)
 	ctx, cancel := context.WithCancel(ctx)
-	defer a.keeper.Wait()
+	defer a.reconciler.Wait()
 	defer a.running.Wait()
 	defer cancel()
 
 	a.running.Go(func() { a.followKernel(ctx) })
 	a.running.Go(func() { a.latencies.run(ctx, a.Meter) })
 	a.running.Go(func() { a.sample(ctx) })
-	a.keeper.Declare(ctx, c.Sessions)
+	a.reconciler.Declare(ctx, c.Sessions)
 	a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Stringer("listen", c.Listen).Msg("started")
-	a.tell(daemon.SdNotifyReady + status(c))
-	// What systemd watches is that this loop goes on.
+	a.notify(daemon.SdNotifyReady + status(c))
+	// The watchdog checks that this loop runs.
 	var watchdog <-chan time.Time
 	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
 		tick := time.NewTicker(limit / 3)
@@ -115,56 +115,56 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 	for {
 		select {
 		case <-ctx.Done():
-			a.tell(daemon.SdNotifyStopping)
+			a.notify(daemon.SdNotifyStopping)
 			a.page.Close()
-			a.Log.Info().Msg("ends; sessions stay")
+			a.Log.Info().Msg("stopping; sessions stay attached")
 			return a.endpointClosed()
 		case err := <-a.broken:
 			return fmt.Errorf("serve at %s: %w", a.endpoint.address, err)
 		case <-watchdog:
-			a.tell(daemon.SdNotifyWatchdog)
+			a.notify(daemon.SdNotifyWatchdog)
 		case <-hangup:
 			c = a.reload(ctx, c)
 		}
 	}
 }
 
-// sample feeds the page.
+// sample feeds samples to the web page.
 func (a *agent) sample(ctx context.Context) {
 	samples := sampler.New(a.FS)
 	samples.Use(a.latencies, nil)
 	if err := samples.Run(ctx, sampleInterval, a.page.Publish); err != nil {
-		a.Log.Error().Err(err).Msg("the page stands still")
+		a.Log.Error().Err(err).Msg("the web page is no longer updated")
 	}
 }
 
 func (a *agent) endpointClosed() error {
 	if err := a.endpoint.close(); err != nil {
-		return fmt.Errorf("stop to serve: %w", err)
+		return fmt.Errorf("stop serving: %w", err)
 	}
 	return nil
 }
 
-// reload reads the configuration again and returns the one that holds from now on: the old one
-// if there is anything wrong with the new one.
+// reload reads the configuration again and returns the one now in effect: the old one, if the new
+// one has mistakes.
 func (a *agent) reload(ctx context.Context, old config.Config) config.Config {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-	a.tell(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
+	a.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
 	c, err := a.adopt(old)
 	if err != nil {
 		LogMistakes(a.Log, err)
-		a.Log.Error().Str("config", a.Config).Msg("the new configuration is refused, the old one stays")
+		a.Log.Error().Str("config", a.Config).Msg("new configuration refused; the old one stays in effect")
 		c = old
 	} else {
-		a.keeper.Declare(ctx, c.Sessions)
+		a.reconciler.Declare(ctx, c.Sessions)
 		a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Msg("reloaded")
 	}
-	a.tell(daemon.SdNotifyReady + status(c))
+	a.notify(daemon.SdNotifyReady + status(c))
 	return c
 }
 
-// adopt loads the configuration and applies what is not about sessions.
+// adopt loads the configuration and applies everything except the sessions.
 func (a *agent) adopt(old config.Config) (config.Config, error) {
 	c, err := config.Load(a.Config)
 	if err != nil {
@@ -176,7 +176,7 @@ func (a *agent) adopt(old config.Config) (config.Config, error) {
 			return c, err
 		}
 		if err := a.endpoint.close(); err != nil {
-			a.Log.Warn().Err(err).Stringer("listen", old.Listen).Msg("stop to serve")
+			a.Log.Warn().Err(err).Stringer("listen", old.Listen).Msg("stop serving at the old address")
 		}
 		a.endpoint = next
 	}
@@ -191,10 +191,10 @@ func (a *agent) logAt(level zerolog.Level) {
 	zerolog.SetGlobalLevel(level)
 }
 
-// tell sends a state to systemd, if that started us.
-func (a *agent) tell(state string) {
+// notify sends a state to systemd, if systemd started the agent.
+func (a *agent) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		a.Log.Warn().Err(err).Msg("systemd is not told")
+		a.Log.Warn().Err(err).Msg("cannot notify systemd")
 	}
 }
 
@@ -202,7 +202,7 @@ func status(c config.Config) string {
 	return fmt.Sprintf("\nSTATUS=Sessions declared: %d, metrics at %s", len(c.Sessions), c.Listen)
 }
 
-// LogMistakes logs an error, or each mistake of a configuration in a line of its own.
+// LogMistakes logs an error; of config.Errors, each mistake in its own line.
 func LogMistakes(log zerolog.Logger, err error) {
 	var mistakes config.Errors
 	if !errors.As(err, &mistakes) {

@@ -28,17 +28,17 @@ import (
 	"krping/test/output"
 )
 
-// running is an agent of this process, in a directory of its own.
+// running is an agent in this process, with a directory of its own.
 type running struct {
 	t      *testing.T
 	dir    string
 	log    *output.Buffer
-	notify *net.UnixConn // what systemd would listen at
+	notify *net.UnixConn // stands in for systemd's notification socket
 	stop   context.CancelFunc
 	ended  chan error
 }
 
-// vol0 is a session that the module's files in proc/testdata have: there is nothing to be done.
+// vol0 is attached according to proc/testdata, so the agent has nothing to do for it.
 const vol0 = "sessions:\n  - name: vol0\n    addr: 192.168.77.1\n"
 
 func start(t *testing.T) *running {
@@ -58,8 +58,8 @@ func start(t *testing.T) *running {
 	ctx, r.stop = context.WithCancel(t.Context())
 	go func() { r.ended <- Run(ctx, r.options()) }()
 	t.Cleanup(r.stop)
-	if told := r.told("READY=1"); !strings.Contains(told, "STATUS=Sessions declared: 1,") {
-		t.Errorf("systemd was told %q", told)
+	if state := r.notified("READY=1"); !strings.Contains(state, "STATUS=Sessions declared: 1,") {
+		t.Errorf("systemd got %q", state)
 	}
 	return r
 }
@@ -82,8 +82,9 @@ func (r *running) configure(text string) {
 	}
 }
 
-// told waits for what systemd is told next, but for signs of life.
-func (r *running) told(want string) string {
+// notified returns the next state sent to systemd, which must begin with want. Watchdog messages
+// are skipped unless wanted.
+func (r *running) notified(want string) string {
 	r.t.Helper()
 	buf := make([]byte, 4096)
 	for {
@@ -97,7 +98,7 @@ func (r *running) told(want string) string {
 			continue
 		}
 		if !strings.HasPrefix(state, want) {
-			r.t.Fatalf("systemd was told %q, want %s", state, want)
+			r.t.Fatalf("systemd got %q, want %s", state, want)
 		}
 		return state
 	}
@@ -108,13 +109,13 @@ func (r *running) reload() {
 	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
 		r.t.Fatal(err)
 	}
-	if told := r.told("RELOADING=1"); !strings.Contains(told, "\nMONOTONIC_USEC=") {
-		r.t.Errorf("systemd was told %q", told)
+	if state := r.notified("RELOADING=1"); !strings.Contains(state, "\nMONOTONIC_USEC=") {
+		r.t.Errorf("systemd got %q", state)
 	}
-	r.told("READY=1")
+	r.notified("READY=1")
 }
 
-// client asks at an address that is a socket's path or ADDRESS:PORT.
+// client returns an HTTP client for a socket's path or ADDRESS:PORT.
 func client(address string, timeout time.Duration) *http.Client {
 	network := "tcp"
 	if filepath.IsAbs(address) {
@@ -128,7 +129,7 @@ func client(address string, timeout time.Duration) *http.Client {
 	}}
 }
 
-// get asks the agent at an address.
+// get sends a request to the agent at an address.
 func get(t *testing.T, method, address, path, accept string) (code int, kind, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://agent"+path, nil)
@@ -150,7 +151,7 @@ func get(t *testing.T, method, address, path, accept string) (code int, kind, bo
 
 const asProtobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 
-func TestService(t *testing.T) {
+func TestServesAndNotifies(t *testing.T) {
 	r := start(t)
 	if info, err := os.Stat(r.socket()); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("socket: %v, %v", info, err)
@@ -186,17 +187,17 @@ func TestService(t *testing.T) {
 	if code, _, _ := get(t, "POST", r.socket(), "/metrics", ""); code != 405 {
 		t.Errorf("POST: code %d, want 405", code)
 	}
-	r.told("WATCHDOG=1")
-	if err := Run(t.Context(), r.options()); !errors.Is(err, errRuns) {
-		t.Errorf("a second agent: %v, want %v", err, errRuns)
+	r.notified("WATCHDOG=1")
+	if err := Run(t.Context(), r.options()); !errors.Is(err, errRunning) {
+		t.Errorf("a second agent: %v, want %v", err, errRunning)
 	}
 	r.stop()
-	r.told("STOPPING=1")
+	r.notified("STOPPING=1")
 	if err := <-r.ended; err != nil {
 		t.Errorf("end: %v", err)
 	}
 	if _, err := os.Stat(r.socket()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket after the end: %v", err)
+		t.Errorf("the socket after the agent ended: %v", err)
 	}
 }
 
@@ -212,7 +213,7 @@ func TestReload(t *testing.T) {
 	r.configure("listen: " + address + "\nlog: loud\n" + vol0 + "    que: 1\n")
 	r.reload()
 	config := filepath.Join(r.dir, "krping.yaml")
-	for _, want := range []string{config + `:2:6: log \"loud\": must be debug`, config + ":6:5: unknown key", "is refused"} {
+	for _, want := range []string{config + `:2:6: log \"loud\": must be debug`, config + ":6:5: unknown key", "refused"} {
 		if !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log has no %s:\n%s", want, r.log.String())
 		}
@@ -226,7 +227,7 @@ func TestReload(t *testing.T) {
 	ends(t, ended)
 	ended = stream(t, address)
 	if _, err := os.Stat(r.socket()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket, that is listened at no more: %v", err)
+		t.Errorf("the socket that is no longer used: %v", err)
 	}
 	r.stop()
 	if err := <-r.ended; err != nil {
@@ -235,7 +236,7 @@ func TestReload(t *testing.T) {
 	ends(t, ended)
 }
 
-// stream reads the page's samples until the agent ends them.
+// stream reads the web page's samples until the agent ends the stream.
 func stream(t *testing.T, address string) <-chan error {
 	t.Helper()
 	response, err := client(address, 0).Get("http://agent/api/live")
@@ -256,7 +257,7 @@ func ends(t *testing.T, ended <-chan error) {
 	select {
 	case <-ended:
 	case <-time.After(5 * time.Second):
-		t.Error("the page's samples go on where the agent does not listen any more")
+		t.Error("samples still arrive from an address where the agent no longer listens")
 	}
 }
 
@@ -276,13 +277,12 @@ func TestStartFails(t *testing.T) {
 		t.Errorf("a wrong configuration: %v", err)
 	}
 	write("listen: " + o.Config + "\n")
-	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is no socket") {
-		t.Errorf("a file where the socket is to be: %v", err)
+	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("a file at the socket's path: %v", err)
 	}
 }
 
-// A socket that nobody listens at is of an agent that was killed.
-func TestSocketOfAKilledAgent(t *testing.T) {
+func TestReplacesSocketOfKilledAgent(t *testing.T) {
 	address := config.Address{Network: "unix", Address: filepath.Join(t.TempDir(), "dir", "agent.sock")}
 	first, err := listen(address)
 	if err != nil {
@@ -318,7 +318,7 @@ func TestJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if isJournal(f, "") || isJournal(f, "8:1") || !isJournal(f, fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)) {
-		t.Error("the journal is not told from other files")
+		t.Error("isJournal must be true for the journal's DEVICE:INODE only")
 	}
 	if text := line(t, NewLogger(f), f); strings.HasPrefix(text, "<") || !strings.Contains(text, " ERR ") || strings.Contains(text, "\x1b") {
 		t.Errorf("to a file: %q", text)
@@ -338,7 +338,7 @@ func line(t *testing.T, log zerolog.Logger, f *os.File) string {
 	return text
 }
 
-func TestEvents(t *testing.T) {
+func TestKernelMessagesAreLogged(t *testing.T) {
 	var out bytes.Buffer
 	a := newAgent(Options{Log: zerolog.New(&out)})
 	a.event(proc.Message{Sequence: 7, Level: 4, Subject: "vol0", Peer: "10.0.0.1:9999", Text: "connection lost (-104), requests wait"})
@@ -351,23 +351,23 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The unit is one that systemd takes, and starts this program with options that it has.
-func TestUnit(t *testing.T) {
+// The unit file has what the agent relies on, and systemd accepts it.
+func TestUnitFile(t *testing.T) {
 	unit, err := os.ReadFile("krping-agent.service")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/krpingctl agent\n", "RuntimeDirectory=" + filepath.Base(RunDir) + "\n"} {
 		if !strings.Contains(string(unit), want) {
-			t.Errorf("the unit has no %s", want)
+			t.Errorf("the unit file has no %s", want)
 		}
 	}
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Log("systemd-analyze is not installed: the unit is not checked by systemd")
+		t.Log("systemd-analyze is not installed: the unit file is not checked by systemd")
 		return
 	}
-	// It looks for the program, so there has to be one.
+	// It checks that the program exists.
 	path := filepath.Join(t.TempDir(), "krping-agent.service")
 	if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/local/bin/krpingctl"), []byte("/bin/true")), 0o600); err != nil {
 		t.Fatal(err)

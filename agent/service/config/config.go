@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads the agent's configuration: which block sessions there are to be, and
-// where the agent listens. All mistakes of a file are found at once, each with its place and
-// with what would be right.
+// Package config reads the agent's configuration file: the block sessions to maintain, and where
+// the agent listens. It reports all mistakes of a file at once, each with its position and what
+// would be right.
 package config
 
 import (
@@ -15,48 +15,47 @@ import (
 	"krping/proc"
 )
 
-// DefaultPath is where the agent's configuration is, and DefaultListen where the agent listens
-// if that does not say.
 const (
-	DefaultPath   = "/etc/krping/krping.yaml"
+	// DefaultPath is the default path of the configuration file.
+	DefaultPath = "/etc/krping/krping.yaml"
+	// DefaultListen is where the agent listens unless the file says otherwise.
 	DefaultListen = "/run/krping/agent.sock"
 )
 
-// Config is what a file says.
+// Config is the content of a configuration file.
 type Config struct {
 	Listen   Address
 	LogLevel zerolog.Level
 	Sessions []Session
 }
 
-// Address is where the agent listens, as net.Listen takes it: "unix" and a path, or "tcp" and
-// an address with a port.
+// Address is an address for net.Listen: network "unix" with a path, or "tcp" with ADDRESS:PORT.
 type Address struct{ Network, Address string }
 
 func (a Address) String() string { return a.Address }
 
 // Session is a declared block session.
 type Session struct {
-	Command  proc.Command // of a block client, valid
+	Command  proc.Command // a valid command of a block client
 	Reattach Reattach
 }
 
 // Name returns the name of the session and of its volume.
 func (s Session) Name() string { return s.Command.Block }
 
-// Reattach says what is done with a session that has failed.
+// Reattach says when a failed session is attached again.
 type Reattach string
 
-// Whether a failed session is attached anew.
+// Values of Reattach.
 const (
-	ReattachSafe   Reattach = "safe"   // only if no answered write can be lost: remote, write-through
-	ReattachAlways Reattach = "always" // whatever was lost
+	ReattachSafe   Reattach = "safe"   // if no acknowledged write can be lost: remote and write-through
+	ReattachAlways Reattach = "always" // even if data may be lost
 )
 
 // Error is a mistake in a file.
 type Error struct {
 	File         string
-	Line, Column int // from 1; 0: of the file as a whole
+	Line, Column int // from 1; 0 if the mistake concerns the whole file
 	Text         string
 }
 
@@ -67,7 +66,7 @@ func (e Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
 }
 
-// Errors are all mistakes in a file, in the order of their places.
+// Errors are all mistakes in a file, ordered by position.
 type Errors []Error
 
 func (e Errors) Error() string {
@@ -78,7 +77,7 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "\n")
 }
 
-// Load reads a file. What is wrong with its content are Errors.
+// Load reads a file. Mistakes in its content are returned as Errors.
 func Load(path string) (Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -87,7 +86,7 @@ func Load(path string) (Config, error) {
 	return Parse(path, text)
 }
 
-// Parse reads the text of a file; what is wrong with it are Errors.
+// Parse parses the text of a file. Mistakes are returned as Errors.
 func Parse(file string, text []byte) (Config, error) {
 	d := decoder{file: file}
 	c := d.config(text)

@@ -76,12 +76,12 @@ func TestKeyFile(t *testing.T) {
 		name, keys, text, want string
 		mode                   os.FileMode
 	}{
-		{"right", "key_file: " + file, "0123456789abcdef", "", 0o600},
-		{"others may read it", "key_file: " + file, "0123456789abcdef", "f:4:15: key file " + file + ": its mode is 0644", 0o644},
+		{"valid", "key_file: " + file, "0123456789abcdef", "", 0o600},
+		{"readable by others", "key_file: " + file, "0123456789abcdef", "f:4:15: key file " + file + ": its mode is 0644", 0o644},
 		{"short", "key_file: " + file, "0123456789abcde", "f:4:15: key file " + file + ": a key is 16 to 64", 0o600},
 		{"relative", "key_file: key", "", `f:4:15: key_file "key": must be an absolute path`, 0o600},
 		{"two keys", "key_file: " + file + "\n    key: krping:vol0", "0123456789abcdef", "f:2:5: session vol0: a key is in a keyring or in a file", 0o600},
-		{"no key of ours", "key: other:vol0", "", `f:4:10: key "other:vol0": must be krping:NAME`, 0o600},
+		{"not a krping key", "key: other:vol0", "", `f:4:10: key "other:vol0": must be krping:NAME`, 0o600},
 	} {
 		if err := errors.Join(os.WriteFile(file, []byte(tc.text), 0o600), os.Chmod(file, tc.mode)); err != nil {
 			t.Fatal(err)
@@ -96,21 +96,21 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// Each mistake is named with its place, and all of a file at once.
+// All mistakes in a file are reported, each with its position.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string][]string{
 		"lisen: x\n":                    {`f:1:1: unknown key "lisen": did you mean listen?`},
 		"colour: x\n":                   {`f:1:1: unknown key "colour": it must be one of listen, log, sessions`},
-		"log: info\nlog: warn\n":        {`f:2:1: log is given twice, first in line 1`},
+		"log: info\nlog: warn\n":        {`f:2:1: log is given twice, first on line 1`},
 		"log: loud\n":                   {`f:1:6: log "loud": must be debug, info, warn or error`},
-		"log: [info]\n":                 {`f:1:6: log must have one plain value`},
+		"log: [info]\n":                 {`f:1:6: log must have a single plain value`},
 		"listen: :9450\n":               {`f:1:9: listen ":9450": must be the path of a socket or ADDRESS:PORT`},
 		"listen: localhost:9450\n":      {`f:1:9: listen "localhost:9450": must be`},
 		"listen: 127.0.0.1:0\n":         {`f:1:9: listen "127.0.0.1:0": must be`},
 		"listen: agent.sock\n":          {`f:1:9: listen "agent.sock": must be`},
-		"- a\n":                         {`f:1:1: the file must be keys with values`},
+		"- a\n":                         {`f:1:1: the file must be a mapping`},
 		"sessions: vol0\n":              {`f:1:11: sessions must be a list`},
-		"sessions:\n  - vol0\n":         {`f:2:5: a session must be keys with values: name, addr, `},
+		"sessions:\n  - vol0\n":         {`f:2:5: a session must be a mapping with keys of: name, addr, `},
 		"sessions:\n  - name: vol0\n":   {`f:2:5: a session needs addr`},
 		"sessions:\n  - port: 1\n":      {`f:2:5: a session needs name`, `f:2:5: a session needs addr`},
 		"log: info\n  bad: indent\n":    {`f:1:6: mapping value is not allowed`},
@@ -150,7 +150,7 @@ sessions:
 			`f:14:15: reattach "perhaps": must be safe or always`,
 			`f:15:`,
 			`f:16:5: session vol1: comm, pid, op and sectors need mode tap`,
-			`f:20:5: session vol0 is declared twice, first in line 8`,
+			`f:20:5: session vol0 is declared twice, first on line 8`,
 		},
 	} {
 		_, err := Parse("f", []byte(text))
@@ -169,14 +169,14 @@ sessions:
 	}
 }
 
-// Every option of a block client can be written in the file, with no other name.
+// Every option of a block client is a key of a session.
 func TestEveryOptionIsAKey(t *testing.T) {
 	values := map[string]string{
 		"name": "vol0", "addr": "10.0.0.1", "mode": "tap", "backing": "ram:64M", "comm": "a", "op": "write", "sectors": "0-7", "key": "krping:k",
 	}
 	text := "sessions:\n  - reattach: safe\n"
 	for _, key := range sessionKeys() {
-		if key == "reattach" || key == "key_file" { // the one is above, the other instead of key
+		if key == "reattach" || key == "key_file" { // reattach is set above; key_file excludes key
 			continue
 		}
 		if values[key] == "" {
@@ -196,7 +196,7 @@ func TestEveryOptionIsAKey(t *testing.T) {
 	}
 }
 
-func TestFiles(t *testing.T) {
+func TestLoad(t *testing.T) {
 	c, err := Load("../krping.yaml")
 	if err != nil {
 		t.Fatalf("the example: %v", err)
@@ -209,8 +209,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Whatever is in a file, there is a configuration whose commands the module takes, or mistakes with
-// places in the file.
+// FuzzParse checks that any text yields either a configuration with valid commands, or mistakes
+// with valid positions.
 func FuzzParse(f *testing.F) {
 	example, err := os.ReadFile("../krping.yaml")
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"krping/proc"
 )
 
-// decoder makes a Config of a file's syntax tree and collects what is wrong with it.
+// decoder converts a file's syntax tree to a Config and collects the mistakes.
 type decoder struct {
 	file   string
 	errors Errors
@@ -47,7 +47,7 @@ func (d *decoder) sorted() Errors {
 
 func (d *decoder) config(text []byte) Config {
 	c := Config{Listen: Address{"unix", DefaultListen}, LogLevel: zerolog.InfoLevel}
-	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey()) // repeated keys are ours to report
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey()) // mapping reports duplicates
 	var syntax yaml.Error
 	switch {
 	case errors.As(err, &syntax):
@@ -59,7 +59,7 @@ func (d *decoder) config(text []byte) Config {
 	case len(file.Docs) == 0:
 		return c
 	case len(file.Docs) > 1:
-		d.fail(tokenOf(file.Docs[1].Body), "a second document: there can be one only")
+		d.fail(tokenOf(file.Docs[1].Body), "second document: a file must have only one")
 	}
 	root := file.Docs[0].Body
 	switch root.(type) {
@@ -79,7 +79,7 @@ func (d *decoder) config(text []byte) Config {
 	return c
 }
 
-// tokenOf returns the place of a node, which may be missing in what is hardly YAML.
+// tokenOf returns the position of a node, or nil: malformed YAML may have nodes without one.
 func tokenOf(n ast.Node) *token.Token {
 	if n == nil {
 		return nil
@@ -87,11 +87,11 @@ func tokenOf(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// mapping calls f for each key that is known, and once.
+// mapping calls f once for each known key, and reports unknown and repeated ones.
 func (d *decoder) mapping(n ast.Node, what string, known []string, f func(key string, at *token.Token, value ast.Node)) {
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
-		d.fail(tokenOf(n), "%s must be keys with values: %s", what, strings.Join(known, ", "))
+		d.fail(tokenOf(n), "%s must be a mapping with keys of: %s", what, strings.Join(known, ", "))
 		return
 	}
 	lines := map[string]int{}
@@ -102,7 +102,7 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, f func(key st
 		case !slices.Contains(known, key):
 			d.fail(at, "unknown key %q: %s", key, meant(key, known))
 		case lines[key] != 0:
-			d.fail(at, "%s is given twice, first in line %d", key, lines[key])
+			d.fail(at, "%s is given twice, first on line %d", key, lines[key])
 		default:
 			lines[key] = at.Position.Line
 			f(key, at, entry.Value)
@@ -110,7 +110,7 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, f func(key st
 	}
 }
 
-// meant returns the key that was probably meant, or all.
+// meant suggests the key that was probably meant, or lists all.
 func meant(key string, known []string) string {
 	best, distance := "", 3
 	for _, k := range known {
@@ -124,7 +124,7 @@ func meant(key string, known []string) string {
 	return "it must be one of " + strings.Join(known, ", ")
 }
 
-// scalar returns the text of a plain value as it is written.
+// scalar returns the text of a scalar as written in the file.
 func (d *decoder) scalar(key string, n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -132,7 +132,7 @@ func (d *decoder) scalar(key string, n ast.Node) (string, bool) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value, true
 	}
-	d.fail(tokenOf(n), "%s must have one plain value", key)
+	d.fail(tokenOf(n), "%s must have a single plain value", key)
 	return "", false
 }
 
@@ -147,7 +147,7 @@ func (d *decoder) listen(to *Address, n ast.Node) {
 	}
 	addr, err := netip.ParseAddrPort(text)
 	if err != nil || addr.Port() == 0 {
-		d.fail(tokenOf(n), "listen %q: must be the path of a socket or ADDRESS:PORT, like %s or 127.0.0.1:9450 (every address: 0.0.0.0 or [::])", text, DefaultListen)
+		d.fail(tokenOf(n), "listen %q: must be the absolute path of a socket, or ADDRESS:PORT, such as %s or 127.0.0.1:9450 (0.0.0.0 or [::] for all addresses)", text, DefaultListen)
 		return
 	}
 	*to = Address{"tcp", addr.String()}
@@ -162,7 +162,7 @@ func (d *decoder) level(to *zerolog.Level, n ast.Node) {
 		d.fail(tokenOf(n), "log %q: must be debug, info, warn or error", text)
 		return
 	}
-	*to, _ = zerolog.ParseLevel(text) // these it knows
+	*to, _ = zerolog.ParseLevel(text) // cannot fail for these
 }
 
 func (d *decoder) sessions(n ast.Node) []Session {
@@ -171,15 +171,15 @@ func (d *decoder) sessions(n ast.Node) []Session {
 	}
 	list, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.fail(tokenOf(n), "sessions must be a list: each begins with '- name: VOLUME'")
+		d.fail(tokenOf(n), "sessions must be a list whose items begin with '- name: VOLUME'")
 		return nil
 	}
 	var sessions []Session
-	lines := map[string]int{} // of names
+	lines := map[string]int{} // line by session name
 	for _, n := range list.Values {
 		if s, at := d.session(n); s.Name() != "" {
 			if line := lines[s.Name()]; line != 0 {
-				d.fail(at, "session %s is declared twice, first in line %d", s.Name(), line)
+				d.fail(at, "session %s is declared twice, first on line %d", s.Name(), line)
 			}
 			lines[s.Name()] = at.Position.Line
 			sessions = append(sessions, s)
@@ -188,8 +188,8 @@ func (d *decoder) sessions(n ast.Node) []Session {
 	return sessions
 }
 
-// options are those of a block client by their keys. Its name is the volume's; and an address
-// is of either kind.
+// options returns the module's options of a block client by their keys in the file: "name" stands
+// for block, and "addr" for addr and addr6.
 func options() map[string]proc.Option {
 	keys := map[string]proc.Option{}
 	for _, o := range proc.Options {
@@ -206,7 +206,7 @@ func options() map[string]proc.Option {
 
 func sessionKeys() []string {
 	keys := []string{"name", "addr"}
-	for _, o := range proc.Options { // in the order of the reference
+	for _, o := range proc.Options { // in the order of the documentation
 		if _, ok := options()[o.Name]; ok && o.Name != "addr" {
 			keys = append(keys, o.Name)
 		}
@@ -214,7 +214,7 @@ func sessionKeys() []string {
 	return append(keys, "key_file", "reattach")
 }
 
-// session returns a session and the place of its name.
+// session decodes a session and returns the position of its name.
 func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 	s := Session{Command: proc.Command{Role: proc.Client}, Reattach: ReattachSafe}
 	at := tokenOf(n)
@@ -242,7 +242,7 @@ func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 			d.fail(at, "a session needs %s", key)
 		}
 	}
-	if len(d.errors) == before { // else what is wrong with the whole may follow from a part
+	if len(d.errors) == before { // otherwise Check's error may only follow from those
 		if err := s.Command.Check(); err != nil {
 			d.fail(at, "session %s: %v", s.Name(), err)
 		}
@@ -250,7 +250,7 @@ func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 	return s, at
 }
 
-// set gives a session the value of a key, or says what would be right.
+// set sets the value of a key in a session. The error says what would be right.
 func set(s *Session, key, text string) error {
 	c := &s.Command
 	switch key {
@@ -282,7 +282,7 @@ func set(s *Session, key, text string) error {
 	if err := options()[key].CheckValue(text); err != nil {
 		return err
 	}
-	n, _ := strconv.ParseUint(text, 10, 32) // of those that are numbers: it is one, and in range
+	n, _ := strconv.ParseUint(text, 10, 32) // CheckValue has checked those that are numbers
 	number := uint32(n)
 	switch key {
 	case "name":
@@ -317,12 +317,13 @@ func set(s *Session, key, text string) error {
 	return nil
 }
 
-// inSeconds takes a number of seconds, or a duration such as 10m.
+// inSeconds converts a duration such as 10m to a number of seconds. It returns other texts as they
+// are.
 func inSeconds(key, text string) (string, error) {
 	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil || text == "0":
-		return text, nil // a number, or no value at all: the option tells
+		return text, nil // a number or invalid: CheckValue decides
 	case d%time.Second != 0:
 		return "", fmt.Errorf("%s %q: must be whole seconds", key, text)
 	}

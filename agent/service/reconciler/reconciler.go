@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconciler keeps declared block sessions alive. The module does the hard part: a session
-// whose target is lost connects again by itself. A keeper attaches what is not there, replaces
-// what has failed if nothing is lost by that, and takes away what is no longer declared. It
-// never forces a device away that is in use, and its own end changes nothing.
+// Package reconciler makes a host's block sessions match the declared ones. The module itself
+// reconnects a session whose target is lost. The reconciler attaches sessions that are missing,
+// replaces failed ones if no data can be lost by that, and stops those no longer declared. It
+// never removes a device that is in use, and leaves all sessions as they are when it ends.
 package reconciler
 
 import (
@@ -19,95 +19,95 @@ import (
 	"krping/proc"
 )
 
-// Module is what a keeper needs of the module; proc.FS is one.
+// Module is the part of the kernel module that a Reconciler uses; proc.FS implements it.
 type Module interface {
 	Session(name string) (proc.Session, error)
 	Run(ctx context.Context, c proc.Command) (proc.Outcome, error)
 }
 
-// A State says how a declared session is doing.
+// State is the state of a declared session.
 type State string
 
 // States.
 const (
-	Attaching State = "attaching" // it is not there, and attached as soon as that succeeds
-	Attached  State = "attached"  // it is there; the module connects it again if need be
-	Lost      State = "lost"      // it failed and may have lost data: left as it is until it is stopped
-	Replacing State = "replacing" // it failed or has other options now: stopped once its device is closed
-	Removing  State = "removing"  // it is not declared any more: stopped once its device is closed
+	Attaching State = "attaching" // not attached; tried until it succeeds
+	Attached  State = "attached"  // attached; the module reconnects it when needed
+	Lost      State = "lost"      // failed, and data may be lost: left alone until it is stopped
+	Replacing State = "replacing" // failed, or its options changed: stopped once its device is closed
+	Removing  State = "removing"  // no longer declared: stopped once its device is closed
 )
 
-// States are all states.
+// States lists all states.
 var States = []State{Attaching, Attached, Lost, Replacing, Removing}
 
-// Status is what a keeper has done for a session.
+// Status is the state of a declared session, and counts since it was declared.
 type Status struct {
 	Name     string
 	State    State
-	Attached uint64 // times
-	Failures uint64 // of attaching or stopping it
+	Attached uint64 // times that it was attached
+	Failures uint64 // failed attempts to attach or stop it
 }
 
-// Keeper keeps sessions.
-type Keeper struct {
+// Reconciler attaches and stops sessions as declared.
+type Reconciler struct {
 	module  Module
 	log     zerolog.Logger
 	running sync.WaitGroup
 
-	mu   sync.Mutex // protects what follows, and what a session says it does
-	kept map[string]*session
+	mu       sync.Mutex // protects sessions, and the fields of session that say so
+	sessions map[string]*session
 }
 
-// New returns a keeper of no session.
-func New(module Module, log zerolog.Logger) *Keeper {
-	return &Keeper{module: module, log: log, kept: map[string]*session{}}
+// New returns a Reconciler without sessions.
+func New(module Module, log zerolog.Logger) *Reconciler {
+	return &Reconciler{module: module, log: log, sessions: map[string]*session{}}
 }
 
-// Declare says which sessions there are to be, from now until ctx ends. Those that were
-// declared before and are not any more are stopped; others are not known to it.
-func (k *Keeper) Declare(ctx context.Context, sessions []config.Session) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// Declare sets the sessions to maintain until ctx ends. Sessions of an earlier call that are
+// missing in this one are stopped. Sessions that were never declared are left alone.
+func (r *Reconciler) Declare(ctx context.Context, sessions []config.Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	declared := map[string]bool{}
 	for _, want := range sessions {
 		declared[want.Name()] = true
-		s := k.kept[want.Name()]
+		s := r.sessions[want.Name()]
 		if s == nil {
-			s = newSession(k, want)
-			k.kept[want.Name()] = s
-			k.running.Go(func() { s.run(ctx) })
+			s = newSession(r, want)
+			r.sessions[want.Name()] = s
+			r.running.Go(func() { s.run(ctx) })
 			continue
 		}
 		s.declare(want, false)
 	}
-	for name, s := range k.kept {
+	for name, s := range r.sessions {
 		if !declared[name] {
 			s.declare(s.want, true)
 		}
 	}
 }
 
-// Wait returns when the ctx of Declare has ended and no command is under way.
-func (k *Keeper) Wait() { k.running.Wait() }
+// Wait returns when the context passed to Declare has ended and no command is running.
+func (r *Reconciler) Wait() { r.running.Wait() }
 
-// Status returns what became of the declared sessions, in no order.
-func (k *Keeper) Status() []Status {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := make([]Status, 0, len(k.kept))
-	for _, s := range k.kept {
+// Status returns the status of the declared sessions, in no particular order.
+func (r *Reconciler) Status() []Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]Status, 0, len(r.sessions))
+	for _, s := range r.sessions {
 		all = append(all, s.status)
 	}
 	return all
 }
 
-// loses says whether a failed session may have lost what it had answered, or would lose what
-// its local backing still serves, if it were attached anew. A write-through target has each
-// answered write on stable storage, and the others failed before the application's eyes.
+// loses reports whether a failed session may have lost acknowledged writes, or would lose what its
+// local backing still serves, if it were attached again. On a write-through target each
+// acknowledged write is on stable storage; the application saw the others fail.
 func loses(s proc.Session) bool { return s.Writeback || s.Backing != "" }
 
-// differs names options that a session was attached with and that are not those wanted. What the
-// target grants (queues, depth) and filters of a tap cannot be told.
+// differs names the options of an attached session that differ from those wanted. What the target
+// grants (queues, depth) and the filters of a tap cannot be compared.
 func differs(s proc.Session, want proc.Command) []string {
 	var names []string
 	add := func(name string, other bool) {
@@ -124,7 +124,7 @@ func differs(s proc.Session, want proc.Command) []string {
 	return names
 }
 
-// gone says that a session is not there: it never was, or the module is not.
+// gone reports whether the error means that a session, or the module, does not exist.
 func gone(err error) bool {
 	return errors.Is(err, proc.ErrNoSession) || errors.Is(err, proc.ErrNotLoaded)
 }

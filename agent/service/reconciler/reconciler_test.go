@@ -21,12 +21,12 @@ import (
 	"krping/proc"
 )
 
-// module is one that attaches at once, or fails with an errno.
+// module is a fake Module that attaches at once, or fails with an errno.
 type module struct {
 	mu       sync.Mutex
 	sessions map[string]proc.Session
-	attach   unix.Errno // 0: it succeeds
-	hangs    bool       // an attach waits until it is interrupted
+	attach   unix.Errno // of each attach; 0: success
+	hangs    bool       // an attach blocks until it is interrupted
 	inUse    bool       // a stop fails with EBUSY
 	unloaded bool
 	commands []string
@@ -71,7 +71,7 @@ func (m *module) Run(ctx context.Context, c proc.Command) (proc.Outcome, error) 
 	return proc.Outcome{}, nil
 }
 
-// becomes changes a session as the module would.
+// becomes changes the state of a session, as the module would.
 func (m *module) becomes(name string, change func(*proc.Session)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +86,7 @@ func (m *module) set(change func()) {
 	change()
 }
 
-// did returns the commands since the last call.
+// did returns the commands written since the last call.
 func (m *module) did() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,11 +117,11 @@ const (
 	stopCommand   = "stop,block=vol0"
 )
 
-// rig is a keeper in a bubble where hours pass at once.
+// rig is a Reconciler of a fake module, in a synctest bubble: time passes as soon as all wait.
 type rig struct {
 	*testing.T
 	*module
-	*Keeper
+	*Reconciler
 	ctx context.Context
 	log bytes.Buffer
 }
@@ -129,7 +129,7 @@ type rig struct {
 func inBubble(t *testing.T, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{T: t, module: &module{sessions: map[string]proc.Session{}}}
-		r.Keeper = New(r.module, zerolog.New(zerolog.SyncWriter(&r.log)))
+		r.Reconciler = New(r.module, zerolog.New(zerolog.SyncWriter(&r.log)))
 		ctx, cancel := context.WithCancel(t.Context())
 		r.ctx = ctx
 		defer r.Wait()
@@ -143,7 +143,7 @@ func (r *rig) declare(sessions ...config.Session) {
 	r.Declare(r.ctx, sessions)
 }
 
-// wants lets so much time pass and compares what was done, and how the session is doing.
+// wants lets time pass, then compares the commands since the last call and the session's state.
 func (r *rig) wants(after time.Duration, state State, commands ...string) {
 	r.Helper()
 	time.Sleep(after)
@@ -165,7 +165,7 @@ func TestMissingSessionIsAttached(t *testing.T) {
 		r.declare(declared())
 		r.wants(0, Attached, attachCommand)
 		r.wants(time.Hour, Attached)
-		r.set(func() { delete(r.sessions, "vol0") }) // by hand
+		r.set(func() { delete(r.module.sessions, "vol0") }) // stopped by hand
 		r.wants(2*time.Second, Attached, attachCommand)
 		r.becomes("vol0", func(s *proc.Session) { s.State = "reconnecting" })
 		r.wants(time.Hour, Attached)
@@ -182,7 +182,7 @@ func TestAttachingBacksOff(t *testing.T) {
 			r.Errorf("%d attempts in 10 minutes", n)
 		}
 		if n := strings.Count(r.log.String(), `"level":"warn"`); n != 1 {
-			r.Errorf("%d warnings of one trouble:\n%s", n, r.log.String())
+			r.Errorf("%d warnings about one error:\n%s", n, r.log.String())
 		}
 		r.set(func() { r.attach = 0 })
 		r.wants(31*time.Second, Attached, attachCommand)
@@ -192,10 +192,10 @@ func TestAttachingBacksOff(t *testing.T) {
 	})
 }
 
-func TestSessionThatIsThereIsNotTouched(t *testing.T) {
+func TestExistingSessionIsLeftAlone(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.sessions["vol0"] = proc.Session{Name: "vol0", Mode: "tap", Backing: "ram:64M", State: "live", Peer: "10.0.0.9:9999", Timeout: 5, Heartbeat: 5}
-		r.sessions["other"] = proc.Session{Name: "other", State: "failed"}
+		r.module.sessions["vol0"] = proc.Session{Name: "vol0", Mode: "tap", Backing: "ram:64M", State: "live", Peer: "10.0.0.9:9999", Timeout: 5, Heartbeat: 5}
+		r.module.sessions["other"] = proc.Session{Name: "other", State: "failed"}
 		r.declare(declared(func(s *config.Session) { s.Command.Timeout = time.Minute }))
 		r.wants(time.Hour, Attached)
 		if want := `"options":"addr,mode,timeout"`; !strings.Contains(r.log.String(), want) {
@@ -210,14 +210,14 @@ func TestFailedSession(t *testing.T) {
 		r.wants(0, Attached, attachCommand)
 		r.becomes("vol0", failed)
 		r.wants(2*time.Second, Attached, stopCommand, attachCommand)
-		const warning = "not the one that it was"
+		const warning = "may be another volume"
 		if strings.Contains(r.log.String(), warning) {
 			r.Errorf("the volume is the same:\n%s", r.log.String())
 		}
 		r.becomes("vol0", func(s *proc.Session) { s.State, s.Size = "failed", 1<<30 })
 		r.wants(2*time.Second, Attached, stopCommand, attachCommand)
 		if strings.Count(r.log.String(), warning) != 1 {
-			r.Errorf("the volume is smaller, and that is not said once:\n%s", r.log.String())
+			r.Errorf("the volume is smaller, which must be logged once:\n%s", r.log.String())
 		}
 
 		for _, loss := range []func(*proc.Session){
@@ -227,7 +227,7 @@ func TestFailedSession(t *testing.T) {
 			r.becomes("vol0", failed)
 			r.becomes("vol0", loss)
 			r.wants(time.Hour, Lost)
-			r.set(func() { delete(r.sessions, "vol0") })
+			r.set(func() { delete(r.module.sessions, "vol0") })
 			r.wants(2*time.Second, Attached, attachCommand)
 		}
 
@@ -259,7 +259,7 @@ func TestChangedSession(t *testing.T) {
 
 func TestRemovedSession(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.sessions["other"] = proc.Session{Name: "other", State: "live"}
+		r.module.sessions["other"] = proc.Session{Name: "other", State: "live"}
 		r.declare(declared())
 		r.wants(0, Attached, attachCommand)
 		r.set(func() { r.inUse = true })
@@ -273,7 +273,7 @@ func TestRemovedSession(t *testing.T) {
 	})
 }
 
-func TestRemovedWhileItIsAttached(t *testing.T) {
+func TestRemovedDuringAttach(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.hangs = true
 		r.declare(declared())
@@ -283,15 +283,15 @@ func TestRemovedWhileItIsAttached(t *testing.T) {
 	})
 }
 
-func TestEndChangesNothing(t *testing.T) {
+func TestEndLeavesSessions(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		r.Declare(ctx, []config.Session{declared()})
 		r.wants(0, Attached, attachCommand)
 		cancel()
 		r.Wait()
-		if did := r.did(); len(did) > 0 || r.sessions["vol0"].State != "live" {
-			r.Errorf("did %q, session %+v", did, r.sessions["vol0"])
+		if did := r.did(); len(did) > 0 || r.module.sessions["vol0"].State != "live" {
+			r.Errorf("did %q, session %+v", did, r.module.sessions["vol0"])
 		}
 	})
 }

@@ -17,39 +17,39 @@ import (
 )
 
 const (
-	interval   = time.Second // between two looks at a session that is well
+	interval   = time.Second // between checks of an attached session
 	backoffMin = time.Second
 	backoffMax = 30 * time.Second
 )
 
-// session is one that is, or was, declared. Its goroutine alone calls the module for it.
+// session is a session that is or was declared. Only its goroutine calls the module for it.
 type session struct {
-	keeper *Keeper
-	name   string
-	log    zerolog.Logger
-	wake   chan struct{} // what is wanted has changed
+	reconciler *Reconciler
+	name       string
+	log        zerolog.Logger
+	wake       chan struct{} // want or removed has changed
 
-	// Under the keeper's lock.
+	// Protected by reconciler.mu.
 	want      config.Session
-	removed   bool
+	removed   bool // no longer declared
 	status    Status
-	interrupt context.CancelFunc // an attempt to attach
+	interrupt context.CancelFunc // cancels a running attempt to attach
 
-	// The goroutine's own.
-	applied  string        // the command that it was attached with, as far as is known
-	failed   *proc.Session // as it was when it failed, until it is well again
-	delay    time.Duration
-	reported string // the last trouble that was logged
+	// Used by the session's goroutine only.
+	applied  string        // the command it was attached with, "" if unknown
+	failed   *proc.Session // its state when it failed; nil once it is attached again
+	delay    time.Duration // before the next attempt
+	reported string        // the error logged last
 }
 
-func newSession(k *Keeper, want config.Session) *session {
+func newSession(r *Reconciler, want config.Session) *session {
 	return &session{
-		keeper: k, name: want.Name(), log: k.log.With().Str("session", want.Name()).Logger(), wake: make(chan struct{}, 1),
+		reconciler: r, name: want.Name(), log: r.log.With().Str("session", want.Name()).Logger(), wake: make(chan struct{}, 1),
 		want: want, status: Status{Name: want.Name(), State: Attaching}, interrupt: func() {},
 	}
 }
 
-// declare is called with the keeper's lock held.
+// declare sets what is wanted. The caller holds reconciler.mu.
 func (s *session) declare(want config.Session, removed bool) {
 	if removed == s.removed && want.Reattach == s.want.Reattach && identity(want.Command) == identity(s.want.Command) {
 		return
@@ -64,8 +64,8 @@ func (s *session) declare(want config.Session, removed bool) {
 
 func (s *session) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		wait, over := s.step(ctx)
-		if over {
+		wait, done := s.step(ctx)
+		if done {
 			return
 		}
 		select {
@@ -78,14 +78,14 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// step looks at the session, does what is to be done, and says when to look again, or that
-// there is nothing to keep any more.
-func (s *session) step(ctx context.Context) (wait time.Duration, over bool) {
-	s.keeper.mu.Lock()
+// step compares the session with what is wanted and takes one action. It returns how long to wait
+// before the next step, or done if the session is removed.
+func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
+	s.reconciler.mu.Lock()
 	want, removed := s.want, s.removed
-	s.keeper.mu.Unlock()
+	s.reconciler.mu.Unlock()
 
-	is, err := s.keeper.module.Session(s.name)
+	is, err := s.reconciler.module.Session(s.name)
 	switch {
 	case gone(err) && removed:
 		return 0, s.forget()
@@ -93,17 +93,17 @@ func (s *session) step(ctx context.Context) (wait time.Duration, over bool) {
 		return s.attach(ctx, want.Command), false
 	case err != nil:
 		s.set(Attaching)
-		return s.trouble(err), false
+		return s.retry(err), false
 	case removed:
 		return s.stop(ctx, Removing), false
 	case is.State == "failed" && want.Reattach != config.ReattachAlways && loses(is):
 		s.set(Lost)
-		s.report(zerolog.ErrorLevel, string(Lost), "failed, and is left so, as data may be lost: `krpingctl stop "+s.name+"` lets it be attached anew")
+		s.report(zerolog.ErrorLevel, string(Lost), "failed, and data may be lost: not attached again until `krpingctl stop "+s.name+"`")
 		return interval, false
 	case is.State == "failed":
 		s.failed = &is
 		return s.stop(ctx, Replacing), false
-	case is.State == "connecting" || is.State == "stopping": // by somebody else's command
+	case is.State == "connecting" || is.State == "stopping": // by another process's command
 		s.set(Attaching)
 		return interval, false
 	}
@@ -115,23 +115,23 @@ func (s *session) step(ctx context.Context) (wait time.Duration, over bool) {
 	}
 	if s.failed != nil && (s.failed.Size != is.Size || s.failed.BlockSize != is.BlockSize) {
 		s.log.Warn().Uint64("size", is.Size).Uint64("block_size", is.BlockSize).Uint64("old_size", s.failed.Size).
-			Uint64("old_block_size", s.failed.BlockSize).Msg("the volume is not the one that it was before the session failed")
+			Uint64("old_block_size", s.failed.BlockSize).Msg("the volume's size changed since the session failed: it may be another volume")
 	}
 	s.failed = nil
-	s.well()
+	s.attached()
 	return interval, false
 }
 
-// identity tells commands apart that attach a session in different ways.
+// identity returns a string that is equal for commands that attach a session in the same way.
 func identity(c proc.Command) string { return c.String() + " " + c.KeyFile }
 
-// adopt takes a session that was there before as one that was attached as it is declared: to
-// make it so would take its device away.
+// adopt accepts an existing session as the declared one, even if its options differ: to replace it
+// would remove its device.
 func (s *session) adopt(is proc.Session, want proc.Command) {
 	s.applied = identity(want)
-	s.log.Info().Str("device", is.Device()).Str("state", is.State).Msg("is there already")
+	s.log.Info().Str("device", is.Device()).Str("state", is.State).Msg("already attached")
 	if names := differs(is, want); len(names) > 0 {
-		s.log.Warn().Str("options", strings.Join(names, ",")).Msg("was attached with other options than declared: `krpingctl stop " + s.name + "` lets it be attached anew")
+		s.log.Warn().Str("options", strings.Join(names, ",")).Msg("attached with options other than declared: to apply the declared ones, run `krpingctl stop " + s.name + "`")
 	}
 }
 
@@ -139,75 +139,75 @@ func (s *session) attach(ctx context.Context, c proc.Command) time.Duration {
 	s.set(Attaching)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.keeper.mu.Lock()
+	s.reconciler.mu.Lock()
 	s.interrupt = cancel
-	s.keeper.mu.Unlock()
-	if _, err := s.keeper.module.Run(ctx, c); err != nil {
-		if ctx.Err() != nil { // nobody wants it any more
+	s.reconciler.mu.Unlock()
+	if _, err := s.reconciler.module.Run(ctx, c); err != nil {
+		if ctx.Err() != nil { // the declaration changed, or the agent ends
 			return 0
 		}
-		return s.trouble(err)
+		return s.retry(err)
 	}
 	s.applied = identity(c)
 	s.log.Info().Stringer("command", c).Msg("attached")
-	s.count(func(status *Status) { status.Attached++ })
-	s.well()
+	s.update(func(status *Status) { status.Attached++ })
+	s.attached()
 	return interval
 }
 
-// stop takes the session away if its device is not in use, and tries again later if it is.
+// stop stops the session. If its device is in use that fails, and is tried again later.
 func (s *session) stop(ctx context.Context, why State) time.Duration {
 	s.set(why)
-	_, err := s.keeper.module.Run(context.WithoutCancel(ctx), proc.Command{Role: proc.Stop, Block: s.name}) // it takes 2 s at most
+	_, err := s.reconciler.module.Run(context.WithoutCancel(ctx), proc.Command{Role: proc.Stop, Block: s.name}) // takes at most 2 s
 	switch {
 	case err == nil:
 		s.log.Info().Str("why", string(why)).Msg("stopped")
-	case !errors.Is(err, unix.ENOENT): // stopped by somebody else
-		return s.trouble(err)
+	case !errors.Is(err, unix.ENOENT): // with ENOENT, another process stopped it
+		return s.retry(err)
 	}
 	s.delay, s.reported, s.applied = 0, "", ""
 	return 0
 }
 
-// forget ends the keeping of a session that is gone, unless it has been declared again.
+// forget removes a stopped session from the reconciler, unless it has been declared again.
 func (s *session) forget() bool {
-	s.keeper.mu.Lock()
-	defer s.keeper.mu.Unlock()
+	s.reconciler.mu.Lock()
+	defer s.reconciler.mu.Unlock()
 	if s.removed {
-		delete(s.keeper.kept, s.name)
+		delete(s.reconciler.sessions, s.name)
 	}
 	return s.removed
 }
 
 func (s *session) set(state State) {
-	s.count(func(status *Status) { status.State = state })
+	s.update(func(status *Status) { status.State = state })
 }
 
-func (s *session) count(change func(*Status)) {
-	s.keeper.mu.Lock()
-	defer s.keeper.mu.Unlock()
+func (s *session) update(change func(*Status)) {
+	s.reconciler.mu.Lock()
+	defer s.reconciler.mu.Unlock()
 	change(&s.status)
 }
 
-func (s *session) well() {
+func (s *session) attached() {
 	s.set(Attached)
 	s.delay, s.reported = 0, ""
 }
 
-// trouble reports an error and says when to try again.
-func (s *session) trouble(err error) time.Duration {
-	s.count(func(status *Status) { status.Failures++ })
+// retry reports an error and returns the time until the next attempt.
+func (s *session) retry(err error) time.Duration {
+	s.update(func(status *Status) { status.Failures++ })
 	what := err.Error()
 	var failed *proc.CommandError
 	if errors.As(err, &failed) {
-		what = failed.Errno.Error() // its reasons come from a log with a rate limit
+		what = failed.Errno.Error() // the reasons vary: they come from a rate-limited log
 	}
 	s.report(zerolog.WarnLevel, what, err.Error())
 	s.delay = min(max(2*s.delay, backoffMin), backoffMax)
 	return s.delay/2 + rand.N(s.delay/2)
 }
 
-// report logs a text, but at debug level if the last one was about the same.
+// report logs a text, at debug level if the last report was about the same thing.
 func (s *session) report(level zerolog.Level, what, text string) {
 	if what == s.reported {
 		level = zerolog.DebugLevel

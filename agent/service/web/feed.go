@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// keep is how much of the past a new client gets, as long as it is not more than keepBytes.
+	// keep and keepBytes limit the history that a new client gets.
 	keep      = 5 * time.Minute
 	keepBytes = 16 << 20
-	// backlog is how many samples may wait for a client; one that is slower is dropped, and may connect
-	// again.
+	// backlog is how many samples may wait for a client. A slower client is disconnected; it may
+	// connect again.
 	backlog    = 16
 	maxClients = 32
-	// sendLimit is how long the connection of a client may take no data.
+	// sendLimit is how long a write to a client may block.
 	sendLimit = 10 * time.Second
 )
 
-// event is a sample as it is sent.
+// event is an encoded sample.
 type event struct {
 	at   time.Time
 	text []byte
 }
 
-// feed hands samples to its clients. The zero value has none.
+// feed sends samples to its clients. The zero value has no clients.
 type feed struct {
 	mu      sync.Mutex
 	past    []event
-	bytes   int                     // of past
-	clients map[chan event]struct{} // each is closed when its client is dropped
+	bytes   int                     // size of past
+	clients map[chan event]struct{} // a channel is closed when its client is dropped
 	closed  bool
 }
 
-// publish sends a sample as an event whose id is its time, in milliseconds.
+// publish sends a sample as an event. Its id is the sample's time in milliseconds.
 func (f *feed) publish(s sampler.Sample) error {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -68,7 +68,7 @@ func (f *feed) publish(s sampler.Sample) error {
 	return nil
 }
 
-// drop ends the stream of a client, if it is still one. The caller holds the lock.
+// drop ends the stream of a client, unless that has ended. The caller holds f.mu.
 func (f *feed) drop(client chan event) {
 	if _, found := f.clients[client]; found {
 		delete(f.clients, client)
@@ -85,10 +85,12 @@ func (f *feed) close() {
 	}
 }
 
-var errFull = errors.New("too many clients look at the page")
-var errClosed = errors.New("the agent ends")
+var (
+	errFull   = errors.New("too many clients of the web page")
+	errClosed = errors.New("the agent is shutting down")
+)
 
-// join returns the past after a time and a channel of what comes next.
+// join adds a client. It returns the past events after a time, and a channel of the next ones.
 func (f *feed) join(after time.Time) ([]event, chan event, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,9 +118,9 @@ func (f *feed) leave(client chan event) {
 	f.drop(client)
 }
 
-// serve streams the past and what comes. A browser that connects again says what it had last.
+// serve streams past and new events. A browser that reconnects sends the id of its last event.
 func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
-	last, _ := strconv.ParseInt(r.Header.Get("Last-Event-ID"), 10, 64) // 0 is before all
+	last, _ := strconv.ParseInt(r.Header.Get("Last-Event-ID"), 10, 64) // 0, if missing: all events
 	past, client, err := f.join(time.UnixMilli(last))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package web is the agent's page: live throughput, a latency heat map, the sessions. It is a
-// handler for a server that listens on a Unix socket or on 127.0.0.1, and knows no users: whoever
-// reaches it may read it, and can change nothing. All that the page loads comes from here.
+// Package web serves the agent's web page: live throughput, a latency heat map, and the sessions.
+// It has no authentication: serve it at a Unix socket or a loopback address. It is read-only, and
+// the page loads nothing from other hosts.
 package web
 
 import (
@@ -16,18 +16,18 @@ import (
 //go:embed static
 var embedded embed.FS
 
-// policy lets the page load its own files, and nothing else from anywhere.
+// policy lets the page load only its own files.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Page serves the page at / and the samples, as server-sent events, at /api/live. Its own links are
-// relative, so that it may be mounted below a prefix that is stripped.
+// Page serves the page at / and samples, as server-sent events, at /api/live. Links in the page are
+// relative, so that it works behind a proxy that strips a path prefix.
 type Page struct {
 	mux  *http.ServeMux
 	feed feed
 }
 
-// New returns a page without samples.
+// New returns a Page without samples.
 func New() *Page {
 	files, err := fs.Sub(embedded, "static")
 	if err != nil {
@@ -49,10 +49,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mux.ServeHTTP(w, r)
 }
 
-// Publish sends a sample to all who look at the page, and keeps it for those who come later. It
-// does not wait for them. A sampler's Run may call it.
+// Publish sends a sample to all clients and keeps it for later ones. It does not wait for clients.
 func (p *Page) Publish(s sampler.Sample) error { return p.feed.publish(s) }
 
-// Close ends the streams, which else would keep http.Server.Shutdown waiting. Later ones are
-// refused.
+// Close ends all streams, which would otherwise block http.Server.Shutdown, and refuses new ones.
 func (p *Page) Close() { p.feed.close() }

@@ -19,7 +19,7 @@ import (
 
 var start = time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC)
 
-// sample is the one so many seconds after the start.
+// sample returns the sample of a time in seconds after start.
 func sample(second int) sampler.Sample {
 	return sampler.Sample{Time: start.Add(time.Duration(second) * time.Second), Interval: time.Second, Loaded: true}
 }
@@ -41,7 +41,7 @@ func serve(t *testing.T, p *Page) string {
 	return server.URL
 }
 
-// get asks for a path; the body ends with the test.
+// get requests a URL. The body is closed at the end of the test.
 func get(t *testing.T, url, lastEventID string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -80,7 +80,7 @@ func follow(t *testing.T, url, lastEventID string) stream {
 	return stream{t, lines}
 }
 
-// second returns of which second after the start the next sample is.
+// second returns the time of the next sample, in seconds after start.
 func (s stream) second() int {
 	s.t.Helper()
 	id := ""
@@ -134,7 +134,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// The page loads all it needs from where it is.
+// All links of the page are relative and can be loaded.
 func TestLinksAreRelative(t *testing.T) {
 	url := serve(t, New())
 	body, err := io.ReadAll(get(t, url, "").Body)
@@ -147,7 +147,7 @@ func TestLinksAreRelative(t *testing.T) {
 	}
 	for _, link := range links {
 		if strings.HasPrefix(link[1], "/") || strings.Contains(link[1], ":") {
-			t.Errorf("%q is not below the page", link[1])
+			t.Errorf("%q is not relative", link[1])
 		}
 		if r := get(t, url+"/"+link[1], ""); r.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s", link[1], r.Status)
@@ -155,7 +155,7 @@ func TestLinksAreRelative(t *testing.T) {
 	}
 }
 
-func TestHistoryThenLive(t *testing.T) {
+func TestHistoryThenNewSamples(t *testing.T) {
 	p := New()
 	url := serve(t, p)
 	for i := range 400 {
@@ -173,7 +173,7 @@ func TestHistoryThenLive(t *testing.T) {
 	}
 }
 
-func TestReconnectGetsWhatItMissed(t *testing.T) {
+func TestReconnectGetsMissedSamples(t *testing.T) {
 	p := New()
 	url := serve(t, p)
 	for i := range 10 {
@@ -199,12 +199,12 @@ func TestSlowClientIsDropped(t *testing.T) {
 		n++
 	}
 	if n != backlog || len(p.feed.clients) != 0 {
-		t.Errorf("it got %d samples, %d clients are left", n, len(p.feed.clients))
+		t.Errorf("it got %d samples, want %d; %d clients are left, want 0", n, backlog, len(p.feed.clients))
 	}
 	p.feed.leave(client) // as its handler does
 }
 
-// A client that reads nothing costs its backlog and what its socket holds, and stops nobody.
+// A client that reads nothing is dropped and does not delay others.
 func TestClientThatReadsNothing(t *testing.T) {
 	p := New()
 	url := serve(t, p)
@@ -223,7 +223,7 @@ func TestClientThatReadsNothing(t *testing.T) {
 	p.feed.mu.Lock()
 	defer p.feed.mu.Unlock()
 	if n := len(p.feed.clients); n != 1 {
-		t.Errorf("%d clients are left, want the quick one", n)
+		t.Errorf("%d clients are left, want one, which reads", n)
 	}
 }
 
@@ -269,11 +269,11 @@ func TestCloseEndsStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := server.Config.Shutdown(ctx); err != nil {
-		t.Errorf("shut down with a client: %v", err)
+		t.Errorf("shutdown with a client: %v", err)
 	}
 	recorder := httptest.NewRecorder()
 	p.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/api/live", nil))
 	if recorder.Code != http.StatusServiceUnavailable {
-		t.Errorf("after the end: %d", recorder.Code)
+		t.Errorf("request after Close: %d, want %d", recorder.Code, http.StatusServiceUnavailable)
 	}
 }

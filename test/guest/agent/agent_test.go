@@ -147,7 +147,7 @@ func TestReloadAndKill(t *testing.T) {
 	}
 	configure(t, string(text)+"    port: 70000\nlgo: info\n")
 	a.reload()
-	a.logs(config.DefaultPath + ":10:5: port is given twice, first in line 7")
+	a.logs(config.DefaultPath + ":10:5: port is given twice, first on line 7")
 	a.logs(config.DefaultPath + `:11:1: unknown key "lgo": did you mean log?`)
 	a.logs("refused")
 	if out, err := guest.TryRun(guest.Binary(t, "krpingctl"), "agent", "--check"); err == nil || !strings.Contains(out, ":11:1: unknown key") {
@@ -176,7 +176,7 @@ func TestReloadAndKill(t *testing.T) {
 		t.Errorf("stat after the agent was killed: %v, %s", err, out)
 	}
 	a = start(t)
-	a.logs("is there already")
+	a.logs("already attached")
 	a.shows("krping_declared_session_state", "session=vol0", "state=attached")
 	guest.Signal(t, a.cmd, unix.SIGTERM)
 	a.told("STOPPING=1")
@@ -253,7 +253,7 @@ func TestLostWritesAreNotForgotten(t *testing.T) {
 	if state := guest.Session(t, "vol0")["state"]; state != "failed" {
 		t.Errorf("state %q, want failed", state)
 	}
-	a.logs("left so, as data may be lost")
+	a.logs("failed, and data may be lost")
 
 	declare(t, 9963, map[string]string{"vol0": "    heartbeat: 1\n    reattach: always\n"})
 	a.reload()
@@ -273,7 +273,7 @@ func TestModuleIsLoadedAgain(t *testing.T) {
 	guest.Run(t, "insmod", guest.Module(t))
 	a.shows("krping_module_loaded")
 	out, err := guest.TryRun(guest.Binary(t, "krpingctl"), "agent")
-	if err == nil || !strings.Contains(out, "an agent runs already") {
+	if err == nil || !strings.Contains(out, "another agent is running on this host") {
 		t.Errorf("a second agent: %v, %s", err, out)
 	}
 }
