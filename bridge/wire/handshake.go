@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is krping's block protocol in bytes: kmod/uapi/krping.h defines it,
-// kmod/PROTOCOL.md explains it. All integers are big-endian. Decoding trusts
-// nothing: every field is checked before it is returned.
+// Package wire encodes and decodes krping's protocol, which kmod/uapi/krping.h defines and
+// kmod/PROTOCOL.md explains. All integers are big-endian. Decoders check every field before
+// they return it.
 package wire
 
 import (
@@ -19,27 +19,27 @@ const (
 	WelcomeSize = 40
 	RejectSize  = 12
 	volumeSize  = 28
-	headSize    = HelloSize - volumeSize // of a hello, in front of the volume
+	headSize    = HelloSize - volumeSize // the part of a hello before the volume
 )
 
-// A SessionID names a session on every queue of it.
+// SessionID identifies a session; each of its queues sends it.
 type SessionID [16]byte
 
-// Flags of a Hello: at most one of them.
+// Flags of a Hello, of which at most one is set.
 const (
-	HelloKey   = 0x01 // the client has a key: it wants a challenge
-	HelloProof = 0x02 // it answers one
+	HelloKey   = 0x01 // the client has a key and asks for a challenge
+	HelloProof = 0x02 // the client answers a challenge
 )
 
-// Hello is what a client asks for: the private data of its connect request.
+// Hello is the private data of a client's connect request.
 type Hello struct {
 	Flags      uint8
 	QueueIndex uint16
 	QueueCount uint16
-	Depth      uint16 // commands that it wants in flight on this queue
+	Depth      uint16 // commands the client wants in flight on this queue
 	Session    SessionID
-	Volume     string    // 1 to 27 characters of [A-Za-z0-9._-]; not with HelloProof
-	Answer     KeyAnswer // with HelloProof
+	Volume     string    // 1 to 27 characters of [A-Za-z0-9._-]; empty with HelloProof
+	Answer     KeyAnswer // with HelloProof only
 }
 
 // Flags of a Welcome.
@@ -49,7 +49,7 @@ const (
 	VolumeVolatile  = 0x04
 )
 
-// Welcome is what a target grants: the private data of its accept. Sizes are bytes.
+// Welcome is what a target grants: the private data of its accept. Sizes are in bytes.
 type Welcome struct {
 	Flags      uint8
 	Depth      uint16
@@ -61,7 +61,7 @@ type Welcome struct {
 	MaxMessage uint32
 }
 
-// A Reason says why a target rejects a connection.
+// Reason says why a server rejects a connection.
 type Reason uint16
 
 // Reasons of enum krping_reject_reason.
@@ -73,26 +73,25 @@ const (
 	RejectQueues
 	RejectBusy
 	RejectResources
-	RejectTest // from here on of a ping/pong server
+	RejectTest // this and the next five: ping/pong servers only
 	RejectTestSize
 	RejectQPs
 	RejectServerInv
 	RejectTOS
 	RejectDuplex
-	RejectNotAllowed // of both
-	RejectChallenge  // from here on of a target
+	RejectNotAllowed // ping/pong servers and targets
+	RejectChallenge  // this and the next four: targets only
 	RejectKey
 	RejectNeedsKey
 	RejectNoKey
 	RejectStale
 )
 
-// Reject is the private data of a target's reject. It is also the error that
-// DecodeHello returns, so that what is wrong reaches the client as it is.
+// Reject is the private data of a server's reject, and the error that refuses a client.
 type Reject struct {
 	Reason Reason
-	Value  uint32 // the limit that was exceeded, where the reason has one
-	Detail string // for the target's own log; not on the wire
+	Value  uint32 // the limit, for reasons that have one
+	Detail string // for the server's log; not sent
 }
 
 func (r *Reject) Error() string {
@@ -127,18 +126,18 @@ func appendVolume(b []byte, volume string) []byte {
 	return append(b, name[:]...)
 }
 
-// DecodeHello reads private data, which a transport may have padded. The error is a
+// DecodeHello decodes private data, which the transport may have padded. The error is a
 // *Reject.
 func DecodeHello(b []byte) (Hello, error) {
 	var h Hello
 	if len(b) < HelloSize {
-		return h, reject(RejectMagic, 0, "hello of %d bytes, not %d", len(b), HelloSize)
+		return h, reject(RejectMagic, 0, "hello of %d bytes, want %d", len(b), HelloSize)
 	}
 	if magic := binary.BigEndian.Uint32(b); magic != Magic {
-		return h, reject(RejectMagic, 0, "magic %#x, not %#x", magic, uint32(Magic))
+		return h, reject(RejectMagic, 0, "magic %#x, want %#x", magic, uint32(Magic))
 	}
 	if b[4] != Version {
-		return h, reject(RejectVersion, Version, "version %d, not %d", b[4], Version)
+		return h, reject(RejectVersion, Version, "version %d, want %d", b[4], Version)
 	}
 	h.Flags = b[5]
 	h.QueueIndex = binary.BigEndian.Uint16(b[6:])
@@ -147,9 +146,9 @@ func DecodeHello(b []byte) (Hello, error) {
 	copy(h.Session[:], b[12:])
 	switch {
 	case h.QueueCount == 0 || h.QueueIndex >= h.QueueCount:
-		return h, reject(RejectInvalid, 0, "queue %d of %d", h.QueueIndex, h.QueueCount)
+		return h, reject(RejectInvalid, 0, "queue index %d of %d queues", h.QueueIndex, h.QueueCount)
 	case h.Depth == 0:
-		return h, reject(RejectInvalid, 0, "depth 0")
+		return h, reject(RejectInvalid, 0, "depth 0, want at least 1")
 	}
 	switch h.Flags {
 	case 0, HelloKey:
@@ -158,18 +157,18 @@ func DecodeHello(b []byte) (Hello, error) {
 		h.Answer = decodeAnswer(b[headSize:HelloSize])
 		return h, nil
 	}
-	return h, reject(RejectInvalid, 0, "flags %#x", h.Flags)
+	return h, reject(RejectInvalid, 0, "unknown flags %#x", h.Flags)
 }
 
 func (h *Hello) decodeVolume(name []byte) error {
 	h.Volume = strings.TrimRight(string(name), "\x00")
 	if !ValidVolumeName(h.Volume) {
-		return reject(RejectInvalid, 0, "volume name %q", h.Volume)
+		return reject(RejectInvalid, 0, "invalid volume name %q", h.Volume)
 	}
 	return nil
 }
 
-// ValidVolumeName says whether name is 1 to 27 characters of [A-Za-z0-9._-].
+// ValidVolumeName reports whether name is 1 to 27 characters of [A-Za-z0-9._-].
 func ValidVolumeName(name string) bool {
 	return len(name) > 0 && len(name) < volumeSize && strings.IndexFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') &&
@@ -190,13 +189,13 @@ func (w Welcome) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, w.MaxMessage)
 }
 
-// DecodeWelcome reads the private data of an accept.
+// DecodeWelcome decodes the private data of an accept.
 func DecodeWelcome(b []byte) (Welcome, error) {
 	if len(b) < WelcomeSize {
-		return Welcome{}, fmt.Errorf("welcome of %d bytes, not %d", len(b), WelcomeSize)
+		return Welcome{}, fmt.Errorf("welcome of %d bytes, want %d", len(b), WelcomeSize)
 	}
 	if magic := binary.BigEndian.Uint32(b); magic != Magic || b[4] != Version {
-		return Welcome{}, fmt.Errorf("welcome with magic %#x and version %d", magic, b[4])
+		return Welcome{}, fmt.Errorf("welcome with magic %#x and version %d, want %#x and %d", magic, b[4], uint32(Magic), Version)
 	}
 	return Welcome{
 		Flags:      b[5],
@@ -218,10 +217,10 @@ func (r *Reject) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, r.Value)
 }
 
-// DecodeReject reads the private data of a reject.
+// DecodeReject decodes the private data of a reject.
 func DecodeReject(b []byte) (*Reject, error) {
 	if len(b) < RejectSize || binary.BigEndian.Uint32(b) != Magic {
-		return nil, fmt.Errorf("reject of %d bytes is not krping's", len(b))
+		return nil, fmt.Errorf("the reject's %d bytes are not krping's", len(b))
 	}
 	return &Reject{
 		Reason: Reason(binary.BigEndian.Uint16(b[6:])),

@@ -9,27 +9,27 @@ import (
 	"errors"
 )
 
-// ChallengeSize and ProvenWelcomeSize are the sizes in bytes of what kmod/uapi/krping.h has.
+// Sizes in bytes of structures of kmod/uapi/krping.h.
 const (
 	ChallengeSize     = 32
 	ProvenWelcomeSize = 56
 )
 
-// Random numbers of the two sides, and what proves that one has the key.
+// Nonces of both sides, and the proof that a side has the key.
 type (
 	TargetNonce [16]byte
 	ClientNonce [8]byte
 	Proof       [16]byte
 )
 
-// Challenge is the private data of a reject with RejectChallenge. It is an error, as any other
+// Challenge is the private data of a reject with RejectChallenge. It is an error, as every
 // reject is.
 type Challenge struct {
 	ID    uint32
 	Nonce TargetNonce
 }
 
-func (*Challenge) Error() string { return "challenged to prove a key" }
+func (*Challenge) Error() string { return "the client has to prove that it has the key" }
 
 // Append adds the 32 bytes of the challenge to b.
 func (c *Challenge) Append(b []byte) []byte {
@@ -38,14 +38,14 @@ func (c *Challenge) Append(b []byte) []byte {
 	return append(b, c.Nonce[:]...)
 }
 
-// DecodeChallenge reads the private data of a reject.
+// DecodeChallenge decodes the private data of a reject.
 func DecodeChallenge(b []byte) (*Challenge, error) {
 	r, err := DecodeReject(b)
 	if err != nil {
 		return nil, err
 	}
 	if r.Reason != RejectChallenge || len(b) < ChallengeSize {
-		return nil, errors.New("this reject is no challenge")
+		return nil, errors.New("the reject is not a challenge")
 	}
 	return &Challenge{binary.BigEndian.Uint32(b[RejectSize:]), TargetNonce(b[RejectSize+4:])}, nil
 }
@@ -67,9 +67,9 @@ func decodeAnswer(b []byte) KeyAnswer {
 	return KeyAnswer{binary.BigEndian.Uint32(b), ClientNonce(b[4:]), Proof(b[12:])}
 }
 
-// Transcript is what both proofs of a handshake are of.
+// Transcript is the part of a handshake that both proofs cover.
 type Transcript struct {
-	Hello  Hello // with the answer, whose proof does not count
+	Hello  Hello // with the answer, whose proof is not covered
 	Volume string
 	Nonce  TargetNonce // of the challenge
 }
@@ -90,25 +90,23 @@ func (t Transcript) prove(key []byte, label string, welcome []byte) Proof {
 	return Proof(h.Sum(nil))
 }
 
-// ClientProof is what proves to the target that the client has the key.
+// ClientProof returns the proof that the client has the key.
 func (t Transcript) ClientProof(key []byte) Proof {
 	return t.prove(key, "krping client 1", make([]byte, WelcomeSize))
 }
 
-// TargetProof is what proves to the client that the target has the key, and is the one that
-// grants this.
+// TargetProof returns the proof that the target has the key and sent this welcome.
 func (t Transcript) TargetProof(key []byte, w Welcome) Proof {
 	return t.prove(key, "krping target 1", w.Append(nil))
 }
 
-// Equal compares two proofs in a time that tells nothing about where they differ.
+// Equal compares two proofs in constant time.
 func (p Proof) Equal(other Proof) bool { return hmac.Equal(p[:], other[:]) }
 
-// DecodeProvenWelcome reads the private data of an accept, and the target's proof behind the
-// welcome.
+// DecodeProvenWelcome decodes the private data of an accept: a welcome and the target's proof.
 func DecodeProvenWelcome(b []byte) (Welcome, Proof, error) {
 	if len(b) < ProvenWelcomeSize {
-		return Welcome{}, Proof{}, errors.New("the target proves no key")
+		return Welcome{}, Proof{}, errors.New("the target did not prove that it has the key")
 	}
 	w, err := DecodeWelcome(b)
 	return w, Proof(b[WelcomeSize:]), err

@@ -14,11 +14,11 @@ const (
 	ResponseSize = 16
 	DigestMax    = 16 << 20 // longest range of one DIGEST
 	RangeMax     = 2 << 30  // longest range of one DISCARD or WRITE_ZEROES
-	TagKeepAlive = 0xffff   // tag of KEEP_ALIVE, and of nothing else
-	align        = 8        // inline data is padded to a multiple of it
+	TagKeepAlive = 0xffff   // tag of KEEP_ALIVE only
+	align        = 8        // inline data is padded to a multiple of this
 )
 
-// An Op is the operation of a command.
+// Op is the operation of a command.
 type Op uint8
 
 // Operations of enum krping_op.
@@ -61,19 +61,19 @@ const (
 	commandFlags = FlagFUA | FlagInline | FlagSHA256
 )
 
-// Command is one command. Length and Offset are bytes.
+// Command is one command. Length and Offset are in bytes.
 type Command struct {
 	Op     Op
 	Flags  uint8
 	Tag    uint16
 	Length uint32
 	Offset uint64
-	Addr   uint64 // with Rkey: the client's memory
-	Rkey   uint32
-	CRC    uint32 // CRC32C of the data of a WRITE
+	Addr   uint64 // of the client's memory, with Rkey only
+	Rkey   uint32 // 0 for none
+	CRC    uint32 // CRC32C of a WRITE's data
 }
 
-// A Status is the result of a command.
+// Status is the result of a command.
 type Status uint8
 
 // Statuses of enum krping_status.
@@ -97,16 +97,16 @@ type Response struct {
 	Status Status
 	Flags  uint8
 	Length uint32 // bytes
-	CRC    uint32 // CRC32C of the data of a READ
+	CRC    uint32 // CRC32C of a READ's data
 }
 
-// Request is a command with its inline data, which aliases the message.
+// Request is a command with its inline data, a slice of the message.
 type Request struct {
 	Command
 	Data []byte
 }
 
-// Limits are those of a connection, in bytes but for Depth.
+// Limits are the limits of a connection. All but Depth are in bytes.
 type Limits struct {
 	BlockSize  uint32
 	MaxData    uint32
@@ -115,23 +115,23 @@ type Limits struct {
 	Depth      uint16
 }
 
-// Violation is a breach of the protocol: it ends the connection.
+// Violation is what a peer did against the protocol. It ends the connection.
 type Violation struct {
 	What  string
 	Value uint64
-	Limit uint64 // 0 if there is none to name
+	Limit uint64 // 0 for none
 }
 
 func (v *Violation) Error() string {
 	if v.Limit != 0 {
-		return fmt.Sprintf("protocol violation: %s %d, limit %d", v.What, v.Value, v.Limit)
+		return fmt.Sprintf("protocol violation: %s (%d, limit %d)", v.What, v.Value, v.Limit)
 	}
-	return fmt.Sprintf("protocol violation: %s %d", v.What, v.Value)
+	return fmt.Sprintf("protocol violation: %s (%d)", v.What, v.Value)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CRC32C is the checksum of RFC 3720 (iSCSI), which the protocol uses everywhere.
+// CRC32C returns the checksum of RFC 3720 (iSCSI), which protects all data.
 func CRC32C(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
 // Padded returns n rounded up to the alignment of inline data.
@@ -154,105 +154,134 @@ func appendPadded(b, data []byte) []byte {
 	return append(b, make([]byte, Padded(len(data))-len(data))...)
 }
 
-// DecodeRequests reads a message of commands. The error is a *Violation. A range
-// outside the volume is none: that is the target's to answer.
+// DecodeRequests decodes a message of commands. The error is a *Violation. A range outside the
+// volume is not an error here: the target answers it with StatusRange.
 func DecodeRequests(msg []byte, limits Limits) ([]Request, error) {
 	if len(msg) == 0 {
 		return nil, &Violation{What: "empty message"}
 	}
 	var requests []Request
 	for len(msg) > 0 {
-		if len(msg) < CommandSize {
-			return nil, &Violation{What: "message ends in a command after bytes:", Value: uint64(len(msg))}
-		}
-		c := Command{
-			Op:     Op(msg[0]),
-			Flags:  msg[1],
-			Tag:    binary.BigEndian.Uint16(msg[2:]),
-			Length: binary.BigEndian.Uint32(msg[4:]),
-			Offset: binary.BigEndian.Uint64(msg[8:]),
-			Addr:   binary.BigEndian.Uint64(msg[16:]),
-			Rkey:   binary.BigEndian.Uint32(msg[24:]),
-			CRC:    binary.BigEndian.Uint32(msg[28:]),
-		}
-		msg = msg[CommandSize:]
-		if err := c.check(limits); err != nil {
+		r, size, err := decodeRequest(msg, limits)
+		if err != nil {
 			return nil, err
 		}
-		r := Request{Command: c}
-		if c.Op == OpWrite && c.Flags&FlagInline != 0 {
-			padded := Padded(int(c.Length))
-			if padded > len(msg) {
-				return nil, &Violation{What: "inline data ends behind the message: bytes", Value: uint64(padded), Limit: uint64(len(msg))}
-			}
-			r.Data, msg = msg[:c.Length], msg[padded:]
-		}
-		requests = append(requests, r)
+		requests, msg = append(requests, r), msg[size:]
 		if len(requests) > int(limits.Depth) {
-			return nil, &Violation{What: "commands in one message", Value: uint64(len(requests)), Limit: uint64(limits.Depth)}
+			return nil, &Violation{What: "too many commands in one message", Value: uint64(len(requests)), Limit: uint64(limits.Depth)}
 		}
 	}
 	return requests, nil
 }
 
+// decodeRequest decodes the first command of a message and returns its size in bytes.
+func decodeRequest(msg []byte, limits Limits) (r Request, size int, err error) {
+	if len(msg) < CommandSize {
+		return r, 0, &Violation{What: "message ends in a command", Value: uint64(len(msg))}
+	}
+	r.Command = Command{
+		Op:     Op(msg[0]),
+		Flags:  msg[1],
+		Tag:    binary.BigEndian.Uint16(msg[2:]),
+		Length: binary.BigEndian.Uint32(msg[4:]),
+		Offset: binary.BigEndian.Uint64(msg[8:]),
+		Addr:   binary.BigEndian.Uint64(msg[16:]),
+		Rkey:   binary.BigEndian.Uint32(msg[24:]),
+		CRC:    binary.BigEndian.Uint32(msg[28:]),
+	}
+	if err := r.check(limits); err != nil || r.Op != OpWrite || r.Rkey != 0 {
+		return r, CommandSize, err
+	}
+	data, padded := msg[CommandSize:], Padded(int(r.Length))
+	if padded > len(data) {
+		return r, 0, &Violation{What: "inline data exceeds the message", Value: uint64(padded), Limit: uint64(len(data))}
+	}
+	r.Data = data[:r.Length]
+	return r, CommandSize + padded, nil
+}
+
+// The checks below have the names and the order of kmod/wire/wire.c.
+
 func (c Command) check(limits Limits) error {
-	inline := c.Flags&FlagInline != 0
-	hasKey := c.Rkey != 0
-	switch {
-	case c.Flags&^commandFlags != 0:
-		return &Violation{What: "unknown command flags", Value: uint64(c.Flags)}
-	case c.Flags&FlagFUA != 0 && c.Op != OpWrite && c.Op != OpWriteZeroes:
-		return &Violation{What: "FUA on an op that does not write:", Value: uint64(c.Op)}
-	case (c.Op == OpKeepAlive) != (c.Tag == TagKeepAlive):
-		return &Violation{What: "tag of another op than KEEP_ALIVE, or the reverse:", Value: uint64(c.Tag)}
-	case c.Flags&FlagSHA256 != 0 && c.Op != OpDigest:
-		return &Violation{What: "SHA256 on an op that is not DIGEST:", Value: uint64(c.Op)}
-	case c.CRC != 0 && c.Op != OpWrite:
-		return &Violation{What: "CRC on an op that carries no data:", Value: uint64(c.Op)}
-	case !hasKey && c.Addr != 0:
-		return &Violation{What: "address without a key:", Value: c.Addr}
+	if c.Op == OpKeepAlive {
+		return c.checkKeepAlive()
 	}
-	limit := limits.MaxData
-	switch c.Op {
-	case OpRead, OpWrite:
-		if inline == hasKey {
-			return &Violation{What: "data must be either inline or behind an rkey:", Value: uint64(c.Rkey)}
-		}
-		if inline {
-			limit = limits.MaxInline
-		}
-	case OpDigest:
-		limit = DigestMax
-		if !inline || hasKey {
-			return &Violation{What: "DIGEST is answered inline: rkey", Value: uint64(c.Rkey)}
-		}
-	case OpFlush:
-		if c.Length != 0 || c.Offset != 0 || inline || hasKey {
-			return &Violation{What: "FLUSH with data: bytes", Value: uint64(c.Length)}
-		}
-		return nil
-	case OpKeepAlive:
-		if c.Length != 0 || c.Offset != 0 || !inline || hasKey {
-			return &Violation{What: "KEEP_ALIVE with data: bytes", Value: uint64(c.Length)}
-		}
-		return nil
-	case OpDiscard, OpWriteZeroes:
-		limit = RangeMax
-		if inline || hasKey {
-			return &Violation{What: "op without data has some:", Value: uint64(c.Op)}
-		}
-	default:
-		return &Violation{What: "unknown op", Value: uint64(c.Op)}
+	if err := c.checkFlags(); err != nil {
+		return err
+	}
+	limit, err := c.checkPlace(limits)
+	if err != nil {
+		return err
 	}
 	switch {
+	case c.Op == OpFlush && (c.Length != 0 || c.Offset != 0):
+		return &Violation{What: "FLUSH with a range", Value: uint64(c.Length)}
+	case c.Op == OpFlush:
 	case c.Length == 0 || c.Length%limits.BlockSize != 0:
-		return &Violation{What: "length that is no multiple of the block size:", Value: uint64(c.Length), Limit: uint64(limits.BlockSize)}
+		return &Violation{What: "length is not a multiple of the block size", Value: uint64(c.Length)}
 	case c.Offset%uint64(limits.BlockSize) != 0:
-		return &Violation{What: "offset that is no multiple of the block size:", Value: c.Offset, Limit: uint64(limits.BlockSize)}
+		return &Violation{What: "offset is not a multiple of the block size", Value: c.Offset}
 	case c.Length > limit:
 		return &Violation{What: "length", Value: uint64(c.Length), Limit: uint64(limit)}
 	}
+	if c.Tag == TagKeepAlive {
+		return &Violation{What: "KEEP_ALIVE's tag with op", Value: uint64(c.Op)}
+	}
 	return nil
+}
+
+func (c Command) checkKeepAlive() error {
+	if (c != Command{Op: OpKeepAlive, Flags: FlagInline, Tag: c.Tag}) {
+		return &Violation{What: "KEEP_ALIVE with a nonzero field, or flags other than inline", Value: uint64(c.Flags)}
+	}
+	if c.Tag != TagKeepAlive {
+		return &Violation{What: "tag of a KEEP_ALIVE", Value: uint64(c.Tag)}
+	}
+	return nil
+}
+
+func (c Command) checkFlags() error {
+	switch {
+	case c.Flags&^commandFlags != 0:
+		return &Violation{What: "unknown flags", Value: uint64(c.Flags)}
+	case c.Flags&FlagFUA != 0 && c.Op != OpWrite && c.Op != OpWriteZeroes:
+		return &Violation{What: "FUA with op", Value: uint64(c.Op)}
+	case c.Flags&FlagSHA256 != 0 && c.Op != OpDigest:
+		return &Violation{What: "SHA256 with op", Value: uint64(c.Op)}
+	case c.CRC != 0 && c.Op != OpWrite:
+		return &Violation{What: "CRC with op", Value: uint64(c.Op)}
+	}
+	return nil
+}
+
+// checkPlace checks where the data is (in the client's memory, in the message, or nowhere) and
+// returns the longest valid length.
+func (c Command) checkPlace(limits Limits) (limit uint32, err error) {
+	inline, hasKey := c.Flags&FlagInline != 0, c.Rkey != 0
+	if c.Addr != 0 && !hasKey {
+		return 0, &Violation{What: "address without a key", Value: c.Addr}
+	}
+	switch c.Op {
+	case OpRead, OpWrite:
+		if inline == hasKey {
+			return 0, &Violation{What: "data must be either inline or behind a key", Value: uint64(c.Rkey)}
+		}
+		if inline {
+			return limits.MaxInline, nil
+		}
+		return limits.MaxData, nil
+	case OpDigest:
+		if !inline || hasKey {
+			return 0, &Violation{What: "DIGEST must be inline, without a key", Value: uint64(c.Rkey)}
+		}
+		return DigestMax, nil
+	case OpFlush, OpDiscard, OpWriteZeroes:
+		if inline || hasKey {
+			return 0, &Violation{What: "data with op", Value: uint64(c.Op)}
+		}
+		return RangeMax, nil // a FLUSH has no range
+	}
+	return 0, &Violation{What: "unknown op", Value: uint64(c.Op)}
 }
 
 // Append adds the response and its inline data, if any, to a message.
@@ -265,18 +294,18 @@ func (r Response) Append(b, data []byte) []byte {
 	return appendPadded(b, data)
 }
 
-// Answer is a response with its inline data, which aliases the message.
+// Answer is a response with its inline data, a slice of the message.
 type Answer struct {
 	Response
 	Data []byte
 }
 
-// DecodeAnswers reads a message of responses: the client's side, for tests.
+// DecodeAnswers decodes a message of responses. Only tests, which act as clients, need it.
 func DecodeAnswers(msg []byte) ([]Answer, error) {
 	var answers []Answer
 	for len(msg) > 0 {
 		if len(msg) < ResponseSize {
-			return nil, &Violation{What: "message ends in a response after bytes:", Value: uint64(len(msg))}
+			return nil, &Violation{What: "message ends in a response", Value: uint64(len(msg))}
 		}
 		a := Answer{Response: Response{
 			Tag:    binary.BigEndian.Uint16(msg),
@@ -288,7 +317,7 @@ func DecodeAnswers(msg []byte) ([]Answer, error) {
 		msg = msg[ResponseSize:]
 		if a.Flags&ResponseInline != 0 {
 			if uint64(a.Length) > uint64(len(msg)) || Padded(int(a.Length)) > len(msg) {
-				return nil, &Violation{What: "inline data ends behind the message: bytes", Value: uint64(a.Length), Limit: uint64(len(msg))}
+				return nil, &Violation{What: "inline data exceeds the message", Value: uint64(a.Length), Limit: uint64(len(msg))}
 			}
 			a.Data, msg = msg[:a.Length], msg[Padded(int(a.Length)):]
 		}

@@ -13,17 +13,17 @@ import (
 	"testing"
 )
 
-// Kinds of the inputs of kmod/fuzz/corpus/wire: their first bytes.
+// The first byte of an input of kmod/fuzz/corpus/wire, modulo 4, is its kind.
 const (
 	inputHello    = 0
 	inputCommands = 2
 )
 
-// The module reads what clients send in kmod/wire/wire.c: it refuses what is refused here, and makes the same of the rest.
-func TestTheModuleAgrees(t *testing.T) {
+// The module's decoder, kmod/wire/wire.c, refuses the same messages, and decodes the others to the same values.
+func TestDecodingAgreesWithModule(t *testing.T) {
 	hellos, messages := inputs(t)
 	if len(hellos) < 20 || len(messages) < 60 {
-		t.Fatalf("only %d hellos and %d messages to try", len(hellos), len(messages))
+		t.Fatalf("only %d hellos and %d messages to decode", len(hellos), len(messages))
 	}
 	var lines, want []string
 	for _, b := range hellos {
@@ -33,20 +33,20 @@ func TestTheModuleAgrees(t *testing.T) {
 		lines, want = append(lines, fmt.Sprintf("commands %x", b)), append(want, commandsOutcome(b))
 	}
 	refused := 0
-	for i, said := range module(t, lines) {
+	for i, got := range module(t, lines) {
 		if strings.HasPrefix(want[i], "refused") {
 			refused++
 		}
-		if !strings.HasPrefix(said, want[i]) {
-			t.Errorf("%s:\nhere: %s\nthe module: %s", lines[i], want[i], said)
+		if !strings.HasPrefix(got, want[i]) {
+			t.Errorf("%s:\nthis package: %s\nthe module: %s", lines[i], want[i], got)
 		}
 	}
 	if refused == 0 || refused == len(lines) {
-		t.Errorf("%d of %d inputs are refused: the others were to be tried, too", refused, len(lines))
+		t.Errorf("%d of %d inputs are refused: want some of both", refused, len(lines))
 	}
 }
 
-// inputs returns those of the module's fuzzer, each also with one byte changed, anywhere in what is not data.
+// inputs returns the inputs of the module's fuzzer, and variants with one of the first bytes changed.
 func inputs(t *testing.T) (hellos, messages [][]byte) {
 	t.Helper()
 	files, err := filepath.Glob("../../kmod/fuzz/corpus/wire/*")
@@ -61,28 +61,28 @@ func inputs(t *testing.T) (hellos, messages [][]byte) {
 		if len(b) == 0 {
 			continue
 		}
-		var to *[][]byte
+		var list *[][]byte
 		switch b[0] % 4 {
 		case inputHello:
-			to = &hellos
+			list = &hellos
 		case inputCommands:
-			to = &messages
+			list = &messages
 		default:
 			continue
 		}
-		*to = append(*to, b[1:])
+		*list = append(*list, b[1:])
 		for i := range min(len(b)-1, 4*CommandSize) {
 			for _, value := range []byte{0, 1, 0x02, 0x10, 0x80, 0xff} {
 				changed := bytes.Clone(b[1:])
 				changed[i] ^= value
-				*to = append(*to, changed)
+				*list = append(*list, changed)
 			}
 		}
 	}
 	return hellos, messages
 }
 
-// module returns what kmod/wire/wire.c says of each line.
+// module returns the output of kmod/wire/wire.c for each line.
 func module(t *testing.T, lines []string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "wire_dump")
@@ -97,11 +97,11 @@ func module(t *testing.T, lines []string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	if len(said) != len(lines) {
-		t.Fatalf("%d lines for %d inputs", len(said), len(lines))
+	outcomes := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(outcomes) != len(lines) {
+		t.Fatalf("%d lines for %d inputs", len(outcomes), len(lines))
 	}
-	return said
+	return outcomes
 }
 
 func helloOutcome(b []byte) string {

@@ -15,7 +15,7 @@ const (
 	testVersion     = 1
 )
 
-// A TestKind is what a ping/pong client is going to run.
+// TestKind is what a ping/pong client runs.
 type TestKind uint8
 
 // Kinds of enum krping_test_kind.
@@ -27,12 +27,13 @@ const (
 	TestFastRegister
 )
 
-// TestHello is the private data of a ping/pong client of ours.
+// TestHello is the private data that krping's own ping/pong clients send; rping and the
+// original krping send none.
 type TestHello struct {
 	Test      TestKind
-	ServerInv bool   // the server's SENDs shall invalidate the keys
-	Duplex    bool   // bandwidth: the server shall write as well
-	Size      uint32 // bytes of an operation
+	ServerInv bool   // the server invalidates the keys with its SENDs
+	Duplex    bool   // bandwidth test: the server writes, too
+	Size      uint32 // bytes per operation
 	QPs       uint16 // connections of this client
 	Group     uint16 // the same on all connections of this client
 }
@@ -58,18 +59,17 @@ func (h TestHello) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint16(b, h.Group)
 }
 
-// DecodeTestHello reads the private data of a ping/pong client, which a transport may have
-// padded; found is false for a client that says nothing, as krping and rping do. The error is a
-// *Reject.
+// DecodeTestHello decodes the private data of a ping/pong client, which the transport may have
+// padded; found is false for a client that sent no hello. The error is a *Reject.
 func DecodeTestHello(b []byte) (h TestHello, found bool, err error) {
 	if len(b) < TestHelloSize || binary.BigEndian.Uint32(b) != testMagic {
 		return h, false, nil
 	}
 	if b[4] != testVersion {
-		return h, true, reject(RejectVersion, testVersion, "version %d, not %d", b[4], testVersion)
+		return h, true, reject(RejectVersion, testVersion, "version %d, want %d", b[4], testVersion)
 	}
 	if b[6]&^(testServerInv|testDuplex) != 0 || b[7] != 0 {
-		return h, true, reject(RejectInvalid, 0, "flags %#x, reserved field %d", b[6], b[7])
+		return h, true, reject(RejectInvalid, 0, "unknown flags in %#x, or reserved field %d is not 0", b[6], b[7])
 	}
 	return TestHello{
 		Test: TestKind(b[5]), ServerInv: b[6]&testServerInv != 0, Duplex: b[6]&testDuplex != 0,
@@ -78,8 +78,8 @@ func DecodeTestHello(b []byte) (h TestHello, found bool, err error) {
 	}, true, nil
 }
 
-// PingMessage is the only message of ping/pong: memory of the sender that the other side may
-// reach. A server's "go ahead" is a zero one.
+// PingMessage is the only message of ping/pong: memory of the sender that the peer may access.
+// A server sends zeros as its "go ahead".
 type PingMessage struct {
 	Addr   uint64
 	Rkey   uint32
@@ -93,10 +93,10 @@ func (m PingMessage) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, m.Length)
 }
 
-// DecodePingMessage reads a message, which has to be of its exact size.
+// DecodePingMessage decodes a message, which must have exactly PingMessageSize bytes.
 func DecodePingMessage(b []byte) (PingMessage, error) {
 	if len(b) != PingMessageSize {
-		return PingMessage{}, fmt.Errorf("message of %d bytes, not %d", len(b), PingMessageSize)
+		return PingMessage{}, fmt.Errorf("message of %d bytes, want %d", len(b), PingMessageSize)
 	}
 	return PingMessage{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
 }

@@ -9,13 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
 
 var limits = Limits{BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384, Depth: 128}
 
-// emitted returns what C makes of kmod/uapi/krping.h.
+// emitted returns the structures that testdata/emit.c prints, by name.
 func emitted(t *testing.T) map[string][]byte {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "emit")
@@ -36,65 +37,79 @@ func emitted(t *testing.T) map[string][]byte {
 	return structs
 }
 
-func TestBytesAreThoseOfC(t *testing.T) {
+// The messages of testdata/emit.c.
+var (
+	hello     = Hello{QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
+	welcome   = Welcome{Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
+	rejectMsg = &Reject{Reason: RejectQueues, Value: 64}
+	writeData = bytes.Repeat([]byte{1}, 512)
+	write     = Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, writeData}
+	read      = Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
+	digest    = Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
+	response  = Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
+	testHello = TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506, Group: 0x0708}
+	ping      = PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
+	challenge = &Challenge{ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
+	proof     = Hello{
+		Flags: HelloProof, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: hello.Session,
+		Answer: KeyAnswer{Challenge: 0x01020304, Nonce: ClientNonce(bytes.Repeat([]byte{0x6b}, 8)), Proof: Proof(bytes.Repeat([]byte{0x5c}, 16))},
+	}
+)
+
+func TestEncodingMatchesC(t *testing.T) {
 	c := emitted(t)
-	hello := Hello{QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
-	welcome := Welcome{Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
-	reject := &Reject{Reason: RejectQueues, Value: 64}
-	data := bytes.Repeat([]byte{1}, 512)
-	write := Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, data}
-	read := Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
-	digest := Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
-	test := TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506, Group: 0x0708}
-	ping := PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
-	rsp := Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
-	challenge := &Challenge{ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
-	proof := hello
-	proof.Flags, proof.Volume = HelloProof, ""
-	proof.Answer = KeyAnswer{Challenge: 0x01020304, Nonce: ClientNonce(bytes.Repeat([]byte{0x6b}, 8)), Proof: Proof(bytes.Repeat([]byte{0x5c}, 16))}
-	transcript := Transcript{Hello: proof, Volume: "vol0.a_b-c", Nonce: challenge.Nonce}
+	transcript := Transcript{Hello: proof, Volume: hello.Volume, Nonce: challenge.Nonce}
 	for name, got := range map[string][]byte{
 		"challenge": challenge.Append(nil), "proof": proof.Append(nil),
 		"client": transcript.append(nil, "krping client 1", make([]byte, WelcomeSize)),
 		"target": transcript.append(nil, "krping target 1", welcome.Append(nil)),
-		"hello":  hello.Append(nil), "welcome": welcome.Append(nil), "reject": reject.Append(nil),
-		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": rsp.Append(nil, nil),
-		"test": test.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Reason: RejectTOS, Value: 40}).Append(nil),
+		"hello":  hello.Append(nil), "welcome": welcome.Append(nil), "reject": rejectMsg.Append(nil),
+		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": response.Append(nil, nil),
+		"test": testHello.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Reason: RejectTOS, Value: 40}).Append(nil),
 	} {
 		if !bytes.Equal(got, c[name]) {
 			t.Errorf("%s:\n%x, C has\n%x", name, got, c[name])
 		}
 	}
-	if got, err := DecodeHello(append(c["hello"], make([]byte, 40)...)); err != nil || got != hello {
-		t.Errorf("padded hello: %+v, %v", got, err)
+}
+
+func TestDecodeHandshakeOfC(t *testing.T) {
+	c := emitted(t)
+	padded := func(name string) []byte { return append(c[name], make([]byte, 40)...) }
+	if got, err := DecodeHello(padded("hello")); err != nil || got != hello {
+		t.Errorf("hello: %+v, %v", got, err)
 	}
-	if got, err := DecodeHello(append(c["proof"], make([]byte, 40)...)); err != nil || got != proof {
-		t.Errorf("padded hello with a proof: %+v, %v", got, err)
+	if got, err := DecodeHello(padded("proof")); err != nil || got != proof {
+		t.Errorf("hello with a proof: %+v, %v", got, err)
 	}
-	if got, err := DecodeChallenge(append(c["challenge"], make([]byte, 40)...)); err != nil || *got != *challenge {
-		t.Errorf("padded challenge: %+v, %v", got, err)
+	if got, err := DecodeChallenge(padded("challenge")); err != nil || *got != *challenge {
+		t.Errorf("challenge: %+v, %v", got, err)
 	}
 	if got, p, err := DecodeProvenWelcome(append(bytes.Clone(c["welcome"]), proof.Answer.Proof[:]...)); err != nil || got != welcome || p != proof.Answer.Proof {
 		t.Errorf("proven welcome: %+v, %x, %v", got, p, err)
 	}
-	if got, found, err := DecodeTestHello(append(c["test"], make([]byte, 40)...)); err != nil || !found || got != test {
-		t.Errorf("padded test hello: %+v, %v, %v", got, found, err)
-	}
-	if got, err := DecodePingMessage(c["ping"]); err != nil || got != ping {
-		t.Errorf("ping: %+v, %v", got, err)
-	}
 	if got, err := DecodeWelcome(c["welcome"]); err != nil || got != welcome {
 		t.Errorf("welcome: %+v, %v", got, err)
 	}
-	if got, err := DecodeReject(c["reject"]); err != nil || got.Reason != reject.Reason || got.Value != 64 {
+	if got, err := DecodeReject(c["reject"]); err != nil || got.Reason != rejectMsg.Reason || got.Value != 64 {
 		t.Errorf("reject: %+v, %v", got, err)
 	}
-	message := append(append(append(bytes.Clone(c["write"]), data...), c["read"]...), c["digest"]...)
-	if got, err := DecodeRequests(message, limits); err != nil || !reflect.DeepEqual(got, []Request{write, read, digest}) {
-		t.Errorf("message: %+v, %v", got, err)
+	if got, found, err := DecodeTestHello(padded("test")); err != nil || !found || got != testHello {
+		t.Errorf("test hello: %+v, %v, %v", got, found, err)
 	}
-	if got, err := DecodeAnswers(rsp.Append(nil, []byte("abcd"))); err != nil || len(got) != 1 || got[0].Response != rsp || string(got[0].Data) != "abcd" {
-		t.Errorf("answers: %+v, %v", got, err)
+}
+
+func TestDecodeMessagesOfC(t *testing.T) {
+	c := emitted(t)
+	if got, err := DecodePingMessage(c["ping"]); err != nil || got != ping {
+		t.Errorf("ping: %+v, %v", got, err)
+	}
+	message := slices.Concat(c["write"], writeData, c["read"], c["digest"])
+	if got, err := DecodeRequests(message, limits); err != nil || !reflect.DeepEqual(got, []Request{write, read, digest}) {
+		t.Errorf("commands: %+v, %v", got, err)
+	}
+	if got, err := DecodeAnswers(response.Append(nil, []byte("abcd"))); err != nil || len(got) != 1 || got[0].Response != response || string(got[0].Data) != "abcd" {
+		t.Errorf("responses: %+v, %v", got, err)
 	}
 }
 
@@ -104,7 +119,7 @@ func TestCRC32C(t *testing.T) {
 	}
 }
 
-func TestHelloIsRefused(t *testing.T) {
+func TestDecodeHelloErrors(t *testing.T) {
 	good := Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil)
 	change := func(at int, b ...byte) []byte {
 		bad := bytes.Clone(good)
@@ -139,7 +154,7 @@ func TestHelloIsRefused(t *testing.T) {
 	}
 }
 
-func TestNoChallenge(t *testing.T) {
+func TestDecodeChallengeErrors(t *testing.T) {
 	good := (&Challenge{ID: 1}).Append(nil)
 	for name, data := range map[string][]byte{
 		"empty": nil, "short": good[:ChallengeSize-1], "a reject": good[:RejectSize], "another magic": append([]byte{0}, good[1:]...),
@@ -151,18 +166,18 @@ func TestNoChallenge(t *testing.T) {
 	}
 	for _, n := range []int{0, WelcomeSize, ProvenWelcomeSize - 1} {
 		if _, _, err := DecodeProvenWelcome(append(Welcome{}.Append(nil), make([]byte, 16)...)[:n]); err == nil {
-			t.Errorf("a welcome of %d bytes proves a key", n)
+			t.Errorf("a welcome of %d bytes was accepted as a proven one", n)
 		}
 	}
 }
 
-// Each part of the handshake changes both proofs, and neither is the other.
-func TestProofsAreOfAll(t *testing.T) {
+// Each part of the handshake changes both proofs, and the two proofs differ.
+func TestProofsCoverTheHandshake(t *testing.T) {
 	key, welcome := []byte("a key of sixteen"), Welcome{Depth: 4}
 	transcript := Transcript{Hello: Hello{Flags: HelloProof, QueueCount: 2, Depth: 1}, Volume: "v"}
 	client, target := transcript.ClientProof(key), transcript.TargetProof(key, welcome)
 	if client.Equal(target) || !client.Equal(transcript.ClientProof(key)) {
-		t.Error("the sides' proofs are not what they should be")
+		t.Error("both sides have the same proof, or a proof differs when it is made again")
 	}
 	for name, change := range map[string]func(*Transcript){
 		"target's nonce": func(t *Transcript) { t.Nonce[15] = 1 },
@@ -176,15 +191,15 @@ func TestProofsAreOfAll(t *testing.T) {
 		changed := transcript
 		change(&changed)
 		if client.Equal(changed.ClientProof(key)) || target.Equal(changed.TargetProof(key, welcome)) {
-			t.Errorf("%s does not count", name)
+			t.Errorf("%s is not covered", name)
 		}
 	}
 	if client.Equal(transcript.ClientProof([]byte("a key of seventee"))) || target.Equal(transcript.TargetProof(key, Welcome{Depth: 5})) {
-		t.Error("the key or the welcome does not count")
+		t.Error("the key or the welcome is not covered")
 	}
 }
 
-func TestViolations(t *testing.T) {
+func TestDecodeRequestsViolations(t *testing.T) {
 	data := make([]byte, 512)
 	read := Command{Op: OpRead, Flags: FlagInline, Length: 512}
 	change := func(c Command, f func(*Command)) []byte {
@@ -192,39 +207,39 @@ func TestViolations(t *testing.T) {
 		return Request{c, nil}.Append(nil)
 	}
 	for name, msg := range map[string][]byte{
-		"empty":               {},
-		"short":               Request{Command: read}.Append(nil)[:CommandSize-1],
-		"tail":                append(Request{Command: read}.Append(nil), 0),
-		"unknown op":          change(read, func(c *Command) { c.Op = 8 }),
-		"op 0":                change(read, func(c *Command) { c.Op = 0 }),
-		"unknown flag":        change(read, func(c *Command) { c.Flags |= 0x80 }),
-		"FUA read":            change(read, func(c *Command) { c.Flags |= FlagFUA }),
-		"SHA256 read":         change(read, func(c *Command) { c.Flags |= FlagSHA256 }),
-		"no data place":       change(read, func(c *Command) { c.Flags = 0 }),
-		"inline and rkey":     change(read, func(c *Command) { c.Rkey = 1 }),
-		"address without key": change(read, func(c *Command) { c.Addr = 1 }),
-		"no length":           change(read, func(c *Command) { c.Length = 0 }),
-		"odd length":          change(read, func(c *Command) { c.Length = 513 }),
-		"odd offset":          change(read, func(c *Command) { c.Offset = 1 }),
-		"long inline":         change(read, func(c *Command) { c.Length = 4608 }),
-		"long read":           change(read, func(c *Command) { c.Flags, c.Rkey, c.Length = 0, 1, 1<<20+512 }),
-		"CRC of a read":       change(read, func(c *Command) { c.CRC = 1 }),
-		"flush with length":   change(Command{Op: OpFlush}, func(c *Command) { c.Length = 512 }),
-		"flush with offset":   change(Command{Op: OpFlush}, func(c *Command) { c.Offset = 512 }),
-		"flush with CRC":      change(Command{Op: OpFlush}, func(c *Command) { c.CRC = 1 }),
-		"flush with key":      change(Command{Op: OpFlush}, func(c *Command) { c.Rkey = 1 }),
-		"digest too long":     change(Command{Op: OpDigest, Flags: FlagInline}, func(c *Command) { c.Length = DigestMax + 512 }),
-		"digest with key":     change(Command{Op: OpDigest, Flags: FlagInline, Length: 512}, func(c *Command) { c.Rkey = 1 }),
-		"discard with data":   change(Command{Op: OpDiscard, Flags: FlagInline, Length: 512}, func(*Command) {}),
-		"discard too long":    change(Command{Op: OpDiscard}, func(c *Command) { c.Length = RangeMax + 512 }),
-		"FUA discard":         change(Command{Op: OpDiscard, Length: 512}, func(c *Command) { c.Flags = FlagFUA }),
-		"read's tag":          change(read, func(c *Command) { c.Tag = TagKeepAlive }),
-		"alive's tag":         change(Command{Op: OpKeepAlive, Flags: FlagInline}, func(c *Command) { c.Tag = 1 }),
-		"alive with length":   change(Command{Op: OpKeepAlive, Flags: FlagInline, Tag: TagKeepAlive}, func(c *Command) { c.Length = 512 }),
-		"alive not inline":    change(Command{Op: OpKeepAlive, Tag: TagKeepAlive}, func(*Command) {}),
-		"write data cut":      Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, data}.Append(nil)[:CommandSize+511],
-		"write without data":  Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, nil}.Append(nil),
-		"129 commands":        bytes.Repeat(Request{Command: Command{Op: OpFlush}}.Append(nil), 129),
+		"empty":                   {},
+		"short":                   Request{Command: read}.Append(nil)[:CommandSize-1],
+		"tail":                    append(Request{Command: read}.Append(nil), 0),
+		"unknown op":              change(read, func(c *Command) { c.Op = 8 }),
+		"op 0":                    change(read, func(c *Command) { c.Op = 0 }),
+		"unknown flag":            change(read, func(c *Command) { c.Flags |= 0x80 }),
+		"FUA read":                change(read, func(c *Command) { c.Flags |= FlagFUA }),
+		"SHA256 read":             change(read, func(c *Command) { c.Flags |= FlagSHA256 }),
+		"neither inline nor rkey": change(read, func(c *Command) { c.Flags = 0 }),
+		"inline and rkey":         change(read, func(c *Command) { c.Rkey = 1 }),
+		"address without key":     change(read, func(c *Command) { c.Addr = 1 }),
+		"no length":               change(read, func(c *Command) { c.Length = 0 }),
+		"odd length":              change(read, func(c *Command) { c.Length = 513 }),
+		"odd offset":              change(read, func(c *Command) { c.Offset = 1 }),
+		"long inline":             change(read, func(c *Command) { c.Length = 4608 }),
+		"long read":               change(read, func(c *Command) { c.Flags, c.Rkey, c.Length = 0, 1, 1<<20+512 }),
+		"CRC of a read":           change(read, func(c *Command) { c.CRC = 1 }),
+		"flush with length":       change(Command{Op: OpFlush}, func(c *Command) { c.Length = 512 }),
+		"flush with offset":       change(Command{Op: OpFlush}, func(c *Command) { c.Offset = 512 }),
+		"flush with CRC":          change(Command{Op: OpFlush}, func(c *Command) { c.CRC = 1 }),
+		"flush with key":          change(Command{Op: OpFlush}, func(c *Command) { c.Rkey = 1 }),
+		"digest too long":         change(Command{Op: OpDigest, Flags: FlagInline}, func(c *Command) { c.Length = DigestMax + 512 }),
+		"digest with key":         change(Command{Op: OpDigest, Flags: FlagInline, Length: 512}, func(c *Command) { c.Rkey = 1 }),
+		"discard with data":       change(Command{Op: OpDiscard, Flags: FlagInline, Length: 512}, func(*Command) {}),
+		"discard too long":        change(Command{Op: OpDiscard}, func(c *Command) { c.Length = RangeMax + 512 }),
+		"FUA discard":             change(Command{Op: OpDiscard, Length: 512}, func(c *Command) { c.Flags = FlagFUA }),
+		"tag of a read":           change(read, func(c *Command) { c.Tag = TagKeepAlive }),
+		"tag of a keep-alive":     change(Command{Op: OpKeepAlive, Flags: FlagInline}, func(c *Command) { c.Tag = 1 }),
+		"keep-alive with length":  change(Command{Op: OpKeepAlive, Flags: FlagInline, Tag: TagKeepAlive}, func(c *Command) { c.Length = 512 }),
+		"keep-alive not inline":   change(Command{Op: OpKeepAlive, Tag: TagKeepAlive}, func(*Command) {}),
+		"write data cut":          Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, data}.Append(nil)[:CommandSize+511],
+		"write without data":      Request{Command{Op: OpWrite, Flags: FlagInline, Length: 512}, nil}.Append(nil),
+		"129 commands":            bytes.Repeat(Request{Command: Command{Op: OpFlush}}.Append(nil), 129),
 	} {
 		_, err := DecodeRequests(msg, limits)
 		var violation *Violation
@@ -233,7 +248,7 @@ func TestViolations(t *testing.T) {
 		}
 	}
 	if _, err := DecodeRequests(change(read, func(c *Command) { c.Offset = 1 << 63 }), limits); err != nil {
-		t.Errorf("a range outside the volume is the target's to answer, not a violation: %v", err)
+		t.Errorf("a range outside the volume: %v, want no violation, as the target answers it", err)
 	}
 }
 
@@ -251,7 +266,7 @@ func FuzzDecodeRequests(f *testing.F) {
 			again = r.Append(again)
 		}
 		if len(again) != len(msg) || len(requests) == 0 {
-			t.Errorf("%d bytes became %d requests of %d bytes", len(msg), len(requests), len(again))
+			t.Errorf("%d bytes became %d requests, encoded again in %d bytes", len(msg), len(requests), len(again))
 		}
 	})
 }
@@ -270,7 +285,7 @@ func FuzzDecodeHello(f *testing.F) {
 			t.Errorf("accepted %+v", hello)
 		}
 		if again, err := DecodeHello(hello.Append(nil)); err != nil || again != hello {
-			t.Errorf("%+v became %+v, %v", hello, again, err)
+			t.Errorf("%+v, encoded and decoded again: %+v, %v", hello, again, err)
 		}
 	})
 }

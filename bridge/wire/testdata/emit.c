@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Prints the structures of kmod/uapi/krping.h in hex, one a line: what the tests hold the Go side against. */
+/* Prints structures of kmod/uapi/krping.h in hex, one per line, for wire_test.go to compare with. */
 #include <endian.h>
 #include <stdio.h>
 #include <string.h>
