@@ -89,7 +89,7 @@ func (c *connection) Recv() (transport.Message, error) {
 
 func (c *connection) Send(msg []byte, _ uint32) error { c.sent = append(c.sent, msg); return nil }
 
-func (c *connection) SendBehind(p []byte, _ transport.Remote, msg []byte) error {
+func (c *connection) WriteAndSend(p []byte, _ transport.Remote, msg []byte) error {
 	c.moved = bytes.Clone(p)
 	return c.Send(msg, 0)
 }
@@ -136,7 +136,7 @@ func TestConnection(t *testing.T) {
 		}
 		var data [1]byte
 		_, noBuffer := conn.Buffer(1)
-		err := errors.Join(noBuffer, conn.Read(data[:], transport.Remote{}), conn.Send(nil, 0), conn.SendBehind(make([]byte, 1), transport.Remote{}, nil))
+		err := errors.Join(noBuffer, conn.Read(data[:], transport.Remote{}), conn.Send(nil, 0), conn.WriteAndSend(make([]byte, 1), transport.Remote{}, nil))
 		got.failed, got.closed, got.sent, got.read = err != nil, c.closed, len(c.sent), data[0]
 		if c.moved != nil {
 			got.moved = c.moved[0]

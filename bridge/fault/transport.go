@@ -78,13 +78,13 @@ func (t *faultyTransport) Read(p []byte, from transport.Remote) error {
 	return err
 }
 
-// SendBehind moves wrong data, and fails.
-func (t *faultyTransport) SendBehind(p []byte, to transport.Remote, msg []byte) error {
+// WriteAndSend moves wrong data, and fails.
+func (t *faultyTransport) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	if t.happens(PostFail) {
 		return failed(PostFail)
 	}
 	t.faults.corrupt(SendCorrupt, t.volume, p)
-	return t.Transport.SendBehind(p, to, msg)
+	return t.Transport.WriteAndSend(p, to, msg)
 }
 
 // Buffer fails.

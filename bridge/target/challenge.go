@@ -13,65 +13,65 @@ import (
 )
 
 const (
-	maxChallenges = 256              // that wait for answers at a time
-	challengeTime = 30 * time.Second // that one may wait
+	maxChallenges = 256              // pending at a time
+	challengeTime = 30 * time.Second // to answer a challenge
 )
 
-// challenges wait for their answers, in a table of fixed size, so that a flood of clients takes
-// no memory. When it is full, the oldest is forgotten.
+// challenges is a table of pending challenges. Its size is fixed, so a flood of clients takes
+// no memory; a new challenge replaces the oldest.
 type challenges struct {
-	now func() time.Time
-
 	mu      sync.Mutex
-	next    uint32                 // takes the place of the oldest
-	pending [maxChallenges]pending // by id modulo their number
+	next    uint32                 // id of the next challenge
+	pending [maxChallenges]pending // by id modulo maxChallenges
 }
 
-// pending is a challenge, and whom it was given to.
+// pending is a challenge that may be answered once.
 type pending struct {
-	waits   bool
-	id      uint32
-	expires time.Time
-	volume  string
-	asked   asked
-	nonce   wire.TargetNonce
+	valid     bool
+	id        uint32
+	expires   time.Time
+	volume    string
+	requester requester
+	nonce     wire.TargetNonce
 }
 
-// asked is what an answer has to be from, and for.
-type asked struct {
+// requester is who may answer a challenge, and for which connection.
+type requester struct {
 	addr    netip.Addr
 	session wire.SessionID
 	index   uint16
 }
 
-func askedBy(addr netip.Addr, h wire.Hello) asked { return asked{addr, h.Session, h.QueueIndex} }
+func requesterOf(addr netip.Addr, h wire.Hello) requester {
+	return requester{addr, h.Session, h.QueueIndex}
+}
 
 func newChallenges() *challenges {
 	var first [4]byte
 	_, _ = rand.Read(first[:]) // never fails
-	return &challenges{now: time.Now, next: binary.BigEndian.Uint32(first[:])}
+	return &challenges{next: binary.BigEndian.Uint32(first[:])}
 }
 
-// give makes a challenge for a client.
-func (c *challenges) give(addr netip.Addr, h wire.Hello) *wire.Challenge {
+// issue makes a challenge for a client.
+func (c *challenges) issue(addr netip.Addr, h wire.Hello) *wire.Challenge {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := &c.pending[c.next%maxChallenges]
-	*p = pending{waits: true, id: c.next, expires: c.now().Add(challengeTime), volume: h.Volume, asked: askedBy(addr, h)}
-	_, _ = rand.Read(p.nonce[:])
+	*p = pending{valid: true, id: c.next, expires: time.Now().Add(challengeTime), volume: h.Volume, requester: requesterOf(addr, h)}
+	_, _ = rand.Read(p.nonce[:]) // never fails
 	c.next++
 	return &wire.Challenge{ID: p.id, Nonce: p.nonce}
 }
 
-// take returns what the challenge was that a client answers, for this once. An answer of
-// somebody else, wrong as it is, leaves the challenge to the one who got it.
-func (c *challenges) take(addr netip.Addr, h wire.Hello) (wire.Transcript, bool) {
+// redeem returns the transcript of the challenge that a client answers, and removes the
+// challenge. An answer from another client does not consume the challenge.
+func (c *challenges) redeem(addr netip.Addr, h wire.Hello) (wire.Transcript, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := &c.pending[h.Answer.Challenge%maxChallenges]
-	if !p.waits || p.id != h.Answer.Challenge || p.asked != askedBy(addr, h) || !c.now().Before(p.expires) {
+	if !p.valid || p.id != h.Answer.Challenge || p.requester != requesterOf(addr, h) || !time.Now().Before(p.expires) {
 		return wire.Transcript{}, false
 	}
-	p.waits = false
+	p.valid = false
 	return wire.Transcript{Hello: h, Volume: p.volume, Nonce: p.nonce}, true
 }

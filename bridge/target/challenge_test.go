@@ -5,6 +5,7 @@ package target
 import (
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"krping/bridge/wire"
@@ -15,71 +16,70 @@ var (
 	other = netip.MustParseAddr("192.168.77.3")
 )
 
-func answer(c *wire.Challenge) wire.Hello {
+// answerTo is a hello that answers a challenge.
+func answerTo(c *wire.Challenge) wire.Hello {
 	return wire.Hello{Flags: wire.HelloProof, Session: wire.SessionID{1}, QueueIndex: 1, QueueCount: 2, Depth: 1, Answer: wire.KeyAnswer{Challenge: c.ID}}
 }
 
-func TestChallengeIsTakenOnce(t *testing.T) {
+func TestChallengeIsAnsweredOnce(t *testing.T) {
 	table := newChallenges()
 	asks := wire.Hello{Flags: wire.HelloKey, Session: wire.SessionID{1}, QueueIndex: 1, QueueCount: 2, Depth: 1, Volume: "v"}
-	first, second := table.give(addr, asks), table.give(addr, asks)
+	first, second := table.issue(addr, asks), table.issue(addr, asks)
 	if first.Nonce == second.Nonce || first.ID == second.ID {
-		t.Error("two challenges are the same")
+		t.Error("two challenges have the same nonce or id")
 	}
 	for name, change := range map[string]func(h *wire.Hello){
 		"another session": func(h *wire.Hello) { h.Session[15] = 1 },
 		"another queue":   func(h *wire.Hello) { h.QueueIndex = 0 },
-		"another id":      func(h *wire.Hello) { h.Answer.Challenge += 2 },
-		"id of before":    func(h *wire.Hello) { h.Answer.Challenge -= maxChallenges },
+		"unknown id":      func(h *wire.Hello) { h.Answer.Challenge += 2 },
+		"replaced id":     func(h *wire.Hello) { h.Answer.Challenge -= maxChallenges },
 	} {
-		h := answer(first)
+		h := answerTo(first)
 		change(&h)
-		if _, ok := table.take(addr, h); ok {
-			t.Errorf("%s takes it", name)
+		if _, ok := table.redeem(addr, h); ok {
+			t.Errorf("%s is accepted", name)
 		}
 	}
-	if _, ok := table.take(other, answer(first)); ok {
-		t.Error("another address takes it")
+	if _, ok := table.redeem(other, answerTo(first)); ok {
+		t.Error("another address is accepted")
 	}
-	if got, ok := table.take(addr, answer(first)); !ok || got != (wire.Transcript{Hello: answer(first), Volume: "v", Nonce: first.Nonce}) {
-		t.Errorf("%+v, %v: whom it was given to cannot take it", got, ok)
+	if got, ok := table.redeem(addr, answerTo(first)); !ok || got != (wire.Transcript{Hello: answerTo(first), Volume: "v", Nonce: first.Nonce}) {
+		t.Errorf("the right answer: %+v, %v", got, ok)
 	}
-	if _, ok := table.take(addr, answer(first)); ok {
-		t.Error("it was taken twice")
+	if _, ok := table.redeem(addr, answerTo(first)); ok {
+		t.Error("the same answer is accepted twice")
 	}
-	if got, ok := table.take(addr, answer(second)); !ok || got.Nonce != second.Nonce {
-		t.Errorf("%+v, %v: the second cannot be taken", got, ok)
+	if got, ok := table.redeem(addr, answerTo(second)); !ok || got.Nonce != second.Nonce {
+		t.Errorf("the answer to the second challenge: %+v, %v", got, ok)
 	}
 }
 
 func TestChallengeExpires(t *testing.T) {
-	table := newChallenges()
-	now := time.Now()
-	table.now = func() time.Time { return now }
-	asks := answer(&wire.Challenge{})
-	for after, want := range map[time.Duration]bool{challengeTime - 1: true, challengeTime: false} {
-		c := table.give(addr, asks)
-		now = now.Add(after)
-		if _, ok := table.take(addr, answer(c)); ok != want {
-			t.Errorf("after %v: %v", after, ok)
+	synctest.Test(t, func(t *testing.T) {
+		table := newChallenges()
+		for after, want := range map[time.Duration]bool{challengeTime - 1: true, challengeTime: false} {
+			c := table.issue(addr, answerTo(&wire.Challenge{}))
+			time.Sleep(after)
+			if _, ok := table.redeem(addr, answerTo(c)); ok != want {
+				t.Errorf("accepted after %v: %v, want %v", after, ok, want)
+			}
 		}
-	}
+	})
 }
 
-func TestFullTableForgetsTheOldest(t *testing.T) {
+func TestNewChallengeReplacesOldest(t *testing.T) {
 	table := newChallenges()
-	table.next = 0xffffffff // ids wrap
-	asks := answer(&wire.Challenge{})
-	var given []*wire.Challenge
+	table.next = 0xffffffff // ids wrap around
+	var issued []*wire.Challenge
 	for range maxChallenges + 1 {
-		given = append(given, table.give(addr, asks))
+		issued = append(issued, table.issue(addr, answerTo(&wire.Challenge{})))
 	}
-	if _, ok := table.take(addr, answer(given[0])); ok {
-		t.Error("the oldest is still there")
+	if _, ok := table.redeem(addr, answerTo(issued[0])); ok {
+		t.Error("the oldest challenge is still pending")
 	}
-	for i, c := range given[1:] {
-		if _, ok := table.take(addr, answer(c)); !ok {
-			t.Errorf("challenge %d of %d is not there", i+1, maxChallenges)
+	for i, c := range issued[1:] {
+		if _, ok := table.redeem(addr, answerTo(c)); !ok {
+			t.Errorf("challenge %d of %d is not pending", i+1, maxChallenges)
 		}
 	}
 }

@@ -15,41 +15,41 @@ import (
 	"krping/bridge/wire"
 )
 
-// queue is a connection that is served: one goroutine receives, one for each command
-// in flight works, one sends.
-type queue struct {
-	log       zerolog.Logger
-	volume    *Volume
-	transport transport.Transport
-	limits    wire.Limits
-	silence   time.Duration
-	heard     atomic.Bool   // a message has arrived since the last look for the client
-	ended     atomic.Bool   // nothing is received any more
-	gone      chan struct{} // closed then
-	done      chan struct{} // closed when no operation of the queue runs any more
+// conn is a connection that is served. One goroutine receives, one executes each command in
+// flight, and one sends.
+type conn struct {
+	log           zerolog.Logger
+	volume        *Volume
+	transport     transport.Transport
+	limits        wire.Limits
+	probeInterval time.Duration
+	received      atomic.Bool   // a message arrived since the last probe
+	ended         atomic.Bool   // nothing more is received
+	stopped       chan struct{} // closed when ended is set
+	done          chan struct{} // closed when no operation of the connection is running
 
-	replies chan reply
-	workers sync.WaitGroup
-	working atomic.Int32 // commands that are executed
+	replies   chan reply
+	workers   sync.WaitGroup
+	executing atomic.Int32 // commands
 
 	mu       sync.Mutex
 	inFlight map[uint16]bool // by tag
 }
 
-// reply is a response on its way, with the memory of the client whose key it gives back.
+// reply is a response to send.
 type reply struct {
 	wire.Response
-	data   []byte // in the message
-	client transport.Remote
-	moved  []byte // of Transport.Buffer: goes into the client's memory
+	inline []byte           // data in the message
+	rdma   []byte           // data to write to the client's memory; from Transport.Buffer
+	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
-func newQueue(log zerolog.Logger, s *Session, conn transport.Transport, silence time.Duration) *queue {
-	return &queue{
-		log:       log,
-		volume:    s.volume,
-		transport: conn,
-		silence:   silence,
+func newConn(log zerolog.Logger, s *Session, tr transport.Transport, probeInterval time.Duration) *conn {
+	return &conn{
+		log:           log,
+		volume:        s.volume,
+		transport:     tr,
+		probeInterval: probeInterval,
 		limits: wire.Limits{
 			BlockSize:  s.Welcome.BlockSize,
 			MaxData:    s.Welcome.MaxData,
@@ -57,185 +57,188 @@ func newQueue(log zerolog.Logger, s *Session, conn transport.Transport, silence 
 			MaxMessage: s.Welcome.MaxMessage,
 			Depth:      s.Welcome.Depth,
 		},
-		gone:     make(chan struct{}),
+		stopped:  make(chan struct{}),
 		done:     make(chan struct{}),
 		replies:  make(chan reply, s.Welcome.Depth+1),
 		inFlight: map[uint16]bool{},
 	}
 }
 
-// run returns why the connection ended, when all its operations have.
-func (q *queue) run() error {
+// run serves the connection until it ends and all its operations have ended. The error says
+// why it ended.
+func (c *conn) run() error {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		q.send()
+		c.send()
 	}()
-	q.workers.Go(q.lookForClient)
-	err := q.receive()
-	q.ended.Store(true)
-	close(q.gone)
-	q.transport.Close()
-	q.workers.Wait()
-	close(q.replies)
+	c.workers.Go(c.probe)
+	err := c.receive()
+	c.ended.Store(true)
+	close(c.stopped)
+	c.transport.Close()
+	c.workers.Wait()
+	close(c.replies)
 	<-sent
 	return err
 }
 
-func (q *queue) receive() error {
+func (c *conn) receive() error {
 	for {
-		msg, err := q.transport.Recv()
+		msg, err := c.transport.Recv()
 		if err != nil {
 			return err
 		}
-		q.heard.Store(true)
-		// Inline data lives in the receive buffer, which goes back before the first response.
+		c.received.Store(true)
+		// The receive buffer is posted again before the first response is sent.
 		data := bytes.Clone(msg.Data)
 		if err := msg.Release(); err != nil {
 			return err
 		}
-		requests, err := wire.DecodeRequests(data, q.limits)
+		requests, err := wire.DecodeRequests(data, c.limits)
 		if err != nil {
 			return err
 		}
-		if err := q.begin(requests); err != nil {
+		if err := c.startTags(requests); err != nil {
 			return err
 		}
-		q.working.Add(int32(len(requests)))
+		c.executing.Add(int32(len(requests)))
 		for _, r := range requests {
-			q.workers.Go(func() { q.work(r) })
+			c.workers.Go(func() { c.handle(r) })
 		}
 	}
 }
 
-// lookForClient ends the connection of a client that has died without a word, as its host does.
-func (q *queue) lookForClient() {
-	look := time.NewTicker(q.silence)
-	defer look.Stop()
+// probe closes the connection when the client's host has crashed, which sends nothing.
+func (c *conn) probe() {
+	ticker := time.NewTicker(c.probeInterval)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-q.gone:
+		case <-c.stopped:
 			return
-		case <-look.C:
+		case <-ticker.C:
 		}
-		if q.heard.Swap(false) {
+		if c.received.Swap(false) {
 			continue
 		}
-		if err := q.transport.Probe(); err != nil {
-			q.log.Warn().Err(err).Msg("the client is gone")
-			q.transport.Close()
+		if err := c.transport.Probe(); err != nil {
+			c.log.Warn().Err(err).Msg("the client does not answer")
+			c.transport.Close()
 			return
 		}
 	}
 }
 
-// begin notes the tags of a message as being in flight.
-func (q *queue) begin(requests []wire.Request) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// startTags marks the tags of a message's commands as in flight.
+func (c *conn) startTags(requests []wire.Request) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, r := range requests {
-		if q.inFlight[r.Tag] {
-			return &wire.Violation{What: "tag is in flight already:", Value: uint64(r.Tag)}
+		if c.inFlight[r.Tag] {
+			return &wire.Violation{What: "tag is in flight already", Value: uint64(r.Tag)}
 		}
-		q.inFlight[r.Tag] = true
-		commands := len(q.inFlight)
-		if q.inFlight[wire.TagKeepAlive] {
+		c.inFlight[r.Tag] = true
+		commands := len(c.inFlight)
+		if c.inFlight[wire.TagKeepAlive] {
 			commands--
 		}
-		if commands > int(q.limits.Depth) {
-			return &wire.Violation{What: "commands in flight", Value: uint64(commands), Limit: uint64(q.limits.Depth)}
+		if commands > int(c.limits.Depth) {
+			return &wire.Violation{What: "too many commands in flight", Value: uint64(commands), Limit: uint64(c.limits.Depth)}
 		}
 	}
 	return nil
 }
 
-func (q *queue) work(r wire.Request) {
-	defer q.working.Add(-1)
+// endTag allows the client to use the tag again. Called before the response is sent.
+func (c *conn) endTag(tag uint16) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.inFlight, tag)
+}
+
+// handle executes a command and queues the reply.
+func (c *conn) handle(r wire.Request) {
+	defer c.executing.Add(-1)
 	answer := reply{Response: wire.Response{Tag: r.Tag}, client: transport.Remote{Addr: r.Addr, Rkey: r.Rkey}}
-	if err := q.execute(r, &answer); err != nil {
-		if !q.transport.Ended() {
-			q.log.Warn().Err(err).Msg("the client's memory cannot be reached: its connection ends")
+	if err := c.execute(r, &answer); err != nil {
+		if !c.transport.Ended() {
+			c.log.Warn().Err(err).Msg("cannot access the client's memory, closing the connection")
 		}
-		q.transport.Close()
+		c.transport.Close()
 		return
 	}
-	if q.ended.Load() { // nobody is told
+	if c.ended.Load() { // nobody waits for the reply
 		return
 	}
 	if answer.Status != wire.StatusOK {
-		q.volume.Counters.Errors.Add(1)
-		q.transport.Free(answer.moved)
-		answer.Length, answer.Flags, answer.CRC, answer.data, answer.moved = 0, 0, 0, nil, nil
+		c.volume.Counters.Errors.Add(1)
+		c.transport.Free(answer.rdma)
+		answer.Length, answer.Flags, answer.CRC, answer.inline, answer.rdma = 0, 0, 0, nil, nil
 	}
-	q.replies <- answer
+	c.replies <- answer
 }
 
-// send packs responses that are ready into few messages. One that gives back a key
-// ends its message, as one SEND invalidates one key.
-func (q *queue) send() {
-	msg := make([]byte, 0, q.limits.MaxMessage)
+// send packs ready responses into few messages. One that invalidates a key ends its message,
+// as one SEND invalidates one key.
+func (c *conn) send() {
+	msg := make([]byte, 0, c.limits.MaxMessage)
 	var next *reply
 	for {
 		msg = msg[:0]
 		var last reply
 		for last.client.Rkey == 0 {
 			if next == nil {
-				if next = q.nextReply(len(msg) == 0); next == nil {
+				if next = c.nextReply(len(msg) == 0); next == nil {
 					break
 				}
 			}
-			if len(msg)+wire.ResponseSize+wire.Padded(len(next.data)) > int(q.limits.MaxMessage) {
+			if len(msg)+wire.ResponseSize+wire.Padded(len(next.inline)) > int(c.limits.MaxMessage) {
 				break
 			}
-			q.finish(next.Tag)
-			msg = next.Response.Append(msg, next.data)
+			c.endTag(next.Tag)
+			msg = next.Response.Append(msg, next.inline)
 			last, next = *next, nil
 		}
 		if len(msg) == 0 {
 			return
 		}
-		if q.post(msg, last) != nil {
-			q.transport.Close() // receive() tells why
+		if c.post(msg, last) != nil {
+			c.transport.Close() // receive returns the reason
 		}
 	}
 }
 
-// post sends a message of responses that ends with last.
-func (q *queue) post(msg []byte, last reply) error {
-	if last.moved != nil {
-		return q.transport.SendBehind(last.moved, last.client, msg)
+// post sends a message of responses, of which last is the last.
+func (c *conn) post(msg []byte, last reply) error {
+	if last.rdma != nil {
+		return c.transport.WriteAndSend(last.rdma, last.client, msg)
 	}
-	return q.transport.Send(msg, last.client.Rkey)
+	return c.transport.Send(msg, last.client.Rkey)
 }
 
-// nextReply returns a reply that is ready; if wait, the next one, or nil at the end. Before it
-// finds none ready it lets the workers run: what they are about to finish goes along.
-func (q *queue) nextReply(wait bool) *reply {
+// nextReply returns the next reply, or nil if the connection has ended. Without wait it also
+// returns nil if none is ready, but first lets the workers run once, as they may be about to
+// finish one for the same message.
+func (c *conn) nextReply(wait bool) *reply {
 	if wait {
-		if r, ok := <-q.replies; ok {
+		if r, ok := <-c.replies; ok {
 			return &r
 		}
 		return nil
 	}
 	for yielded := false; ; yielded = true {
 		select {
-		case r, ok := <-q.replies:
+		case r, ok := <-c.replies:
 			if ok {
 				return &r
 			}
 			return nil
 		default:
 		}
-		if yielded || q.working.Load() == 0 {
+		if yielded || c.executing.Load() == 0 {
 			return nil
 		}
 		runtime.Gosched()
 	}
-}
-
-// finish lets the tag be used again; before its response is sent.
-func (q *queue) finish(tag uint16) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.inFlight, tag)
 }

@@ -16,205 +16,205 @@ import (
 	"krping/bridge/wire"
 )
 
-// errGone is what a command ends with that the client waits for no more.
-var errGone = errors.New("the connection has ended")
+// errStopped ends a command whose connection has ended. The client is not told.
+var errStopped = errors.New("the connection has ended")
 
-// take waits for one of a volume's slots, which the caller gives back. It returns false if the connection ends
-// before there is one.
-func (q *queue) take(slots chan struct{}) bool {
+// acquire waits for one of a volume's slots. It returns false if the connection ends first;
+// otherwise the caller receives from slots in the end.
+func (c *conn) acquire(slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:
 		return true
-	case <-q.gone:
+	case <-c.stopped:
 		return false
 	}
 }
 
-// call does something with the store, when not too much is under way there: what is not yet begun when the
-// connection ends is left, so that nobody who comes after it has to wait for that.
-func (q *queue) call(do func(s store.Store) error) error {
-	if !q.take(q.volume.calls) {
-		return errGone
+// onStore calls do with the store when one of the volume's slots is free. Calls not started
+// when the connection ends are dropped, so that later connections do not wait for them.
+func (c *conn) onStore(do func(s store.Store) error) error {
+	if !c.acquire(c.volume.storeSlots) {
+		return errStopped
 	}
-	defer func() { <-q.volume.calls }()
-	if q.ended.Load() {
-		return errGone
+	defer func() { <-c.volume.storeSlots }()
+	if c.ended.Load() {
+		return errStopped
 	}
-	return do(q.volume.Store)
+	return do(c.volume.Store)
 }
 
-func (q *queue) flush() error { return q.call(store.Store.Flush) }
+func (c *conn) flush() error { return c.onStore(store.Store.Flush) }
 
-func (q *queue) readAt(p []byte, off uint64) error {
-	return q.call(func(s store.Store) error {
+func (c *conn) readAt(p []byte, off uint64) error {
+	return c.onStore(func(s store.Store) error {
 		_, err := s.ReadAt(p, int64(off))
 		return err
 	})
 }
 
-// execute does what the command says and fills in the answer. An error means that the
-// connection is broken; what goes wrong with the store is a status.
-func (q *queue) execute(r wire.Request, answer *reply) error {
-	size := q.volume.capacity()
+// execute executes a command and fills in the reply. An error means that the connection is
+// broken; a failure of the store is a status.
+func (c *conn) execute(r wire.Request, answer *reply) error {
+	size := c.volume.capacity()
 	if r.Offset > size || uint64(r.Length) > size-r.Offset {
 		answer.Status = wire.StatusRange
 		return nil
 	}
 	switch r.Op {
 	case wire.OpRead:
-		return q.read(r, answer)
+		return c.read(r, answer)
 	case wire.OpWrite:
-		return q.write(r, answer)
+		return c.write(r, answer)
 	case wire.OpFlush:
-		answer.Status = q.status(q.flush())
-		q.volume.Counters.Flushes.Add(1)
+		answer.Status = c.status(c.flush())
+		c.volume.Counters.Flushes.Add(1)
 	case wire.OpDiscard, wire.OpWriteZeroes:
-		answer.Status = q.clear(r)
+		answer.Status = c.clear(r)
 	case wire.OpDigest:
-		q.digest(r, answer)
+		c.digest(r, answer)
 	case wire.OpKeepAlive:
-		q.alive(answer)
+		c.keepAlive(answer)
 	default:
 		answer.Status = wire.StatusUnsupported
 	}
 	return nil
 }
 
-func (q *queue) read(r wire.Request, answer *reply) error {
+func (c *conn) read(r wire.Request, answer *reply) error {
 	var data []byte
 	if r.Rkey == 0 {
 		data = make([]byte, r.Length)
-		answer.Flags, answer.data = wire.ResponseInline, data
+		answer.Flags, answer.inline = wire.ResponseInline, data
 	} else {
-		buf, err := q.transport.Buffer(int(r.Length))
+		buf, err := c.transport.Buffer(int(r.Length))
 		if err != nil {
 			return err
 		}
-		data, answer.moved = buf, buf
+		data, answer.rdma = buf, buf
 	}
-	if answer.Status = q.status(q.readAt(data, r.Offset)); answer.Status != wire.StatusOK {
+	if answer.Status = c.status(c.readAt(data, r.Offset)); answer.Status != wire.StatusOK {
 		return nil
 	}
 	answer.Length, answer.CRC = r.Length, wire.CRC32C(data)
-	q.volume.Counters.Reads.Add(1)
-	q.volume.Counters.BytesRead.Add(uint64(r.Length))
+	c.volume.Counters.Reads.Add(1)
+	c.volume.Counters.BytesRead.Add(uint64(r.Length))
 	return nil
 }
 
-func (q *queue) write(r wire.Request, answer *reply) error {
-	if q.volume.ReadOnly {
+func (c *conn) write(r wire.Request, answer *reply) error {
+	if c.volume.ReadOnly {
 		answer.Status = wire.StatusReadOnly
 		return nil
 	}
 	data := r.Data
 	if r.Rkey != 0 {
-		buf, err := q.transport.Buffer(int(r.Length))
+		buf, err := c.transport.Buffer(int(r.Length))
 		if err != nil {
 			return err
 		}
-		defer q.transport.Free(buf)
-		if err := q.transport.Read(buf, transport.Remote{Addr: r.Addr, Rkey: r.Rkey}); err != nil {
+		defer c.transport.Free(buf)
+		if err := c.transport.Read(buf, transport.Remote{Addr: r.Addr, Rkey: r.Rkey}); err != nil {
 			return err
 		}
 		data = buf
 	}
 	if crc := wire.CRC32C(data); crc != r.CRC {
-		q.volume.Counters.CRCErrors.Add(1)
-		q.log.Warn().Uint64("offset", r.Offset).Uint32("length", r.Length).Uint32("crc", crc).
-			Uint32("want", r.CRC).Msg("write refused: its data does not match its CRC")
+		c.volume.Counters.CRCErrors.Add(1)
+		c.log.Warn().Uint64("offset", r.Offset).Uint32("length", r.Length).Uint32("crc", crc).
+			Uint32("want", r.CRC).Msg("write refused: the data does not match its CRC")
 		answer.Status = wire.StatusCRC
 		return nil
 	}
-	err := q.call(func(s store.Store) error {
+	err := c.onStore(func(s store.Store) error {
 		_, err := s.WriteAt(data, int64(r.Offset))
 		return err
 	})
-	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
-		err = q.flush()
+	if err == nil && r.Flags&wire.FlagFUA != 0 && c.volume.Writeback {
+		err = c.flush()
 	}
-	if answer.Status = q.status(err); answer.Status != wire.StatusOK {
+	if answer.Status = c.status(err); answer.Status != wire.StatusOK {
 		return nil
 	}
 	answer.Length = r.Length
-	q.volume.Counters.Writes.Add(1)
-	q.volume.Counters.BytesWritten.Add(uint64(r.Length))
+	c.volume.Counters.Writes.Add(1)
+	c.volume.Counters.BytesWritten.Add(uint64(r.Length))
 	return nil
 }
 
-const clearStep = 64 << 20 // bytes discarded or zeroed at a time
+const clearStep = 64 << 20 // bytes per call of the store
 
-// clear discards a range or makes it read as zeros.
-func (q *queue) clear(r wire.Request) wire.Status {
-	if q.volume.ReadOnly {
+// clear executes DISCARD and WRITE_ZEROES.
+func (c *conn) clear(r wire.Request) wire.Status {
+	if c.volume.ReadOnly {
 		return wire.StatusReadOnly
 	}
-	counter, do := &q.volume.Counters.Discards, store.Store.Discard
+	counter, do := &c.volume.Counters.Discards, store.Store.Discard
 	if r.Op == wire.OpWriteZeroes {
-		counter, do = &q.volume.Counters.Zeroes, store.Store.Zero
+		counter, do = &c.volume.Counters.Zeroes, store.Store.Zero
 	}
 	var err error
 	for off, left := int64(r.Offset), int64(r.Length); left > 0 && err == nil; {
 		n := min(left, clearStep)
-		err = q.call(func(s store.Store) error { return do(s, off, n) })
+		err = c.onStore(func(s store.Store) error { return do(s, off, n) })
 		off, left = off+n, left-n
 	}
-	if err == nil && r.Flags&wire.FlagFUA != 0 && q.volume.Writeback {
-		err = q.flush()
+	if err == nil && r.Flags&wire.FlagFUA != 0 && c.volume.Writeback {
+		err = c.flush()
 	}
 	if err == nil {
 		counter.Add(1)
 	}
-	return q.status(err)
+	return c.status(err)
 }
 
-// alive tells that this target lives, and what size the volume has now. If the store
-// cannot say, it has the size it had.
-func (q *queue) alive(answer *reply) {
-	if err := q.volume.Store.Refresh(); err != nil {
-		q.log.Warn().Err(err).Msg("the size of the store is unknown")
+// keepAlive answers with the volume's current size, or the last known one if the store cannot
+// tell. It does not wait for a slot of the store.
+func (c *conn) keepAlive(answer *reply) {
+	if err := c.volume.Store.Refresh(); err != nil {
+		c.log.Warn().Err(err).Msg("cannot read the size of the store")
 	}
-	answer.data = binary.BigEndian.AppendUint64(nil, q.volume.capacity())
-	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.data))
+	answer.inline = binary.BigEndian.AppendUint64(nil, c.volume.capacity())
+	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.inline))
 }
 
-const digestStep = 256 << 10 // bytes read at a time
+const digestStep = 256 << 10 // bytes per read
 
-func (q *queue) digest(r wire.Request, answer *reply) {
+func (c *conn) digest(r wire.Request, answer *reply) {
 	var sum hash.Hash = crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	if r.Flags&wire.FlagSHA256 != 0 {
 		sum = sha256.New()
 	}
-	if !q.take(q.volume.digests) {
+	if !c.acquire(c.volume.digestSlots) {
 		return
 	}
-	defer func() { <-q.volume.digests }()
+	defer func() { <-c.volume.digestSlots }()
 	buf := make([]byte, min(digestStep, r.Length))
 	for done := uint32(0); done < r.Length; {
 		part := buf[:min(uint32(len(buf)), r.Length-done)]
-		if err := q.readAt(part, r.Offset+uint64(done)); err != nil {
-			answer.Status = q.status(err)
+		if err := c.readAt(part, r.Offset+uint64(done)); err != nil {
+			answer.Status = c.status(err)
 			return
 		}
 		_, _ = sum.Write(part) // never fails
 		done += uint32(len(part))
 	}
-	answer.data = sum.Sum(nil)
-	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.data))
-	q.volume.Counters.Digests.Add(1)
+	answer.inline = sum.Sum(nil)
+	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.inline))
+	c.volume.Counters.Digests.Add(1)
 }
 
-// status of a store's error, which goes into the log.
-func (q *queue) status(err error) wire.Status {
+// status returns the status of a store's error, and logs it.
+func (c *conn) status(err error) wire.Status {
 	if err == nil {
 		return wire.StatusOK
 	}
-	if errors.Is(err, errGone) { // nobody is told
+	if errors.Is(err, errStopped) { // not sent
 		return wire.StatusIO
 	}
 	if errors.Is(err, store.ErrUnsupported) {
 		return wire.StatusUnsupported
 	}
-	q.log.Error().Err(err).Msg("the store failed")
+	c.log.Error().Err(err).Msg("the store failed")
 	if errors.Is(err, unix.ENOSPC) {
 		return wire.StatusNoSpace
 	}

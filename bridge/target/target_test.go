@@ -79,7 +79,7 @@ func (p *pipe) Read(b []byte, from transport.Remote) error {
 	return p.wait()
 }
 
-func (p *pipe) SendBehind(b []byte, to transport.Remote, msg []byte) error {
+func (p *pipe) WriteAndSend(b []byte, to transport.Remote, msg []byte) error {
 	if to.Rkey != 1 {
 		return errClosed
 	}
@@ -492,7 +492,7 @@ func TestAbandonedCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 			slow := &stalled{Store: memory, goOn: make(chan struct{})}
-			f.volume.Store, f.volume.calls = slow, make(chan struct{}, 2)
+			f.volume.Store, f.volume.storeSlots = slow, make(chan struct{}, 2)
 			p := f.connect(hello(1, 0))
 			for tag := range uint16(4) {
 				command.Tag = tag
@@ -523,7 +523,7 @@ func TestAbandonedCommands(t *testing.T) {
 func (f *fixture) ended(h wire.Hello) bool {
 	f.target.mu.Lock()
 	defer f.target.mu.Unlock()
-	q := f.target.queues[queueKey{h.Volume, h.Session, h.QueueIndex}]
+	q := f.target.conns[connKey{h.Volume, h.Session, h.QueueIndex}]
 	return q != nil && q.ended.Load()
 }
 
@@ -571,7 +571,7 @@ func TestTooManyConnections(t *testing.T) {
 func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
 	f := newFixture(t)
 	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
-	f.volume.Store, f.volume.calls = slow, make(chan struct{}, MaxConnections)
+	f.volume.Store, f.volume.storeSlots = slow, make(chan struct{}, MaxConnections)
 	numbered := func(n int) wire.Hello {
 		h := hello(0, 0)
 		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
@@ -741,7 +741,7 @@ func TestFenceAgainAndAgain(t *testing.T) {
 // A client that dies while it is idle is noticed, one that lives is left alone.
 func TestSilentClient(t *testing.T) {
 	f := newFixture(t)
-	f.target.silence = 20 * time.Millisecond
+	f.target.probeInterval = 20 * time.Millisecond
 	dead, idle := f.connect(hello(1, 0)), f.connect(hello(2, 0))
 	time.Sleep(100 * time.Millisecond)
 	for _, p := range []*pipe{dead, idle} {
@@ -773,7 +773,7 @@ func TestWelcomeTellsOfTheVolume(t *testing.T) {
 		wire.VolumeReadOnly:  {BlockSize: 512, Store: file, ReadOnly: true},
 		wire.VolumeWriteback: {BlockSize: 512, Store: file, Writeback: true},
 	} {
-		if got := f.target.session(hello(1, 0), volume).Welcome.Flags; got != want {
+		if got := f.target.newSession(hello(1, 0), volume).Welcome.Flags; got != want {
 			t.Errorf("flags %#x, want %#x", got, want)
 		}
 	}

@@ -12,40 +12,47 @@ import (
 	"krping/bridge/store"
 )
 
-// Volume is what clients connect to by name.
+// Volume is a store that clients connect to by name.
 type Volume struct {
 	Name      string
 	Store     store.Store
 	BlockSize uint32 // 512 or 4096
 	ReadOnly  bool
 	Writeback bool
-	Key       access.Key // that clients have to prove, nil for none
+	Key       access.Key // that clients must have, nil for none
 
 	Counters Counters
 
-	busy    zerolog.LevelSampler // of what a client can have said again and again
-	calls   chan struct{}        // of the store, under way
-	digests chan struct{}        // each has a buffer
+	sampler     zerolog.LevelSampler // limits log lines that clients can cause
+	storeSlots  chan struct{}        // one entry per running call of the store
+	digestSlots chan struct{}        // one entry per running DIGEST, which has a buffer
 }
 
-// Of a volume at a time; of all together, so that other volumes go on while the store of one stalls: each
-// call that sleeps in the kernel holds a thread of the process, which has no more than 10,000.
+// Limits of concurrent calls. A call that sleeps in the kernel holds one of the at most 10,000
+// threads of a Go process, so a stalled store must not take so many that other volumes stall, too.
 const (
-	storeCalls    = 128
-	allStoreCalls = 4096
-	digests       = 4
+	storeCalls    = 128  // per volume
+	allStoreCalls = 4096 // in all
+	digests       = 4    // per volume
 )
 
-// init prepares a volume, one of n.
+// Log lines per volume in each logPeriod.
+const (
+	logPeriod = 5 * time.Second
+	logInfos  = 2 * MaxQueues // a session connects and disconnects with up to MaxQueues connections
+	logOthers = 10            // warnings, and as many errors
+)
+
+// init prepares one of n volumes.
 func (v *Volume) init(n int) {
-	v.calls = make(chan struct{}, max(1, min(storeCalls, allStoreCalls/n)))
-	v.busy.InfoSampler = &zerolog.BurstSampler{Burst: 128, Period: 5 * time.Second} // a session may have 64 connections
-	v.busy.WarnSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
-	v.busy.ErrorSampler = &zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second}
-	v.digests = make(chan struct{}, digests)
+	v.sampler.InfoSampler = &zerolog.BurstSampler{Burst: logInfos, Period: logPeriod}
+	v.sampler.WarnSampler = &zerolog.BurstSampler{Burst: logOthers, Period: logPeriod}
+	v.sampler.ErrorSampler = &zerolog.BurstSampler{Burst: logOthers, Period: logPeriod}
+	v.storeSlots = make(chan struct{}, max(1, min(storeCalls, allStoreCalls/n)))
+	v.digestSlots = make(chan struct{}, digests)
 }
 
-// Counters of a volume, since the start.
+// Counters count what happened to a volume since the start.
 type Counters struct {
 	Reads, Writes, Flushes, Digests atomic.Uint64
 	Discards, Zeroes                atomic.Uint64
@@ -54,13 +61,13 @@ type Counters struct {
 	Connections                     atomic.Uint64
 }
 
-// capacity is the size of the store in bytes, without a rest that is no block.
+// capacity returns the size of the store in bytes, rounded down to whole blocks.
 func (v *Volume) capacity() uint64 {
 	size := uint64(v.Store.Size())
 	return size - size%uint64(v.BlockSize)
 }
 
-// LogCounters writes the counters into the log.
+// LogCounters logs the counters.
 func (v *Volume) LogCounters(log zerolog.Logger) {
 	c := &v.Counters
 	log.Info().Str("volume", v.Name).

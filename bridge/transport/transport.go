@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transport has the types of one RDMA connection: what package verbs implements, and
-// what packages target and pingpong need of it.
+// Package transport defines one RDMA connection as package verbs implements it and packages
+// target and pingpong use it.
 package transport
 
 // Remote is memory of the peer that an rkey opens.
@@ -13,36 +13,36 @@ type Remote struct {
 // Message is a received message.
 type Message struct {
 	Data []byte
-	// Release posts the receive again; Data is not valid afterwards.
+	// Release posts the receive again. Data is invalid afterwards.
 	Release func() error
 }
 
-// Transport is one connected queue. Calls may run concurrently, block until they are
-// done, and fail once the connection is closed, which it is too when the client's device
-// acknowledges nothing any more.
+// Transport is one connection. Its methods may be called concurrently and block until they
+// are done. They fail once the connection is closed, which also happens when the peer's device
+// stops acknowledging.
 type Transport interface {
 	// Recv returns the next message.
 	Recv() (Message, error)
-	// Send sends a copy of msg; with a key other than 0 by SEND_WITH_INV of it.
+	// Send sends a copy of msg, by SEND_WITH_INV if the key to invalidate is not 0.
 	Send(msg []byte, invalidate uint32) error
-	// Read moves len(p) bytes from the client's memory by RDMA READ; p is of Buffer.
+	// Read fills p from the peer's memory by RDMA READ. p is from Buffer.
 	Read(p []byte, from Remote) error
-	// SendBehind moves p into the client's memory by RDMA WRITE and sends a copy of msg behind
-	// it, by SEND_WITH_INV of to's key, without waiting for either; p is of Buffer, and freed.
-	SendBehind(p []byte, to Remote, msg []byte) error
-	// Buffer returns registered memory of n bytes, waiting until there is some.
+	// WriteAndSend writes p to the peer's memory by RDMA WRITE and then sends a copy of msg, by
+	// SEND_WITH_INV of to's key. It waits for neither. p is from Buffer and is freed.
+	WriteAndSend(p []byte, to Remote, msg []byte) error
+	// Buffer returns n bytes of registered memory, waiting until they are available.
 	Buffer(n int) ([]byte, error)
-	// Free gives a buffer back; nil is none.
+	// Free returns a buffer; nil is allowed.
 	Free(p []byte)
-	// Probe returns nil once the client's device has answered, which it does without the
-	// client's doing.
+	// Probe returns nil once the peer's device has acknowledged an empty RDMA WRITE, which needs
+	// no action of its program.
 	Probe() error
-	// Ended says whether the connection has ended or is about to: it is true before a request
-	// to connect is seen that came later.
+	// Ended reports whether the connection has ended or is about to. It returns true before
+	// any later connect request is delivered.
 	Ended() bool
-	// Close moves the queue pair to the error state: the client can't be reached any
-	// more and every call above returns. It may be called twice.
+	// Close moves the queue pair to the error state: the peer's memory is out of reach and
+	// every method returns. It may be called more than once.
 	Close()
-	// Peer names the client for the log.
+	// Peer returns the peer's address for the log.
 	Peer() string
 }

@@ -217,9 +217,9 @@ func (c *Conn) Send(msg []byte, invalidate uint32) error {
 	return c.post(wr)
 }
 
-// SendBehind moves p into the peer's memory and sends a copy of msg behind it, by SEND_WITH_INV
+// WriteAndSend moves p into the peer's memory and sends a copy of msg behind it, by SEND_WITH_INV
 // of the key, without waiting for either; p is of Buffer, and freed when it has been moved.
-func (c *Conn) SendBehind(p []byte, to transport.Remote, msg []byte) error {
+func (c *Conn) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	b, err := c.bufferOf(p)
 	if err != nil {
 		return err
