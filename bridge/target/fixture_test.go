@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krping/bridge/access"
+	"krping/bridge/store"
+	"krping/bridge/transport"
+	"krping/bridge/wire"
+)
+
+var errClosed = errors.New("closed")
+
+// pipe is a transport within this process: the test is the client.
+type pipe struct {
+	toTarget chan []byte
+	toClient chan sent
+	memory   []byte // of the client; rkey 1 opens it
+	closed   chan struct{}
+	once     sync.Once
+	dead     atomic.Bool   // the client answers nothing any more
+	block    chan struct{} // RDMA operations wait for it, if it is not nil
+}
+
+type sent struct {
+	msg        []byte
+	invalidate uint32
+}
+
+func newPipe() *pipe {
+	return &pipe{toTarget: make(chan []byte, 16), toClient: make(chan sent, 256), memory: make([]byte, 2<<20), closed: make(chan struct{})}
+}
+
+func (p *pipe) Recv() (transport.Message, error) {
+	select {
+	case msg := <-p.toTarget:
+		return transport.Message{Data: msg, Release: func() error { clear(msg); return nil }}, nil
+	case <-p.closed:
+		return transport.Message{}, errClosed
+	}
+}
+
+func (p *pipe) Send(msg []byte, invalidate uint32) error {
+	p.toClient <- sent{bytes.Clone(msg), invalidate}
+	return nil
+}
+
+func (p *pipe) wait() error {
+	if p.block == nil {
+		return nil
+	}
+	select {
+	case <-p.block:
+		return nil
+	case <-p.closed:
+		return errClosed
+	}
+}
+
+func (p *pipe) Read(b []byte, from transport.Remote) error {
+	if from.Rkey != 1 {
+		return errClosed
+	}
+	copy(b, p.memory[from.Addr:])
+	return p.wait()
+}
+
+func (p *pipe) WriteAndSend(b []byte, to transport.Remote, msg []byte) error {
+	if to.Rkey != 1 {
+		return errClosed
+	}
+	copy(p.memory[to.Addr:], b)
+	return p.Send(msg, to.Rkey)
+}
+
+func (p *pipe) Probe() error {
+	if p.dead.Load() {
+		return errClosed
+	}
+	return nil
+}
+
+func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
+func (p *pipe) Free([]byte)                  {}
+func (p *pipe) Close()                       { p.once.Do(func() { close(p.closed) }) }
+func (p *pipe) Peer() string                 { return "test" }
+func (p *pipe) Ended() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+type fixture struct {
+	t      *testing.T
+	target *Target
+	volume *Volume
+	store  *store.Faulty
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	s, err := store.Open("mem:", 4<<20, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, store: &store.Faulty{Store: s}}
+	f.volume = &Volume{Name: "vol0", Store: f.store, BlockSize: 512}
+	if f.target, err = New(zerolog.Nop(), access.List{netip.PrefixFrom(addr, 32)}, f.volume); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func hello(session byte, index uint16) wire.Hello {
+	return wire.Hello{QueueIndex: index, QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: "vol0"}
+}
+
+// connect serves a new connection until the test ends.
+func (f *fixture) connect(h wire.Hello) *pipe {
+	f.t.Helper()
+	session, err := f.target.Admit(h.Append(nil), addr)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p := newPipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		defer f.target.Leave(session)
+		f.target.Serve(f.t.Context(), session, p)
+	}()
+	f.t.Cleanup(func() { p.Close(); <-served })
+	return p
+}
+
+func (f *fixture) answers(p *pipe) ([]wire.Answer, uint32) {
+	f.t.Helper()
+	select {
+	case s := <-p.toClient:
+		answers, err := wire.DecodeAnswers(s.msg)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return answers, s.invalidate
+	case <-time.After(10 * time.Second):
+		f.t.Fatal("no answer")
+	case <-p.closed:
+		f.t.Fatal("the connection is closed")
+	}
+	return nil, 0
+}
+
+func (f *fixture) one(p *pipe, r wire.Request) (wire.Answer, uint32) {
+	f.t.Helper()
+	p.toTarget <- r.Append(nil)
+	answers, key := f.answers(p)
+	if len(answers) != 1 || answers[0].Tag != r.Tag {
+		f.t.Fatalf("%+v: answers %+v", r.Command, answers)
+	}
+	return answers[0], key
+}
+
+func inlineWrite(tag uint16, offset uint64, data []byte) wire.Request {
+	return wire.Request{Command: wire.Command{Op: wire.OpWrite, Flags: wire.FlagInline, Tag: tag, Length: uint32(len(data)), Offset: offset, CRC: wire.CRC32C(data)}, Data: data}
+}
+
+func inlineRead(tag uint16, offset uint64, n uint32) wire.Request {
+	return wire.Request{Command: wire.Command{Op: wire.OpRead, Flags: wire.FlagInline, Tag: tag, Length: n, Offset: offset}}
+}
