@@ -15,11 +15,11 @@ import (
 
 const secret = "sixteen and more"
 
-// keyed is a fixture with two more volumes that have keys, locked and sealed.
-func keyed(t *testing.T) *fixture {
+// newKeyedFixture adds two volumes with keys, locked and sealed, to a fixture.
+func newKeyedFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
-	volumes := []*Volume{f.volume}
+	var volumes []*Volume
 	for name, key := range map[string]string{"locked": secret, "sealed": "another key of 24 bytes."} {
 		s, err := store.Open("mem:", 1<<20, false)
 		if err != nil {
@@ -27,17 +27,14 @@ func keyed(t *testing.T) *fixture {
 		}
 		volumes = append(volumes, &Volume{Name: name, Store: s, BlockSize: 512, Key: access.Key(key)})
 	}
-	var err error
-	if f.target, err = New(zerolog.Nop(), nil, volumes...); err != nil {
-		t.Fatal(err)
-	}
+	f.serveWith(zerolog.Nop(), volumes...)
 	return f
 }
 
 func (f *fixture) admit(h wire.Hello) (*Session, error) { return f.target.Admit(h.Append(nil), addr) }
 
-// challenged asks for the volume and answers the challenge with the key.
-func (f *fixture) challenged(h wire.Hello, key string) (wire.Hello, wire.Transcript) {
+// answerChallenge asks for a challenge and returns the hello that answers it with the key.
+func (f *fixture) answerChallenge(h wire.Hello, key string) (wire.Hello, wire.Transcript) {
 	f.t.Helper()
 	h.Flags = wire.HelloKey
 	_, err := f.admit(h)
@@ -52,7 +49,7 @@ func (f *fixture) challenged(h wire.Hello, key string) (wire.Hello, wire.Transcr
 	return transcript.Hello, transcript
 }
 
-func (f *fixture) refused(what string, h wire.Hello, want wire.Reason) {
+func (f *fixture) wantReject(what string, h wire.Hello, want wire.Reason) {
 	f.t.Helper()
 	s, err := f.admit(h)
 	var reject *wire.Reject
@@ -68,8 +65,8 @@ func lockedHello(session byte) wire.Hello {
 }
 
 func TestKey(t *testing.T) {
-	f := keyed(t)
-	h, transcript := f.challenged(lockedHello(1), secret)
+	f := newKeyedFixture(t)
+	h, transcript := f.answerChallenge(lockedHello(1), secret)
 	s, err := f.admit(h)
 	if err != nil {
 		t.Fatal(err)
@@ -82,19 +79,19 @@ func TestKey(t *testing.T) {
 		t.Errorf("a volume without a key: %v", err)
 	}
 	if n := f.target.Rejected.Load(); n != 0 {
-		t.Errorf("%d rejected", n)
+		t.Errorf("%d clients are counted as rejected, want 0", n)
 	}
 }
 
-func TestKeyIsRefused(t *testing.T) {
-	f := keyed(t)
-	f.refused("a client without a key", lockedHello(1), wire.RejectNeedsKey)
+func TestWrongKeysAndAnswers(t *testing.T) {
+	f := newKeyedFixture(t)
+	f.wantReject("a client without a key", lockedHello(1), wire.RejectNeedsKey)
 	asks := hello(1, 0)
 	asks.Flags = wire.HelloKey
-	f.refused("a volume without a key", asks, wire.RejectNoKey)
-	h, _ := f.challenged(lockedHello(1), "another key of 24 bytes.")
-	f.refused("another volume's key", h, wire.RejectKey)
-	f.refused("a second try", h, wire.RejectStale)
+	f.wantReject("a volume without a key", asks, wire.RejectNoKey)
+	h, _ := f.answerChallenge(lockedHello(1), "another key of 24 bytes.")
+	f.wantReject("another volume's key", h, wire.RejectKey)
+	f.wantReject("a second try", h, wire.RejectStale)
 	for name, change := range map[string]func(h *wire.Hello){
 		"more queues":    func(h *wire.Hello) { h.QueueCount = 3 },
 		"another depth":  func(h *wire.Hello) { h.Depth = 1 },
@@ -102,60 +99,60 @@ func TestKeyIsRefused(t *testing.T) {
 		"a bit of proof": func(h *wire.Hello) { h.Answer.Proof[15] ^= 1 },
 		"no proof":       func(h *wire.Hello) { h.Answer.Proof = wire.Proof{} },
 	} {
-		h, _ := f.challenged(lockedHello(1), secret)
+		h, _ := f.answerChallenge(lockedHello(1), secret)
 		change(&h)
-		f.refused(name, h, wire.RejectKey)
+		f.wantReject(name, h, wire.RejectKey)
 	}
 	for name, change := range map[string]func(h *wire.Hello){
 		"another session":   func(h *wire.Hello) { h.Session[0]++ },
 		"another queue":     func(h *wire.Hello) { h.QueueIndex = 1 },
 		"another challenge": func(h *wire.Hello) { h.Answer.Challenge++ },
 	} {
-		h, _ := f.challenged(lockedHello(1), secret)
+		h, _ := f.answerChallenge(lockedHello(1), secret)
 		change(&h)
-		f.refused(name, h, wire.RejectStale)
+		f.wantReject(name, h, wire.RejectStale)
 	}
-	h, _ = f.challenged(lockedHello(1), secret)
+	h, _ = f.answerChallenge(lockedHello(1), secret)
 	if _, err := f.target.Admit(h.Append(nil), other); err == nil {
-		t.Error("another address may answer")
+		t.Error("an answer from another address is accepted")
 	}
 	if _, err := f.admit(h); err != nil {
-		t.Errorf("whom it was given to: %v", err)
+		t.Errorf("the same answer from the right address: %v", err)
 	}
-	f.refused("a replay", h, wire.RejectStale)
+	f.wantReject("a replay", h, wire.RejectStale)
 	if n := f.target.Rejected.Load(); n != 14 {
-		t.Errorf("%d rejected, want 14", n)
+		t.Errorf("%d clients are counted as rejected, want 14", n)
 	}
 }
 
-// Who knows a session's UUID, but not the key, does not end its connection; nor does who has
-// the same session on another volume.
-func TestStrangerDoesNotFence(t *testing.T) {
-	f := keyed(t)
-	h, _ := f.challenged(lockedHello(1), secret)
+// A client that knows a session's UUID but not the key cannot fence its connection, nor can a
+// client with the same UUID on another volume.
+func TestOtherClientsCannotFence(t *testing.T) {
+	f := newKeyedFixture(t)
+	h, _ := f.answerChallenge(lockedHello(1), secret)
 	client := f.connect(h)
-	f.refused("without a key", lockedHello(1), wire.RejectNeedsKey)
-	wrong, _ := f.challenged(lockedHello(1), "not the right key")
-	f.refused("with a wrong key", wrong, wire.RejectKey)
+	f.wantReject("without a key", lockedHello(1), wire.RejectNeedsKey)
+	wrong, _ := f.answerChallenge(lockedHello(1), "not the right key")
+	f.wantReject("with a wrong key", wrong, wire.RejectKey)
 	f.connect(hello(1, 0)) // of vol0
 	select {
 	case <-client.closed:
-		t.Fatal("it was fenced")
+		t.Fatal("the connection was fenced")
 	default:
 	}
 	if a, _ := f.one(client, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 		t.Errorf("%+v", a)
 	}
-	again, _ := f.challenged(lockedHello(1), secret)
+	again, _ := f.answerChallenge(lockedHello(1), secret)
 	f.connect(again)
 	select {
 	case <-client.closed:
 	default:
-		t.Error("the session itself, connecting again, does not fence")
+		t.Error("a new connection of the session did not fence the old one")
 	}
 }
 
-func TestAllow(t *testing.T) {
+func TestAllowedAddresses(t *testing.T) {
 	f := newFixture(t)
 	for _, private := range [][]byte{hello(1, 0).Append(nil), nil} {
 		_, err := f.target.Admit(private, other)
@@ -165,6 +162,6 @@ func TestAllow(t *testing.T) {
 		}
 	}
 	if n := f.target.Rejected.Load(); n != 2 {
-		t.Errorf("%d rejected", n)
+		t.Errorf("%d clients are counted as rejected, want 2", n)
 	}
 }

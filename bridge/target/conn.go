@@ -15,18 +15,20 @@ import (
 	"krping/bridge/wire"
 )
 
+// probeInterval is how often a silent client is probed.
+const probeInterval = 10 * time.Second
+
 // conn is a connection that is served. One goroutine receives, one executes each command in
 // flight, and one sends.
 type conn struct {
-	log           zerolog.Logger
-	volume        *Volume
-	transport     transport.Transport
-	limits        wire.Limits
-	probeInterval time.Duration
-	received      atomic.Bool   // a message arrived since the last probe
-	ended         atomic.Bool   // nothing more is received
-	stopped       chan struct{} // closed when ended is set
-	done          chan struct{} // closed when no operation of the connection is running
+	log       zerolog.Logger
+	volume    *Volume
+	transport transport.Transport
+	limits    wire.Limits
+	received  atomic.Bool   // a message arrived since the last probe
+	ended     atomic.Bool   // nothing more is received
+	stopped   chan struct{} // closed when ended is set
+	done      chan struct{} // closed when no operation of the connection is running
 
 	replies   chan reply
 	workers   sync.WaitGroup
@@ -44,12 +46,11 @@ type reply struct {
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
-func newConn(log zerolog.Logger, s *Session, tr transport.Transport, probeInterval time.Duration) *conn {
+func newConn(log zerolog.Logger, s *Session, tr transport.Transport) *conn {
 	return &conn{
-		log:           log,
-		volume:        s.volume,
-		transport:     tr,
-		probeInterval: probeInterval,
+		log:       log,
+		volume:    s.volume,
+		transport: tr,
 		limits: wire.Limits{
 			BlockSize:  s.Welcome.BlockSize,
 			MaxData:    s.Welcome.MaxData,
@@ -111,7 +112,7 @@ func (c *conn) receive() error {
 
 // probe closes the connection when the client's host has crashed, which sends nothing.
 func (c *conn) probe() {
-	ticker := time.NewTicker(c.probeInterval)
+	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for {
 		select {

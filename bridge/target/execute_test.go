@@ -27,7 +27,7 @@ func TestInlineWriteAndRead(t *testing.T) {
 	}
 }
 
-func TestLargeWriteAndReadGiveTheKeyBack(t *testing.T) {
+func TestLargeWriteAndReadInvalidateTheKey(t *testing.T) {
 	f := newFixture(t)
 	p := f.connect(hello(1, 0))
 	for i := range p.memory[:65536] {
@@ -47,7 +47,7 @@ func TestLargeWriteAndReadGiveTheKeyBack(t *testing.T) {
 	}
 }
 
-func TestStatuses(t *testing.T) {
+func TestErrorStatuses(t *testing.T) {
 	f := newFixture(t)
 	p := f.connect(hello(1, 0))
 	data := make([]byte, 512)
@@ -94,7 +94,7 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 			t.Errorf("%v: %+v", op, a)
 		}
 		want := append(append(bytes.Clone(ones[:512]), make([]byte, 1024)...), ones[:2560]...)
-		if a, _ := f.one(p, inlineRead(1, 0, 4096)); !bytes.Equal(a.Data, want) { // of memory a discard leaves zeros, too
+		if a, _ := f.one(p, inlineRead(1, 0, 4096)); !bytes.Equal(a.Data, want) { // mem: reads as zeros after a discard, too
 			t.Errorf("%v: the wrong bytes are zero", op)
 		}
 		if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: op, Tag: 1, Offset: 4<<20 - 512, Length: 1024}}); a.Status != wire.StatusRange {
@@ -107,8 +107,7 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 	}
 }
 
-// A sign of life comes while the store is busy with as many commands as are allowed, and
-// tells of the store's size of that moment.
+// KEEP_ALIVE is answered with the store's current size while the maximum of commands is in flight.
 func TestKeepAlive(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(t.TempDir(), "grows")
@@ -124,12 +123,12 @@ func TestKeepAlive(t *testing.T) {
 			Op: wire.OpWrite, Tag: tag, Length: 8192, Offset: uint64(tag) * 8192, Rkey: 1, CRC: wire.CRC32C(make([]byte, 8192)),
 		}}.Append(nil)
 	}
-	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
+	keepAlive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
 	for _, size := range []int64{1 << 20, 2<<20 + 100} {
 		if err := os.Truncate(path, size); err != nil {
 			t.Fatal(err)
 		}
-		a, _ := f.one(p, alive)
+		a, _ := f.one(p, keepAlive)
 		if want := binary.BigEndian.AppendUint64(nil, uint64(size&^511)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, want) {
 			t.Errorf("%d bytes: %+v", size, a)
 		}
@@ -151,7 +150,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-func TestBatch(t *testing.T) {
+func TestManyCommandsInOneMessage(t *testing.T) {
 	f := newFixture(t)
 	p := f.connect(hello(1, 0))
 	var msg []byte

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -13,85 +14,87 @@ import (
 	"krping/bridge/wire"
 )
 
-// The connections of one volume are limited, from the moment on that a client is admitted, and take no
-// place of another's.
-func TestTooManyConnections(t *testing.T) {
+// numbered is a hello of the n-th of many sessions.
+func numbered(n int) wire.Hello {
+	h := hello(0, 0)
+	h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
+	return h
+}
+
+func wantBusy(t *testing.T, what string, err error) {
+	t.Helper()
+	var reject *wire.Reject
+	if !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
+		t.Errorf("%s: %v, want reason %d", what, err, wire.RejectBusy)
+	}
+}
+
+// Each volume has its own limit, and a connection counts from Admit to Leave.
+func TestMaxConnections(t *testing.T) {
 	f := newFixture(t)
-	other := &Volume{Name: "vol1", Store: f.store, BlockSize: 512}
-	var err error
-	if f.target, err = New(zerolog.Nop(), nil, f.volume, other); err != nil {
-		t.Fatal(err)
-	}
-	admit := func(n int, volume string) (*Session, error) {
-		h := hello(0, 0)
-		h.Volume = volume
-		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
-		return f.target.Admit(h.Append(nil), addr)
-	}
+	f.serveWith(zerolog.Nop(), &Volume{Name: "vol1", Store: f.store, BlockSize: 512})
 	var last *Session
+	var err error
 	for n := range MaxConnections {
-		if last, err = admit(n, "vol0"); err != nil {
+		if last, err = f.admit(numbered(n)); err != nil {
 			t.Fatalf("client %d: %v", n, err)
 		}
 	}
-	var reject *wire.Reject
-	if _, err := admit(MaxConnections, "vol0"); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
-		t.Errorf("one more: %v, want to be rejected as busy", err)
-	}
-	if _, err := admit(0, "vol1"); err != nil {
+	_, err = f.admit(numbered(MaxConnections))
+	wantBusy(t, "one more", err)
+	elsewhere := numbered(0)
+	elsewhere.Volume = "vol1"
+	if _, err := f.admit(elsewhere); err != nil {
 		t.Errorf("another volume: %v", err)
 	}
 	p := newPipe()
 	p.Close()
 	f.target.Serve(t.Context(), last, p)
-	if _, err := admit(MaxConnections, "vol0"); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
-		t.Errorf("while what the last one had is given back: %v, want to be rejected as busy", err)
-	}
+	_, err = f.admit(numbered(MaxConnections))
+	wantBusy(t, "one more, before Leave", err)
 	f.target.Leave(last)
-	if _, err := admit(MaxConnections, "vol0"); err != nil {
-		t.Errorf("after one has left: %v", err)
+	if _, err := f.admit(numbered(MaxConnections)); err != nil {
+		t.Errorf("one more, after Leave: %v", err)
 	}
 }
 
-// Where all places are taken, connections may still be replaced, and more than one at a time.
-func TestReplacedWhereAllPlacesAreTaken(t *testing.T) {
-	f := newFixture(t)
-	slow := &stalled{Store: f.store, goOn: make(chan struct{})}
-	f.volume.Store, f.volume.storeSlots = slow, make(chan struct{}, MaxConnections)
-	numbered := func(n int) wire.Hello {
-		h := hello(0, 0)
-		h.Session = wire.SessionID{1, byte(n), byte(n >> 8)}
-		return h
-	}
-	for n := range MaxConnections {
-		p := f.connect(numbered(n))
-		p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
-	}
-	for slow.calls.Load() < MaxConnections {
-		time.Sleep(time.Millisecond)
-	}
-	admitted := make(chan error)
-	for n := range 3 {
-		go func() {
-			_, err := f.target.Admit(numbered(n).Append(nil), addr)
-			admitted <- err
-		}()
-	}
-	time.Sleep(50 * time.Millisecond) // all wait for the writes
-	close(slow.goOn)
-	for range 3 {
-		if err := <-admitted; err != nil {
-			t.Errorf("a replacement: %v", err)
+// With the maximum of connections, sessions may still replace theirs, several at a time.
+func TestReplaceConnectionsAtTheMaximum(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		slow := &stalledStore{Store: f.store, resume: make(chan struct{})}
+		f.volume.Store, f.volume.storeSlots = slow, make(chan struct{}, MaxConnections)
+		for n := range MaxConnections {
+			p := f.connect(numbered(n))
+			p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
 		}
-	}
-	var reject *wire.Reject
-	if _, err := f.target.Admit(numbered(MaxConnections).Append(nil), addr); !errors.As(err, &reject) || reject.Reason != wire.RejectBusy {
-		t.Errorf("one more: %v, want to be rejected as busy", err)
-	}
+		synctest.Wait()
+		if n := slow.calls.Load(); n != MaxConnections {
+			t.Fatalf("%d calls of the store, want %d", n, MaxConnections)
+		}
+		admitted := make(chan error, 3)
+		for n := range 3 {
+			go func() {
+				_, err := f.admit(numbered(n))
+				admitted <- err
+			}()
+		}
+		synctest.Wait()
+		if n := len(admitted); n != 0 {
+			t.Errorf("%d replacements did not wait for the writes", n)
+		}
+		close(slow.resume)
+		for range 3 {
+			if err := <-admitted; err != nil {
+				t.Errorf("a replacement: %v", err)
+			}
+		}
+		_, err := f.admit(numbered(MaxConnections))
+		wantBusy(t, "one more", err)
+	})
 }
 
-// A store that stalls holds few threads of the process, and a DIGEST's memory is there a few times, however
-// many commands wait; a sign of life does not wait.
+// A stalled store holds few threads of the process and few buffers of DIGESTs, however many
+// commands wait. KEEP_ALIVE does not wait.
 func TestStalledStore(t *testing.T) {
 	for _, tc := range []struct {
 		request wire.Request
@@ -102,34 +105,34 @@ func TestStalledStore(t *testing.T) {
 		{wire.Request{Command: wire.Command{Op: wire.OpDigest, Flags: wire.FlagInline, Length: 4 << 20}}, digests},
 	} {
 		t.Run(tc.request.Op.String(), func(t *testing.T) {
-			f := newFixture(t)
-			slow := &stalled{Store: f.store, goOn: make(chan struct{})}
-			f.volume.Store = slow
-			var err error
-			if f.target, err = New(zerolog.Nop(), nil, f.volume); err != nil {
-				t.Fatal(err)
-			}
-			var last *pipe
-			for n := range byte(4) {
-				h := hello(n, 0)
-				h.Depth = MaxDepth
-				last = f.connect(h)
-				for tag := range uint16(MaxDepth) {
-					tc.request.Tag = tag
-					last.toTarget <- tc.request.Append(nil)
-				}
-			}
-			alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Tag: wire.TagKeepAlive, Flags: wire.FlagInline}}
-			if a, _ := f.one(last, alive); a.Status != wire.StatusOK {
-				t.Errorf("sign of life: %+v", a)
-			}
-			time.Sleep(100 * time.Millisecond)
-			if n := slow.calls.Load(); n != tc.calls {
-				t.Errorf("%d of %d commands are in the store, want %d", n, 4*MaxDepth, tc.calls)
-			}
-			close(slow.goOn)
+			inBubble(t, func(t *testing.T, f *fixture) { testStalledStore(t, f, tc.request, tc.calls) })
 		})
 	}
+}
+
+func testStalledStore(t *testing.T, f *fixture, request wire.Request, calls int32) {
+	slow := &stalledStore{Store: f.store, resume: make(chan struct{})}
+	f.volume.Store = slow
+	f.serveWith(zerolog.Nop())
+	var last *pipe
+	for n := range byte(4) {
+		h := hello(n, 0)
+		h.Depth = MaxDepth
+		last = f.connect(h)
+		for tag := range uint16(MaxDepth) {
+			request.Tag = tag
+			last.toTarget <- request.Append(nil)
+		}
+	}
+	keepAlive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Tag: wire.TagKeepAlive, Flags: wire.FlagInline}}
+	if a, _ := f.one(last, keepAlive); a.Status != wire.StatusOK {
+		t.Errorf("KEEP_ALIVE: %+v", a)
+	}
+	synctest.Wait()
+	if n := slow.calls.Load(); n != calls {
+		t.Errorf("%d calls of the store for %d commands, want %d", n, 4*MaxDepth, calls)
+	}
+	close(slow.resume)
 }
 
 // countedLines counts the lines of a log.
@@ -140,47 +143,48 @@ func (c *countedLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client cannot fill the log.
-func TestLogOfBadData(t *testing.T) {
-	f := newFixture(t)
-	var log countedLines
-	var err error
-	if f.target, err = New(zerolog.New(&log), nil, f.volume); err != nil {
-		t.Fatal(err)
-	}
-	p := f.connect(hello(1, 0))
-	bad := inlineWrite(1, 0, make([]byte, 512))
-	bad.CRC ^= 1
-	for range 200 {
-		if a, _ := f.one(p, bad); a.Status != wire.StatusCRC {
-			t.Fatalf("%+v", a)
-		}
-	}
-	if n := log.n.Load(); n > 30 {
-		t.Errorf("%d lines for 200 writes with a wrong CRC", n)
-	}
-	if n := f.volume.Counters.CRCErrors.Load(); n != 200 {
-		t.Errorf("%d are counted", n)
+func (c *countedLines) want(t *testing.T, want int32) {
+	t.Helper()
+	if n := c.n.Swap(0); n != want {
+		t.Errorf("%d lines in the log, want %d", n, want)
 	}
 }
 
-// Nor can clients that come and go.
-func TestLogOfClients(t *testing.T) {
-	f := newFixture(t)
-	var log countedLines
-	var err error
-	if f.target, err = New(zerolog.New(&log), nil, f.volume); err != nil {
-		t.Fatal(err)
-	}
-	const clients = 400
-	for n := range clients {
-		p := f.connect(hello(1, 0)) // fences the one before
-		if n%2 == 0 {
-			p.toTarget <- []byte("no command")
-			<-p.closed
+func TestLogOfWrongData(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		var log countedLines
+		f.serveWith(zerolog.New(&log))
+		p := f.connect(hello(1, 0))
+		bad := inlineWrite(1, 0, make([]byte, 512))
+		bad.CRC ^= 1
+		for range 200 {
+			if a, _ := f.one(p, bad); a.Status != wire.StatusCRC {
+				t.Fatalf("%+v", a)
+			}
 		}
-	}
-	if n := log.n.Load(); n < 10 || n > clients/2 {
-		t.Errorf("%d lines for %d clients", n, clients)
-	}
+		log.want(t, 1+logOthers) // one says that the client has connected
+		if n := f.volume.Counters.CRCErrors.Load(); n != 200 {
+			t.Errorf("%d CRC errors are counted, want 200", n)
+		}
+	})
+}
+
+// Clients that connect again and again do not fill the log.
+func TestLogOfReconnects(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		var log countedLines
+		f.serveWith(zerolog.New(&log))
+		for range 3 {
+			for n := range 400 {
+				p := f.connect(hello(1, 0)) // fences the one before
+				synctest.Wait()             // it is served
+				if n%2 == 0 {
+					p.toTarget <- []byte("no command")
+					<-p.closed
+				}
+			}
+			log.want(t, logInfos+logOthers)
+			time.Sleep(logPeriod + 1)
+		}
+	})
 }

@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -33,19 +32,15 @@ const (
 	MaxMessage     = 8 * (wire.CommandSize + MaxInline) // eight small writes
 )
 
-// probeInterval is how often a client is probed that sends nothing.
-const probeInterval = 10 * time.Second
-
 // Target serves volumes. Each Target has a new epoch.
 type Target struct {
 	Rejected atomic.Uint64 // clients
 
-	log           zerolog.Logger
-	allow         access.List
-	volumes       map[string]*Volume
-	challenges    *challenges
-	epoch         uint64
-	probeInterval time.Duration
+	log        zerolog.Logger
+	allow      access.List
+	volumes    map[string]*Volume
+	challenges *challenges
+	epoch      uint64
 
 	mu     sync.Mutex // protects all below
 	conns  map[connKey]*conn
@@ -64,7 +59,7 @@ type connKey struct {
 func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
 	t := &Target{
 		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
-		conns: map[connKey]*conn{}, places: map[string]int{}, probeInterval: probeInterval,
+		conns: map[connKey]*conn{}, places: map[string]int{},
 	}
 	for _, v := range volumes {
 		switch {
@@ -251,7 +246,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) 
 
 	log := t.log.With().Str("peer", tr.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.sampler)
-	c := newConn(log, s, tr, t.probeInterval)
+	c := newConn(log, s, tr)
 	key := s.key()
 	if !t.add(key, c) {
 		close(c.done)

@@ -7,37 +7,36 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"krping/bridge/store"
 	"krping/bridge/wire"
 )
 
-func TestViolationEndsTheConnectionOnly(t *testing.T) {
-	f := newFixture(t)
-	good := f.connect(hello(1, 0))
-	for name, messages := range map[string][][]byte{
-		"garbage":          {[]byte("garbage that is no command at all")},
-		"tag in flight":    {append(wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 512, Rkey: 1}}.Append(nil), inlineRead(1, 0, 512).Append(nil)...)},
-		"more than depth":  {bytes.Repeat(wire.Request{Command: wire.Command{Op: wire.OpFlush}}.Append(nil), 5)},
-		"wrong remote key": {wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: 1, Length: 512, Rkey: 77}}.Append(nil)},
-	} {
-		p := f.connect(hello(2, 0))
-		for _, msg := range messages {
+func TestViolationClosesOnlyItsConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		good := f.connect(hello(1, 0))
+		for name, msg := range map[string][]byte{
+			"no command":      []byte("garbage that is no command at all"),
+			"tag in flight":   append(wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 512, Rkey: 1}}.Append(nil), inlineRead(1, 0, 512).Append(nil)...),
+			"more than depth": bytes.Repeat(wire.Request{Command: wire.Command{Op: wire.OpFlush}}.Append(nil), 5),
+			"wrong rkey":      wire.Request{Command: wire.Command{Op: wire.OpRead, Tag: 1, Length: 512, Rkey: 77}}.Append(nil),
+		} {
+			p := f.connect(hello(2, 0))
 			p.toTarget <- msg
+			synctest.Wait()
+			if !p.Ended() {
+				t.Errorf("%s: the connection is open", name)
+			}
 		}
-		select {
-		case <-p.closed:
-		case <-time.After(5 * time.Second):
-			t.Errorf("%s: the connection goes on", name)
+		if a, _ := f.one(good, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Errorf("another connection: %+v", a)
 		}
-	}
-	if a, _ := f.one(good, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
-		t.Errorf("another connection: %+v", a)
-	}
+	})
 }
 
-func TestRejects(t *testing.T) {
+func TestAdmitRejects(t *testing.T) {
 	f := newFixture(t)
 	for name, tc := range map[string]struct {
 		change func(*wire.Hello)
@@ -57,29 +56,29 @@ func TestRejects(t *testing.T) {
 	}
 }
 
-// A client that dies while it is idle is noticed, one that lives is left alone.
-func TestSilentClient(t *testing.T) {
-	f := newFixture(t)
-	f.target.probeInterval = 20 * time.Millisecond
-	dead, idle := f.connect(hello(1, 0)), f.connect(hello(2, 0))
-	time.Sleep(100 * time.Millisecond)
-	for _, p := range []*pipe{dead, idle} {
-		if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
-			t.Errorf("%+v", a)
+// The connection of a client whose host has crashed is closed; one that is only idle stays.
+func TestProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		dead, idle := f.connect(hello(1, 0)), f.connect(hello(2, 0))
+		time.Sleep(5 * probeInterval)
+		for _, p := range []*pipe{dead, idle} {
+			if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+				t.Errorf("%+v", a)
+			}
 		}
-	}
-	dead.dead.Store(true)
-	select {
-	case <-dead.closed:
-	case <-time.After(5 * time.Second):
-		t.Error("the connection of the dead client goes on")
-	}
-	if a, _ := f.one(idle, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
-		t.Errorf("another connection: %+v", a)
-	}
+		dead.dead.Store(true)
+		time.Sleep(2 * probeInterval)
+		synctest.Wait()
+		if !dead.Ended() {
+			t.Error("the connection of the dead client is open")
+		}
+		if a, _ := f.one(idle, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Errorf("the idle connection: %+v", a)
+		}
+	})
 }
 
-func TestWelcomeTellsOfTheVolume(t *testing.T) {
+func TestWelcomeFlags(t *testing.T) {
 	file, err := store.Open("file:"+filepath.Join(t.TempDir(), "a.img"), 4096, false)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +97,7 @@ func TestWelcomeTellsOfTheVolume(t *testing.T) {
 	}
 }
 
-func TestEpochIsNew(t *testing.T) {
+func TestEachTargetHasItsEpoch(t *testing.T) {
 	a, b := newFixture(t), newFixture(t)
 	if a.target.epoch == b.target.epoch {
 		t.Error("two targets have the same epoch")
