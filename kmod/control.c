@@ -32,10 +32,10 @@ struct command_file {
 
 static void refuse(const char *why)
 {
-	char subject[32];
+	char log_prefix[32];
 
-	snprintf(subject, sizeof(subject), "control:%d", task_pid_nr(current));
-	krping_err_ratelimited(subject, "%s", why);
+	snprintf(log_prefix, sizeof(log_prefix), "control:%d", task_pid_nr(current));
+	krping_err_ratelimited(log_prefix, "%s", why);
 }
 
 static struct command_file *command_file(struct file *file)

@@ -177,7 +177,7 @@ struct krping_queue {
  * @ref:	one for the list, one for the disk (until its last opener is gone)
  * @id:		number of the session and of its disk
  * @opt:	the command, constant
- * @subject:	for the log
+ * @log_prefix:	for the log
  * @uuid:	names the session to the target
  * @key:	proves the client to the target and the reverse; NULL: neither does. Constant
  * @net:	referenced: the name space of whoever started the session
@@ -219,7 +219,7 @@ struct krping_session {
 	struct kref ref;
 	int id;
 	struct krping_options opt;
-	char subject[96];
+	char log_prefix[96];
 	uuid_t uuid;
 	struct crypto_shash *key;
 	struct net *net;

@@ -66,7 +66,7 @@ static enum blk_eh_timer_return krping_timeout(struct request *rq)
 
 	if (may_last(rq))
 		return BLK_EH_RESET_TIMER;
-	krping_warn_ratelimited(q->session->subject, "command with tag %d is not answered",
+	krping_warn_ratelimited(q->session->log_prefix, "command with tag %d is not answered",
 				rq->tag);
 	krping_conn_fail(&q->conn, -ETIMEDOUT);
 	return BLK_EH_RESET_TIMER;
@@ -203,7 +203,7 @@ int krping_disk_add(struct krping_session *s)
 /* The target's volume has grown. */
 void krping_disk_resize(struct krping_session *s, u64 capacity)
 {
-	krping_info_ratelimited(s->subject, "%s: grown from %llu to %llu bytes",
+	krping_info_ratelimited(s->log_prefix, "%s: grown from %llu to %llu bytes",
 				s->disk->disk_name, s->grant.capacity, capacity);
 	WRITE_ONCE(s->grant.capacity, capacity);
 	set_capacity_and_notify(s->disk, capacity >> SECTOR_SHIFT);

@@ -126,7 +126,7 @@ int krping_alive_check(struct krping_session *s, unsigned long timeout)
 			return -EINTR;
 		ret = left ? krping_conn_error(&q->conn) : -ETIMEDOUT;
 		if (!left && !q->conn.quiet)
-			krping_err_ratelimited(s->subject,
+			krping_err_ratelimited(s->log_prefix,
 					       "the target accepts, but does not answer on queue %u",
 					       i);
 	}
@@ -161,7 +161,7 @@ unlock:
 	spin_unlock_bh(&q->lock);
 	if (!error)
 		return;
-	krping_warn_ratelimited(s->subject, "no sign of life from the target on queue %u for %u ms",
+	krping_warn_ratelimited(s->log_prefix, "no sign of life from the target on queue %u for %u ms",
 				q->index, jiffies_to_msecs(silent));
 	krping_conn_fail(&q->conn, error);
 }

@@ -123,7 +123,7 @@ static int reject_error(struct krping_queue *q)
 	if (!reason)
 		return -ECONNREFUSED;
 	if (!q->conn.quiet)
-		krping_err_ratelimited(q->session->subject,
+		krping_err_ratelimited(q->session->log_prefix,
 				       "the target refuses: %s (reason %u, value %u)",
 				       krping_reject_text(reason), reason, value);
 	switch (reason) {
@@ -159,7 +159,7 @@ static int check_target(struct krping_queue *q, struct handshake *hs)
 	if (!crypto_memneq(proof, w.proof, sizeof(proof)))
 		return 0;
 unproven:
-	krping_err_ratelimited(q->session->subject,
+	krping_err_ratelimited(q->session->log_prefix,
 			       "the target does not prove that it has the key");
 	return -EKEYREJECTED;
 }
@@ -171,7 +171,7 @@ static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 				      grant, &breach);
 
 	if (ret)
-		krping_err_ratelimited(q->session->subject,
+		krping_err_ratelimited(q->session->log_prefix,
 				       "the target's welcome is refused: %s %llu", breach.what,
 				       breach.value);
 	return ret;
@@ -193,7 +193,7 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	device_limits(dev, &pages, &bytes);
 	/* A page more than the data has, as it may start in the middle of one. */
 	if (pages < 2) {
-		krping_err(s->subject, "%s registers %u pages at a time: at least 2 are needed",
+		krping_err(s->log_prefix, "%s registers %u pages at a time: at least 2 are needed",
 			   dev->name, pages);
 		return -EOPNOTSUPP;
 	}
@@ -211,7 +211,7 @@ static int check_limits(struct krping_session *s, const struct ib_device *dev)
 	device_limits(dev, &pages, &bytes);
 	if (pages >= s->max_segments && bytes >= s->max_bytes)
 		return 0;
-	krping_err_ratelimited(s->subject,
+	krping_err_ratelimited(s->log_prefix,
 			       "%s registers %u pages and %u bytes at a time: the disk needs %u and %u",
 			       dev->name, pages, bytes, s->max_segments, s->max_bytes);
 	return -EOPNOTSUPP;
@@ -227,7 +227,7 @@ static int accept_epoch(struct krping_session *s, u64 epoch)
 	else if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq))
 		lost = "writes that were not flushed";
 	if (lost && !s->stack) {
-		krping_err(s->subject, "the target has lost %s", lost);
+		krping_err(s->log_prefix, "the target has lost %s", lost);
 		return -ESTALE;
 	}
 	if (lost) {
@@ -252,11 +252,11 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
 	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only ||
 	    grant->is_volatile != s->grant.is_volatile) {
-		krping_err_ratelimited(s->subject, "the target's limits are not what they were");
+		krping_err_ratelimited(s->log_prefix, "the target's limits are not what they were");
 		return -EPROTO;
 	}
 	if (grant->capacity < s->grant.capacity) {
-		krping_err_ratelimited(s->subject, "the volume has shrunk from %llu to %llu bytes",
+		krping_err_ratelimited(s->log_prefix, "the volume has shrunk from %llu to %llu bytes",
 				       s->grant.capacity, grant->capacity);
 		return -EPROTO;
 	}
@@ -455,7 +455,7 @@ void krping_session_lost(struct krping_session *s, int error)
 	}
 	spin_unlock_bh(&s->lock);
 	if (lost)
-		krping_warn_ratelimited(s->subject, "connection lost (%d)%s", error,
+		krping_warn_ratelimited(s->log_prefix, "connection lost (%d)%s", error,
 					s->stack ? "" : ", requests wait");
 }
 
@@ -537,7 +537,7 @@ static void session_fail(struct krping_session *s, const char *why)
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_FAILED);
 	spin_unlock_bh(&s->lock);
-	krping_err(s->subject, "%s: I/O %s from now on", why,
+	krping_err(s->log_prefix, "%s: I/O %s from now on", why,
 		   s->stack ? "is local" : "fails");
 	mutex_lock(&s->hold_lock);
 	release_requests(s);
@@ -557,7 +557,7 @@ void krping_session_fast_fail(struct krping_session *s)
 		return;
 	mutex_lock(&s->hold_lock);
 	if (s->torn_down && !s->failing) {
-		krping_warn(s->subject, "the target is lost for %u s: I/O fails until it is back",
+		krping_warn(s->log_prefix, "the target is lost for %u s: I/O fails until it is back",
 			    s->opt.fast_fail);
 		WRITE_ONCE(s->failing, true);
 		release_requests(s);
@@ -587,7 +587,7 @@ static void resume(struct krping_session *s)
 {
 	s->attempts = 0;
 	krping_count(s->stats, KRPING_RECONNECTS, 1);
-	krping_info_ratelimited(s->subject, "reconnected after %u ms",
+	krping_info_ratelimited(s->log_prefix, "reconnected after %u ms",
 				jiffies_to_msecs(jiffies - s->lost_since));
 	mutex_lock(&s->hold_lock);
 	hold_requests(s);	/* or queue_rq might see the state and not the queues */

@@ -10,7 +10,7 @@
 
 int krping_violation(struct krping_queue *q, const char *what, u64 value)
 {
-	krping_err_ratelimited(q->session->subject, "the target broke the protocol: %s (%llu)",
+	krping_err_ratelimited(q->session->log_prefix, "the target broke the protocol: %s (%llu)",
 			       what, value);
 	return -EPROTO;
 }
@@ -158,7 +158,7 @@ static void note_mismatch(struct krping_session *s, struct request *rq)
 	struct krping_request *req = to_req(rq);
 
 	krping_count(s->stats, KRPING_CRC_ERRORS, 1);
-	krping_err_ratelimited(s->subject, "CRC mismatch: %s of %u bytes at %llu%s",
+	krping_err_ratelimited(s->log_prefix, "CRC mismatch: %s of %u bytes at %llu%s",
 			       rq_data_dir(rq) == WRITE ? "write" : "read", blk_rq_bytes(rq),
 			       rq_offset(rq),
 			       req->retried ? " again, it fails" : ", trying again");

@@ -163,7 +163,7 @@ static void post_open(struct krping_queue *q)
 	}
 	/* Its commands are in their slots: recovery finds them there. */
 	list_add(&tx->entry, &q->tx_free);
-	krping_err_ratelimited(q->session->subject, "cannot post a message: %d", ret);
+	krping_err_ratelimited(q->session->log_prefix, "cannot post a message: %d", ret);
 	krping_conn_fail(&q->conn, ret);
 }
 

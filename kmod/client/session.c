@@ -69,7 +69,7 @@ static struct krping_session *session_alloc(const struct krping_options *opt)
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 
-		krping_conn_init(&q->conn, s->subject, &krping_queue_conn_ops);
+		krping_conn_init(&q->conn, s->log_prefix, &krping_queue_conn_ops);
 		q->session = s;
 		q->index = i;
 		spin_lock_init(&q->lock);
@@ -167,7 +167,7 @@ static int session_add_disk(struct krping_session *s)
 		if (ret)
 			goto del_disk;
 	}
-	krping_info(s->subject, "%s: %llu bytes, %u queues of %u, %s%s",
+	krping_info(s->log_prefix, "%s: %llu bytes, %u queues of %u, %s%s",
 		    session_disk(s)->disk_name, s->grant.capacity, s->nr_queues, s->grant.depth,
 		    s->grant.writeback ? "writeback" : "write-through",
 		    s->grant.read_only ? ", read-only" : "");
@@ -202,7 +202,7 @@ static int session_find_key(struct krping_session *s)
 
 	if (!s->opt.key[0])
 		return 0;
-	key = krping_key_find(s->opt.key, s->subject);
+	key = krping_key_find(s->opt.key, s->log_prefix);
 	if (IS_ERR(key))
 		return PTR_ERR(key);
 	s->key = key;
@@ -229,13 +229,13 @@ int krping_session_start(const struct krping_options *opt)
 	ret = krping_sockaddr(opt, s->net, &s->peer);
 	if (ret)
 		goto put_session;
-	snprintf(s->subject, sizeof(s->subject), "%s@%pISpc", opt->block, &s->peer);
+	snprintf(s->log_prefix, sizeof(s->log_prefix), "%s@%pISpc", opt->block, &s->peer);
 	ret = session_find_key(s);
 	if (ret)
 		goto put_session;
 	ret = session_list(s);
 	if (ret) {
-		krping_err_ratelimited(s->subject, "a session of that name exists");
+		krping_err_ratelimited(s->log_prefix, "a session of that name exists");
 		goto put_session;
 	}
 	ret = krping_stack_open(s);
@@ -258,7 +258,7 @@ put_session:
 
 static int refuse_stop(struct krping_session *s, const char *why)
 {
-	krping_err_ratelimited(s->subject, "not stopped: %s", why);
+	krping_err_ratelimited(s->log_prefix, "not stopped: %s", why);
 	return -EBUSY;
 }
 
@@ -310,7 +310,7 @@ int krping_session_stop(const char *name, bool force)
 	krping_session_close(s);
 	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
 	session_unlist(s);
-	krping_info(s->subject, "%s stopped", session_disk(s)->disk_name);
+	krping_info(s->log_prefix, "%s stopped", session_disk(s)->disk_name);
 	krping_disk_free(s);
 	krping_stack_close(s);
 	krping_session_put(s);

@@ -19,14 +19,14 @@ static int open_ram(struct krping_backing *b, u64 size)
 }
 
 static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
-		     const char *subject)
+		     const char *log_prefix)
 {
 	int ret;
 
 	b->writable = !read_only;
 	ret = krping_bdev_open(path, b->writable, b, &b->bdev, &b->handle);
 	if (ret) {
-		krping_err(subject, "cannot open %s%s: %d", path,
+		krping_err(log_prefix, "cannot open %s%s: %d", path,
 			   ret == -EBUSY ? ", it is in use" : "", ret);
 		return ret;
 	}
@@ -34,7 +34,7 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 	b->block_size = bdev_logical_block_size(b->bdev);
 	if (b->size && !(!read_only && bdev_read_only(b->bdev)))
 		return 0;
-	krping_err(subject, "%s %s", path, b->size ? "is read-only" : "has no size");
+	krping_err(log_prefix, "%s %s", path, b->size ? "is read-only" : "has no size");
 	krping_backing_close(b);
 	return b->size ? -EROFS : -EINVAL;
 }
@@ -44,17 +44,17 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
  * @b:		filled in
  * @opt:	with @opt->backing or @opt->ram
  * @read_only:	nothing but reads will be submitted
- * @subject:	for the log
+ * @log_prefix:	for the log
  *
  * Return: 0 or a negative errno, with the reason in the log.
  */
 int krping_backing_open(struct krping_backing *b, const struct krping_options *opt,
-			bool read_only, const char *subject)
+			bool read_only, const char *log_prefix)
 {
 	memset(b, 0, sizeof(*b));
 	if (opt->ram)
 		return open_ram(b, opt->ram);
-	return open_bdev(b, opt->backing, read_only, subject);
+	return open_bdev(b, opt->backing, read_only, log_prefix);
 }
 
 /* Twin of krping_backing_open(); no bio is in flight. */

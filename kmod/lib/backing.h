@@ -30,7 +30,7 @@ struct krping_backing {
 };
 
 int krping_backing_open(struct krping_backing *b, const struct krping_options *opt,
-			bool read_only, const char *subject);
+			bool read_only, const char *log_prefix);
 void krping_backing_close(struct krping_backing *b);
 u64 krping_backing_size(const struct krping_backing *b);
 void krping_backing_submit(struct krping_backing *b, struct bio *bio);

@@ -106,7 +106,7 @@ static struct gendisk *alloc_head(struct krping_stack *st)
 
 static int refuse(struct krping_session *s, const char *why)
 {
-	krping_err(s->subject, "the target does not fit %s: %s",
+	krping_err(s->log_prefix, "the target does not fit %s: %s",
 		   s->opt.ram ? "the memory" : s->opt.backing, why);
 	return -EINVAL;
 }
@@ -189,13 +189,13 @@ static void users_gone(struct percpu_ref *ref)
 
 static int open_backing(struct krping_session *s, struct krping_stack *st)
 {
-	int ret = krping_backing_open(&st->backing, &s->opt, false, s->subject);
+	int ret = krping_backing_open(&st->backing, &s->opt, false, s->log_prefix);
 
 	if (ret)
 		return ret;
 	if (!st->backing.bdev || !bdev_is_zoned(st->backing.bdev))
 		return 0;
-	krping_err(s->subject, "%s is zoned", s->opt.backing);
+	krping_err(s->log_prefix, "%s is zoned", s->opt.backing);
 	krping_backing_close(&st->backing);
 	return -EINVAL;
 }
@@ -292,7 +292,7 @@ void krping_stack_free(struct krping_session *s)
 /* The target has lost some of what it answered: nobody knows what. */
 void krping_stack_forgotten(struct krping_session *s, const char *lost)
 {
-	krping_warn_ratelimited(s->subject, "the target has lost %s: all is dirty", lost);
+	krping_warn_ratelimited(s->log_prefix, "the target has lost %s: all is dirty", lost);
 	krping_dirty_set_all(&s->stack->dirty);
 	s->stack->ops->forgotten(s->stack);
 }

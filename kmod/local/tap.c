@@ -141,7 +141,7 @@ static void drop(struct krping_tap *tap, const struct bio *bio, sector_t sector,
 	krping_count(st->stats, reason, 1);
 	trace_krping_tap_drop(s->id, tap_op(bio, !bytes), reason - KRPING_DROPS_LOST, sector,
 			      bytes);
-	krping_warn_ratelimited(s->subject, "not forwarded: %s of %llu bytes at sector %llu: %s",
+	krping_warn_ratelimited(s->log_prefix, "not forwarded: %s of %llu bytes at sector %llu: %s",
 				is_read(bio) ? "read" : "write", bytes, (u64)sector,
 				reasons[reason]);
 }
@@ -472,7 +472,7 @@ static void compare(struct krping_copy *copy)
 	} else if (crc != copy->crc) {
 		krping_count(tap->stack->stats, KRPING_MISMATCHES, 1);
 		trace_krping_tap_mismatch(s->id, copy->sector, copy->bytes, copy->crc, crc);
-		krping_err_ratelimited(s->subject,
+		krping_err_ratelimited(s->log_prefix,
 				       "the target has other data: %u bytes at sector %llu have CRC %08x here, %08x there",
 				       copy->bytes, (u64)copy->sector, copy->crc, crc);
 	}

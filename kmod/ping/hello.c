@@ -102,8 +102,8 @@ u16 krping_hello_group(const void *data, u8 len)
 
 static void hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
 {
-	krping_err_ratelimited(conn->subject, "a client was rejected: %s %u", reason_text(reason),
-			       value);
+	krping_err_ratelimited(conn->log_prefix, "a client was rejected: %s %u",
+			       reason_text(reason), value);
 	rdma_lock_handler(conn->id);
 	krping_reject(conn->id, reason, value);
 	rdma_unlock_handler(conn->id);
@@ -143,5 +143,5 @@ void krping_hello_rejected(struct krping_conn *conn)
 	u32 value, reason = krping_conn_refusal(conn, &value);
 
 	if (reason)
-		krping_err_ratelimited(conn->subject, "%s %u", reason_text(reason), value);
+		krping_err_ratelimited(conn->log_prefix, "%s %u", reason_text(reason), value);
 }

@@ -87,13 +87,13 @@ static int check_sink(struct krping_lane *lane, const struct krping_ping_msg *pe
 	u32 len = be32_to_cpu(peer->length), size = thread->opt->size;
 
 	if (!peer->rkey || !len) {
-		krping_err_ratelimited(thread->subject,
+		krping_err_ratelimited(thread->log_prefix,
 				       "the peer told of no memory: is the same test given on both sides?");
 		return -EPROTO;
 	}
 	if (krping_is_client(thread) ? len >= size : len <= size)
 		return 0;
-	krping_err_ratelimited(thread->subject, "the peer told of %u bytes: must be %s %u", len,
+	krping_err_ratelimited(thread->log_prefix, "the peer told of %u bytes: must be %s %u", len,
 			       krping_is_client(thread) ? "at least" : "at most", size);
 	return -EPROTO;
 }
@@ -166,7 +166,7 @@ static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
 			return -EINTR;
 		krping_lane_poll(lane);
 		if (krping_lane_has_message(lane)) {
-			krping_err_ratelimited(lane->thread->subject,
+			krping_err_ratelimited(lane->thread->log_prefix,
 					       "the client sent a message in the test: is the same test given on both sides?");
 			return -EPROTO;
 		}
@@ -216,7 +216,7 @@ static int await_write(struct krping_lane *lane, u8 number)
 		if (READ_ONCE(lane->conn.state) == KRPING_CONN_CLOSED)
 			return krping_conn_error(&lane->conn);
 		if (time_after(jiffies, deadline)) {
-			krping_err_ratelimited(lane->thread->subject,
+			krping_err_ratelimited(lane->thread->log_prefix,
 					       "the peer does not write within %u s",
 					       lane->thread->opt->timeout);
 			return -ETIMEDOUT;
@@ -245,7 +245,7 @@ static int write_number(struct krping_lane *lane, const struct krping_ping_msg *
 		if (signal_pending(current))
 			return -EINTR;
 		if (time_after(jiffies, deadline)) {
-			krping_err_ratelimited(lane->thread->subject,
+			krping_err_ratelimited(lane->thread->log_prefix,
 					       "no RDMA WRITE completes within %u s",
 					       lane->thread->opt->timeout);
 			return -ETIMEDOUT;
@@ -355,7 +355,7 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 			cpu_relax();
 		}
 	}
-	krping_err_ratelimited(thread->subject, "no RDMA WRITE completes within %u s",
+	krping_err_ratelimited(thread->log_prefix, "no RDMA WRITE completes within %u s",
 			       thread->opt->timeout);
 	return -ETIMEDOUT;
 }
@@ -524,7 +524,7 @@ static int perf_run(struct krping_thread *thread)
 	/* The client's disconnect is how a server's test ends. */
 	if (ret == -ECONNRESET && !krping_is_client(thread))
 		ret = 0;
-	krping_info(thread->subject, "%llu operations of %u bytes%s", thread->result->ops,
+	krping_info(thread->log_prefix, "%llu operations of %u bytes%s", thread->result->ops,
 		    thread->result->size, ret ? ", then stopped" : "");
 	return ret;
 }

@@ -57,7 +57,7 @@ static int renew_key(struct krping_lane *lane, struct krping_region *region, int
 
 static int mismatch(struct krping_thread *thread, u32 ping, s64 offset)
 {
-	krping_err(thread->subject, "ping %u: data differs from byte %lld on", ping, offset);
+	krping_err(thread->log_prefix, "ping %u: data differs from byte %lld on", ping, offset);
 	return -EBADMSG;
 }
 
@@ -74,7 +74,7 @@ static s64 first_difference(const u8 *a, const u8 *b, u32 size)
 static void show_data(struct krping_thread *thread, u32 ping, const u8 *data, u32 len)
 {
 	if (thread->opt->verbose)
-		krping_info_ratelimited(thread->subject, "ping %u: |%*pE|", ping,
+		krping_info_ratelimited(thread->log_prefix, "ping %u: |%*pE|", ping,
 					(int)min_t(u32, len, 64), data);
 }
 
@@ -94,11 +94,11 @@ static int check_invalidation(struct krping_lane *lane, struct krping_region *re
 		return 0;
 	}
 	if (wanted)
-		krping_err_ratelimited(lane->thread->subject,
+		krping_err_ratelimited(lane->thread->log_prefix,
 				       "the server did not invalidate key 0x%x: give server_inv on both sides",
 				       region->mr->rkey);
 	else
-		krping_err_ratelimited(lane->thread->subject,
+		krping_err_ratelimited(lane->thread->log_prefix,
 				       "the server invalidated key 0x%x: give server_inv on both sides or on none",
 				       invalidated);
 	return -EPROTO;
@@ -156,7 +156,7 @@ static int client_loop(struct krping_lane *lane)
 			ping++;
 		cond_resched();
 	}
-	krping_info(thread->subject, "%u pings of %u bytes%s", ping, thread->opt->size,
+	krping_info(thread->log_prefix, "%u pings of %u bytes%s", ping, thread->opt->size,
 		    ret ? ", then stopped" : thread->opt->validate ? ", all data valid" : "");
 	return ret;
 }
@@ -170,7 +170,7 @@ static int check_advert(struct krping_lane *lane, const struct krping_ping_msg *
 
 	if (msg->rkey && len >= min && len <= max)
 		return 0;
-	krping_err_ratelimited(lane->thread->subject,
+	krping_err_ratelimited(lane->thread->log_prefix,
 			       "the client advertised %u bytes with rkey 0x%x: must be %u to %u, with a key",
 			       len, be32_to_cpu(msg->rkey), min, max);
 	return -EPROTO;
@@ -277,7 +277,7 @@ static int server_loop(struct krping_lane *lane)
 		}
 		cond_resched();
 	}
-	krping_info(thread->subject, "%u pings answered%s", ping,
+	krping_info(thread->log_prefix, "%u pings answered%s", ping,
 		    ret ? ", then stopped" : thread->opt->validate ? ", all data valid" : "");
 	return ret;
 }

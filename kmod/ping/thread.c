@@ -81,18 +81,18 @@ static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
 	struct krping_lane *lane = krping_lane_of(cq);
-	const char *subject = lane->thread->subject;
+	const char *log_prefix = lane->thread->log_prefix;
 
 	if (!krping_buf_received(&lane->conn, buf, wc))
 		return;
 	if (wc->byte_len != sizeof(struct krping_ping_msg)) {
-		krping_err_ratelimited(subject, "the peer sent a message of %u bytes, not %zu",
+		krping_err_ratelimited(log_prefix, "the peer sent a message of %u bytes, not %zu",
 				       wc->byte_len, sizeof(struct krping_ping_msg));
 		krping_conn_fail(&lane->conn, -EPROTO);
 		return;
 	}
 	if (lane->received != READ_ONCE(lane->consumed)) {
-		krping_err_ratelimited(subject, "the peer sent a message out of turn");
+		krping_err_ratelimited(log_prefix, "the peer sent a message out of turn");
 		krping_conn_fail(&lane->conn, -EPROTO);
 		return;
 	}
@@ -206,7 +206,7 @@ int krping_lane_wait(struct krping_lane *lane, bool for_message)
 	if (left < 0)
 		return -EINTR;
 	if (!left) {
-		krping_err_ratelimited(lane->thread->subject,
+		krping_err_ratelimited(lane->thread->log_prefix,
 				       "the peer does not answer within %u s",
 				       lane->thread->opt->timeout);
 		return -ETIMEDOUT;
@@ -261,7 +261,7 @@ int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signal
 		return 0;
 	if (ret == -ENOTCONN)	/* siw, before its event comes */
 		return krping_conn_error(&lane->conn) ?: -ECONNRESET;
-	krping_err_ratelimited(lane->thread->subject, "cannot post a work request: %d", ret);
+	krping_err_ratelimited(lane->thread->log_prefix, "cannot post a work request: %d", ret);
 	return krping_conn_error(&lane->conn) ?: ret;
 }
 
@@ -328,7 +328,7 @@ int krping_lane_register(struct krping_lane *lane, struct krping_region *region,
 		return 0;
 	wr = krping_region_prepare(region, access);
 	if (!wr) {
-		krping_err_ratelimited(lane->thread->subject, "%s cannot map %u bytes",
+		krping_err_ratelimited(lane->thread->log_prefix, "%s cannot map %u bytes",
 				       lane->conn.id->device->name, region->size);
 		return -EIO;
 	}
@@ -424,7 +424,7 @@ static int lane_prepare(struct krping_lane *lane, u32 index)
 	int ret;
 
 	if (thread->opt->read_inv && !krping_lane_is_iwarp(lane)) {
-		krping_err(thread->subject,
+		krping_err(thread->log_prefix,
 			   "read_inv: %s is no iWARP device: others have no RDMA READ that invalidates",
 			   lane->conn.id->device->name);
 		return -EOPNOTSUPP;
@@ -578,7 +578,7 @@ static int list_thread(struct krping_thread *thread)
 	}
 	mutex_unlock(&threads_lock);
 	if (ret)
-		krping_err_ratelimited(thread->subject, "%u threads run: that is the most",
+		krping_err_ratelimited(thread->log_prefix, "%u threads run: that is the most",
 				       MAX_THREADS);
 	return ret;
 }
@@ -615,12 +615,12 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	thread->result = result;
 	thread->group = get_random_u32();
 	init_waitqueue_head(&thread->wait);
-	snprintf(thread->subject, sizeof(thread->subject), "%s:%d@%pISpc",
+	snprintf(thread->log_prefix, sizeof(thread->log_prefix), "%s:%d@%pISpc",
 		 opt->role == KRPING_PING_CLIENT ? "client" : "server", task_pid_nr(current),
 		 addr);
 	for (i = 0; i < thread->nr_lanes; i++) {
 		thread->lanes[i].thread = thread;
-		krping_conn_init(&thread->lanes[i].conn, thread->subject, &lane_conn_ops);
+		krping_conn_init(&thread->lanes[i].conn, thread->log_prefix, &lane_conn_ops);
 		thread->lanes[i].conn.server = opt;
 	}
 	return thread;

@@ -84,7 +84,7 @@ struct krping_test {
  * @entry:	in the list of all
  * @opt:	the command
  * @test:	what it runs
- * @subject:	for the log
+ * @log_prefix:	for the log
  * @listed_dev:	name of the RDMA device, "" while there is none; under the list's lock
  * @stats:	nine columns
  * @result:	the thread's reference
@@ -99,7 +99,7 @@ struct krping_thread {
 	struct list_head entry;
 	const struct krping_options *opt;
 	const struct krping_test *test;
-	char subject[96];
+	char log_prefix[96];
 	char listed_dev[IB_DEVICE_NAME_MAX];
 	struct krping_stats __percpu *stats;
 	struct krping_result *result;

@@ -19,15 +19,15 @@ static __printf(2, 3) void setup_failed(struct krping_conn *conn, const char *fm
 		return;
 	va_start(args, fmt);
 	text.va = &args;
-	krping_err_ratelimited(conn->subject, "%pV", &text);
+	krping_err_ratelimited(conn->log_prefix, "%pV", &text);
 	va_end(args);
 }
 
-void krping_conn_init(struct krping_conn *conn, const char *subject,
+void krping_conn_init(struct krping_conn *conn, const char *log_prefix,
 		      const struct krping_conn_ops *ops)
 {
 	memset(conn, 0, sizeof(*conn));
-	conn->subject = subject;
+	conn->log_prefix = log_prefix;
 	conn->ops = ops;
 	init_waitqueue_head(&conn->wait);
 	spin_lock_init(&conn->lock);
@@ -271,7 +271,7 @@ void krping_conn_confirm(struct krping_conn *conn)
 
 static void on_device_removal(struct krping_conn *conn)
 {
-	krping_err(conn->subject, "the RDMA device is being removed");
+	krping_err(conn->log_prefix, "the RDMA device is being removed");
 	krping_conn_fail(conn, -ENODEV);
 }
 
@@ -397,7 +397,7 @@ static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 		reason = KRPING_REJ_BUSY;
 		value = conn->server->qps;
 	}
-	krping_warn_ratelimited(conn->subject, "%pISpc was rejected: %s",
+	krping_warn_ratelimited(conn->log_prefix, "%pISpc was rejected: %s",
 				&id->route.addr.dst_addr, krping_reject_text(reason));
 	krping_reject(id, reason, value);
 	return -EACCES;		/* rdma_cm destroys the id */
@@ -459,7 +459,7 @@ static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer
 			return cm_errno(ret, -EADDRNOTAVAIL);
 		}
 		ret = krping_conn_wait(conn, KRPING_CONN_UNRESOLVED, left + ADDR_TIMEOUT);
-		krping_fault_sleep(KRPING_FAULT_RESOLVE_STALL, conn->subject);
+		krping_fault_sleep(KRPING_FAULT_RESOLVE_STALL, conn->log_prefix);
 	} while (!ret && is_unresolved(conn));
 	return ret ?: krping_conn_error(conn);	/* closed since? Then there is no device. */
 }
@@ -523,7 +523,7 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 	if (ret)
 		return setup_errno(conn, ret);
 	ret = krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
-	krping_fault_sleep(KRPING_FAULT_CONNECT_STALL, conn->subject);
+	krping_fault_sleep(KRPING_FAULT_CONNECT_STALL, conn->log_prefix);
 	return ret;
 }
 
@@ -531,7 +531,7 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 
 /**
  * krping_listen - wait for requests of clients
- * @subject:	for the log, NULL not to log why it fails
+ * @log_prefix:	for the log, NULL not to log why it fails
  * @handler:	of the events of the listener and, until it is adopted, of a new id
  * @context:	the handler's
  * @net:	name space
@@ -539,8 +539,9 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
  *
  * Return: the listening id, which the caller destroys, or an ERR_PTR.
  */
-struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler handler, void *context,
-				 struct net *net, const struct sockaddr_storage *addr)
+struct rdma_cm_id *krping_listen(const char *log_prefix, rdma_cm_event_handler handler,
+				 void *context, struct net *net,
+				 const struct sockaddr_storage *addr)
 {
 	struct rdma_cm_id *id;
 	int ret;
@@ -550,8 +551,8 @@ struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler hand
 		return id;
 	ret = rdma_bind_addr(id, (struct sockaddr *)addr);
 	if (ret) {
-		if (subject)
-			krping_err_ratelimited(subject, "cannot bind: %s", ret == -EADDRINUSE ?
+		if (log_prefix)
+			krping_err_ratelimited(log_prefix, "cannot bind: %s", ret == -EADDRINUSE ?
 					       "the port is in use" :
 					       "the address is on no RDMA device of this host");
 		ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);
@@ -560,8 +561,8 @@ struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler hand
 	ret = rdma_listen(id, LISTEN_BACKLOG);
 	if (!ret)
 		return id;
-	if (subject)
-		krping_err_ratelimited(subject, "cannot listen: %d", ret);
+	if (log_prefix)
+		krping_err_ratelimited(log_prefix, "cannot listen: %d", ret);
 destroy_id:
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
@@ -571,7 +572,7 @@ destroy_id:
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 				      const struct sockaddr_storage *addr)
 {
-	return krping_listen(conn->subject, listener_event, conn, net, addr);
+	return krping_listen(conn->log_prefix, listener_event, conn, net, addr);
 }
 
 /* Return: 0: an event will tell of the client's confirmation, or of the loss. */
@@ -591,7 +592,7 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 {
 	int ret;
 
-	krping_fault_sleep(KRPING_FAULT_ACCEPT_STALL, conn->subject);
+	krping_fault_sleep(KRPING_FAULT_ACCEPT_STALL, conn->log_prefix);
 	ret = krping_conn_reply(conn, param);
 	return ret ? setup_errno(conn, ret) : krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }

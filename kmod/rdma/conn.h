@@ -46,7 +46,7 @@ struct krping_conn_ops {
 
 /**
  * struct krping_conn - one RC connection
- * @subject:	tag of log messages; the owner's, constant
+ * @log_prefix:	tag of log messages; the owner's, constant
  * @ops:	constant
  * @wait:	woken at each change of @state, and of a block session by a sign of life
  * @lock:	protects @state, @error and writes of @private; innermost, taken with bottom
@@ -72,7 +72,7 @@ struct krping_conn_ops {
  * completions and posters use @qp only between alloc and drain.
  */
 struct krping_conn {
-	const char *subject;
+	const char *log_prefix;
 	const struct krping_conn_ops *ops;
 	wait_queue_head_t wait;
 	spinlock_t lock;	/* what it protects: above */
@@ -114,7 +114,7 @@ struct krping_queue_attr {
 };
 
 /* cm.c */
-void krping_conn_init(struct krping_conn *conn, const char *subject,
+void krping_conn_init(struct krping_conn *conn, const char *log_prefix,
 		      const struct krping_conn_ops *ops);
 void krping_conn_reset(struct krping_conn *conn);
 void krping_conn_fail(struct krping_conn *conn, int error);
@@ -125,8 +125,9 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 		     const struct sockaddr_storage *peer, int tos, unsigned long timeout);
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout);
-struct rdma_cm_id *krping_listen(const char *subject, rdma_cm_event_handler handler, void *context,
-				 struct net *net, const struct sockaddr_storage *addr);
+struct rdma_cm_id *krping_listen(const char *log_prefix, rdma_cm_event_handler handler,
+				 void *context, struct net *net,
+				 const struct sockaddr_storage *addr);
 int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
 		      const struct rdma_cm_event *event);
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,

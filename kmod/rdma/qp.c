@@ -43,7 +43,7 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 {
 	if (wanted <= limit)
 		return 0;
-	krping_err_ratelimited(conn->subject, "%s: %u needed, %s allows %u", what, wanted,
+	krping_err_ratelimited(conn->log_prefix, "%s: %u needed, %s allows %u", what, wanted,
 			       conn->id->device->name, limit);
 	return -EINVAL;
 }
@@ -128,7 +128,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *
 	int ret;
 
 	if (!(dev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS)) {
-		krping_err_ratelimited(conn->subject,
+		krping_err_ratelimited(conn->log_prefix,
 				       "%s cannot register memory by work requests", dev->name);
 		return -EOPNOTSUPP;
 	}
@@ -166,7 +166,7 @@ no_cq:
 no_pd:
 	conn->cq = NULL;
 	conn->pd = NULL;
-	krping_err_ratelimited(conn->subject, "cannot set up a queue pair on %s: %d", dev->name,
+	krping_err_ratelimited(conn->log_prefix, "cannot set up a queue pair on %s: %d", dev->name,
 			       ret);
 	return ret;
 }
@@ -270,7 +270,7 @@ static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what)
 {
 	if (wc->status != IB_WC_WR_FLUSH_ERR)
-		krping_err_ratelimited(conn->subject, "%s failed: %s (vendor error 0x%x)", what,
+		krping_err_ratelimited(conn->log_prefix, "%s failed: %s (vendor error 0x%x)", what,
 				       ib_wc_status_msg(wc->status), wc->vendor_err);
 	else if (READ_ONCE(conn->state) < KRPING_CONN_LIVE)
 		return;

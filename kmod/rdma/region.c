@@ -108,7 +108,7 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 		return false;
 	}
 	if (wc->opcode != IB_WC_RECV || wc->byte_len > buf->size) {
-		krping_err_ratelimited(conn->subject, "the peer sent immediate data and no message");
+		krping_err_ratelimited(conn->log_prefix, "the peer sent immediate data and no message");
 		krping_conn_fail(conn, -EPROTO);
 		return false;
 	}
@@ -158,7 +158,7 @@ static int alloc_pages_of(struct krping_conn *conn, struct krping_region *region
 		return region->vaddr ? 0 : -ENOMEM;
 	}
 	if (get_order(region->size) >= KRPING_NR_PAGE_ORDERS) {
-		krping_err_ratelimited(conn->subject,
+		krping_err_ratelimited(conn->log_prefix,
 				       "without a memory region the size is at most %lu: that much contiguous memory the kernel gives",
 				       PAGE_SIZE << (KRPING_NR_PAGE_ORDERS - 1));
 		return -EINVAL;
@@ -166,7 +166,7 @@ static int alloc_pages_of(struct krping_conn *conn, struct krping_region *region
 	region->vaddr = alloc_pages_exact(region->size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
 	if (region->vaddr)
 		return 0;
-	krping_err_ratelimited(conn->subject, "no %u bytes of contiguous memory", region->size);
+	krping_err_ratelimited(conn->log_prefix, "no %u bytes of contiguous memory", region->size);
 	return -ENOMEM;
 }
 
@@ -253,7 +253,7 @@ int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, 
 		goto free_sgt;
 	}
 	if (region->contiguous && region->nents != 1) {
-		krping_err_ratelimited(conn->subject,
+		krping_err_ratelimited(conn->log_prefix,
 				       "%s maps %u contiguous bytes in %d pieces: give a smaller size",
 				       dev->name, size, region->nents);
 		ret = -EINVAL;

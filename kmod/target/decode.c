@@ -5,7 +5,8 @@
 
 static int violation(struct krping_tqueue *q, const char *what, u64 value)
 {
-	krping_err_ratelimited(q->subject, "the client broke the protocol: %s (%llu)", what, value);
+	krping_err_ratelimited(q->log_prefix, "the client broke the protocol: %s (%llu)", what,
+			       value);
 	atomic64_inc(&q->volume->violations);
 	return -EPROTO;
 }

@@ -85,7 +85,7 @@ static void teardown(struct work_struct *work)
 	krping_tqueue_drain(q);
 	krping_tqueue_free(q);
 	krping_conn_close(&q->conn);
-	krping_info_ratelimited(q->subject, "queue %u disconnected (%d)", q->index, error);
+	krping_info_ratelimited(q->log_prefix, "queue %u disconnected (%d)", q->index, error);
 	tqueue_unlist(q);
 	kfree(q);
 	memalloc_noio_restore(flags);
@@ -113,7 +113,7 @@ static void deadline(struct work_struct *work)
 
 	if (READ_ONCE(q->conn.state) >= KRPING_CONN_LIVE)
 		return;
-	krping_err_ratelimited(q->subject, "the client does not complete the connection");
+	krping_err_ratelimited(q->log_prefix, "the client does not complete the connection");
 	krping_conn_fail(&q->conn, -ETIMEDOUT);
 }
 
@@ -182,7 +182,7 @@ static void reject(struct krping_volume *v, struct rdma_cm_id *id,
 		   enum krping_reject_reason reason, u32 value)
 {
 	atomic64_inc(&v->rejected);
-	krping_warn_ratelimited(v->subject, "%pISpc was rejected: %s (reason %u, value %u)",
+	krping_warn_ratelimited(v->log_prefix, "%pISpc was rejected: %s (reason %u, value %u)",
 				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
 				value);
 	krping_reject(id, reason, value);
@@ -268,7 +268,7 @@ static void fence(struct krping_tqueue *q)
 {
 	if (is_only(q, true))
 		return;
-	krping_info_ratelimited(q->subject, "queue %u: an old connection is being closed first",
+	krping_info_ratelimited(q->log_prefix, "queue %u: an old connection is being closed first",
 				q->index);
 	wait_event_idle(q->volume->wait, is_only(q, false) || krping_conn_error(&q->conn));
 }
@@ -326,12 +326,12 @@ static void setup(struct work_struct *work)
 	queue_delayed_work(setup_wq, &q->deadline, ESTABLISH_TIMEOUT);
 	ret = reply(q);
 	if (ret) {
-		krping_err_ratelimited(q->subject, "cannot accept: %d", ret);
+		krping_err_ratelimited(q->log_prefix, "cannot accept: %d", ret);
 		krping_conn_fail(&q->conn, ret);
 		goto out;
 	}
 	atomic64_inc(&q->volume->connections);
-	krping_info_ratelimited(q->subject, "queue %u of depth %u", q->index, q->depth);
+	krping_info_ratelimited(q->log_prefix, "queue %u of depth %u", q->index, q->depth);
 out:
 	memalloc_noio_restore(flags);
 }
@@ -346,9 +346,9 @@ static struct krping_tqueue *tqueue_new(struct krping_volume *v, struct rdma_cm_
 
 	if (!q)
 		return NULL;
-	snprintf(q->subject, sizeof(q->subject), "%s@%pISpc", v->opt.block,
+	snprintf(q->log_prefix, sizeof(q->log_prefix), "%s@%pISpc", v->opt.block,
 		 &id->route.addr.dst_addr);
-	krping_conn_init(&q->conn, q->subject, &tqueue_conn_ops);
+	krping_conn_init(&q->conn, q->log_prefix, &tqueue_conn_ops);
 	q->volume = v;
 	memcpy(q->session, hello->session, sizeof(q->session));
 	q->index = be16_to_cpu(hello->queue_index);
@@ -405,11 +405,11 @@ static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 		return on_connect_request(v, id, event);
 	case RDMA_CM_EVENT_ADDR_CHANGE:		/* of a bond that fails over to another device */
-		krping_warn(v->subject, "the address has moved");
+		krping_warn(v->log_prefix, "the address has moved");
 		mod_delayed_work(setup_wq, &v->listen, 0);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		krping_err(v->subject, "the RDMA device is being removed");
+		krping_err(v->log_prefix, "the RDMA device is being removed");
 		mod_delayed_work(setup_wq, &v->listen, 0);
 		break;
 	default:
@@ -440,7 +440,7 @@ static bool set_state(struct krping_volume *v, enum krping_volume_state state)
 	return changed;
 }
 
-static int listen(struct krping_volume *v, const char *subject)
+static int listen(struct krping_volume *v, const char *log_prefix)
 {
 	struct sockaddr_storage addr;
 	struct rdma_cm_id *id;
@@ -449,7 +449,7 @@ static int listen(struct krping_volume *v, const char *subject)
 	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* its interface may have a new index */
 	if (ret)
 		return ret;
-	id = krping_listen(subject, volume_event, v, v->net, &addr);
+	id = krping_listen(log_prefix, volume_event, v, v->net, &addr);
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	v->listener = id;
@@ -481,7 +481,7 @@ static void listen_again(struct work_struct *work)
 		if (listen(v, NULL))
 			queue_delayed_work(setup_wq, &v->listen, LISTEN_AGAIN);
 		else
-			krping_info(v->subject, "serving again");
+			krping_info(v->log_prefix, "serving again");
 	}
 	mutex_unlock(&v->listen_lock);
 }
@@ -540,7 +540,7 @@ static void finish(struct work_struct *work)
 	list_del(&v->entry);
 	mutex_unlock(&krping_volumes_lock);
 	if (v->served)
-		krping_info(v->subject, "no longer served");
+		krping_info(v->log_prefix, "no longer served");
 	complete_all(&v->finished);
 	kref_put(&v->ref, volume_free);
 }
@@ -614,7 +614,7 @@ static int volume_find_key(struct krping_volume *v)
 
 	if (!v->opt.key[0])
 		return 0;
-	key = krping_key_find(v->opt.key, v->subject);
+	key = krping_key_find(v->opt.key, v->log_prefix);
 	if (IS_ERR(key))
 		return PTR_ERR(key);
 	v->key = key;
@@ -627,13 +627,13 @@ static int check_backing(struct krping_volume *v)
 	u32 block_size = v->backing.block_size;
 
 	if (v->opt.block_size % block_size) {
-		krping_err(v->subject, "block_size=%u: %s has blocks of %u bytes",
+		krping_err(v->log_prefix, "block_size=%u: %s has blocks of %u bytes",
 			   v->opt.block_size, v->opt.backing, block_size);
 		return -EINVAL;
 	}
 	if (krping_volume_size(v))
 		return 0;
-	krping_err(v->subject, "%s has not one block", v->opt.backing);
+	krping_err(v->log_prefix, "%s has not one block", v->opt.backing);
 	return -EINVAL;
 }
 
@@ -654,16 +654,16 @@ int krping_volume_start(const struct krping_options *opt)
 	ret = krping_sockaddr(opt, v->net, &v->addr);
 	if (ret)
 		goto put_volume;
-	snprintf(v->subject, sizeof(v->subject), "%s@%pISpc", opt->block, &v->addr);
+	snprintf(v->log_prefix, sizeof(v->log_prefix), "%s@%pISpc", opt->block, &v->addr);
 	ret = volume_find_key(v);
 	if (ret)
 		goto put_volume;
 	ret = volume_list(v);
 	if (ret) {
-		krping_err_ratelimited(v->subject, "a volume of that name is served already");
+		krping_err_ratelimited(v->log_prefix, "a volume of that name is served already");
 		goto put_volume;
 	}
-	ret = krping_backing_open(&v->backing, opt, opt->read_only, v->subject);
+	ret = krping_backing_open(&v->backing, opt, opt->read_only, v->log_prefix);
 	if (ret)
 		goto unlist;
 	ret = check_backing(v);
@@ -671,9 +671,9 @@ int krping_volume_start(const struct krping_options *opt)
 		goto close_backing;
 	kref_get(&v->ref);	/* a stop may free it while the lock is being given back */
 	mutex_lock(&v->listen_lock);
-	ret = listen(v, v->subject);
+	ret = listen(v, v->log_prefix);
 	if (!ret) {	/* here, as a stop may end it all as soon as the lock is free */
-		krping_info(v->subject, "serving %llu bytes, %s%s", krping_volume_size(v),
+		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
 			    opt->writeback ? "writeback" : "write-through",
 			    opt->read_only ? ", read-only" : "");
 		v->served = true;
@@ -719,7 +719,7 @@ static struct krping_volume *volume_take(const char *name)
 		v->state = KRPING_VOLUME_STOPPING;
 	spin_unlock(&v->lock);
 	if (ret) {
-		krping_err_ratelimited(v->subject, "it is being started or stopped");
+		krping_err_ratelimited(v->log_prefix, "it is being started or stopped");
 		goto out;
 	}
 	kref_get(&v->ref);

@@ -70,7 +70,7 @@ enum krping_volume_state {
  * @ref:	one for the list, one for a stop that waits
  * @id:		number of the volume
  * @opt:	the command, constant
- * @subject:	for the log
+ * @log_prefix:	for the log
  * @net:	referenced: the name space of whoever started it
  * @addr:	address and port that it listens on
  * @key:	proves clients to us and the reverse; NULL: neither does. Constant
@@ -100,7 +100,7 @@ struct krping_volume {
 	struct kref ref;
 	int id;
 	struct krping_options opt;
-	char subject[96];
+	char log_prefix[96];
 	struct net *net;
 	struct sockaddr_storage addr;
 	struct crypto_shash *key;
@@ -208,7 +208,7 @@ struct krping_ttx {
  * @conn:	from the CM's request to @teardown
  * @volume:	what it is connected to
  * @entry:	in volume->queues
- * @subject:	for the log
+ * @log_prefix:	for the log
  * @session:	of the client
  * @index:	of the queue in its session
  * @depth:	commands that may be in flight
@@ -260,7 +260,7 @@ struct krping_tqueue {
 	struct krping_conn conn;
 	struct krping_volume *volume;
 	struct list_head entry;
-	char subject[96];
+	char log_prefix[96];
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;

@@ -114,7 +114,7 @@ static void post_send(struct krping_tqueue *q, struct ib_send_wr *wr)
 	if (!ret)
 		return;
 	if (!is_closed(q))
-		krping_err_ratelimited(q->subject, "cannot post a work request: %d", ret);
+		krping_err_ratelimited(q->log_prefix, "cannot post a work request: %d", ret);
 	krping_conn_fail(&q->conn, ret);
 }
 
@@ -174,7 +174,7 @@ static void finish_transfer(struct krping_tcmd *cmd)
 
 static bool cannot_transfer(struct krping_tcmd *cmd, int error)
 {
-	krping_err_ratelimited(cmd->q->subject, "cannot move %u bytes: %d", cmd->length, error);
+	krping_err_ratelimited(cmd->q->log_prefix, "cannot move %u bytes: %d", cmd->length, error);
 	krping_conn_fail(&cmd->q->conn, error);
 	return true;
 }
@@ -372,7 +372,7 @@ static void *ram_of(const struct krping_tcmd *cmd)
 static void refuse_crc(struct krping_tcmd *cmd, u32 crc)
 {
 	krping_count(cmd->q->volume->stats, KRPING_CRC_ERRORS, 1);
-	krping_err_ratelimited(cmd->q->subject,
+	krping_err_ratelimited(cmd->q->log_prefix,
 			       "write of %u bytes at %llu refused: CRC 0x%08x, not 0x%08x",
 			       cmd->length, cmd->offset, crc, cmd->crc);
 	answer_status(cmd, KRPING_ST_CRC);
@@ -558,11 +558,11 @@ static void go_on(struct krping_tcmd *cmd)
 	    krping_fault(KRPING_FAULT_TARGET_STORE_SHORT, q->volume->opt.block))
 		cmd->status = KRPING_ST_IO;
 	if (cmd->status != KRPING_ST_OK && cmd->status != KRPING_ST_UNSUPPORTED)
-		krping_err_ratelimited(q->subject,
+		krping_err_ratelimited(q->log_prefix,
 				       "the store failed: op %u of %u bytes at %llu, status %u",
 				       cmd->op, cmd->length, cmd->offset, cmd->status);
 	if (cmd->status == KRPING_ST_OK && promises(cmd) && is_outdated(q)) {
-		krping_err_ratelimited(q->subject,
+		krping_err_ratelimited(q->log_prefix,
 				       "the disk has failed a flush: the client has to connect anew");
 		krping_conn_fail(&q->conn, -ESTALE);
 	} else if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
@@ -645,7 +645,7 @@ static void look_for_client(struct krping_tqueue *q)
 	if (q->probing) {
 		if (time_before(jiffies, q->probed + KRPING_TARGET_SILENCE))
 			return;
-		krping_warn_ratelimited(q->subject, "the client is gone");
+		krping_warn_ratelimited(q->log_prefix, "the client is gone");
 		krping_conn_fail(&q->conn, -ETIMEDOUT);
 		return;
 	}
@@ -660,7 +660,7 @@ static void look_for_data(struct krping_tqueue *q)
 	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || q->rw_room == q->rw_size ||
 	    time_before(jiffies, q->rw_moved + KRPING_TARGET_STUCK))
 		return;
-	krping_warn_ratelimited(q->subject, "data that is moved does not arrive");
+	krping_warn_ratelimited(q->log_prefix, "data that is moved does not arrive");
 	krping_conn_fail(&q->conn, -ETIMEDOUT);
 }
 

@@ -15,7 +15,7 @@
 #define KEY_MIN		16	/* bytes */
 #define KEY_MAX		64	/* a block of SHA-256: a longer one would be hashed to less */
 
-static int set_key(struct crypto_shash *hash, struct key *key, const char *subject)
+static int set_key(struct crypto_shash *hash, struct key *key, const char *log_prefix)
 {
 	const struct user_key_payload *payload;
 	int ret;
@@ -24,10 +24,10 @@ static int set_key(struct crypto_shash *hash, struct key *key, const char *subje
 	ret = key_validate(key);
 	payload = ret ? NULL : user_key_payload_locked(key);
 	if (!payload) {
-		krping_err_ratelimited(subject, "the key has expired or was revoked");
+		krping_err_ratelimited(log_prefix, "the key has expired or was revoked");
 		ret = -ENOKEY;
 	} else if (payload->datalen < KEY_MIN || payload->datalen > KEY_MAX) {
-		krping_err_ratelimited(subject, "a key has %d to %d bytes", KEY_MIN, KEY_MAX);
+		krping_err_ratelimited(log_prefix, "a key has %d to %d bytes", KEY_MIN, KEY_MAX);
 		ret = -EINVAL;
 	} else {
 		ret = crypto_shash_setkey(hash, payload->data, payload->datalen);
@@ -39,12 +39,12 @@ static int set_key(struct crypto_shash *hash, struct key *key, const char *subje
 /**
  * krping_key_find - look for a key in the keyrings of this thread
  * @description: of a key of type logon, whose payload no process can read
- * @subject:	for the log
+ * @log_prefix:	for the log
  *
  * Return: HMAC-SHA256 with a copy of the key, for crypto_free_shash(), or an ERR_PTR. It may be
  * used by several threads at a time.
  */
-struct crypto_shash *krping_key_find(const char *description, const char *subject)
+struct crypto_shash *krping_key_find(const char *description, const char *log_prefix)
 {
 	struct crypto_shash *hash;
 	struct key *key;
@@ -52,16 +52,16 @@ struct crypto_shash *krping_key_find(const char *description, const char *subjec
 
 	key = request_key(&key_type_logon, description, NULL);
 	if (IS_ERR(key)) {
-		krping_err_ratelimited(subject, "no key of type logon with that description: %ld",
+		krping_err_ratelimited(log_prefix, "no key of type logon with that description: %ld",
 				       PTR_ERR(key));
 		return ERR_PTR(-ENOKEY);
 	}
 	hash = crypto_alloc_shash("hmac(sha256)", 0, 0);
 	if (IS_ERR(hash)) {
-		krping_err_ratelimited(subject, "no hmac(sha256): %ld", PTR_ERR(hash));
+		krping_err_ratelimited(log_prefix, "no hmac(sha256): %ld", PTR_ERR(hash));
 		goto out;
 	}
-	ret = set_key(hash, key, subject);
+	ret = set_key(hash, key, log_prefix);
 	if (ret) {
 		crypto_free_shash(hash);
 		hash = ERR_PTR(ret);
@@ -73,9 +73,9 @@ out:
 
 #else
 
-struct crypto_shash *krping_key_find(const char *description, const char *subject)
+struct crypto_shash *krping_key_find(const char *description, const char *log_prefix)
 {
-	krping_err_ratelimited(subject, "this kernel has no keyrings");
+	krping_err_ratelimited(log_prefix, "this kernel has no keyrings");
 	return ERR_PTR(-EOPNOTSUPP);
 }
 

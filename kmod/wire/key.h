@@ -10,7 +10,7 @@
 
 #include "uapi/krping.h"
 
-struct crypto_shash *krping_key_find(const char *description, const char *subject);
+struct crypto_shash *krping_key_find(const char *description, const char *log_prefix);
 void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
 			    const char *volume, const u8 *target_nonce);
 int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t,
