@@ -305,7 +305,7 @@ void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc);
 /* blk_recv.c */
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_complete_rq(struct request *rq);
-int krping_violation(struct krping_queue *q, const char *what, u64 value);
+int krping_queue_violation(struct krping_queue *q, const char *what, u64 value);
 
 /* blk_queue.c */
 int krping_queue_alloc(struct krping_queue *q);

@@ -102,12 +102,12 @@ int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg)
 
 u32 krping_copy_crc(const struct krping_copy *copy)
 {
-	u32 crc = crc_begin(), i;
+	u32 crc = krping_crc_begin(), i;
 
 	for (i = 0; i < copy->nr; i++)
 		crc = crc32c(crc, page_address(copy->pages[i]),
 			     min_t(u32, PAGE_SIZE, copy->bytes - i * PAGE_SIZE));
-	return crc_end(crc);
+	return krping_crc_end(crc);
 }
 
 /* What was read, to where it belongs. */

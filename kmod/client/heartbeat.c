@@ -194,14 +194,14 @@ int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32
 	asked = q->alive.unanswered;
 	spin_unlock_bh(&q->lock);
 	if (!asked)
-		return krping_violation(q, "a sign of life that was not asked for", 0);
+		return krping_queue_violation(q, "a sign of life that was not asked for", 0);
 	if (status != KRPING_ST_OK || !data || len != sizeof(__be64))
-		return krping_violation(q, "a sign of life without a capacity", len);
+		return krping_queue_violation(q, "a sign of life without a capacity", len);
 	memcpy(&answer, data, sizeof(answer));
 	capacity = be64_to_cpu(answer);
 	if (capacity < READ_ONCE(s->grant.capacity) || capacity % s->grant.block_size ||
 	    capacity > (u64)LLONG_MAX)
-		return krping_violation(q, "the volume has now a capacity of", capacity);
+		return krping_queue_violation(q, "the volume has now a capacity of", capacity);
 	WRITE_ONCE(s->capacity, capacity);
 	spin_lock_bh(&q->lock);
 	WRITE_ONCE(q->alive.unanswered, false);

@@ -166,14 +166,14 @@ unproven:
 
 static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 {
-	struct krping_breach breach;
+	struct krping_violation violation;
 	int ret = krping_read_welcome(q->conn.private, q->conn.private_len, q->session->opt.depth,
-				      grant, &breach);
+				      grant, &violation);
 
 	if (ret)
 		krping_err_ratelimited(q->session->log_prefix,
-				       "the target's welcome is refused: %s %llu", breach.what,
-				       breach.value);
+				       "the target's welcome is refused: %s %llu", violation.what,
+				       violation.value);
 	return ret;
 }
 
@@ -290,7 +290,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.retry_count = 7,
 		.rnr_retry_count = 7,
 	};
-	struct krping_queue_attr attr = {
+	struct krping_qp_attr attr = {
 		/* a message and a REG_MR for each command, and a KEEP_ALIVE */
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,

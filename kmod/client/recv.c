@@ -8,7 +8,7 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
-int krping_violation(struct krping_queue *q, const char *what, u64 value)
+int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 {
 	krping_err_ratelimited(q->session->log_prefix, "the target broke the protocol: %s (%llu)",
 			       what, value);
@@ -30,7 +30,7 @@ static u32 expected_length(struct request *rq)
 
 /* Does the response fit the request? Called with q->lock held. */
 static int check_response(struct krping_queue *q, struct krping_slot *slot,
-			  const struct krping_response *rsp, const struct ib_wc *wc)
+			  const struct krping_decoded_rsp *rsp, const struct ib_wc *wc)
 {
 	struct request *rq = slot->rq;
 	struct krping_request *req = to_req(rq);
@@ -39,17 +39,18 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 				   (req_op(rq) == REQ_OP_READ && !req->nents));
 
 	if (rsp->length != (ok ? expected_length(rq) : 0))
-		return krping_violation(q, "wrong length in a response", rsp->length);
+		return krping_queue_violation(q, "wrong length in a response", rsp->length);
 	if (!!rsp->data != wants_inline)
-		return krping_violation(q, "inline data missing or not asked for", rsp->flags);
+		return krping_queue_violation(q, "inline data missing or not asked for",
+					      rsp->flags);
 	if (req->nents && !(wc->wc_flags & IB_WC_WITH_INVALIDATE &&
 			    wc->ex.invalidate_rkey == slot->mr->rkey))
-		return krping_violation(q, "our key was not invalidated", slot->mr->rkey);
+		return krping_queue_violation(q, "our key was not invalidated", slot->mr->rkey);
 	return 0;
 }
 
 /* Take the request that a response names out of its slot. */
-static struct request *claim(struct krping_queue *q, const struct krping_response *rsp,
+static struct request *claim(struct krping_queue *q, const struct krping_decoded_rsp *rsp,
 			     const struct ib_wc *wc)
 {
 	u32 tag = rsp->tag & KRPING_TAG_MASK;
@@ -59,7 +60,7 @@ static struct request *claim(struct krping_queue *q, const struct krping_respons
 	spin_lock_bh(&q->lock);
 	slot = tag < q->nr_slots ? &q->slots[tag] : NULL;
 	if (!slot || !slot->rq || to_req(slot->rq)->wire_tag != rsp->tag) {
-		krping_violation(q, "tag is not in flight", rsp->tag);
+		krping_queue_violation(q, "tag is not in flight", rsp->tag);
 	} else if (!check_response(q, slot, rsp, wc)) {
 		rq = slot->rq;
 		slot->rq = NULL;
@@ -100,18 +101,18 @@ static void copy_to_rq(struct request *rq, const void *from)
 
 /* The data of a READ that came inline: against its CRC, and into its pages. */
 static int finish_inline_read(struct krping_queue *q, struct request *rq,
-			      const struct krping_response *rsp)
+			      const struct krping_decoded_rsp *rsp)
 {
 	u32 crc;
 
 	krping_fault_corrupt(KRPING_FAULT_RECV_CORRUPT, q->session->opt.block,
 			     (void *)rsp->data);
-	crc = data_crc(rsp->data, rsp->length);
+	crc = krping_crc(rsp->data, rsp->length);
 	copy_to_rq(rq, rsp->data);
 	return crc == rsp->crc ? 0 : -EBADMSG;
 }
 
-static void finish_digest(struct request *rq, const struct krping_response *rsp)
+static void finish_digest(struct request *rq, const struct krping_decoded_rsp *rsp)
 {
 	struct krping_digest *digest = to_req(rq)->digest;
 
@@ -226,7 +227,7 @@ static void check_large_read(struct request *rq)
 }
 
 static void accept_response(struct krping_queue *q, struct request *rq,
-			    const struct krping_response *rsp)
+			    const struct krping_decoded_rsp *rsp)
 {
 	struct krping_request *req = to_req(rq);
 	int error = status_error(rsp->status);
@@ -251,17 +252,18 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 {
 	bool invalidated = !(wc->wc_flags & IB_WC_WITH_INVALIDATE);
 	u32 left = wc->byte_len;
-	struct krping_response rsp;
-	struct krping_breach breach;
+	struct krping_decoded_rsp rsp;
+	struct krping_violation violation;
 	struct request *rq;
 	int ret;
 
 	if (!left)
-		return krping_violation(q, "empty message", 0);
+		return krping_queue_violation(q, "empty message", 0);
 	for (; left; left -= rsp.size, msg += rsp.size) {
-		ret = krping_read_response(msg, left, q->session->grant.max_inline, &rsp, &breach);
+		ret = krping_read_response(msg, left, q->session->grant.max_inline, &rsp,
+					   &violation);
 		if (ret)
-			return krping_violation(q, breach.what, breach.value);
+			return krping_queue_violation(q, violation.what, violation.value);
 		if (rsp.tag == KRPING_TAG_KEEP_ALIVE) {
 			ret = krping_alive_answer(q, rsp.status, rsp.data, rsp.length);
 			if (ret)
@@ -274,8 +276,8 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 		invalidated |= to_req(rq)->nents > 0;
 		accept_response(q, rq, &rsp);
 	}
-	return invalidated ? 0 : krping_violation(q, "it invalidated a key of no request",
-					   wc->ex.invalidate_rkey);
+	return invalidated ? 0 : krping_queue_violation(q, "it invalidated a key of no request",
+							wc->ex.invalidate_rkey);
 }
 
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)

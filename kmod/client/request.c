@@ -28,14 +28,14 @@ u8 rq_opcode(struct request *rq)
 u32 rq_crc(struct request *rq)
 {
 	struct req_iterator iter;
-	u32 crc = crc_begin();
+	u32 crc = krping_crc_begin();
 	struct bio_vec bv;
 
 	if (to_req(rq)->copy)
 		return krping_copy_crc(to_req(rq)->copy);
 	rq_for_each_segment(bv, rq, iter)
-		crc = crc_bvec(crc, &bv);
-	return crc_end(crc);
+		crc = krping_crc_bvec(crc, &bv);
+	return krping_crc_end(crc);
 }
 
 /* The peer's key is invalid by now, or the queue pair is drained. */

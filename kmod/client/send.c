@@ -98,7 +98,7 @@ static void fill_inline(struct request *rq, void *to)
 
 	copy_from_rq(to, rq);
 	memset(to + len, 0, ALIGN(len, KRPING_ALIGN) - len);
-	to_req(rq)->crc = data_crc(to, len);
+	to_req(rq)->crc = krping_crc(to, len);
 }
 
 /*

@@ -29,19 +29,19 @@ static void dump_commands(const u8 *msg, size_t left)
 	char *text = NULL;
 	size_t len;
 	FILE *out = open_memstream(&text, &len);
-	struct krping_command cmd;
-	struct krping_breach breach = { .what = left ? NULL : "empty message" };
+	struct krping_decoded_cmd cmd;
+	struct krping_violation violation = { .what = left ? NULL : "empty message" };
 
-	for (; left && !breach.what; left -= cmd.size, msg += cmd.size) {
-		if (krping_read_command(msg, left, &limits, &cmd, &breach))
+	for (; left && !violation.what; left -= cmd.size, msg += cmd.size) {
+		if (krping_read_command(msg, left, &limits, &cmd, &violation))
 			break;
 		fprintf(out, " %u/%u/%u/%u/%llu/%llu/%u/%u/%u", cmd.op, cmd.flags, cmd.tag,
 			cmd.length, cmd.offset, cmd.addr, cmd.rkey, cmd.crc,
 			cmd.data ? cmd.length : 0);
 	}
 	fclose(out);
-	if (breach.what)
-		printf("refused %s %llu\n", breach.what, breach.value);
+	if (violation.what)
+		printf("refused %s %llu\n", violation.what, violation.value);
 	else
 		printf("ok%s\n", text);
 	free(text);

@@ -16,9 +16,9 @@ static const struct krping_limits limits = {
 	.block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
 };
 
-static void require_breach(int ret, const struct krping_breach *breach)
+static void require_violation(int ret, const struct krping_violation *violation)
 {
-	REQUIRE(ret == -EPROTO && breach->what && breach->what[0]);
+	REQUIRE(ret == -EPROTO && violation->what && violation->what[0]);
 }
 
 static void fuzz_hello(const u8 *data, size_t size)
@@ -37,11 +37,11 @@ static void fuzz_hello(const u8 *data, size_t size)
 static void fuzz_welcome(const u8 *data, size_t size)
 {
 	struct krping_grant grant;
-	struct krping_breach breach = {};
-	int ret = krping_read_welcome(data, size, 128, &grant, &breach);
+	struct krping_violation violation = {};
+	int ret = krping_read_welcome(data, size, 128, &grant, &violation);
 
 	if (ret) {
-		require_breach(ret, &breach);
+		require_violation(ret, &violation);
 		return;
 	}
 	REQUIRE(grant.block_size == 512 || grant.block_size == 4096);
@@ -54,7 +54,7 @@ static void fuzz_welcome(const u8 *data, size_t size)
 }
 
 /* The longest range of an op, in bytes. */
-static u32 longest(const struct krping_command *cmd)
+static u32 longest(const struct krping_decoded_cmd *cmd)
 {
 	switch (cmd->op) {
 	case KRPING_OP_READ:
@@ -70,7 +70,7 @@ static u32 longest(const struct krping_command *cmd)
 	}
 }
 
-static void require_command(const struct krping_command *cmd, const u8 *msg, size_t left)
+static void require_command(const struct krping_decoded_cmd *cmd, const u8 *msg, size_t left)
 {
 	bool has_data = cmd->op == KRPING_OP_WRITE && !cmd->rkey;
 
@@ -96,14 +96,14 @@ static void require_command(const struct krping_command *cmd, const u8 *msg, siz
 
 static void fuzz_commands(const u8 *msg, size_t left)
 {
-	struct krping_command cmd;
+	struct krping_decoded_cmd cmd;
 
 	for (; left; left -= cmd.size, msg += cmd.size) {
-		struct krping_breach breach = {};
-		int ret = krping_read_command(msg, left, &limits, &cmd, &breach);
+		struct krping_violation violation = {};
+		int ret = krping_read_command(msg, left, &limits, &cmd, &violation);
 
 		if (ret) {
-			require_breach(ret, &breach);
+			require_violation(ret, &violation);
 			return;
 		}
 		require_command(&cmd, msg, left);
@@ -112,14 +112,14 @@ static void fuzz_commands(const u8 *msg, size_t left)
 
 static void fuzz_responses(const u8 *msg, size_t left)
 {
-	struct krping_response rsp;
+	struct krping_decoded_rsp rsp;
 
 	for (; left; left -= rsp.size, msg += rsp.size) {
-		struct krping_breach breach = {};
-		int ret = krping_read_response(msg, left, limits.max_inline, &rsp, &breach);
+		struct krping_violation violation = {};
+		int ret = krping_read_response(msg, left, limits.max_inline, &rsp, &violation);
 
 		if (ret) {
-			require_breach(ret, &breach);
+			require_violation(ret, &violation);
 			return;
 		}
 		REQUIRE(rsp.status <= KRPING_ST_INVALID && !(rsp.flags & ~KRPING_RSP_FLAGS));

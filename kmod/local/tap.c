@@ -331,11 +331,11 @@ static u32 bio_crc(struct bio *bio)
 {
 	struct bvec_iter iter;
 	struct bio_vec bv;
-	u32 crc = crc_begin();
+	u32 crc = krping_crc_begin();
 
 	bio_for_each_segment(bv, bio, iter)
-		crc = crc_bvec(crc, &bv);
-	return crc_end(crc);
+		crc = krping_crc_bvec(crc, &bv);
+	return krping_crc_end(crc);
 }
 
 /* The application waits for this, and for nothing of the target's. */
@@ -452,11 +452,11 @@ static u32 copy_crc(struct krping_copy *copy)
 {
 	struct bvec_iter_all iter;
 	struct bio_vec *bv;
-	u32 crc = crc_begin();
+	u32 crc = krping_crc_begin();
 
 	bio_for_each_segment_all(bv, &copy->bio, iter)
-		crc = crc_bvec(crc, bv);
-	return crc_end(crc);
+		crc = krping_crc_bvec(crc, bv);
+	return krping_crc_end(crc);
 }
 
 /* Does the target have what the application has read? */

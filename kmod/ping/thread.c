@@ -413,7 +413,7 @@ static int alloc_messages(struct krping_lane *lane)
 static int lane_prepare(struct krping_lane *lane, u32 index)
 {
 	struct krping_thread *thread = lane->thread;
-	struct krping_queue_attr attr = {
+	struct krping_qp_attr attr = {
 		.send_wr = thread->test->send_wr(thread->opt),
 		.recv_wr = KRPING_NR_RECV,
 		.vector = index,

@@ -91,7 +91,7 @@ struct krping_conn {
 };
 
 /**
- * struct krping_queue_attr - what krping_conn_alloc() makes
+ * struct krping_qp_attr - what krping_conn_alloc() makes
  * @send_wr:	send queue depth
  * @recv_wr:	receive queue depth
  * @vector:	spreads connections over completion vectors
@@ -102,7 +102,7 @@ struct krping_conn {
  * @send_sge:	pieces of memory that a work request of the send queue names; 0: one
  * @rw_ctxs:	send queue entries for rdma_rw beside @send_wr, in RDMA READs and WRITEs
  */
-struct krping_queue_attr {
+struct krping_qp_attr {
 	u32 send_wr;
 	u32 recv_wr;
 	u32 vector;
@@ -150,7 +150,7 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 u32 krping_dev_max_wr(const struct ib_device *dev);
 u32 krping_dev_max_reg_pages(const struct ib_device *dev);
 u32 krping_dev_max_send_sge(const struct ib_device *dev);
-int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want);
+int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *want);
 void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);
 void krping_conn_destroy_qp(struct krping_conn *conn);

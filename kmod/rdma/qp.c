@@ -48,7 +48,7 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 	return -EINVAL;
 }
 
-static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_queue_attr *want,
+static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_qp_attr *want,
 			      u32 cqe)
 {
 	struct ib_device *dev = conn->id->device;
@@ -108,7 +108,7 @@ static void free_cq(struct krping_conn *conn)
  *
  * Return: 0 or a negative errno with nothing left allocated.
  */
-int krping_conn_alloc(struct krping_conn *conn, const struct krping_queue_attr *want)
+int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *want)
 {
 	struct ib_device *dev = conn->id->device;
 	struct ib_qp_init_attr attr = {

@@ -3,7 +3,7 @@
 #include "lib/log.h"
 #include "target/target.h"
 
-static int violation(struct krping_tqueue *q, const char *what, u64 value)
+static int report_violation(struct krping_tqueue *q, const char *what, u64 value)
 {
 	krping_err_ratelimited(q->log_prefix, "the client broke the protocol: %s (%llu)", what,
 			       value);
@@ -12,19 +12,19 @@ static int violation(struct krping_tqueue *q, const char *what, u64 value)
 }
 
 /* Does it go with those that are in flight? */
-static int check_inflight(struct krping_tqueue *q, const struct krping_command *wire)
+static int check_inflight(struct krping_tqueue *q, const struct krping_decoded_cmd *wire)
 {
 	if (wire->op == KRPING_OP_KEEP_ALIVE)
-		return q->asked ? violation(q, "more than one KEEP_ALIVE", 2) : 0;
+		return q->asked ? report_violation(q, "more than one KEEP_ALIVE", 2) : 0;
 	if (test_bit(wire->tag, q->tags))
-		return violation(q, "tag is in flight", wire->tag);
+		return report_violation(q, "tag is in flight", wire->tag);
 	if (q->nr_inflight >= q->depth)
-		return violation(q, "commands in flight", q->nr_inflight + 1);
+		return report_violation(q, "commands in flight", q->nr_inflight + 1);
 	return 0;
 }
 
 static struct krping_tcmd *begin_command(struct krping_tqueue *q,
-					 const struct krping_command *wire)
+					 const struct krping_decoded_cmd *wire)
 {
 	struct krping_tcmd *cmd;
 
@@ -71,17 +71,18 @@ int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct 
 		.max_inline = KRPING_TARGET_MAX_INLINE,
 	};
 	u32 left = wc->byte_len;
-	struct krping_command wire;
-	struct krping_breach breach;
+	struct krping_decoded_cmd wire;
+	struct krping_violation violation;
 	int ret;
 
 	if (wc->wc_flags & IB_WC_WITH_INVALIDATE)
-		return violation(q, "it invalidates a key of this side", wc->ex.invalidate_rkey);
+		return report_violation(q, "it invalidates a key of this side",
+					wc->ex.invalidate_rkey);
 	if (!left)
-		return violation(q, "empty message", 0);
+		return report_violation(q, "empty message", 0);
 	for (; left; left -= wire.size, msg += wire.size) {
-		if (krping_read_command(msg, left, &limits, &wire, &breach))
-			return violation(q, breach.what, breach.value);
+		if (krping_read_command(msg, left, &limits, &wire, &violation))
+			return report_violation(q, violation.what, violation.value);
 		ret = check_inflight(q, &wire);
 		if (ret)
 			return ret;

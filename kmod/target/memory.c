@@ -108,12 +108,12 @@ bool krping_alloc_large(struct krping_tcmd *cmd)
 u32 krping_large_crc(struct krping_tcmd *cmd)
 {
 	struct scatterlist *sg;
-	u32 crc = crc_begin();
+	u32 crc = krping_crc_begin();
 	u32 i;
 
 	for_each_sg(cmd->sg, sg, cmd->nents, i)
 		crc = crc32c(crc, sg_virt(sg), sg->length);
-	return crc_end(crc);
+	return krping_crc_end(crc);
 }
 
 void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)

@@ -218,7 +218,7 @@ static u8 digest(struct krping_tcmd *cmd)
 {
 	struct krping_backing *b = &cmd->q->volume->backing;
 	bool is_sha = cmd->flags & KRPING_CMD_SHA256;
-	u32 crc = crc_begin(), step = DIGEST_STEP, len, done;
+	u32 crc = krping_crc_begin(), step = DIGEST_STEP, len, done;
 	struct sha256_state sha;
 	struct page *buf;
 	const void *data;
@@ -246,7 +246,7 @@ static u8 digest(struct krping_tcmd *cmd)
 	if (is_sha)
 		sha256_final(&sha, cmd->digest);
 	else
-		put_unaligned_be32(crc_end(crc), cmd->digest);
+		put_unaligned_be32(krping_crc_end(crc), cmd->digest);
 	return KRPING_ST_OK;
 }
 

@@ -91,7 +91,7 @@ enum krping_volume_state {
  * @ibdev:	name of the RDMA device of the last connection
  * @wait:	woken when a connection is gone or is going to
  * @stats:	enum krping_block_counter
- * @violations:	connections ended for a breach of the protocol
+ * @violations:	connections ended for a violation of the protocol
  * @connections: that were accepted
  * @rejected:	clients that were refused
  */

@@ -288,7 +288,7 @@ static bool respond(struct krping_tcmd *cmd)
 		memcpy(to + sizeof(rsp), cmd->data, len);
 		memset(to + sizeof(rsp) + len, 0, padded - len);
 		if (cmd->op == KRPING_OP_READ) {
-			cmd->crc = data_crc(to + sizeof(rsp), len);
+			cmd->crc = krping_crc(to + sizeof(rsp), len);
 			krping_fault_corrupt(KRPING_FAULT_TARGET_SEND_CORRUPT,
 					     q->volume->opt.block, to + sizeof(rsp));
 		}
@@ -380,7 +380,7 @@ static void refuse_crc(struct krping_tcmd *cmd, u32 crc)
 
 static void write_inline(struct krping_tcmd *cmd)
 {
-	u32 crc = data_crc(cmd->data, cmd->length);
+	u32 crc = krping_crc(cmd->data, cmd->length);
 	const void *data = cmd->data;
 	void *ram = ram_of(cmd);
 
@@ -901,7 +901,7 @@ int krping_tqueue_alloc(struct krping_tqueue *q)
 	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE, pieces = rw_pieces(q);
 	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
 		       DIV_ROUND_UP(pages, pieces));
-	struct krping_queue_attr attr = {
+	struct krping_qp_attr attr = {
 		.send_wr = KRPING_TARGET_TX + 1,	/* 1 = probe */
 		.recv_wr = nr_receives(q),
 		.vector = q->index,

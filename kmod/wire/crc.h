@@ -7,18 +7,18 @@
 #include <linux/crc32c.h>
 #include <linux/highmem.h>
 
-static inline u32 crc_begin(void)
+static inline u32 krping_crc_begin(void)
 {
 	return ~0;
 }
 
-static inline u32 crc_end(u32 crc)
+static inline u32 krping_crc_end(u32 crc)
 {
 	return ~crc;
 }
 
 /* Goes on with @crc over the memory of @bv. */
-static inline u32 crc_bvec(u32 crc, struct bio_vec *bv)
+static inline u32 krping_crc_bvec(u32 crc, struct bio_vec *bv)
 {
 	void *data = bvec_kmap_local(bv);
 
@@ -27,9 +27,9 @@ static inline u32 crc_bvec(u32 crc, struct bio_vec *bv)
 	return crc;
 }
 
-static inline u32 data_crc(const void *data, u32 len)
+static inline u32 krping_crc(const void *data, u32 len)
 {
-	return crc_end(crc32c(crc_begin(), data, len));
+	return krping_crc_end(crc32c(krping_crc_begin(), data, len));
 }
 
 #endif /* KRPING_CRC_H */

@@ -11,9 +11,9 @@
 
 #include "options.h"
 
-static int breaks(struct krping_breach *breach, const char *what, u64 value)
+static int violates(struct krping_violation *violation, const char *what, u64 value)
 {
-	*breach = (struct krping_breach){ .what = what, .value = value };
+	*violation = (struct krping_violation){ .what = what, .value = value };
 	return -EPROTO;
 }
 
@@ -73,19 +73,19 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
  * @len:	bytes of it
  * @depth:	that was asked for
  * @grant:	filled in
- * @breach:	filled in if it is refused
+ * @violation:	filled in if it is refused
  *
  * Return: 0 or -EPROTO.
  */
 int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_grant *grant,
-			struct krping_breach *breach)
+			struct krping_violation *violation)
 {
 	struct krping_welcome w;
 	u64 capacity;
 	u32 block;
 
 	if (len < sizeof(w))
-		return breaks(breach, "length", len);
+		return violates(violation, "length", len);
 	memcpy(&w, data, sizeof(w));
 	capacity = be64_to_cpu(w.capacity);
 	block = be32_to_cpu(w.block_size);
@@ -102,113 +102,114 @@ int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_gran
 		.is_volatile = w.flags & KRPING_VOL_VOLATILE,
 	};
 	if (be32_to_cpu(w.magic) != KRPING_MAGIC)
-		return breaks(breach, "magic", be32_to_cpu(w.magic));
+		return violates(violation, "magic", be32_to_cpu(w.magic));
 	if (w.version != KRPING_VERSION)
-		return breaks(breach, "version", w.version);
+		return violates(violation, "version", w.version);
 	if (w.flags & ~KRPING_VOL_FLAGS)
-		return breaks(breach, "flags", w.flags);
+		return violates(violation, "flags", w.flags);
 	if (block != 512 && block != 4096)
-		return breaks(breach, "block size", block);
+		return violates(violation, "block size", block);
 	if (!capacity || capacity % block || capacity > (u64)LLONG_MAX)
-		return breaks(breach, "capacity", capacity);
+		return violates(violation, "capacity", capacity);
 	if (grant->max_data < PAGE_SIZE)
-		return breaks(breach, "max_data", grant->max_data);
+		return violates(violation, "max_data", grant->max_data);
 	if (grant->max_message > KRPING_MESSAGE_MAX ||
 	    grant->max_message < sizeof(struct krping_cmd) + 32)
-		return breaks(breach, "max_message", grant->max_message);
+		return violates(violation, "max_message", grant->max_message);
 	/* A digest and a sign of life are answered inline. */
 	if (grant->max_inline < 32 ||
 	    grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
-		return breaks(breach, "max_inline", grant->max_inline);
+		return violates(violation, "max_inline", grant->max_inline);
 	if (!grant->depth || grant->depth > depth)
-		return breaks(breach, "depth", grant->depth);
+		return violates(violation, "depth", grant->depth);
 	return 0;
 }
 
 /* ---- commands ---- */
 
-static int check_keep_alive(const struct krping_command *cmd, struct krping_breach *breach)
+static int check_keep_alive(const struct krping_decoded_cmd *cmd,
+			    struct krping_violation *violation)
 {
 	if (cmd->flags != KRPING_CMD_INLINE || cmd->length || cmd->offset || cmd->addr ||
 	    cmd->rkey || cmd->crc)
-		return breaks(breach, "a KEEP_ALIVE is not zero", cmd->flags);
+		return violates(violation, "a KEEP_ALIVE is not zero", cmd->flags);
 	if (cmd->tag != KRPING_TAG_KEEP_ALIVE)
-		return breaks(breach, "tag of a KEEP_ALIVE", cmd->tag);
+		return violates(violation, "tag of a KEEP_ALIVE", cmd->tag);
 	return 0;
 }
 
-static int check_flags(const struct krping_command *cmd, struct krping_breach *breach)
+static int check_flags(const struct krping_decoded_cmd *cmd, struct krping_violation *violation)
 {
 	if (cmd->flags & ~KRPING_CMD_FLAGS)
-		return breaks(breach, "unknown flags", cmd->flags);
+		return violates(violation, "unknown flags", cmd->flags);
 	if (cmd->flags & KRPING_CMD_FUA && cmd->op != KRPING_OP_WRITE &&
 	    cmd->op != KRPING_OP_WRITE_ZEROES)
-		return breaks(breach, "FUA with op", cmd->op);
+		return violates(violation, "FUA with op", cmd->op);
 	if (cmd->flags & KRPING_CMD_SHA256 && cmd->op != KRPING_OP_DIGEST)
-		return breaks(breach, "SHA256 with op", cmd->op);
+		return violates(violation, "SHA256 with op", cmd->op);
 	if (cmd->crc && cmd->op != KRPING_OP_WRITE)
-		return breaks(breach, "CRC with op", cmd->op);
+		return violates(violation, "CRC with op", cmd->op);
 	return 0;
 }
 
 /* Where the data is: behind a key, in the message, or nowhere. */
-static int check_place(const struct krping_command *cmd, const struct krping_limits *limits,
-		       u32 *limit, struct krping_breach *breach)
+static int check_place(const struct krping_decoded_cmd *cmd, const struct krping_limits *limits,
+		       u32 *limit, struct krping_violation *violation)
 {
 	bool is_inline = cmd->flags & KRPING_CMD_INLINE;
 
 	if (cmd->addr && !cmd->rkey)
-		return breaks(breach, "address without a key", cmd->addr);
+		return violates(violation, "address without a key", cmd->addr);
 	switch (cmd->op) {
 	case KRPING_OP_READ:
 	case KRPING_OP_WRITE:
 		if (is_inline == !!cmd->rkey)
-			return breaks(breach, "data is not either inline or behind a key",
+			return violates(violation, "data is not either inline or behind a key",
 				      cmd->rkey);
 		*limit = is_inline ? limits->max_inline : limits->max_data;
 		return 0;
 	case KRPING_OP_DIGEST:
 		if (!is_inline || cmd->rkey)
-			return breaks(breach, "a DIGEST is answered inline", cmd->rkey);
+			return violates(violation, "a DIGEST is answered inline", cmd->rkey);
 		*limit = KRPING_DIGEST_MAX;
 		return 0;
 	case KRPING_OP_FLUSH:
 	case KRPING_OP_DISCARD:
 	case KRPING_OP_WRITE_ZEROES:
 		if (is_inline || cmd->rkey)
-			return breaks(breach, "data with op", cmd->op);
+			return violates(violation, "data with op", cmd->op);
 		*limit = cmd->op == KRPING_OP_FLUSH ? 0 : KRPING_RANGE_MAX;
 		return 0;
 	default:
-		return breaks(breach, "unknown op", cmd->op);
+		return violates(violation, "unknown op", cmd->op);
 	}
 }
 
-static int check_command(const struct krping_command *cmd, const struct krping_limits *limits,
-			 struct krping_breach *breach)
+static int check_command(const struct krping_decoded_cmd *cmd, const struct krping_limits *limits,
+			 struct krping_violation *violation)
 {
 	u32 limit;
 	int ret;
 
 	if (cmd->op == KRPING_OP_KEEP_ALIVE)
-		return check_keep_alive(cmd, breach);
-	ret = check_flags(cmd, breach);
+		return check_keep_alive(cmd, violation);
+	ret = check_flags(cmd, violation);
 	if (!ret)
-		ret = check_place(cmd, limits, &limit, breach);
+		ret = check_place(cmd, limits, &limit, violation);
 	if (ret)
 		return ret;
 	if (cmd->op == KRPING_OP_FLUSH) {
 		if (cmd->length || cmd->offset)
-			return breaks(breach, "a FLUSH with a range", cmd->length);
+			return violates(violation, "a FLUSH with a range", cmd->length);
 	} else if (!cmd->length || !IS_ALIGNED(cmd->length, limits->block_size)) {
-		return breaks(breach, "length is no multiple of the block size", cmd->length);
+		return violates(violation, "length is no multiple of the block size", cmd->length);
 	} else if (!IS_ALIGNED(cmd->offset, limits->block_size)) {
-		return breaks(breach, "offset is no multiple of the block size", cmd->offset);
+		return violates(violation, "offset is no multiple of the block size", cmd->offset);
 	} else if (cmd->length > limit) {
-		return breaks(breach, "length", cmd->length);
+		return violates(violation, "length", cmd->length);
 	}
 	if (cmd->tag == KRPING_TAG_KEEP_ALIVE)
-		return breaks(breach, "the tag of KEEP_ALIVE with op", cmd->op);
+		return violates(violation, "the tag of KEEP_ALIVE with op", cmd->op);
 	return 0;
 }
 
@@ -218,20 +219,20 @@ static int check_command(const struct krping_command *cmd, const struct krping_l
  * @left:	bytes of that, not 0
  * @limits:	what the client was granted
  * @cmd:	filled in
- * @breach:	filled in if it is refused
+ * @violation:	filled in if it is refused
  *
  * Return: 0 or -EPROTO.
  */
 int krping_read_command(const void *msg, u32 left, const struct krping_limits *limits,
-			struct krping_command *cmd, struct krping_breach *breach)
+			struct krping_decoded_cmd *cmd, struct krping_violation *violation)
 {
 	struct krping_cmd wire;
 	int ret;
 
 	if (left < sizeof(wire))
-		return breaks(breach, "message ends in a command", left);
+		return violates(violation, "message ends in a command", left);
 	memcpy(&wire, msg, sizeof(wire));
-	*cmd = (struct krping_command){
+	*cmd = (struct krping_decoded_cmd){
 		.op = wire.op,
 		.flags = wire.flags,
 		.tag = be16_to_cpu(wire.tag),
@@ -242,11 +243,11 @@ int krping_read_command(const void *msg, u32 left, const struct krping_limits *l
 		.crc = be32_to_cpu(wire.crc32c),
 		.size = sizeof(wire),
 	};
-	ret = check_command(cmd, limits, breach);
+	ret = check_command(cmd, limits, violation);
 	if (ret || cmd->op != KRPING_OP_WRITE || cmd->rkey)
 		return ret;
 	if (ALIGN(cmd->length, KRPING_ALIGN) > left - sizeof(wire))
-		return breaks(breach, "inline data ends behind the message", cmd->length);
+		return violates(violation, "inline data ends behind the message", cmd->length);
 	cmd->data = msg + sizeof(wire);
 	cmd->size += ALIGN(cmd->length, KRPING_ALIGN);
 	return 0;
@@ -260,19 +261,19 @@ int krping_read_command(const void *msg, u32 left, const struct krping_limits *l
  * @left:	bytes of that, not 0
  * @max_inline:	bytes of inline data that were granted
  * @rsp:	filled in
- * @breach:	filled in if it is refused
+ * @violation:	filled in if it is refused
  *
  * Return: 0 or -EPROTO.
  */
-int krping_read_response(const void *msg, u32 left, u32 max_inline, struct krping_response *rsp,
-			 struct krping_breach *breach)
+int krping_read_response(const void *msg, u32 left, u32 max_inline,
+			 struct krping_decoded_rsp *rsp, struct krping_violation *violation)
 {
 	struct krping_rsp wire;
 
 	if (left < sizeof(wire))
-		return breaks(breach, "message ends in a response", left);
+		return violates(violation, "message ends in a response", left);
 	memcpy(&wire, msg, sizeof(wire));
-	*rsp = (struct krping_response){
+	*rsp = (struct krping_decoded_rsp){
 		.tag = be16_to_cpu(wire.tag),
 		.status = wire.status,
 		.flags = wire.flags,
@@ -281,15 +282,16 @@ int krping_read_response(const void *msg, u32 left, u32 max_inline, struct krpin
 		.size = sizeof(wire),
 	};
 	if (wire.reserved)
-		return breaks(breach, "reserved field is not zero", be32_to_cpu(wire.reserved));
+		return violates(violation, "reserved field is not zero",
+				be32_to_cpu(wire.reserved));
 	if (rsp->status > KRPING_ST_INVALID)
-		return breaks(breach, "unknown status", rsp->status);
+		return violates(violation, "unknown status", rsp->status);
 	if (rsp->flags & ~KRPING_RSP_FLAGS)
-		return breaks(breach, "unknown flags", rsp->flags);
+		return violates(violation, "unknown flags", rsp->flags);
 	if (!(rsp->flags & KRPING_RSP_INLINE))
 		return 0;
 	if (rsp->length > max_inline || ALIGN(rsp->length, KRPING_ALIGN) > left - sizeof(wire))
-		return breaks(breach, "inline data is too long", rsp->length);
+		return violates(violation, "inline data is too long", rsp->length);
 	rsp->data = msg + sizeof(wire);
 	rsp->size += ALIGN(rsp->length, KRPING_ALIGN);
 	return 0;

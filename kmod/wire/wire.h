@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What a peer of the block protocol sends (PROTOCOL.md section 2): bytes become values in host
- * order, each of them checked, or a breach of the protocol. Here is what can be judged by the
+ * order, each of them checked, or a violation of the protocol. Here is what can be judged by the
  * bytes and the connection's limits alone; whether it fits what is in flight is for the caller
  * to say. Pure: no locks, no allocation, no I/O, so that the same source runs in user space
  * under a fuzzer (fuzz/). Its twin in Go is bridge/wire.
@@ -21,11 +21,11 @@
 #define KRPING_MESSAGE_MAX	65536
 
 /**
- * struct krping_breach - how a peer has broken the protocol, for the log
+ * struct krping_violation - how a peer has broken the protocol, for the log
  * @what:	it is that was wrong
  * @value:	it had
  */
-struct krping_breach {
+struct krping_violation {
 	const char *what;
 	u64 value;
 };
@@ -57,7 +57,7 @@ struct krping_grant {
 };
 
 /**
- * struct krping_command - a command of a message, in host order
+ * struct krping_decoded_cmd - a command of a message, in host order
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
  * @tag:	of the client
@@ -69,7 +69,7 @@ struct krping_grant {
  * @data:	@length bytes in the message, of a WRITE with inline data; else NULL
  * @size:	bytes of the message that it takes
  */
-struct krping_command {
+struct krping_decoded_cmd {
 	u8 op;
 	u8 flags;
 	u16 tag;
@@ -83,7 +83,7 @@ struct krping_command {
 };
 
 /**
- * struct krping_response - a response of a message, in host order
+ * struct krping_decoded_rsp - a response of a message, in host order
  * @tag:	of the command
  * @status:	enum krping_status
  * @flags:	KRPING_RSP_*
@@ -92,7 +92,7 @@ struct krping_command {
  * @data:	@length bytes in the message, or NULL without inline data
  * @size:	bytes of the message that it takes
  */
-struct krping_response {
+struct krping_decoded_rsp {
 	u16 tag;
 	u8 status;
 	u8 flags;
@@ -105,10 +105,10 @@ struct krping_response {
 enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct krping_hello *hello,
 					    u32 *value);
 int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_grant *grant,
-			struct krping_breach *breach);
+			struct krping_violation *violation);
 int krping_read_command(const void *msg, u32 left, const struct krping_limits *limits,
-			struct krping_command *cmd, struct krping_breach *breach);
-int krping_read_response(const void *msg, u32 left, u32 max_inline, struct krping_response *rsp,
-			 struct krping_breach *breach);
+			struct krping_decoded_cmd *cmd, struct krping_violation *violation);
+int krping_read_response(const void *msg, u32 left, u32 max_inline,
+			 struct krping_decoded_rsp *rsp, struct krping_violation *violation);
 
 #endif /* KRPING_WIRE_H */
