@@ -68,23 +68,20 @@ check-kmod: $(KERNELS:%=sparse-%)
 sparse-%: module-%
 	$(call kmod,sparse/$*,$(call headers,$*),KRPING_FAULTS=y sparse)
 
-# The first kernel gets every suite. The second is spared those that test the lab itself (selftest), a
-# browser (page), what hosts/faults does, too (pair), and what has little to do with the kernel's version
-# (options, doctor, top, fs, service); tests of many cases take a part of them. `make test-vm KERNEL=6.12` runs all.
-# Suites wait more than they compute: two at a time take little more than half as long.
-JOBS ?= 2
-ONCE := selftest,page,pair,options,doctor,top,fs,agent
+# The checks, the unit tests and the fuzzers run beside the suites, which wait more than they compute. The
+# suites of both kernels share one pool. Which of them run on the second kernel they declare themselves.
+JOBS ?= 3
+comma := ,
 test: build
 	@rm -rf build/results
-	@ok=yes; skip=; \
-	$(MAKE) -j2 check || ok=no; \
-	scripts/unit-tests || ok=no; \
-	scripts/fuzz-module || ok=no; \
-	for kernel in $(KERNELS); do build/lab suites --jobs $(JOBS) --kernel $$kernel $$skip || ok=no; skip="--skip $(ONCE) --short"; done; \
+	@ok=yes; \
+	build/lab suites --jobs $(JOBS) --kernel $(subst $() ,$(comma),$(KERNELS)) \
+		--beside unit-tests='go test -v -race ./...' --beside check-go='make -s check-go' --beside check-kmod='make -s check-kmod' \
+		--beside fuzz-options='scripts/fuzz-module 20 options' --beside fuzz-wire='scripts/fuzz-module 20 wire' || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
 test-unit: | deps
-	scripts/unit-tests
+	go test -race ./...
 
 test-vm: build
 	build/lab suites --kernel $(KERNEL) $(SUITES)
@@ -96,27 +93,18 @@ bench: build
 
 # The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
 # test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
-DEBUG_SUITES := ping options block bridge target tap hostileping hostiletarget access guest/faults fs krpingctl injected lifecycle nomem
-# Those that depend on the transport. Not hostile: it is about immediate data and refusals that a writer is told
-# of, which iWARP does not have.
-IWARP_SUITES := ping options block bridge target tap hostiletarget
-# Not on this kernel, nor on the one below: they need eBPF.
-DEBUG_WITHOUT := TestInsertedWhileReconnecting|TestTapReadWhileTargetForgets|TestRefusesWhileAConnectionFails|TestAllocatesWithoutIO
-# Nor over iWARP: it counts the packets of rxe.
-IWARP_WITHOUT := $(DEBUG_WITHOUT)|TestIdleClient
 test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \
-	build/lab suites --jobs $(JOBS) --kernel debug --short --without '$(DEBUG_WITHOUT)' $(DEBUG_SUITES) || ok=no; \
-	build/lab suites --jobs $(JOBS) --kernel debug --iwarp --short --without '$(IWARP_WITHOUT)' $(IWARP_SUITES) || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel debug --short || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel debug --iwarp --short || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
-# The suites on a kernel that looks for data races (KCSAN). A race in the module fails.
-RACES_SUITES := block bridge target tap guest/faults access
+# Those that need it, on a kernel that looks for data races (KCSAN). A race in the module fails.
 test-races: build built-kcsan
 	@rm -rf build/results
 	@ok=yes; \
-	build/lab suites --jobs $(JOBS) --kernel kcsan --short --without '$(DEBUG_WITHOUT)' $(RACES_SUITES) || ok=no; \
+	build/lab suites --jobs $(JOBS) --kernel kcsan --short || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
 # The kernel of that name, and the module for it.

@@ -44,6 +44,7 @@ type Lab struct {
 	dir    string // sockets and initramfs, removed at the end
 	image  string // the kernel's, ELF if it can be
 	kvm    bool
+	used   time.Duration // CPU time of VMs that are gone
 }
 
 // CPUs returns how many each VM has.
@@ -217,5 +218,9 @@ func (l *Lab) Close() error {
 func (l *Lab) kill() {
 	for _, vm := range l.vms {
 		vm.Kill()
+		l.used += vm.cpuTime()
 	}
 }
+
+// CPUTime returns what the VMs have used of this host's CPUs, once the lab is closed.
+func (l *Lab) CPUTime() time.Duration { return l.used }

@@ -308,6 +308,11 @@ func (vm *VM) Kill() {
 	_ = vm.log.Close()
 }
 
+// cpuTime returns what the VM has used of this host's CPUs; it is gone.
+func (vm *VM) cpuTime() time.Duration {
+	return vm.qemu.ProcessState.UserTime() + vm.qemu.ProcessState.SystemTime()
+}
+
 // Alive says whether the VM still runs.
 func (vm *VM) Alive() bool {
 	select {

@@ -12,11 +12,13 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/noio"
+	"krping/test/internal/needs"
 )
 
 // What the module does for a disk that memory may be written to, allocates without I/O: it would wait for
 // itself. What a process does to make one, may.
 func TestAllocatesWithoutIO(t *testing.T) {
+	needs.Test(t, needs.EBPF)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9829, store, "16MiB")
 	queues, grown := noio.Watch(t, "krping_conn_alloc"), noio.Watch(t, "set_capacity_and_notify")

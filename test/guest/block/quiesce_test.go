@@ -14,11 +14,13 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
+	"krping/test/internal/needs"
 )
 
 // A request that is inserted into the block layer's queue while the session becomes live again is sent,
 // even if nothing comes after it.
 func TestInsertedWhileReconnecting(t *testing.T) {
+	needs.Test(t, needs.EBPF)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9819, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9819, ""))

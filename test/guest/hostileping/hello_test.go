@@ -19,6 +19,7 @@ import (
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
+	"krping/test/internal/needs"
 )
 
 // Bytes of a hello.
@@ -113,6 +114,7 @@ func TestNoHello(t *testing.T) {
 // A server that waits for a client's third connection, refuses other clients meanwhile, and loses the
 // second: who tells of that is held before the first one knows why.
 func TestRefusesWhileAConnectionFails(t *testing.T) {
+	needs.Test(t, needs.EBPF)
 	leavesNothing(t)
 	const tries = 5
 	for range tries {

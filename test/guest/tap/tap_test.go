@@ -20,6 +20,7 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // noStall is longer than any I/O of a tap may take, however its peer fares, in a slow VM.
@@ -218,6 +219,7 @@ func TestTapSilentPeer(t *testing.T) {
 // A read that began before its target was lost, and whose copy is about to be sent when the target comes back
 // without what it had answered: that the target has other data then is no finding.
 func TestTapReadWhileTargetForgets(t *testing.T) {
+	needs.Test(t, needs.EBPF)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, size), size)

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // An idle client is looked for now and then, not all the time.
 func TestIdleClient(t *testing.T) {
+	needs.Test(t, needs.RoCE)
 	guest.Serve(t, "vol0", port, "backing=ram:16M")
 	guest.Attach(t, port, ",queues=2")
 	time.Sleep(22 * time.Second) // each queue but the first was looked for

@@ -3,296 +3,149 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"krping/test/internal/needs"
 	"krping/test/lab"
 )
 
-const (
-	suiteTimeout = 10 * time.Minute // the longest takes a third of it; more on a slow kernel
-	reportTime   = time.Minute      // for a suite to say where it hung
-)
+// suiteOptions are those of the suites command.
+type suiteOptions struct {
+	only, skip []string
+	pattern    string
+	soak       time.Duration
+	short      bool
+	jobs       int
+	beside     []string // NAME=COMMAND
+}
 
-func suitesCommand(o *bootOptions) *cobra.Command {
-	var (
-		skip    []string
-		pattern string
-		without string
-		soak    time.Duration
-		short   bool
-		jobs    int
-	)
+func suitesCommand(boot *bootOptions) *cobra.Command {
+	var o suiteOptions
 	cmd := &cobra.Command{
 		Use:   "suites [NAME...]",
-		Short: "Run the VM suites (test/guest in one VM, test/hosts on one or two), or those named, like faults or guest/faults",
+		Short: "Run the VM suites, or those named, such as faults or guest/faults",
+		Long: `Run the VM suites: those in test/guest inside one VM each, those in test/hosts here, with VMs of their own.
+
+--kernel takes several kernels, separated by commas. The first one gets all tests. The others get no suite
+that hardly depends on the kernel, and a part of the cases in tests of many.`,
+		Example: "  lab suites --kernel 6.12 block\n  lab suites --jobs 2 --kernel 6.1,6.12 --beside check='make -s check'",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kernel, err := lab.FindKernel(o.kernel)
+			o.only = args
+			machines, err := findMachines(*boot, o.short)
 			if err != nil {
 				return err
 			}
-			s := suites{kernel: o.kernel, slow: kernel.Slow, boot: *o, only: args, skip: skip, pattern: pattern, without: without, soak: soak, short: short, jobs: jobs}
-			return s.run(cmd.Context())
+			return runSuites(cmd.Context(), o, machines)
 		},
 	}
-	cmd.Flags().StringVar(&pattern, "run", "", "only tests that match this `pattern`")
-	cmd.Flags().StringVar(&without, "without", "", "no tests that match this `pattern`")
-	cmd.Flags().StringSliceVar(&skip, "skip", nil, "not these `suites`")
-	cmd.Flags().IntVarP(&jobs, "jobs", "j", 1, "so many suites of one VM at a time: each prints what it says when it ends")
-	cmd.Flags().BoolVar(&short, "short", false, "tests of many cases take a part of them: for a kernel beside one that gets all")
-	cmd.Flags().DurationVar(&soak, "soak", 0, "how long tests of faults repeat them in each suite (default: once)")
+	f := cmd.Flags()
+	f.StringVar(&o.pattern, "run", "", "only tests that match this `pattern`")
+	f.StringSliceVar(&o.skip, "skip", nil, "not these `suites`")
+	f.IntVarP(&o.jobs, "jobs", "j", 1, "suites at a time; a suite of two VMs counts as two")
+	f.BoolVar(&o.short, "short", false, "run a part of the cases in tests of many, also on the first kernel")
+	f.DurationVar(&o.soak, "soak", 0, "how long tests of faults repeat them (default: once)")
+	f.StringArrayVar(&o.beside, "beside", nil, "NAME=COMMAND: a check that runs beside the suites, at low priority; several run one after the other")
 	return cmd
 }
 
-// suites is a run of the VM suites on one kernel.
-type suites struct {
-	kernel  string
-	slow    int
-	boot    bootOptions
-	only    []string
-	skip    []string
-	pattern string
-	without string
-	soak    time.Duration
-	short   bool
-	jobs    int
-
-	mu     sync.Mutex // protects what follows, and what is printed
-	failed []string
-}
-
-// timeout is the limit of one suite.
-func (s *suites) timeout() time.Duration { return suiteTimeout*time.Duration(s.slow) + s.soak }
-
-// onlyDebug are suites that need what only the debug kernel has.
-var onlyDebug = []string{"nomem"}
-
-// patching are suites in which the kernel patches its code again and again: for tracers and firewall rules.
-var patching = []string{"trace", "top", "agent", "nvme", "doctor"}
-
-// on names what the suites run on.
-func (s *suites) on() string {
-	if s.boot.iwarp {
-		return s.kernel + "-iwarp"
-	}
-	return s.kernel
-}
-
-func (s *suites) run(ctx context.Context) error {
-	guests, err := packages("guest")
+// runSuites runs what is applicable on each of the machines, and the checks beside.
+func runSuites(ctx context.Context, o suiteOptions, machines []machine) error {
+	dirs, err := suiteDirs()
 	if err != nil {
 		return err
 	}
-	hosts, err := packages("hosts")
+	if err := known(dirs, append(slices.Clone(o.only), o.skip...)); err != nil {
+		return err
+	}
+	p := newPool(o.jobs)
+	r := runner{options: o, pool: p}
+	var jobs []job
+	var compile []string
+	for _, m := range machines {
+		for _, dir := range dirs {
+			if !o.wants(dir) {
+				continue
+			}
+			list, tests, err := needs.Declared(dir)
+			if err != nil {
+				return err
+			}
+			if lacks := m.lacks(list); lacks != "" {
+				if err := r.notApplicable(m, dir, tests, lacks); err != nil {
+					return err
+				}
+				continue
+			}
+			if !slices.Contains(compile, dir) {
+				compile = append(compile, dir)
+			}
+			jobs = append(jobs, r.job(m, dir, list))
+		}
+	}
+	checks, err := r.checks(o.beside)
 	if err != nil {
 		return err
 	}
-	if err := s.known(append(slices.Clone(guests), hosts...)); err != nil {
+	if err := compileSuites(ctx, compile); err != nil {
 		return err
 	}
-	var running errgroup.Group
-	running.SetLimit(max(s.jobs, 1))
-	for _, dir := range guests {
-		if s.wanted(dir) {
-			running.Go(func() error {
-				s.note("guest", dir, func(r *trial) error { return s.inGuest(ctx, r) })
-				return nil
-			})
-		}
-	}
-	_ = running.Wait()          // note keeps what failed
-	for _, dir := range hosts { // two VMs each
-		if s.wanted(dir) {
-			s.note("hosts", dir, func(r *trial) error { return s.onHosts(ctx, r) })
-		}
-	}
-	if len(s.failed) > 0 {
-		return fmt.Errorf("kernel %s: failed: %s", s.kernel, strings.Join(s.failed, ", "))
+	p.run(ctx, jobs, checks)
+	if len(p.failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(p.failed, ", "))
 	}
 	return nil
 }
 
-// known checks the names of suites: one that is misspelt would run nothing, and pass.
-func (s *suites) known(dirs []string) error {
-	var names []string
-	for _, dir := range dirs {
-		if name := filepath.Base(dir); !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	for _, name := range append(slices.Clone(s.only), s.skip...) {
-		if !slices.ContainsFunc(dirs, func(dir string) bool { return isNamed(dir, name) }) {
-			return fmt.Errorf("no suite %q: there are %s", name, strings.Join(names, ", "))
-		}
-	}
-	return nil
-}
-
-// isNamed says whether the suite in a directory has that name, which may begin with guest/ or hosts/.
-func isNamed(dir, name string) bool {
-	base := filepath.Base(dir)
-	return name == base || name == filepath.Base(filepath.Dir(dir))+"/"+base
-}
-
-func (s *suites) wanted(dir string) bool {
-	named := func(name string) bool { return isNamed(dir, name) }
-	if s.kernel != lab.Debug && slices.ContainsFunc(onlyDebug, named) {
-		return false
-	}
-	return (len(s.only) == 0 || slices.ContainsFunc(s.only, named)) && !slices.ContainsFunc(s.skip, named)
-}
-
-// errTests is how a suite ends that ran to its end with tests that failed.
-var errTests = errors.New("tests failed or were skipped")
-
-// note runs a suite and says how it ended, and after how long. Where nothing is wrong but that tests were
-// too late, those run once more.
-func (s *suites) note(kind, dir string, run func(r *trial) error) {
-	name := kind + "/" + filepath.Base(dir)
-	start := time.Now()
-	out, end := s.output(name)
-	defer end()
-	r := &trial{dir: dir, pattern: s.pattern, out: filepath.Join(lab.Build(), "logs", s.on(), filepath.Base(dir)), tally: newTally(out)}
-	err := run(r)
-	if late := r.tally.late(); err == errTests && len(late) > 0 {
-		fmt.Fprintf(out, "SUITE AGAIN   %s on %s, for what was too late: %s\n", name, s.on(), strings.Join(late, ", "))
-		first := r.tally
-		r.pattern, r.out, r.tally = "^("+strings.Join(late, "|")+")$", r.out+"-again", newTally(out)
-		err = run(r)
-		r.tally.after(first)
-	}
-	err = errors.Join(err, r.tally.save(filepath.Join(lab.Build(), "results", kind+"-"+filepath.Base(dir)+"-"+s.on()), err))
-	took := time.Since(start).Round(time.Second)
-	if err != nil {
-		s.mu.Lock()
-		s.failed = append(s.failed, name)
-		s.mu.Unlock()
-		fmt.Fprintf(out, "SUITE FAILED  %s on %s after %v: %v\n", name, s.on(), took, err)
-		return
-	}
-	fmt.Fprintf(out, "SUITE PASSED  %s on %s in %v\n", name, s.on(), took)
-}
-
-// output returns where a suite speaks: at once if it is alone, else what it said is printed when it ends, whole.
-func (s *suites) output(name string) (out io.Writer, end func()) {
-	if s.jobs <= 1 {
-		return os.Stdout, func() {}
-	}
-	said := new(bytes.Buffer)
-	print := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		_, _ = said.WriteTo(os.Stdout)
-	}
-	fmt.Fprintf(said, "SUITE STARTS  %s on %s\n", name, s.on())
-	print()
-	return said, print
-}
-
-// trial is one run of a suite.
-type trial struct {
-	dir, pattern string
-	out          string // directory of logs, unless an option says another
-	tally        *tally
-}
-
-// packages returns the directories of test/KIND that hold tests.
-func packages(kind string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(lab.Repo(), "test", kind, "*", "*_test.go"))
-	if err != nil {
-		return nil, err
-	}
+// suiteDirs returns the directories of test/guest and test/hosts that hold tests.
+func suiteDirs() ([]string, error) {
 	var dirs []string
-	for _, file := range files {
-		if dir := filepath.Dir(file); !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
+	for _, kind := range []string{"guest", "hosts"} {
+		files, err := filepath.Glob(filepath.Join(lab.Repo(), "test", kind, "*", "*_test.go"))
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			if dir := filepath.Dir(file); !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
 		}
 	}
 	return dirs, nil
 }
 
-// inGuest compiles the suite here and runs it in a VM of its own, which is on trial too:
-// a complaint of its kernel fails the suite.
-func (s *suites) inGuest(ctx context.Context, r *trial) error {
-	name := filepath.Base(r.dir)
-	binary := filepath.Join(lab.Build(), "suites", name+".test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "lab", "-o", binary, r.dir)
-	build.Env = append(os.Environ(), "CGO_ENABLED=1")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("compile: %w\n%s", err, out)
-	}
-	config := s.boot.config(1)
-	config.InTurn = slices.Contains(patching, name)
-	if config.Out == "" {
-		config.Out = r.out
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout()+reportTime)
-	defer cancel()
-	l, err := lab.Start(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if err := l.LoadModule(ctx); err != nil {
-		return err
-	}
-	start := time.Now()
-	err = l.VM(0).Run(ctx, lab.Cmd{
-		Argv: []string{binary, "-test.v", "-test.timeout=" + s.timeout().String(), "-test.run=" + r.pattern, "-test.skip=" + s.without, fmt.Sprintf("-test.short=%t", s.short)},
-		Env: []string{
-			"KRPING_BUILD=" + lab.Build(), "KRPING_KMOD=" + lab.Module(s.kernel), "KRPING_ADDR=" + l.VM(0).Addr(),
-			"KRPING_OUT=/lab/out", "KRPING_SOAK=" + s.soak.String(), "KRPING_DEVICE=" + l.Device(), fmt.Sprintf("KRPING_SLOW=%d", s.slow),
-		},
-		Stdout: r.tally, Stderr: r.tally,
-	})
-	err = r.tally.ended(err)
-	if errors.Is(err, lab.ErrVMGone) {
-		err = fmt.Errorf("%w; its console: %s", err, filepath.Join(config.Out, "console1.log"))
-	}
-	if err != nil && time.Since(start) >= s.timeout() && l.VM(0).Alive() {
-		err = fmt.Errorf("%w\ntasks that sleep uninterruptibly: %s", err, l.VM(0).Blocked())
-	}
-	if s.kernel == lab.Debug && l.VM(0).Alive() {
-		if leaks := checkMemory(ctx, l.VM(0), r.tally.out); leaks != nil {
-			err = errors.Join(err, leaks)
+// suiteName returns the name of the suite in a directory, such as guest/block.
+func suiteName(dir string) string { return filepath.Base(filepath.Dir(dir)) + "/" + filepath.Base(dir) }
+
+// isNamed says whether the suite in a directory has that name, with or without guest/ or hosts/ in front.
+func isNamed(dir, name string) bool { return name == filepath.Base(dir) || name == suiteName(dir) }
+
+// known checks the names of suites: one that is misspelt would run nothing, and pass.
+func known(dirs, names []string) error {
+	var all []string
+	for _, dir := range dirs {
+		if name := filepath.Base(dir); !slices.Contains(all, name) {
+			all = append(all, name)
 		}
 	}
-	if report := l.Complaints(); report != "" {
-		err = errors.Join(err, errors.New(report))
+	for _, name := range names {
+		if !slices.ContainsFunc(dirs, func(dir string) bool { return isNamed(dir, name) }) {
+			return fmt.Errorf("no suite %q: there are %s", name, strings.Join(all, ", "))
+		}
 	}
-	if stuck := l.StuckCPU(); err != nil && err != errTests && stuck != "" {
-		err = fmt.Errorf("a CPU was stuck: %s\n%w", stuck, err)
-	}
-	return err
+	return nil
 }
 
-func checkMemory(ctx context.Context, vm *lab.VM, out io.Writer) error {
-	note, err := vm.CheckMemory(ctx)
-	if note != "" {
-		fmt.Fprintf(out, "leaks of others:\n%s", note)
-	}
-	return err
+func (o suiteOptions) wants(dir string) bool {
+	named := func(name string) bool { return isNamed(dir, name) }
+	return (len(o.only) == 0 || slices.ContainsFunc(o.only, named)) && !slices.ContainsFunc(o.skip, named)
 }
 
-// onHosts runs a suite here that boots VMs itself.
-func (s *suites) onHosts(ctx context.Context, r *trial) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-tags", "lab", "-timeout", s.timeout().String(), "-run", r.pattern, "-skip", s.without, fmt.Sprintf("-short=%t", s.short), r.dir)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), "KERNEL="+s.kernel, "KRPING_SOAK="+s.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", s.slow))
-	cmd.Stdout, cmd.Stderr = r.tally, r.tally
-	return r.tally.ended(cmd.Run())
-}
+// resultsDir is where results wait for the summary.
+func resultsDir() string { return filepath.Join(lab.Build(), "results") }

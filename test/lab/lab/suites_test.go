@@ -5,22 +5,59 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"krping/test/internal/needs"
+	"krping/test/lab"
 )
 
 func TestUnknownSuite(t *testing.T) {
 	dirs := []string{"test/guest/block", "test/guest/faults", "test/hosts/faults"}
-	for _, s := range []*suites{{only: []string{"hosts/block"}}, {only: []string{"block", "blok"}}, {skip: []string{"selftest"}}} {
-		if err := s.known(dirs); err == nil || !strings.Contains(err.Error(), "block, faults") {
-			t.Errorf("%v, %v: %v, want an error that names the suites", s.only, s.skip, err)
+	for _, names := range [][]string{{"hosts/block"}, {"block", "blok"}, {"selftest"}} {
+		if err := known(dirs, names); err == nil || !strings.Contains(err.Error(), "block, faults") {
+			t.Errorf("%v: %v, want an error that names the suites", names, err)
 		}
 	}
-	s := suites{only: []string{"faults"}, skip: []string{"hosts/faults"}}
-	if err := s.known(dirs); err != nil {
+	o := suiteOptions{only: []string{"faults"}, skip: []string{"hosts/faults"}}
+	if err := known(dirs, append(o.only, o.skip...)); err != nil {
 		t.Error(err)
 	}
 	for i, want := range []bool{false, true, false} {
-		if s.wanted(dirs[i]) != want {
+		if o.wants(dirs[i]) != want {
 			t.Errorf("%s: wanted %t", dirs[i], !want)
+		}
+	}
+}
+
+func testMachine(kernel string, iwarp, first bool) machine {
+	m := machine{kernel: kernel, boot: bootOptions{iwarp: iwarp}}
+	m.has = has(m, needs.Kernel("6.1.0"), first)
+	return m
+}
+
+func TestApplicable(t *testing.T) {
+	const nothing = ""
+	list := func(all ...needs.Need) []needs.Need { return all }
+	for _, c := range []struct {
+		name  string
+		m     machine
+		list  []needs.Need
+		lacks string // how it begins
+	}{
+		{"a suite without needs", testMachine("6.1", false, true), nil, nothing},
+		{"eBPF on a stock kernel", testMachine("6.1", false, true), list(needs.EBPF, needs.PatchesCode, needs.Once), nothing},
+		{"once, on the second kernel", testMachine("6.12", false, false), list(needs.Once), string(needs.Once)},
+		{"only on the debug kernel", testMachine("6.1", false, true), list(needs.DebugKernel), string(needs.DebugKernel)},
+		{"the debug kernel", testMachine(lab.Debug, false, true), list(needs.DebugKernel, needs.Once, needs.RoCE), nothing},
+		{"eBPF on the debug kernel", testMachine(lab.Debug, false, true), list(needs.EBPF), string(needs.EBPF)},
+		{"VMs of a stock kernel", testMachine(lab.Debug, false, true), list(needs.TwoHosts, needs.StockKernel), string(needs.StockKernel)},
+		{"RoCE over iWARP", testMachine(lab.Debug, true, true), list(needs.RoCE), string(needs.RoCE)},
+		{"one transport over iWARP", testMachine(lab.Debug, true, true), list(needs.OneTransport), string(needs.OneTransport)},
+		{"for races", testMachine(lab.KCSAN, false, true), list(needs.RaceCheck, needs.OneTransport), nothing},
+		{"not for races", testMachine(lab.KCSAN, false, true), list(needs.OneTransport), "a kernel that does not check for races"},
+		{"a later kernel", testMachine("6.1", false, true), list(needs.Kernel("6.2")), "kernel 6.2"},
+	} {
+		if lacks := string(c.m.lacks(c.list)); !strings.HasPrefix(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
+			t.Errorf("%s: lacks %q, want %q", c.name, lacks, c.lacks)
 		}
 	}
 }

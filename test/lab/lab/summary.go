@@ -3,38 +3,64 @@
 package main
 
 import (
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
-
-	"krping/test/lab"
 )
+
+// result is how a suite or a check ended.
+type result struct {
+	Passed, Failed int
+	Again          int // of those that passed: too late at the first try
+	NotApplicable  int
+	Reasons        []string // why it or tests in it were not applicable
+	Failures       []string // what the failed tests said
+	Seconds        float64
+	Boot           float64 // of Seconds, until its VM ran
+	CPU            float64 // seconds, of its VMs
+}
+
+func (r result) save(path string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}
 
 func summaryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "summary",
-		Short: "Add up the results of this build's suites, and repeat what those that failed said",
+		Short: "Add up the results of this build's suites and checks, and repeat what failed",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return summarize(cmd.OutOrStdout(), filepath.Join(lab.Build(), "results"))
+			return summarize(cmd.OutOrStdout(), resultsDir())
 		},
 	}
 }
 
-// summarize reads what save and scripts/unit-tests left in dir. Failures come last, where a log that
-// was cut off still has them: of tests that passed when they ran again, too.
+// summarize prints the results in dir: a table, what was not applicable, and last the failures, where a
+// log that was cut off still has them; also those of tests that passed when they ran again.
 func summarize(out io.Writer, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		return err
 	}
-	var passed, failed, again int
+	var sum result
 	var failures strings.Builder
+	fmt.Fprintf(out, "%-34s %6s %6s %6s %8s %8s %8s\n", "", "passed", "failed", "n/a", "time", "boot", "CPU")
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
 			continue // pictures
@@ -43,28 +69,58 @@ func summarize(out io.Writer, dir string) error {
 		if err != nil {
 			return err
 		}
-		var p, f, a int
-		if _, err := fmt.Sscan(string(data), &p, &f, &a); err != nil {
+		var r result
+		if err := json.Unmarshal(data, &r); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
-		fmt.Fprintf(out, "%-32s %4d passed, %d failed\n", filepath.Base(file), p, f)
-		if f+a > 0 {
-			_, text, _ := strings.Cut(string(data), "\n")
+		name := filepath.Base(file)
+		if r.Passed+r.Failed > 0 {
+			fmt.Fprintf(out, "%-34s %6d %6d %6d %6.0f s %6.0f s %6.0f s\n", name, r.Passed, r.Failed, r.NotApplicable, r.Seconds, r.Boot, r.CPU)
+		}
+		if r.Failed+r.Again > 0 {
 			what := "FAILED"
-			if f == 0 {
+			if r.Failed == 0 {
 				what = "PASSED THE SECOND TIME"
 			}
-			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, filepath.Base(file), strings.TrimSpace(text))
+			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, name, strings.TrimSpace(strings.Join(r.Failures, "\n")))
 		}
-		passed, failed, again = passed+p, failed+f, again+a
+		sum.Passed, sum.Failed, sum.Again = sum.Passed+r.Passed, sum.Failed+r.Failed, sum.Again+r.Again
+		sum.NotApplicable += r.NotApplicable
+		sum.Reasons = append(sum.Reasons, r.Reasons...)
 	}
-	fmt.Fprintf(out, "%s%d passed, %d failed", failures.String(), passed, failed)
-	if again > 0 {
-		fmt.Fprintf(out, "; %d of those that passed were too late the first time", again)
+	for _, reason := range sum.Reasons {
+		fmt.Fprintf(out, "NOT APPLICABLE  %s\n", reason)
 	}
-	fmt.Fprintln(out)
-	if failed > 0 || passed == 0 {
+	fmt.Fprint(out, failures.String())
+	if sum.NotApplicable > 0 {
+		fmt.Fprintf(out, "%d tests not applicable where they did not run\n", sum.NotApplicable)
+	}
+	if sum.Again > 0 {
+		fmt.Fprintf(out, "%d of those that passed were too late the first time\n", sum.Again)
+	}
+	fmt.Fprintf(out, "%d passed, %d failed\n", sum.Passed, sum.Failed)
+	if sum.Failed > 0 || sum.Passed == 0 {
 		return errors.New("the tests failed")
 	}
 	return nil
+}
+
+//go:embed times.txt
+var times string
+
+// unknownTime is what a suite is expected to take that times.txt does not name.
+const unknownTime = 2 * time.Minute
+
+// expected returns how long a suite took in an earlier run of all: jobs are sorted by it.
+func expected(name string) time.Duration {
+	lines := strings.Split(times, "\n")
+	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, name+" ") })
+	if i < 0 {
+		return unknownTime
+	}
+	took, err := time.ParseDuration(strings.TrimPrefix(lines[i], name+" "))
+	if err != nil {
+		return unknownTime
+	}
+	return took
 }

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 const (
@@ -32,7 +34,7 @@ func tallyOf(t *testing.T, output string) *tally {
 	return tally
 }
 
-// Only where each failure is one of time do tests run again.
+// Tests run again only if all that failed were too late.
 func TestLate(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for name, test := range map[string]struct {
@@ -60,11 +62,39 @@ func TestLate(t *testing.T) {
 	}
 }
 
+const (
+	lacks   = "=== RUN   TestSix\n    f_test.go:1: " + needs.Mark + "eBPF\n--- SKIP: TestSix (0.1s)\n"
+	skips   = "=== RUN   TestSeven\n    f_test.go:1: not today\n--- SKIP: TestSeven (0.1s)\n"
+	partial = "=== RUN   TestEight\n=== RUN   TestEight/a\n    f_test.go:1: " + needs.Mark + "RoCE\n=== RUN   TestEight/b\n    f_test.go:1: not today\n" +
+		"--- PASS: TestEight (0.2s)\n    --- SKIP: TestEight/a (0.1s)\n    --- SKIP: TestEight/b (0.1s)\n"
+)
+
+// A test whose needs are not met is not applicable. One that skips itself otherwise fails, as a subtest, too.
+func TestSkippedTests(t *testing.T) {
+	for name, test := range map[string]struct {
+		output         string
+		passed, failed int
+		reasons        []string
+		err            error
+	}{
+		"declared":            {passes + lacks, 1, 0, []string{"TestSix: needs eBPF"}, nil},
+		"nothing else":        {lacks, 0, 0, []string{"TestSix: needs eBPF"}, nil},
+		"undeclared":          {passes + skips + lacks, 1, 1, []string{"TestSix: needs eBPF"}, errTests},
+		"undeclared, subtest": {partial, 1, 1, []string{"TestEight/a: needs RoCE"}, errTests},
+	} {
+		tally := tallyOf(t, test.output+"PASS\n")
+		if err := tally.ended(nil); err != test.err || tally.passed != test.passed || tally.failed != test.failed || !slices.Equal(tally.reasons, test.reasons) {
+			t.Errorf("%s: %v, %d passed, %d failed, not applicable: %q; want %v, %d, %d, %q", name, err, tally.passed, tally.failed, tally.reasons,
+				test.err, test.passed, test.failed, test.reasons)
+		}
+	}
+}
+
 func TestSummaryRepeatsFailures(t *testing.T) {
 	dir := t.TempDir()
 	save := func(name string, tally *tally, err error) {
 		t.Helper()
-		if err := tally.save(filepath.Join(dir, name), err); err != nil {
+		if err := tally.result(time.Minute, err).save(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,6 +108,8 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	stacks := strings.Repeat("goroutine 1 [sleep]:\n", 20)
 	save("guest-e-6.1", tallyOf(t, "waits\npanic: test timed out\n\tTestHangs\n"+stacks), errors.New("the kernel complains: first\n"+strings.Repeat("and more\n", 100)))
 
+	save("guest-g-6.1", tallyOf(t, passes+lacks), nil)
+
 	var out bytes.Buffer
 	if err := summarize(&out, dir); err == nil {
 		t.Error("no error for failed tests")
@@ -85,12 +117,17 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	_, failures, _ := strings.Cut(out.String(), "FAILED")
 	for _, want := range []string{
 		"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone",
-		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "6 passed, 4 failed; 1 of those",
+		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "1 of those that passed were too late", "\n7 passed, 4 failed\n",
 		"a long table\n--- FAIL: TestFive (0.2s)\n    f_test.go:1: a is wrong\n    --- FAIL: TestFive/a (0.1s)",
 		"waits\npanic: test timed out\n\tTestHangs", "complains: first\nand more",
 	} {
 		if !strings.Contains(failures, want) {
 			t.Errorf("the summary ends without %q:\n%s", want, out.String())
+		}
+	}
+	for _, want := range []string{"NOT APPLICABLE  TestSix: needs eBPF\n", "guest-g-6.1                             1      0      1     60 s"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the summary lacks %q:\n%s", want, out.String())
 		}
 	}
 	for _, not := range []string{"said by one", "guest-b", "b is right"} {

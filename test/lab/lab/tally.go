@@ -5,40 +5,41 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
-// A failure is kept with the last lines that its test said, and with the first of a report on the suite:
-// the summary repeats them.
+// The summary repeats the last lines of each failed test, and the first of a report on the suite.
 const (
 	failureLines = 12
 	reportLines  = 40
 )
 
-// tally counts the tests in the output of a suite, and passes it on.
+// tally counts the tests in the output of go test -v, and passes the output on.
 type tally struct {
-	out            io.Writer
-	mu             sync.Mutex
-	line           []byte
-	said           map[string][]string // by each of the tests that run, since the last one of all ended
-	speaker        string              // the test whose lines come
-	wasLate        bool                // says one of them
-	passed, failed int
-	complete       bool     // the suite ran to its end
-	lateOnes       []string // tests that failed for that
-	failures       []string // lines of the tests that failed
-	again          int      // tests that failed in an earlier trial, and not in this
+	out     io.Writer
+	mu      sync.Mutex
+	line    []byte              // the last one, not yet complete
+	speaker string              // the test whose lines come
+	said    map[string][]string // lines by test
+	over    []string            // tests whose lines can go when the next one starts
+
+	passed, failed, again int
+	complete              bool     // the suite ran to its end
+	lateOnes              []string // tests that failed because they were too late
+	failures              []string // lines of the tests that failed
+	reasons               []string // of the tests that were not applicable
+	boot, cpu             time.Duration
 }
 
-func newTally(out io.Writer) *tally { return &tally{out: out} }
+func newTally(out io.Writer) *tally { return &tally{out: out, said: map[string][]string{}} }
 
 func (t *tally) Write(p []byte) (int, error) {
 	t.mu.Lock()
@@ -55,57 +56,80 @@ func (t *tally) Write(p []byte) (int, error) {
 	return t.out.Write(p)
 }
 
-// neverAgain are words of failures that no lateness explains: of acklog's report, and of a load that hangs.
-var neverAgain = []string{" blocks lost, ", "hung: "}
-
-// count takes a test that was skipped as failed: what cannot run here must say why and fail. The tests
-// in a test end behind it: by then it is counted, and their lines are still known.
 func (t *tally) count(line string) {
 	fields := strings.Fields(line)
 	switch {
 	case len(fields) > 2 && fields[0] == "===":
 		if fields[1] == "RUN" && !strings.Contains(fields[2], "/") {
-			t.said, t.wasLate = nil, false
+			t.forget()
 		}
 		t.speaker = fields[2]
 	case len(fields) > 2 && fields[0] == "---" && slices.Contains([]string{"PASS:", "FAIL:", "SKIP:"}, fields[1]):
-		t.end(fields[1] == "PASS:", fields[2], line)
+		t.end(fields[1], fields[2], line)
 	case line == "FAIL", line == "PASS":
 		t.complete = true
 	default:
-		t.wasLate = t.wasLate || strings.Contains(line, late.Mark)
-		if t.said == nil {
-			t.said = map[string][]string{}
-		}
 		t.said[t.speaker] = append(t.said[t.speaker], line)
 	}
 }
 
-// end takes how a test ended.
-func (t *tally) end(passed bool, name, line string) {
-	whole := strings.HasPrefix(line, "--- ") // the line of a test in a test is indented
-	if whole && passed {
-		t.passed++
-		t.said, t.wasLate = nil, false
+// forget drops the lines of tests that have ended. Not earlier: the ends of subtests follow that of the
+// test around them.
+func (t *tally) forget() {
+	for _, name := range t.over {
+		maps.DeleteFunc(t.said, func(test string, _ []string) bool { return isPart(test, name) })
 	}
-	if passed {
+	t.over = nil
+}
+
+// isPart says whether a test is the one of that name or a subtest of it.
+func isPart(test, name string) bool { return test == name || strings.HasPrefix(test, name+"/") }
+
+// end counts a test that has ended. One that was skipped without a declared need counts as failed.
+func (t *tally) end(how, name, line string) {
+	whole := strings.HasPrefix(line, "--- ") // the line of a subtest is indented
+	if whole {
+		t.over = append(t.over, name)
+	}
+	if how == "PASS:" {
+		if whole {
+			t.passed++
+			t.speaker = ""
+			delete(t.said, name) // not its subtests': they may have been skipped
+		}
 		return
 	}
-	if whole {
+	if need := lacking(t.said[name]); how == "SKIP:" && need != "" {
+		t.reasons = append(t.reasons, name+": needs "+need)
+		return
+	}
+	if whole || how == "SKIP:" { // a test passes in which a subtest was skipped
 		t.failed++
-		if t.wasLate && !t.neverAgain() {
-			t.lateOnes = append(t.lateOnes, name)
-		}
+	}
+	if whole && t.contains(name, late.Mark) && !slices.ContainsFunc(neverAgain, func(words string) bool { return t.contains(name, words) }) {
+		t.lateOnes = append(t.lateOnes, name)
 	}
 	t.failures = append(append(t.failures, lastWords(t.said[name])...), line)
 }
 
-func (t *tally) neverAgain() bool {
-	for _, said := range t.said {
-		for _, words := range neverAgain {
-			if strings.Contains(strings.Join(said, "\n"), words) {
-				return true
-			}
+// lacking returns the need that a skipped test named, or "".
+func lacking(said []string) string {
+	for _, line := range said {
+		if _, need, found := strings.Cut(line, needs.Mark); found {
+			return need
+		}
+	}
+	return ""
+}
+
+// neverAgain are words of failures that being late does not explain: lost data, and a load that hangs.
+var neverAgain = []string{" blocks lost, ", "hung: "}
+
+// contains says whether the test or one of its subtests has printed the words.
+func (t *tally) contains(name, words string) bool {
+	for test, said := range t.said {
+		if isPart(test, name) && strings.Contains(strings.Join(said, "\n"), words) {
+			return true
 		}
 	}
 	return false
@@ -118,13 +142,13 @@ func (t *tally) ended(err error) error {
 		return err
 	case t.failed > 0:
 		return errTests
-	case err == nil && t.passed == 0:
+	case err == nil && t.passed+len(t.reasons) == 0:
 		return errors.New("no test ran")
 	}
 	return err
 }
 
-// late returns the tests that failed, if none did for another reason than that it was too late.
+// late returns the tests that failed, if all of them were too late and nothing else.
 func (t *tally) late() []string {
 	if len(t.lateOnes) < t.failed {
 		return nil
@@ -137,25 +161,28 @@ func (t *tally) after(first *tally) {
 	t.again = max(0, first.failed-t.failed)
 	t.passed += first.passed
 	t.failures = append(first.failures, t.failures...)
+	t.reasons = append(first.reasons, t.reasons...)
+	t.boot += first.boot
+	t.cpu += first.cpu
 }
 
-// save keeps the numbers for the summary, and what the failed tests said and err says.
-func (t *tally) save(path string, err error) error {
+// result returns what the summary needs to know. An error other than errTests counts as a failure of
+// the suite as a whole.
+func (t *tally) result(took time.Duration, err error) result {
 	if err != nil && err != errTests {
-		t.failed++ // the suite as a whole
+		t.failed++
 		t.failures = append(t.failures, lastWords(t.said[t.speaker])...)
 		report := strings.Split(strings.TrimSpace(err.Error()), "\n")
 		t.failures = append(t.failures, report[:min(len(report), reportLines)]...)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+	return result{
+		Passed: t.passed, Failed: t.failed, Again: t.again, NotApplicable: len(t.reasons), Reasons: t.reasons,
+		Failures: t.failures, Seconds: took.Seconds(), Boot: t.boot.Seconds(), CPU: t.cpu.Seconds(),
 	}
-	text := fmt.Sprintf("%d %d %d\n%s\n", t.passed, t.failed, t.again, strings.Join(t.failures, "\n"))
-	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// lastWords returns the end of what a test said: where it panicked, not the stacks of all goroutines
-// after that.
+// lastWords returns the end of what a test said; if it panicked, from there on, without the stacks of
+// all goroutines.
 func lastWords(said []string) []string {
 	if i := slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, "panic: ") }); i >= 0 {
 		said = said[:min(len(said), i+failureLines/2)]

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"krping/test/internal/needs"
+	"krping/test/lab"
+)
+
+// machine is what suites run on: a kernel, with a transport.
+type machine struct {
+	kernel string // series
+	boot   bootOptions
+	slow   int  // how many times longer things take
+	short  bool // tests of many cases take a part of them
+	has    needs.Have
+}
+
+// String names the machine, such as debug-iwarp.
+func (m machine) String() string {
+	if m.boot.iwarp {
+		return m.kernel + "-iwarp"
+	}
+	return m.kernel
+}
+
+// findMachines returns one for each kernel of the options, which may name several.
+func findMachines(boot bootOptions, short bool) ([]machine, error) {
+	var machines []machine
+	for i, series := range strings.Split(boot.kernel, ",") {
+		kernel, err := lab.FindKernel(series)
+		if err != nil {
+			return nil, err
+		}
+		m := machine{kernel: series, boot: boot, slow: kernel.Slow, short: short || i > 0}
+		m.boot.kernel = series
+		version, _, _ := strings.Cut(kernel.Release, "-")
+		m.has = has(m, needs.Kernel(version), i == 0)
+		if boot.out != "" && strings.Contains(boot.kernel, ",") {
+			return nil, errors.New("--out: one directory cannot take the logs of several kernels")
+		}
+		machines = append(machines, m)
+	}
+	return machines, nil
+}
+
+// has returns what the machine has, and the rules that let a suite run on it.
+func has(m machine, version needs.Need, first bool) needs.Have {
+	list := []needs.Need{version, needs.TwoHosts, needs.PatchesCode, needs.RaceCheck}
+	add := func(condition bool, what ...needs.Need) {
+		if condition {
+			list = append(list, what...)
+		}
+	}
+	add(!built(m.kernel), needs.EBPF, needs.StockKernel)
+	add(m.kernel == lab.Debug, needs.DebugKernel)
+	add(!m.boot.iwarp, needs.RoCE, needs.OneTransport)
+	add(first, needs.Once)
+	add(exists(filepath.Join(lab.Build(), "kmod", m.kernel+"-faults", "rdma_krping.ko")), needs.FaultBuild)
+	_, err := exec.LookPath("chromium")
+	add(err == nil, needs.Browser)
+	var have needs.Have
+	for _, need := range list {
+		have = append(have, string(need))
+	}
+	return have
+}
+
+func built(kernel string) bool { return kernel == lab.Debug || kernel == lab.KCSAN }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// lacks returns what a suite with these needs lacks on the machine, or "".
+func (m machine) lacks(list []needs.Need) needs.Need {
+	if lacks := m.has.Lacks(list); lacks != "" {
+		return lacks
+	}
+	if m.kernel == lab.KCSAN && !slices.Contains(list, needs.RaceCheck) {
+		return "a kernel that does not check for races: few threads meet in it"
+	}
+	return ""
+}
