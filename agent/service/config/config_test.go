@@ -104,7 +104,7 @@ func TestMistakes(t *testing.T) {
 		"log: info\nlog: warn\n":        {`f:2:1: log is given twice, first on line 1`},
 		"log: loud\n":                   {`f:1:6: log "loud": must be debug, info, warn or error`},
 		"log: [info]\n":                 {`f:1:6: log must have a single plain value`},
-		"listen: :9450\n":               {`f:1:9: listen ":9450": must be the path of a socket or ADDRESS:PORT`},
+		"listen: :9450\n":               {`f:1:9: listen ":9450": must be the absolute path of a socket, or ADDRESS:PORT`},
 		"listen: localhost:9450\n":      {`f:1:9: listen "localhost:9450": must be`},
 		"listen: 127.0.0.1:0\n":         {`f:1:9: listen "127.0.0.1:0": must be`},
 		"listen: agent.sock\n":          {`f:1:9: listen "agent.sock": must be`},
