@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A Role says what a command asks for.
+// Role is the first option of a command, which says what it does.
 type Role string
 
 // Roles.
@@ -23,7 +23,7 @@ const (
 	Stop   Role = "stop"
 )
 
-// A Test is what a ping/pong command runs.
+// Test is what a ping/pong command measures.
 type Test string
 
 // Tests. The zero value of a Command is Ping.
@@ -35,17 +35,17 @@ const (
 	FastRegister Test = "fr"
 )
 
-// Command is a command of /proc/krping. A zero field is not written: the module's
-// default holds. Options says what each option means.
+// Command is a command of /proc/krping. A zero field is not written: the module uses its default.
+// Options documents each option.
 type Command struct {
 	Role    Role
-	Addr    netip.Addr // with a zone if it is link-local
+	Addr    netip.Addr // with a zone if link-local
 	Port    uint16
 	Timeout time.Duration // whole seconds
 
 	// ping/pong
 	Test         Test
-	Count        *uint32 // 0: until it is interrupted
+	Count        *uint32 // 0: until interrupted
 	Size         uint32  // bytes
 	TOS          *uint8
 	Verbose      bool
@@ -81,7 +81,7 @@ type Command struct {
 	Force     bool
 }
 
-// maxCommand is the module's limit in bytes, with the end.
+// maxCommand is the module's limit in bytes, including the terminating zero.
 const maxCommand = 512
 
 func (c Command) context() Context {
@@ -105,7 +105,7 @@ func (c Command) test() Test {
 	return c.Test
 }
 
-// Check returns what the module would refuse, and what would be right.
+// Check returns an error if the module would refuse the command. It says what would be right.
 func (c Command) Check() error {
 	switch {
 	case c.Role != Client && c.Role != Server && c.Role != Stop:
@@ -131,7 +131,7 @@ func (c Command) Check() error {
 		return err
 	}
 	if c.Key != "" && c.KeyFile != "" {
-		return errors.New("a key is in a keyring or in a file, not in both")
+		return errors.New("key and key_file: give one of them")
 	}
 	if n := len(c.text()); n >= maxCommand {
 		return fmt.Errorf("command of %d bytes: must be less than %d", n, maxCommand)
@@ -139,7 +139,7 @@ func (c Command) Check() error {
 	return nil
 }
 
-// checkBlock checks what only block commands have.
+// checkBlock checks the options of block commands.
 func (c Command) checkBlock() error {
 	tap := c.Comm != "" || c.PID != 0 || c.Op != "" || c.Sectors != ""
 	client := c.context() == BlockClient
@@ -147,13 +147,13 @@ func (c Command) checkBlock() error {
 	case client && tap && c.Mode != "tap":
 		return errors.New("comm, pid, op and sectors need mode tap")
 	case client && (c.Mode == "tap") != (c.Backing != ""):
-		return errors.New("mode tap needs backing=/dev/NAME or ram:SIZE, other modes have none")
+		return errors.New("backing must be given with mode tap, and only then: /dev/NAME or ram:SIZE")
 	case c.context() == BlockServer && c.Backing == "":
 		return errors.New("a block server needs a backing: /dev/NAME or ram:SIZE")
 	case c.BlockSize != 0 && c.BlockSize != 512 && c.BlockSize != 4096:
 		return fmt.Errorf("block_size %d: must be 512 or 4096", c.BlockSize)
 	case c.Target && c.Force:
-		return errors.New("force does not go with target: its clients wait for its return")
+		return errors.New("force cannot be used with target")
 	}
 	if seconds := c.FastFail.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
 		return fmt.Errorf("fast_fail %v: must be whole seconds, 1 to 86400", c.FastFail)
@@ -161,8 +161,8 @@ func (c Command) checkBlock() error {
 	return nil
 }
 
-// String returns the command as it is written to /proc/krping, if it is valid, else the
-// reason in brackets.
+// String returns the command as written to /proc/krping; for an invalid one, the error in
+// parentheses.
 func (c Command) String() string {
 	if err := c.Check(); err != nil {
 		return "(" + err.Error() + ")"
@@ -170,8 +170,8 @@ func (c Command) String() string {
 	return c.text()
 }
 
-// keyName is the description of the key, which if it comes from a file is in no other thread's
-// keyring.
+// keyName returns the description of the key. A key from a file is put into a keyring under the
+// volume's name.
 func (c Command) keyName() string {
 	if c.KeyFile != "" {
 		return "krping:" + c.Block
@@ -179,7 +179,7 @@ func (c Command) keyName() string {
 	return c.Key
 }
 
-// A setting is an option that a command gives.
+// setting is an option of a command with its value.
 type setting struct{ name, value string }
 
 func (c Command) settings() []setting {

@@ -4,7 +4,7 @@ package main
 
 import "net/netip"
 
-// parseAddr returns the address that a flag gives; it is not valid if the flag is not given.
+// parseAddr parses the value of an address flag. Without one, the address is not valid.
 func parseAddr(flag, text string) (netip.Addr, error) {
 	if text == "" {
 		return netip.Addr{}, nil

@@ -21,11 +21,14 @@ func agentCommand(p *program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Keep the sessions of a configuration alive and export metrics, as a service",
-		Long: `Keep the sessions of a configuration alive, export metrics of this host for Prometheus, and log
-what the module says. SIGHUP reads the configuration again: new sessions are attached, those that it no
-longer has are stopped once their devices are closed, changed ones are stopped and attached then, others
-are not touched. Its end disturbs no session.`,
+		Short: "Run the agent: maintain the configured sessions and export metrics",
+		Long: `Run the agent, a service. It attaches the block sessions that its configuration declares and keeps
+them attached, exports this host's metrics for Prometheus, serves a web page, and logs the module's
+kernel messages.
+
+On SIGHUP it reads the configuration again: it attaches new sessions, stops those no longer declared
+once their devices are closed, does both with changed ones, and leaves the others alone. All sessions
+stay attached when the agent ends.`,
 		Example: `  krpingctl agent --check
   curl --unix-socket ` + config.DefaultListen + ` http://localhost/metrics`,
 		Args: arguments(),
@@ -45,7 +48,7 @@ are not touched. Its end disturbs no session.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&path, "config", config.DefaultPath, "the `file` that declares sessions")
-	cmd.Flags().BoolVar(&check, "check", false, "look at the configuration only: mistakes are shown with their places, exit code 2")
+	cmd.Flags().StringVar(&path, "config", config.DefaultPath, "configuration `file`")
+	cmd.Flags().BoolVar(&check, "check", false, "only check the configuration: print each mistake with its position, exit code 2 if any")
 	return cmd
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// arguments checks that the positional arguments are those of the names. One in brackets may be
-// left out.
+// arguments checks the number of positional arguments. A name in brackets is optional.
 func arguments(names ...string) cobra.PositionalArgs {
 	var needed []string
 	for _, name := range names {
@@ -32,12 +31,13 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// commandName is how a command is called, without the program's name.
+// commandName returns the command's path without the program's name.
 func commandName(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
-// unexpected refuses an argument. It may be the value of a flag that takes one only after "=".
+// unexpected returns the error for an argument too many. It may be the value of a flag whose value
+// must follow "=".
 func unexpected(cmd *cobra.Command, arg string) error {
 	hint := ""
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -48,7 +48,7 @@ func unexpected(cmd *cobra.Command, arg string) error {
 	return usagef("unexpected argument %q%s", arg, hint)
 }
 
-// group makes a command of commands. Alone it prints its help.
+// group makes a command with subcommands. Without one it prints its help.
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -62,7 +62,7 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// helpCommand is cobra's, but fails if there is no such command.
+// helpCommand replaces cobra's help command, which does not fail for unknown commands.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
@@ -75,13 +75,13 @@ func helpCommand() *cobra.Command {
 			if len(rest) > 0 {
 				return unknownCommand(about, rest[0])
 			}
-			about.InitDefaultHelpFlag() // which its help shows
+			about.InitDefaultHelpFlag() // so that the help lists --help
 			return about.Help()
 		},
 	}
 }
 
-// checkCompletion makes cobra's command of completions refuse what it does not know.
+// checkCompletion makes cobra's completion command refuse unknown shells and arguments.
 func checkCompletion(root *cobra.Command, args []string) {
 	root.InitDefaultCompletionCmd(args...)
 	for _, c := range root.Commands() {
@@ -95,7 +95,7 @@ func checkCompletion(root *cobra.Command, args []string) {
 	}
 }
 
-// unknownCommand refuses a command, and names the one that was probably meant.
+// unknownCommand returns the error for an unknown command, with the one that was probably meant.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -107,7 +107,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return usagef("unknown command %q for %q", name, cmd.CommandPath())
 }
 
-// nearest returns the name that differs from the word by the fewest edits, at most so many, or "".
+// nearest returns the name with the smallest edit distance to word, "" if all are above most.
 func nearest(word string, names []string, most int) string {
 	best, distance := "", most+1
 	for _, name := range names {

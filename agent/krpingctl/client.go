@@ -17,7 +17,7 @@ import (
 	"krping/proc"
 )
 
-// commandFlags are the module's options as flags, and how results are shown.
+// commandFlags are the module's options as flags, and flags for the output.
 type commandFlags struct {
 	addr        string
 	count       uint32
@@ -33,38 +33,38 @@ type commandFlags struct {
 	asJSON, csv bool
 	dryRun      bool
 	allow       []string
-	rest        proc.Command // as the module names it
+	rest        proc.Command // options whose flags set its fields directly
 }
 
 func (f *commandFlags) register(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &f.rest
-	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server on an RDMA device (fe80::1%eth0 if it is link-local)")
-	flags.StringVar(&f.addr, "addr6", "", "the same, as the module spells it for IPv6")
-	portVar(flags, &c.Port, "port", "", 9999, "port; with --threads the first of them")
-	flags.Var(&boundedSize{&f.size, 1, 1 << 30}, "size", "bytes of an operation; of a server: the most that it takes (default 64, server 64KiB)")
-	moduleNumber(flags, &f.count, "count", "pings, or operations on each connection; 0: until interrupted")
-	moduleTime(flags, &f.timeout, "timeout", "of set-up and of each step; with --block, how long I/O waits for the target (default 10s, 10m)")
-	moduleNumber(flags, &f.tos, "tos", "type of service of the packets; of a server: the one that it demands")
-	flags.BoolVar(&c.Verbose, "verbose", false, "log the first bytes of pings in the kernel log")
-	flags.BoolVar(&c.Validate, "validate", false, "compare the data")
-	flags.StringVar(&c.MemMode, "mem-mode", "", "dma: memory has one key for the connection, or reg: a new one for each use")
-	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; on both sides")
-	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's reads invalidate its own key (iWARP)")
-	flags.BoolVar(&c.LocalDMALkey, "local-dma-lkey", false, "write from memory that is not registered")
-	flags.BoolVar(&f.wlat, "wlat", false, "test: latency of RDMA WRITEs, both sides in turn")
-	flags.BoolVar(&f.rlat, "rlat", false, "test: latency of RDMA READs by the client")
-	flags.BoolVar(&f.bw, "bw", false, "test: bandwidth of RDMA WRITEs by the client")
-	flags.BoolVar(&f.fr, "fr", false, "test: time of a memory registration and its invalidation")
-	flags.BoolVar(&c.Poll, "poll", false, "spin for completions instead of sleeping")
-	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server writes as well")
+	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server's RDMA device (fe80::1%eth0 if link-local)")
+	flags.StringVar(&f.addr, "addr6", "", "same as --addr; the module's name for an IPv6 `address`")
+	portVar(flags, &c.Port, "port", "", 9999, "port of the server; with --threads, the first of successive ports")
+	flags.Var(&boundedSize{&f.size, 1, 1 << 30}, "size", "bytes per operation; server: the largest it accepts (default 64, server 64KiB)")
+	moduleNumber(flags, &f.count, "count", "number of pings, or of operations per connection; 0: until interrupted")
+	moduleTime(flags, &f.timeout, "timeout", "time limit of connection set-up and of each step (default 10s); with --block, how long I/O waits for a lost target (default 10m)")
+	moduleNumber(flags, &f.tos, "tos", "IP type of service of the packets; server: the one it requires of its client")
+	flags.BoolVar(&c.Verbose, "verbose", false, "write the first 64 bytes of pings to the kernel log")
+	flags.BoolVar(&c.Validate, "validate", false, "check the data of each ping")
+	flags.StringVar(&c.MemMode, "mem-mode", "", "`mode` of memory keys: dma, one per connection, or reg, a new one per use (default dma)")
+	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; must be set on both sides")
+	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's RDMA READs invalidate its own key (iWARP only)")
+	flags.BoolVar(&c.LocalDMALkey, "local-dma-lkey", false, "RDMA WRITE from unregistered memory, with the device's local key")
+	flags.BoolVar(&f.wlat, "wlat", false, "measure the latency of RDMA WRITEs, client and server in turn")
+	flags.BoolVar(&f.rlat, "rlat", false, "measure the latency of RDMA READs by the client")
+	flags.BoolVar(&f.bw, "bw", false, "measure the bandwidth of RDMA WRITEs by the client")
+	flags.BoolVar(&f.fr, "fr", false, "measure the time of a memory registration and its invalidation")
+	flags.BoolVar(&c.Poll, "poll", false, "busy-poll for completions instead of sleeping")
+	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server writes, too; must be set on both sides")
 	moduleNumber(flags, &c.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64)")
-	moduleNumber(flags, &c.QPs, "qps", "bw: connections, driven by one thread; the same on both sides (default 1)")
+	moduleNumber(flags, &c.QPs, "qps", "bw: connections of one thread; must be equal on both sides (default 1)")
 	f.threads = 1
-	flags.Var(&numberFlag[int]{&f.threads, 1, 4096}, "threads", "kernel threads, each with a connection of its own, on successive ports")
+	flags.Var(&numberFlag[int]{&f.threads, 1, 4096}, "threads", "kernel threads, each with its own connection, on successive ports")
 	flags.BoolVar(&f.asJSON, "json", false, "print results as one JSON object")
 	flags.BoolVar(&f.csv, "csv", false, "print results as CSV")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "print what would be written to /proc/krping, and do nothing")
-	// Both spellings, as the module takes them.
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only print what would be written to /proc/krping")
+	// Accept the module's spelling with '_', too.
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		name = strings.ReplaceAll(name, "_", "-")
 		if name == "tx-depth" {
@@ -76,18 +76,18 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 
 func (f *commandFlags) registerKey(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.rest.KeyFile, "key-file", "", "`file` with the key of the volume, which both sides prove: 16 to 64 characters, mode 0600")
-	flags.StringVar(&f.rest.Key, "key", "", "the same from a keyring: `krping:NAME`, the description of a key of type logon")
+	flags.StringVar(&f.rest.KeyFile, "key-file", "", "`file` with the volume's secret key, the same on both sides: 16 to 64 characters, file mode 0600")
+	flags.StringVar(&f.rest.Key, "key", "", "the volume's secret key from a keyring: `krping:NAME`, the description of a key of type logon")
 }
 
 func clientCommand(p *program) *cobra.Command {
 	var f commandFlags
 	cmd := &cobra.Command{
 		Use:   "client --addr ADDR [--block NAME]",
-		Short: "Ping a server, measure the way to it, or make a block device of a target's volume",
-		Long: `Ping a server (krpingctl server, krping-bridge --ping, krping or rping), measure with
---wlat, --rlat, --bw or --fr, or with --block connect to a volume of a target and print the
-path of its device. What the options mean: krpingctl help options.`,
+		Short: "Ping a server, measure latency and bandwidth, or attach a target's volume",
+		Long: `Ping a server: krpingctl server, krping-bridge --ping, krping or rping. Or measure with --wlat,
+--rlat, --bw or --fr, given on the server, too. Or, with --block, attach a volume of a target and
+print the path of its block device. "krpingctl help options" is the reference of all options.`,
 		Example: `  krpingctl client --addr 192.168.77.1 --count 100 --validate
   krpingctl client --addr 192.168.77.1 --rlat --size 4096 --count 10000
   krpingctl client --addr 192.168.77.1 --bw --size 64KiB --duration 5s --json
@@ -98,21 +98,21 @@ path of its device. What the options mean: krpingctl help options.`,
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.Var(&timeFlag{&f.duration}, "duration", "measure for this long, then end")
-	flags.BoolVar(&f.onePort, "one-port", false, "all --threads to the same port (krping-bridge --ping)")
-	flags.StringVar(&f.rest.Block, "block", "", "`name` of a volume: make a block device of it")
-	moduleNumber(flags, &f.rest.Queues, "queues", "queue pairs of the block device (default: one per CPU, at most 16)")
-	moduleNumber(flags, &f.rest.Depth, "depth", "requests in flight on each (default 128)")
-	moduleTime(flags, &f.rest.FastFail, "fast-fail", "after the loss of the target for so long, I/O fails at once until it is back (default: as --timeout)")
+	flags.Var(&timeFlag{&f.duration}, "duration", "stop measuring after this time")
+	flags.BoolVar(&f.onePort, "one-port", false, "connect all --threads to the same port, as krping-bridge --ping allows")
+	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to attach as a block device")
+	moduleNumber(flags, &f.rest.Queues, "queues", "queues (connections) of the block device (default: one per CPU, at most 16)")
+	moduleNumber(flags, &f.rest.Depth, "depth", "requests in flight on each queue (default 128)")
+	moduleTime(flags, &f.rest.FastFail, "fast-fail", "how long I/O waits for a lost target before it fails, while reconnecting continues (default: as --timeout)")
 	f.heartbeat = 5
-	moduleNumber(flags, &f.heartbeat, "heartbeat", "`seconds` of silence after which the target counts as lost; 0: only unanswered I/O tells")
-	flags.StringVar(&f.rest.Mode, "mode", "", "remote: the target is the disk; tap: --backing is, copies go to the target (default remote)")
-	flags.StringVar(&f.rest.Backing, "backing", "", "local `disk` of --mode tap: /dev/NAME or ram:SIZE")
-	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward I/O of processes of this `name` only")
-	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward I/O of this `process` only")
-	flags.StringVar(&f.rest.Op, "op", "", "tap: forward these `operations` only: read, write, flush, discard, joined by '+'")
+	moduleNumber(flags, &f.heartbeat, "heartbeat", "`seconds` of silence after which the target is lost; 0: detect loss only by unanswered I/O")
+	flags.StringVar(&f.rest.Mode, "mode", "", "`mode` of the block device: remote, the target stores the data; or tap, --backing does, and the target gets copies (default remote)")
+	flags.StringVar(&f.rest.Backing, "backing", "", "tap: the local `disk`, /dev/NAME or ram:SIZE")
+	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward only I/O of processes with this `name`")
+	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward only I/O of this `process`")
+	flags.StringVar(&f.rest.Op, "op", "", "tap: forward only these `operations`: read, write, flush, discard, joined by '+'")
 	f.registerKey(cmd)
-	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward what touches these sectors only: `FIRST-LAST`, of 512 bytes")
+	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward only I/O that touches these sectors of 512 bytes: `FIRST-LAST`")
 	return cmd
 }
 
@@ -120,11 +120,12 @@ func serverCommand(p *program) *cobra.Command {
 	var f commandFlags
 	cmd := &cobra.Command{
 		Use:   "server --addr ADDR [--block NAME --backing DISK]",
-		Short: "Answer the pings or the tests of one client, or serve a volume",
-		Long: `With --block serve a volume from the kernel, until "krpingctl stop --target NAME".
-Otherwise answer the pings of one client, or its test: give the same of --wlat, --rlat, --bw and --fr
-on both sides. krping-bridge --ping answers any number of clients.
-What the options mean: krpingctl help options.`,
+		Short: "Answer the pings or measurements of one client, or serve a volume",
+		Long: `Answer the pings or measurements of one client, then end. Give --wlat, --rlat, --bw or --fr as on the
+client. "krping-bridge --ping" answers any number of clients.
+
+With --block, serve a volume from the kernel until "krpingctl stop --target NAME".
+"krpingctl help options" is the reference of all options.`,
 		Example: `  krpingctl server --addr 192.168.77.1 --validate
   krpingctl server --addr 192.168.77.1 --rlat
   krpingctl server --addr 192.168.77.1 --block vol0 --backing /dev/vdb
@@ -135,16 +136,16 @@ What the options mean: krpingctl help options.`,
 	f.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to serve")
-	flags.StringVar(&f.rest.Backing, "backing", "", "the `disk` to serve: /dev/NAME or ram:SIZE")
+	flags.StringVar(&f.rest.Backing, "backing", "", "`disk` to serve: /dev/NAME or ram:SIZE")
 	f.registerKey(cmd)
-	flags.StringSliceVar(&f.allow, "allow", nil, "serve clients with these `addresses` only, like 192.168.77.2 or 10.0.0.0/8")
-	flags.BoolVar(&f.rest.Writeback, "writeback", false, "a write is stable after a flush, not before")
-	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "the volume cannot be written")
+	flags.StringSliceVar(&f.allow, "allow", nil, "serve only clients with these `addresses`, such as 192.168.77.2 or 10.0.0.0/8")
+	flags.BoolVar(&f.rest.Writeback, "writeback", false, "acknowledge writes before they are on stable storage; they are after a flush")
+	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "refuse writes to the volume")
 	flags.Var(&blockSizeFlag{numberFlag[uint32]{&f.rest.BlockSize, 512, 4096}}, "block-size", "logical block size in bytes, 512 or 4096 (default 512)")
 	return cmd
 }
 
-// command checks the flags and returns the module's command.
+// command checks the flags and converts them to a command of the module.
 func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
 	c := f.rest
 	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
@@ -179,13 +180,13 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 	block := c.Block != ""
 	switch {
 	case tests > 1:
-		return c, usagef("at most one of --wlat, --rlat, --bw and --fr can be given")
+		return c, usagef("--wlat, --rlat, --bw and --fr: give one of them")
 	case f.asJSON && f.csv:
-		return c, usagef("--json and --csv exclude each other")
+		return c, usagef("--json and --csv: give one of them")
 	case block && (f.threads > 1 || f.duration != 0 || f.asJSON || f.csv):
-		return c, usagef("--threads, --duration, --json and --csv are for pings and tests, not for a volume")
+		return c, usagef("--threads, --duration, --json and --csv cannot be used with --block")
 	case f.duration != 0 && c.Count != nil:
-		return c, usagef("--duration excludes --count")
+		return c, usagef("--duration and --count: give one of them")
 	}
 	if err := c.Check(); err != nil {
 		return c, usageError{err}
@@ -221,7 +222,7 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 	return p.measure(cmd.Context(), commands, f)
 }
 
-// attach makes the block device and prints its path.
+// attach attaches a volume and prints the path of its block device.
 func (p *program) attach(ctx context.Context, c proc.Command) error {
 	if _, err := p.proc.Run(ctx, c); err != nil {
 		return err
@@ -234,8 +235,7 @@ func (p *program) attach(ctx context.Context, c proc.Command) error {
 	return err
 }
 
-// measure runs ping/pong commands and prints what they measured, also when they were
-// interrupted.
+// measure runs ping/pong commands and prints their results, even if they were interrupted.
 func (p *program) measure(ctx context.Context, commands []proc.Command, f *commandFlags) error {
 	bar := newProgress(fmt.Sprintf("%s, %d threads", commands[0].Role, len(commands)), 1000)
 	outcomes, err := parallel.Run(ctx, p.proc, commands, parallel.Options{
@@ -295,7 +295,8 @@ func stopCommand(p *program) *cobra.Command {
 	var force, target bool
 	cmd := &cobra.Command{
 		Use:     "stop NAME",
-		Short:   "Remove the device of a volume and close its connections",
+		Short:   "Detach a volume, or stop serving one",
+		Long:    "Detach the volume NAME: remove its block device and close its connections. With --target, stop\nserving the volume NAME from this host's kernel; its clients wait for it to return.",
 		Example: "  krpingctl stop vol0\n  krpingctl stop --target vol0",
 		Args:    arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -307,7 +308,7 @@ func stopCommand(p *program) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&target, "target", false, "no longer serve the volume; its clients wait for its return")
-	cmd.Flags().BoolVar(&force, "force", false, "even if the device is in use: its I/O fails")
+	cmd.Flags().BoolVar(&target, "target", false, "stop serving the volume instead of detaching it")
+	cmd.Flags().BoolVar(&force, "force", false, "detach even if the device is in use; I/O not finished within 2 s fails")
 	return cmd
 }

@@ -21,7 +21,7 @@ import (
 	"krping/proc"
 )
 
-// Exit codes; exitHelp and the README name them.
+// Exit codes. exitHelp and the README document them.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -40,7 +40,7 @@ type interruptedError struct{ error }
 
 func (e interruptedError) Unwrap() error { return e.error }
 
-// verdictError is what a check has found. An interruption may have ended the check, but has not failed it.
+// verdictError is the failed result of a check. It stays one if the check was interrupted.
 type verdictError struct{ error }
 
 func (e verdictError) Unwrap() error { return e.error }
@@ -77,7 +77,7 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// report logs the error, with what to do about it.
+// report logs the error with a hint about fixing it.
 func report(err error) {
 	if err == nil {
 		return
@@ -99,29 +99,29 @@ func hint(err error) string {
 	}
 	switch {
 	case errors.Is(err, proc.ErrNotLoaded):
-		return "load it: modprobe rdma_krping, or insmod rdma_krping.ko after modprobe rdma_cm"
+		return "load it: modprobe rdma_krping; or modprobe rdma_cm, then insmod rdma_krping.ko"
 	case errors.Is(err, os.ErrPermission):
-		return "this needs root: try again with sudo"
+		return "this needs root: run it with sudo"
 	case isAny(err, unix.EADDRNOTAVAIL, unix.ENETUNREACH, unix.EHOSTUNREACH):
 		return addressHint()
 	case isAny(err, nvmet.ErrUnknown, nvmet.ErrExists):
-		return "`krpingctl nvme target list` lists what is served"
+		return "`krpingctl nvme target list` lists the served subsystems"
 	case errors.Is(err, unix.ECONNREFUSED):
-		return "is a server or krping-bridge listening at that address and port?"
+		return "check that a server or krping-bridge is listening at that address and port"
 	case errors.Is(err, unix.ENOKEY):
-		return "--key-file with the file that the target has, or --key with the description of a key that `keyctl show` lists"
+		return "give --key-file with a copy of the target's key file, or --key with the description of a key that `keyctl show` lists"
 	case errors.Is(err, unix.EKEYREJECTED):
-		return "do both sides have the same key? compare: sha256sum of the key files"
+		return "check that both sides have the same key: compare sha256sum of the key files"
 	case errors.Is(err, unix.ETIMEDOUT):
-		return "`krpingctl doctor --peer` with that address looks for the reason"
+		return "run `krpingctl doctor --peer` with that address to find the cause"
 	case errors.Is(err, unix.ENOENT) && errors.As(err, new(*proc.CommandError)):
-		return "`krpingctl stat` lists the sessions; `krping-bridge` prints its volumes when it starts"
+		return "`krpingctl stat` lists the sessions; krping-bridge prints its volumes when it starts"
 	case errors.Is(err, unix.EADDRINUSE):
-		return "choose another --port, or end what listens there"
+		return "use another --port, or stop the server that uses this one"
 	case errors.Is(err, unix.EBUSY) && errors.As(err, new(*proc.CommandError)):
-		return "unmount or close the device, or add --force: I/O that is under way then fails"
+		return "unmount or close the device, or add --force, which fails I/O in flight"
 	case errors.As(err, new(usageError)):
-		return "krpingctl help, or --help after a command"
+		return "see krpingctl help, or --help of a command"
 	}
 	return ""
 }
@@ -132,11 +132,11 @@ func addressHint() string {
 		return ""
 	}
 	if len(links) == 0 {
-		return "this host has no RDMA device: make one with `krpingctl link add rxe0 --netdev eth0` (modprobe rdma_rxe)"
+		return "this host has no RDMA device: create a Soft-RoCE device with `modprobe rdma_rxe && krpingctl link add rxe0 --netdev eth0`"
 	}
 	names := make([]string, len(links))
 	for i, l := range links {
 		names[i] = fmt.Sprintf("%s on %s (%s)", l.Name, l.Netdev, l.State)
 	}
-	return "no RDMA device serves or reaches that address; there are: " + strings.Join(names, ", ")
+	return "no RDMA device serves or reaches that address; this host's devices: " + strings.Join(names, ", ")
 }

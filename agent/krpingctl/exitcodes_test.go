@@ -15,8 +15,7 @@ import (
 	"krping/proc"
 )
 
-// The README's table of exit codes says what exitCode does, for every errno that the module
-// documents.
+// The README's table of exit codes agrees with exitCode for every errno that the module documents.
 func TestExitCodesAreDocumented(t *testing.T) {
 	documented := map[string]int{}
 	for line := range strings.Lines(read(t, "../../README.md")) {

@@ -16,13 +16,13 @@ import (
 	"krping/proc"
 )
 
-// wantError says what a flag takes. It follows the flag and the value that is refused.
+// wantError says which values a flag takes. It is printed after the flag and its refused value.
 type wantError string
 
 func (e wantError) Error() string { return string(e) }
 
-// numberFlag is a whole number of a range. Where the range begins at 1, its variable is 0 while
-// the flag is not given: so a 0 that is given has to be refused here.
+// numberFlag is an integer in a range. If the range begins at 1, 0 means that the flag is not
+// given; so Set refuses an explicit 0.
 type numberFlag[T uint8 | uint16 | uint32 | uint64 | int] struct {
 	to       *T
 	min, max uint64
@@ -46,25 +46,25 @@ func (n *numberFlag[T]) Set(text string) error {
 	return nil
 }
 
-// portVar is a port that is not 0.
+// portVar adds a flag for a port.
 func portVar(flags *pflag.FlagSet, to *uint16, name, letter string, value uint16, usage string) {
 	*to = value
 	flags.VarP(&numberFlag[uint16]{to, 1, 65535}, name, letter, usage)
 }
 
-// moduleOption is the module's option of a flag's name.
+// moduleOption returns the module's option with the name of a flag.
 func moduleOption(flag string) proc.Option {
 	name := strings.ReplaceAll(flag, "-", "_")
 	return proc.Options[slices.IndexFunc(proc.Options, func(o proc.Option) bool { return o.Name == name })]
 }
 
-// moduleNumber is a flag with the range of the module's option of that name.
+// moduleNumber adds a flag with the range of the module's option of that name.
 func moduleNumber[T uint8 | uint16 | uint32](flags *pflag.FlagSet, to *T, name, usage string) {
 	o := moduleOption(name)
 	flags.Var(&numberFlag[T]{to, uint64(o.Min), uint64(o.Max)}, name, usage)
 }
 
-// blockSizeFlag is one of two numbers.
+// blockSizeFlag is 512 or 4096.
 type blockSizeFlag struct{ numberFlag[uint32] }
 
 func (b *blockSizeFlag) Set(text string) error {
@@ -74,10 +74,10 @@ func (b *blockSizeFlag) Set(text string) error {
 	return b.numberFlag.Set(text)
 }
 
-// timeFlag is a time that is longer than 0.
+// timeFlag is a duration longer than 0.
 type timeFlag struct{ to *time.Duration }
 
-// String returns nothing if the flag is not given, so that the help shows no default.
+// String returns "" for the zero value, so that the help shows no default.
 func (t *timeFlag) String() string {
 	if t.to == nil || *t.to == 0 {
 		return ""
@@ -98,7 +98,7 @@ func (t *timeFlag) Set(text string) error {
 	return err
 }
 
-// secondsFlag is a time as the module takes it.
+// secondsFlag is a duration in whole seconds, which the module takes.
 type secondsFlag struct {
 	timeFlag
 	min, max uint32
@@ -120,7 +120,7 @@ func moduleTime(flags *pflag.FlagSet, to *time.Duration, name, usage string) {
 	flags.Var(&secondsFlag{timeFlag{to}, o.Min, o.Max}, name, usage)
 }
 
-const wantTime = wantError("write it like 10s or 5m")
+const wantTime = wantError("must be a duration such as 10s or 5m")
 
 func parseTime(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
@@ -130,7 +130,7 @@ func parseTime(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// wants says what a flag of pflag's own types takes.
+// wants says which values a flag takes.
 func wants(flag *pflag.Flag, cause error) string {
 	var want wantError
 	if errors.As(cause, &want) {
@@ -153,10 +153,11 @@ func wants(flag *pflag.Flag, cause error) string {
 	return cause.Error()
 }
 
-// explainFlag says what a flag takes, and adds the flag that was probably meant.
+// explainFlag explains an error in a flag: which values the flag takes, or which flag was probably
+// meant.
 func explainFlag(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
-		return unknownCommand(cmd, args[0]) // whose flag it may be
+		return unknownCommand(cmd, args[0]) // the flag may be of the misspelled command
 	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
@@ -175,7 +176,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	return usageError{err}
 }
 
-// orQuotes quotes a value that would not be seen.
+// orQuotes quotes a value that would be invisible.
 func orQuotes(value string) string {
 	if strings.TrimSpace(value) == "" {
 		return strconv.Quote(value)

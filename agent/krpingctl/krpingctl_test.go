@@ -68,7 +68,7 @@ func TestEveryOptionIsAFlag(t *testing.T) {
 		}
 		for c, set := range flags {
 			if o.Contexts&c == 0 || slices.Contains([]string{"client", "server", "stop"}, o.Name) || c == proc.BlockStop && o.Name == "block" {
-				continue // subcommands, and the argument of stop
+				continue // these are commands, and the argument of stop
 			}
 			if set.Lookup(o.Name) == nil {
 				t.Errorf("%s: no flag for %s", o.Name, c)

@@ -12,14 +12,15 @@ import (
 	"krping/proc"
 )
 
-// optionsTopic is what `krpingctl help options` shows: the reference of /proc/krping.
+// optionsTopic is the help topic `krpingctl help options`, the reference of /proc/krping.
 func optionsTopic() *cobra.Command {
-	return &cobra.Command{Use: "options", Short: "The options of /proc/krping, one by one", Long: optionsReference()}
+	return &cobra.Command{Use: "options", Short: "Reference of the options of /proc/krping", Long: optionsReference()}
 }
 
 func optionsReference() string {
 	var b strings.Builder
-	b.WriteString("Options of /proc/krping. krpingctl has them as flags, with '-' for '_'.\n\n")
+	b.WriteString("Options of /proc/krping, with the commands that take them. They are flags of krpingctl, too,\n" +
+		"with '-' instead of '_'.\n\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range proc.Options {
 		name := o.Name
@@ -39,6 +40,6 @@ func optionsReference() string {
 		}
 		fmt.Fprintf(w, "%s\t%s\n\t  %s\n", name, goes, text)
 	}
-	_ = w.Flush() // to a string
+	_ = w.Flush() // cannot fail: b is a strings.Builder
 	return b.String()
 }

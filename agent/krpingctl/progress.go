@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progress is a bar on stderr, if that is a terminal.
+// progress is a progress bar on stderr. It is nil, and prints nothing, unless stderr is a terminal.
 type progress struct {
 	what  string
 	total int64
@@ -42,7 +42,7 @@ func (p *progress) end() {
 	}
 }
 
-// fraction returns a function that sets the bar to a part of the whole, 0 to 1, or nil.
+// fraction returns a function that sets the bar to a fraction, 0 to 1; nil without a bar.
 func (p *progress) fraction() func(float64) {
 	if p == nil {
 		return nil

@@ -15,19 +15,19 @@ import (
 	"krping/proc"
 )
 
-// program is what all subcommands share.
+// program is the state shared by all commands.
 type program struct {
-	out  io.Writer // results
+	out  io.Writer // for results
 	proc proc.FS
 }
 
 const exitHelp = `Exit codes:
   0    done
   1    failed, or doctor found a problem
-  2    the command line or a configuration is wrong, or asks for more than the device can
+  2    wrong command line or configuration, or more than the device supports
   3    data differs
   4    a module is not loaded, or no RDMA device has or reaches the address
-  5    the peer refused, is unreachable, was lost, or broke the protocol
+  5    the peer refused, is unreachable, was lost, or violated the protocol
   130  interrupted`
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -36,9 +36,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	var verbose bool
 	root := &cobra.Command{
-		Use:           "krpingctl",
-		Short:         "Block I/O over RDMA that proves itself",
-		Long:          "Command the rdma_krping module, read its statistics, trace its I/O and verify both ends.\n\n" + exitHelp,
+		Use:   "krpingctl",
+		Short: "Block I/O over RDMA that proves itself",
+		Long: `Block I/O over RDMA that proves itself: serve and attach disks, ping and measure, trace every bio,
+capture packets, and verify the data at both ends. "krpingctl doctor" finds set-up problems.
+
+` + exitHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -50,7 +53,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		},
 	}
-	root.PersistentFlags().BoolVar(&verbose, "debug", false, "log what is done")
+	root.PersistentFlags().BoolVar(&verbose, "debug", false, "log debug messages")
 	root.SetFlagErrorFunc(explainFlag)
 	root.SetOut(out)
 	root.SetHelpCommand(helpCommand())

@@ -24,13 +24,13 @@ func (s *sizeFlag) Type() string { return "size" }
 func (s *sizeFlag) Set(text string) error {
 	n, err := humanize.ParseBytes(text)
 	if err != nil || n > math.MaxInt64 {
-		return wantError("write it like 4096, 64KiB or 1GiB")
+		return wantError("must be a size such as 4096, 64KiB or 1GiB")
 	}
 	*s = sizeFlag(n)
 	return nil
 }
 
-// boundedSize is a size of a range. While the flag is not given, its variable is 0.
+// boundedSize is a size in a range. 0 means that the flag is not given.
 type boundedSize struct {
 	*sizeFlag
 	min, max sizeFlag

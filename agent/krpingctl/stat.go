@@ -26,7 +26,9 @@ func statCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat",
 		Short: "Show threads, sessions, RDMA devices and disks with their counters",
-		Args:  arguments(),
+		Example: `  krpingctl stat
+  krpingctl stat --watch=5s --json`,
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("watch") && watch < 100*time.Millisecond {
 				return usagef("--watch %v: must be 100ms or more", watch)
@@ -49,9 +51,9 @@ func statCommand(p *program) *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().DurationVar(&watch, "watch", 0, "again and again, until interrupted, at this `interval`: --watch is every second, --watch=2s every two")
+	cmd.Flags().DurationVar(&watch, "watch", 0, "repeat at this `interval` until interrupted; --watch=2s, or --watch for every second")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return cmd
 }
 
@@ -65,7 +67,7 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		for _, t := range s.Threads {
 			device := t.Device
 			if device == "" {
-				device = "listens"
+				device = "listening"
 			}
 			fmt.Fprintf(w, "%d\t%s\t%s in %d\t%s in %d\t%s in %d\t%s in %d\n", t.Number, device,
 				humanize.IBytes(t.SendBytes), t.SendMsgs, humanize.IBytes(t.RecvBytes), t.RecvMsgs,
@@ -84,7 +86,7 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 	}
 	writeModes(w, s.Sessions)
 	if len(s.Devices) > 0 {
-		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tCOUNTERS THAT ARE NOT ZERO")
+		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tNONZERO COUNTERS")
 		for _, d := range s.Devices {
 			fmt.Fprintf(w, "%s\t%s\t%s", d.Name, d.Netdev, d.State)
 			sep := "\t"

@@ -25,10 +25,10 @@ func sweepCommand(p *program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "sweep --addr ADDR",
-		Short: "Measure over sizes, threads and connections, and draw the result",
-		Long: `Measure every size with every number of threads with every number of connections of a thread,
-against krping-bridge --ping on the peer. Writes sweep.csv, sweep.svg and sweep.html, a page that opens
-without a network.`,
+		Short: "Measure over sizes, threads and connections, and draw charts",
+		Long: `Measure every combination of size, number of threads, and connections per thread, against
+"krping-bridge --ping" on the peer. Prints a table and writes sweep.csv, sweep.svg and sweep.html, a
+page that needs no network.`,
 		Example: `  krpingctl sweep --addr 192.168.77.1 --threads 1,2,4,8 --connections 1,16
   krpingctl sweep --addr 192.168.77.1 --test rlat --sizes 64,4096,64KiB`,
 		Args: arguments(),
@@ -40,7 +40,7 @@ without a network.`,
 			for _, text := range sizes {
 				var size sizeFlag
 				if err := size.Set(text); err != nil || size < 1 || size > 1<<30 {
-					return usagef("--sizes %s: must be sizes of 1 byte to 1 GiB, like 64,4096,64KiB", text)
+					return usagef("--sizes %s: must be sizes of 1 byte to 1 GiB, such as 64,4096,64KiB", text)
 				}
 				plan.Sizes = append(plan.Sizes, uint32(size))
 			}
@@ -54,13 +54,13 @@ without a network.`,
 	f := cmd.Flags()
 	f.StringVar(&addr, "addr", "", "IPv4 or IPv6 `address` of the peer's RDMA device")
 	portVar(f, &plan.Command.Port, "port", "", 9999, "port of krping-bridge --ping")
-	f.StringVar(&test, "test", "bw", "bw, rlat or ping")
-	f.StringSliceVar(&sizes, "sizes", []string{"4KiB"}, "bytes of an operation")
-	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "kernel threads")
-	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "connections of each thread (bw)")
-	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "of each point")
-	moduleNumber(f, &plan.Command.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64, or less: 1024 in all)")
-	f.BoolVar(&plan.Command.Poll, "poll", false, "spin for completions instead of sleeping")
+	f.StringVar(&test, "test", "bw", "what to measure: bw, rlat or ping")
+	f.StringSliceVar(&sizes, "sizes", []string{"4KiB"}, "bytes per operation")
+	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "numbers of kernel threads")
+	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "bw: connections per thread")
+	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "time to measure each combination")
+	moduleNumber(f, &plan.Command.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64, fewer with more than 16 connections)")
+	f.BoolVar(&plan.Command.Poll, "poll", false, "busy-poll for completions instead of sleeping")
 	f.StringVar(&out, "out", ".", "`directory` for the files")
 	return cmd
 }
@@ -82,7 +82,7 @@ func (p *program) sweep(cmd *cobra.Command, plan sweep.Plan, dir string) error {
 	if len(reports) == 0 {
 		return err
 	}
-	// What was measured is kept, also when a later point failed.
+	// If a point failed, the points before it are still saved.
 	if saved := p.saveSweep(dir, plan, reports); err == nil {
 		err = saved
 	}
@@ -103,7 +103,7 @@ func (p *program) saveSweep(dir string, plan sweep.Plan, reports []measure.Repor
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(p.out, "%s has sweep.csv, sweep.svg and sweep.html\n", dir)
+	_, err := fmt.Fprintf(p.out, "wrote sweep.csv, sweep.svg and sweep.html to %s\n", dir)
 	return err
 }
 

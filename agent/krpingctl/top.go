@@ -24,9 +24,9 @@ func topCommand(p *program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show live what the sessions do: throughput, latencies by stage, queue depth, errors",
-		Long: `Show live what the sessions do. Keys: q quits, arrows select a session, s sorts, p pauses, ? explains.
-With --once or --json it needs no terminal.`,
+		Short: "Show live throughput, latencies by stage, queue depth and errors of sessions",
+		Long: `Show what the sessions do now. Keys: q quits, arrows select a session, s sorts, p pauses, ? shows help.
+With --once or --json, top needs no terminal.`,
 		Example: "  krpingctl top --once --interval 5s",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,14 +35,14 @@ With --once or --json it needs no terminal.`,
 			}
 			onTerminal := !once && !asJSON
 			if onTerminal && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
-				return usagef("top needs a terminal: without one, --once or --json")
+				return usagef("top needs a terminal; without one, use --once or --json")
 			}
 			host, err := os.Hostname()
 			if err != nil {
-				return fmt.Errorf("name of this host: %w", err)
+				return fmt.Errorf("get this host's name: %w", err)
 			}
 			samples := sampler.New(p.proc)
-			load := func() (sampler.Meter, error) { return biotrace.NewMeter() } // closed with this process
+			load := func() (sampler.Meter, error) { return biotrace.NewMeter() } // closed when the process ends
 			if onTerminal {
 				samples.Load(load)
 				return top.Run(cmd.Context(), samples, interval, host)
@@ -62,7 +62,7 @@ With --once or --json it needs no terminal.`,
 	}
 	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two samples")
 	cmd.Flags().BoolVar(&once, "once", false, "print one sample as text, after one interval")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a sample and line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each sample as a JSON object on one line")
 	return cmd
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A wrong command line is refused with what would be right, in words of the command line.
+// A wrong command line is refused with exit code 2, and the message says what would be right.
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"clinet":                 `unknown command "clinet" for "krpingctl": did you mean client?`,
@@ -43,10 +43,10 @@ func TestUsage(t *testing.T) {
 		"client --addr 1.2.3.4 --port=":                    `--port "": must be 1 to 65535`,
 		"client --addr 1.2.3.4 --size 0":                   "--size 0: must be 1 to 1073741824 bytes",
 		"client --addr 1.2.3.4 --size 2GiB":                "--size 2GiB: must be 1 to 1073741824 bytes",
-		"client --addr 1.2.3.4 --size big":                 "--size big: write it like 4096, 64KiB or 1GiB",
+		"client --addr 1.2.3.4 --size big":                 "--size big: must be a size such as 4096, 64KiB or 1GiB",
 		"client --addr 1.2.3.4 --count -1":                 "--count -1: must be 0 to 4294967295",
 		"client --addr 1.2.3.4 --tos 256":                  "--tos 256: must be 0 to 255",
-		"client --addr 1.2.3.4 --timeout 10":               "--timeout 10: write it like 10s or 5m",
+		"client --addr 1.2.3.4 --timeout 10":               "--timeout 10: must be a duration such as 10s or 5m",
 		"client --addr 1.2.3.4 --timeout 0s":               "--timeout 0s: must be whole seconds, 1 to 86400",
 		"client --addr 1.2.3.4 --timeout 1500ms":           "--timeout 1500ms: must be whole seconds, 1 to 86400",
 		"client --addr 1.2.3.4 --duration 0s":              "--duration 0s: must be longer than 0",
@@ -70,7 +70,7 @@ func TestUsage(t *testing.T) {
 		"trace --slow 0s":                                  "--slow 0s: must be longer than 0",
 		"trace --for -1s":                                  "--for -1s: must be longer than 0",
 		"trace --pid 0":                                    "--pid 0: must be 1 to 4194304",
-		"top --interval 1":                                 "--interval 1: write it like 10s or 5m",
+		"top --interval 1":                                 "--interval 1: must be a duration such as 10s or 5m",
 		"replay x y --speed fast":                          "--speed fast: must be a number",
 		"replay x y --depth many":                          "--depth many: must be a whole number",
 		"sweep --addr 1.2.3.4 --port 0":                    "--port 0: must be 1 to 65535",
@@ -86,8 +86,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What is not given is the module's default, and a 0 that the module takes is written.
-func TestZeroesThatAreValid(t *testing.T) {
+// A flag that is given as 0 is passed to the module; one that is not given is left out.
+func TestExplicitZeroes(t *testing.T) {
 	const args = "client --addr 1.2.3.4 --block v --heartbeat 0 --dry-run"
 	var out bytes.Buffer
 	if err := run(t.Context(), strings.Fields(args), &out); err != nil || out.String() != "client,addr=1.2.3.4,port=9999,block=v,heartbeat=0\n" {
@@ -99,7 +99,7 @@ func TestZeroesThatAreValid(t *testing.T) {
 	}
 }
 
-// A command of commands shows its help alone, and so does help.
+// A command with subcommands, and help, print help with exit code 0.
 func TestHelp(t *testing.T) {
 	for args, want := range map[string]string{
 		"": "Exit codes:", "link": "Add a software RDMA device", "nvme target": "Serve a disk or a file", "help link": "Add a software RDMA device",
