@@ -2,19 +2,19 @@
 
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Follows every bio of a block device from its submit to its end, on kernels 6.1 to 6.12:
+ * Follows the bios of block devices from submission to completion, on kernels 6.1 to 6.12:
  *
- *	block_bio_queue		who submitted what				queued
- *	block_bio_remap		with NVMe's multipath it goes on to a path
- *	block_rq_issue		its request goes to the driver			issued
- *	krping_cmd_post		as a command it goes into a message		posted
- *	krping_cmd_done		the response was accepted			answered
- *	block_rq_complete	the request's bios end				done
- *	block_bio_complete	the same, of devices without requests
+ *	block_bio_queue		a bio is submitted				queued
+ *	block_bio_remap		NVMe multipath directs it to a path
+ *	block_rq_issue		its request is issued to the driver		issued
+ *	krping_cmd_post		its command is posted in a message		posted
+ *	krping_cmd_done		the response is accepted			answered
+ *	block_rq_complete	the request, and with it its bios, end		done
+ *	block_bio_complete	a bio of a device without requests ends		done
  *
- * A bio is known by its address. A request is known by its disk, hardware queue and tag, which are
- * what the module's events have, and by its sector. What ends goes to user space as an event, or is
- * counted in histograms.
+ * A bio is identified by its address. A request is identified by its disk, hardware queue and tag,
+ * which the module's events have, too, and by its sector. A bio that ends is sent to user space as
+ * an event, or counted in histograms.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -25,7 +25,7 @@
 
 char __license[] SEC("license") = "GPL";
 
-/* The members that are read; their places are relocated to those of the running kernel. */
+/* Only the members that are read; CO-RE relocates them to their offsets in the running kernel. */
 #define relocated __attribute__((preserve_access_index))
 
 typedef __u64 sector_t;
@@ -94,8 +94,8 @@ struct request {
 } relocated;
 
 /*
- * Argument of the module's events, which are as the format says that the kernel shows of them; module.go
- * compares it with this.
+ * Argument of the module's events. module.go compares it with the format that tracefs shows for the
+ * loaded module.
  */
 struct krping_cmd {
 	__u64 sector;
@@ -112,45 +112,45 @@ struct krping_cmd {
 
 const struct krping_cmd *unused_cmd __attribute__((unused));
 
-/* The contract with decode.go. */
+/* What user space gets of a bio; bio.go decodes it. */
 struct event {
 	__u64 queued_ns;	/* CLOCK_MONOTONIC */
-	__u64 issued_ns;	/* first time, of its first part; 0 if no request of it was issued (bio-based devices) */
-	__u64 posted_ns;	/* last time, of the part that ended last; 0 if it became no command */
+	__u64 issued_ns;	/* first issue of its first part; 0 without requests (bio-based devices) */
+	__u64 posted_ns;	/* last post of the part that ended last; 0 if it had no command */
 	__u64 answered_ns;
 	__u64 done_ns;		/* 0 if it has not ended */
 	__u64 sector;
-	__u64 cgroup;		/* inode of the submitter's, in cgroup v2 */
+	__u64 cgroup;		/* inode of the submitter's cgroup v2 */
 	__u32 bytes;
-	__u32 dev;		/* major << 20 | minor, of the partition if it is one */
+	__u32 dev;		/* major << 20 | minor; of the partition, if it was submitted to one */
 	__u32 opf;
 	__u32 pid;		/* of the process */
 	__u32 tid;
 	__u32 status;		/* blk_status_t */
-	__u32 session;		/* krping's */
+	__u32 session;		/* of krping */
 	__u32 crc;
 	__u16 queue;		/* hardware queue */
 	__u16 tag;		/* on the wire, or the driver's */
 	__u16 requeues;
-	__u16 parts;		/* requests that it was split into, 0 for a bio-based device */
-	__u8 merged;		/* shared a request with others */
+	__u16 parts;		/* requests that it was split into; 0 for a bio-based device */
+	__u8 merged;		/* shared a request with other bios */
 	__u8 pad[7];
 	char comm[16];
 };
 
 const struct event *unused_event __attribute__((unused));
 
-/* A bio in flight. The parts of one that is split end one by one. */
+/* A bio in flight. If it is split, its parts end one by one. */
 struct tracked {
 	struct event event;
-	__u32 disk;		/* as event.dev, of the whole disk, whose requests carry it */
-	__u32 head;		/* the disk that it was submitted to: another one with NVMe's multipath */
+	__u32 disk;		/* as event.dev: the whole disk whose requests carry it */
+	__u32 head;		/* the disk that it was submitted to; differs with NVMe multipath */
 	__s64 left;		/* bytes that have not ended */
 };
 
 /*
- * Where it is found by its address: one of a few places of a set. A hash map would cost more than all
- * the rest of the way.
+ * Bios in flight are found by address in a set-associative table. A hash map would cost more than
+ * all the rest of the tracing.
  */
 #define SET_BITS	13
 #define WAYS		4
@@ -166,23 +166,23 @@ struct slot_set {
 
 const struct slot_set *unused_set __attribute__((unused));
 
-/* ---- knobs, set before loading ---- */
+/* ---- parameters, set before loading ---- */
 
-const volatile __u32 only_dev;			/* this partition, or disk with its partitions; 0 for all */
-const volatile __u32 only_disk;			/* the disk that it is on */
-const volatile char only_hidden[DISK_NAME_LEN];	/* with only_dev: and this disk without a number */
+const volatile __u32 only_dev;			/* this partition, or this disk with its partitions; 0: all */
+const volatile __u32 only_disk;			/* the whole disk of only_dev */
+const volatile char only_hidden[DISK_NAME_LEN];	/* with only_dev: this hidden disk, too */
 const volatile __u32 only_pid;
 const volatile char only_comm[16];
-const volatile __u64 only_ops;			/* a bit for each REQ_OP_*; 0 for all */
+const volatile __u64 only_ops;			/* bit n is REQ_OP_* n; 0: all */
 const volatile __u32 min_bytes;
-const volatile __u64 min_ns;			/* no event of what was faster */
+const volatile __u64 min_ns;			/* no events for bios that were faster */
 const volatile _Bool metering;			/* histograms of the devices in series, no events */
 
 /* ---- maps ---- */
 
-#define MAX_CHAIN	4096	/* bios of one request that are looked at */
-#define MAX_COMMANDS	16384	/* a power of two */
-#define WAKE_BYTES	(1 << 20)
+#define MAX_CHAIN	4096		/* maximum number of bios of one request that are followed */
+#define MAX_COMMANDS	16384		/* a power of two */
+#define WAKE_BYTES	(1 << 20)	/* unread bytes at which the reader is woken */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -196,7 +196,7 @@ struct {
 	__uint(max_entries, 1 << 22);
 } events SEC(".maps");
 
-/* A request that was issued; its place follows from what it is known by. */
+/* An issued request. Its index is a hash of its disk, hardware queue and tag. */
 struct command {
 	__u64 sector;
 	__u64 issued_ns;
@@ -208,7 +208,7 @@ struct command {
 	__u16 queue;
 	__u16 tag;		/* the driver's */
 	__u16 wire_tag;
-	__u16 flush;		/* of the block layer's own, for other requests' bios */
+	__u16 flush;		/* the block layer's own flush, on behalf of other requests */
 };
 
 struct {
@@ -218,7 +218,7 @@ struct {
 	__type(value, struct command);
 } commands SEC(".maps");
 
-/* Names of hidden disks, which sysfs does not show by their numbers. */
+/* Names of hidden disks by number: sysfs does not list them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 256);
@@ -227,10 +227,10 @@ struct {
 } hidden SEC(".maps");
 
 enum count {
-	LOST_EVENTS,	/* the ring was full */
-	LOST_BIOS,	/* too many of a set were in flight */
-	LOST_STAGES,	/* two requests had one place */
-	ENDED,		/* bios, with those that min_ns hides */
+	LOST_EVENTS,	/* the ring buffer was full */
+	LOST_BIOS,	/* all ways of the bio's set were in use */
+	LOST_STAGES,	/* two requests hashed to the same command */
+	ENDED,		/* bios, including those below min_ns */
 	COUNTS
 };
 
@@ -245,7 +245,7 @@ struct {
 
 enum stage { QUEUE, SEND, PEER, FINISH, DEVICE, TOTAL, STAGES };
 
-/* Bucket i, from -LOWEST, counts latencies in (2^((i-1)/8), 2^(i/8)] seconds: 1 us to 1024 s. */
+/* Bucket i, counted from -LOWEST, is for latencies in (2^((i-1)/8), 2^(i/8)] s: 1 us to 1024 s. */
 #define LOWEST	160
 #define BUCKETS	(LOWEST + 81)
 
@@ -270,7 +270,7 @@ const struct series_key *unused_key __attribute__((unused));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);		/* set before loading, as that of histograms */
+	__uint(max_entries, 1);		/* here and of histograms: set before loading */
 	__type(key, struct series_key);
 	__type(value, __u32);
 } series SEC(".maps");
@@ -288,20 +288,20 @@ static const __u32 eighths[] = {
 };
 
 /*
- * Functions that are not static are verified once and for themselves, not in each place, and each
- * round of a loop, that calls them. They take no typed pointers of the kernel's.
+ * The verifier checks a global function once, on its own, instead of at each call and in each
+ * iteration of a loop. Its arguments cannot be typed kernel pointers.
  */
 #define verified_once __attribute__((noinline))
 
-/* Index of the bucket that a latency is counted in. */
+/* The index of a latency's bucket in the array. */
 verified_once __u32 bucket_of(__u64 ns)
 {
-	/* In units of 2^-34 s; the factor is 2^56 / 10^9. */
+	/* ns in units of 2^-34 s; the factor is 2^56 / 10^9. */
 	__u64 x = ns >> 37 ? ((ns >> 12) * 72057594) >> 10 : (ns * 72057594) >> 22;
 	__u32 log = 0, mantissa, i, bucket;
 
 	if (x > 1)
-		x--;	/* a bucket has its upper limit, not its lower one */
+		x--;	/* a bucket includes its upper limit */
 	else
 		x = 1;
 	for (i = 32; i; i >>= 1)
@@ -333,7 +333,7 @@ static void add(struct measured *all, __u32 stage, __u64 from, __u64 to)
 	__sync_fetch_and_add(&h->buckets[bucket], 1);
 }
 
-/* REQ_OP_*; what file systems submit as a flush is a write of nothing with REQ_PREFLUSH. */
+/* REQ_OP_*, but an empty write with REQ_PREFLUSH, a file system's flush, is REQ_OP_FLUSH. */
 static __u32 op_of(__u32 opf, __u32 bytes)
 {
 	return opf & 1 << 18 && !bytes ? 2 : opf & 0xff;
@@ -370,7 +370,7 @@ verified_once int measure(const struct event *e, __u32 disk)
 	return 0;
 }
 
-/* ---- submit ---- */
+/* ---- submission ---- */
 
 static void count(__u32 what)
 {
@@ -400,7 +400,7 @@ static _Bool same(const volatile char *want, const char *name, int size)
 
 #define GENHD_FL_HIDDEN	(1 << 1)
 
-/* A disk that /dev does not show: the target's, under a tap. */
+/* Whether a disk that /dev does not show, such as a tap's target, is to be traced. */
 static _Bool wanted_hidden(struct gendisk *disk, __u32 dev)
 {
 	char name[DISK_NAME_LEN] = {};
@@ -442,19 +442,19 @@ static struct slot *claim(__u64 bio)
 	if (!set)
 		return NULL;
 	for (i = 0; i < WAYS; i++) {
-		if (set->slots[i].bio == bio)	/* its end was not seen */
+		if (set->slots[i].bio == bio)	/* left over: its end was missed */
 			return &set->slots[i];
 		if (!set->slots[i].bio && free == WAYS)
 			free = i;
 	}
 	if (free >= WAYS)
 		return NULL;
-	/* If another CPU is faster, one bio is lost, and counted. */
+	/* If another CPU takes the slot first, this bio is lost, and counted. */
 	slot = &set->slots[free & (WAYS - 1)];
 	return __sync_val_compare_and_swap(&slot->bio, 0, bio) ? NULL : slot;
 }
 
-/* An argument as a number, which can be calculated with. */
+/* An argument as a plain number: the verifier allows no arithmetic on a typed pointer. */
 static __u64 address(const __u64 *ctx, int arg)
 {
 	__u64 value = 0;
@@ -466,7 +466,7 @@ static __u64 address(const __u64 *ctx, int arg)
 SEC("tp_btf/block_bio_queue")
 int BPF_PROG(bio_queue, struct bio *bio)
 {
-	/* Its members are read in place: helpers for each cost more. */
+	/* Members are read directly: a helper call for each costs more. */
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gendisk *gendisk = bio->bi_bdev->bd_disk;
 	__u32 dev = bio->bi_bdev->bd_dev, bytes = bio->bi_iter.bi_size;
@@ -512,8 +512,8 @@ int BPF_PROG(bio_queue, struct bio *bio)
 }
 
 /*
- * NVMe's multipath sends a bio on to the hidden disk of a path, and to that of another one if the
- * first has failed. It is not queued again. The front of a split bio points to the whole.
+ * NVMe multipath directs a bio to the hidden disk of a path, and to another path's if the first one
+ * has failed, without block_bio_queue. The front of a split bio points to the original.
  */
 SEC("tp_btf/block_bio_remap")
 int BPF_PROG(bio_remap, struct bio *bio)
@@ -538,8 +538,8 @@ int BPF_PROG(bio_remap, struct bio *bio)
 }
 
 /*
- * The front of a split bio is a clone that points to the one that was submitted. So may be the
- * clone that a stacked device has made, but that is another disk's.
+ * The front of a split bio is a clone whose bi_private is the submitted bio. A stacked device's
+ * clone may point to its original, too, but is for another disk.
  */
 static struct slot *find(struct bio *bio, __u32 disk)
 {
@@ -553,17 +553,17 @@ static struct slot *find(struct bio *bio, __u32 disk)
 
 /* ---- issue, requeue ---- */
 
-static struct command *place(__u32 disk, __u32 queue, __u32 tag)
+static struct command *command_slot(__u32 disk, __u32 queue, __u32 tag)
 {
 	__u32 index = ((disk >> 20) * 3571 + disk * 7919 + queue * 1031 + tag) & (MAX_COMMANDS - 1);
 
 	return bpf_map_lookup_elem(&commands, &index);
 }
 
-/* The request as it was issued, unless another one took its place. */
-static struct command *known(__u32 disk, __u32 queue, __u32 tag)
+/* The issued request, or NULL if another one has taken its slot. */
+static struct command *find_command(__u32 disk, __u32 queue, __u32 tag)
 {
-	struct command *c = place(disk, queue, tag);
+	struct command *c = command_slot(disk, queue, tag);
 
 	return c && c->issued_ns && c->disk == disk && c->queue == queue && c->tag == tag ? c : NULL;
 }
@@ -574,10 +574,10 @@ int BPF_PROG(rq_issue, struct request *rq)
 	__u32 disk = number(rq->q->disk), queue = rq->mq_hctx->queue_num;
 	struct command *c;
 
-	/* A hidden disk's may be what a bio of the wanted one has become. */
+	/* With NVMe multipath, a hidden disk's request may carry a bio of only_disk. */
 	if (only_disk && disk != only_disk && !(rq->q->disk->flags & GENHD_FL_HIDDEN))
 		return 0;
-	c = place(disk, queue, rq->tag);
+	c = command_slot(disk, queue, rq->tag);
 	if (!c)
 		return 0;
 	c->issued_ns = bpf_ktime_get_ns();
@@ -591,7 +591,7 @@ int BPF_PROG(rq_issue, struct request *rq)
 	return 0;
 }
 
-/* Returns the next bio of the request. */
+/* Counts a requeue of the bio at addr, and returns the next bio of the request. */
 verified_once __u64 requeue_bio(__u64 addr, __u32 disk, __u64 issued_ns)
 {
 	struct bio *bio = (struct bio *)addr;
@@ -607,12 +607,12 @@ verified_once __u64 requeue_bio(__u64 addr, __u32 disk, __u64 issued_ns)
 	return (__u64)BPF_CORE_READ(bio, bi_next);
 }
 
-/* It will be issued again, with this tag or another one. */
+/* The request will be issued again, perhaps with another tag. */
 SEC("tp_btf/block_rq_requeue")
 int BPF_PROG(rq_requeue, struct request *rq)
 {
 	__u32 disk = number(rq->q->disk), i;
-	struct command *c = known(disk, rq->mq_hctx->queue_num, rq->tag);
+	struct command *c = find_command(disk, rq->mq_hctx->queue_num, rq->tag);
 	__u64 issued = c ? c->issued_ns : bpf_ktime_get_ns(), bio = (__u64)BPF_CORE_READ(rq, bio);
 
 	for (i = 0; i < MAX_CHAIN && bio; i++)
@@ -622,13 +622,13 @@ int BPF_PROG(rq_requeue, struct request *rq)
 
 /* ---- the module's command ---- */
 
-#define TAG_MASK	0xfff	/* of a tag on the wire: what is above is a generation */
+#define TAG_MASK	0xfff	/* the driver's tag in a tag on the wire; the rest is a generation */
 
 static struct command *command_of(const struct bpf_raw_tracepoint_args *ctx, struct krping_cmd *cmd)
 {
 	if (bpf_probe_read_kernel(cmd, sizeof(*cmd), (void *)ctx->args[0]))
 		return NULL;
-	return known(cmd->dev, cmd->queue, cmd->tag & TAG_MASK);
+	return find_command(cmd->dev, cmd->queue, cmd->tag & TAG_MASK);
 }
 
 SEC("raw_tp/krping_cmd_post")
@@ -659,7 +659,7 @@ int cmd_done(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* ---- end ---- */
+/* ---- completion ---- */
 
 static void end(struct slot *slot, __u32 status)
 {
@@ -676,7 +676,7 @@ static void end(struct slot *slot, __u32 status)
 		out = bpf_ringbuf_reserve(&events, sizeof(*out), 0);
 		if (out) {
 			*out = t->event;
-			/* The reader looks by itself now and then; waking it up each time costs more than all else. */
+			/* The reader polls; waking it for each event would cost more than all the rest. */
 			if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > WAKE_BYTES)
 				flags = BPF_RB_FORCE_WAKEUP;
 			bpf_ringbuf_submit(out, flags);
@@ -687,13 +687,13 @@ static void end(struct slot *slot, __u32 status)
 	slot->bio = 0;
 }
 
-/* A request that ends, as its bios are looked at one by one. */
+/* A request that ends, with a cursor over its bios. */
 struct ending {
 	__u64 bio;
-	__u64 left;		/* bytes of those that end now */
-	__u32 size;		/* of the bio */
-	_Bool more;		/* another one is behind it */
-	struct command command;	/* its issued_ns is 0 if it is not known */
+	__u64 left;		/* bytes that end now, from bio on */
+	__u32 size;		/* of bio */
+	_Bool more;		/* another bio follows */
+	struct command command;	/* issued_ns is 0 if it was not found */
 	__u32 disk;
 	__u32 status;
 };
@@ -705,7 +705,7 @@ verified_once int end_bio(struct ending *rq, __u32 before)
 
 	if (!rq)
 		return 0;
-	if (rq->size > rq->left) {	/* it ends with a later part of the request */
+	if (rq->size > rq->left) {	/* it ends later, with another part of the request */
 		rq->more = 0;
 		return 0;
 	}
@@ -729,7 +729,7 @@ verified_once int end_bio(struct ending *rq, __u32 before)
 			e->session = rq->command.session;
 			e->crc = rq->command.crc;
 		}
-	} else if (rq->size) {	/* an empty flush may have shared that of another */
+	} else if (rq->size) {	/* an empty flush may have shared the request of another */
 		count(LOST_STAGES);
 	}
 	if (__sync_fetch_and_sub(&slot->tracked.left, rq->size) <= (__s64)rq->size)
@@ -761,12 +761,12 @@ int BPF_PROG(rq_complete, struct request *rq, __u8 error, unsigned int nr_bytes)
 	struct command *c;
 	__u32 i;
 
-	if (!ending.bio)	/* a flush's: the bios that wanted it end with their own requests */
+	if (!ending.bio)	/* the block layer's flush: its bios end with their own requests */
 		return 0;
-	c = known(ending.disk, rq->mq_hctx->queue_num, rq->tag);
+	c = find_command(ending.disk, rq->mq_hctx->queue_num, rq->tag);
 	if (c && (c->flush || c->sector == rq->__sector))
 		ending.command = *c;
-	/* Nearly every request has one bio, which is read in place. */
+	/* Nearly every request has one bio: read it directly. */
 	ending.size = first->bi_iter.bi_size;
 	ending.more = first->bi_next != NULL;
 	end_bio(&ending, 0);
@@ -784,7 +784,7 @@ int BPF_PROG(bio_complete, struct request_queue *q, struct bio *bio)
 
 	if (!slot)
 		return 0;
-	/* NVMe's multipath says so just before the path's request ends, which says more. */
+	/* With NVMe multipath the path's request ends right after this, and has the stages. */
 	if (slot->tracked.disk != slot->tracked.head && bio->bi_bdev->bd_disk->flags & GENHD_FL_HIDDEN && !bio->bi_status)
 		return 0;
 	end(slot, bio->bi_status);

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bio is a bio that has ended. A stage that it did not have is 0.
+// Bio is a bio that has ended. Stages that it did not have are 0.
 type Bio struct {
-	Time     time.Time     `json:"time"` // of the submit
+	Time     time.Time     `json:"time"` // of submission
 	PID      uint32        `json:"pid"`
 	TID      uint32        `json:"tid"`
 	Comm     string        `json:"comm"`
@@ -29,27 +29,27 @@ type Bio struct {
 	Finish   time.Duration `json:"finish_ns,omitempty"`
 	Total    time.Duration `json:"total_ns"`
 	Status   uint32        `json:"status"`             // blk_status_t: 0 is success
-	HWQueue  uint16        `json:"hwqueue"`            // that its request went to
-	Tag      uint16        `json:"tag"`                // on the wire if it became a command, else the driver's
+	HWQueue  uint16        `json:"hwqueue"`            // hardware queue of its request
+	Tag      uint16        `json:"tag"`                // on the wire if it had a command, else the driver's
 	Session  uint32        `json:"session,omitempty"`  // of the module
 	CRC      uint32        `json:"crc,omitempty"`      // CRC32C of the command's data
-	Requeues uint16        `json:"requeues,omitempty"` // times that its request went back to the block layer
+	Requeues uint16        `json:"requeues,omitempty"` // times that its request was returned to the block layer
 	Parts    uint16        `json:"parts,omitempty"`    // requests that it was split into; 0 for a device without requests
-	Merged   bool          `json:"merged,omitempty"`   // shared its request with others
+	Merged   bool          `json:"merged,omitempty"`   // shared its request with other bios
 }
 
-// Stage is a part of a bio's way.
+// Stage is an interval in the life of a bio.
 type Stage uint8
 
-// The stages of a bio of krping are queue, send, peer and finish, one after the other; those
-// of another device's bio are queue and device.
+// The stages. A bio of a krping device has queue, send, peer and finish, one after the other; a bio of
+// another device has queue and device.
 const (
-	StageQueue  Stage = iota // submit -> its request is issued to the driver
-	StageSend                // issued -> its command is in a message, the last time if it was sent again
-	StagePeer                // sent -> its response was accepted
-	StageFinish              // response -> the bio ends
-	StageDevice              // issued -> the bio ends
-	StageTotal               // submit -> the bio ends
+	StageQueue  Stage = iota // from submission until its request is issued to the driver
+	StageSend                // until its command is posted in a message; if posted again, the last time
+	StagePeer                // until the response is accepted
+	StageFinish              // until the bio ends
+	StageDevice              // from issue until the bio ends
+	StageTotal               // from submission until the bio ends
 	numStages
 )
 
@@ -57,7 +57,7 @@ var stageNames = [numStages]string{"queue", "send", "peer", "finish", "device", 
 
 func (s Stage) String() string { return stageNames[s] }
 
-// Stages returns all of them.
+// Stages returns all stages.
 func Stages() []Stage {
 	all := make([]Stage, numStages)
 	for i := range all {
@@ -66,7 +66,7 @@ func Stages() []Stage {
 	return all
 }
 
-// Stage returns how long the bio was in a stage, and 0 if it had none of that kind.
+// Stage returns how long the bio was in a stage, or 0 if it did not have it.
 func (b *Bio) Stage(s Stage) time.Duration {
 	switch s {
 	case StageQueue:
@@ -87,8 +87,7 @@ func (b *Bio) Stage(s Stage) time.Duration {
 	}
 }
 
-// Slowest returns the stage that took longest, of those that follow one another: the
-// total if only that is known.
+// Slowest returns the longest of the stages that follow one another, or StageTotal if only that is known.
 func (b *Bio) Slowest() Stage {
 	candidates := []Stage{StageQueue, StageDevice}
 	switch {
@@ -108,24 +107,24 @@ func (b *Bio) Slowest() Stage {
 
 func toEvent(sample []byte) (*bioEvent, error) {
 	if len(sample) < int(unsafe.Sizeof(bioEvent{})) {
-		return nil, fmt.Errorf("an event of the trace program has %d bytes, not %d", len(sample), unsafe.Sizeof(bioEvent{}))
+		return nil, fmt.Errorf("event of the trace program has %d bytes, want %d", len(sample), unsafe.Sizeof(bioEvent{}))
 	}
 	return (*bioEvent)(unsafe.Pointer(&sample[0])), nil
 }
 
-// decoder makes bios of events.
+// decoder turns events into bios. It caches strings, so that it does not allocate for each bio.
 type decoder struct {
 	zero    time.Time // when CLOCK_MONOTONIC was 0
 	devices *deviceNames
 	cgroups *cgroupNames
-	comms   map[[16]int8]string // a string is made once, not for each bio
-	ops     map[uint32]opNames  // by bi_opf
+	comms   map[[16]int8]string
+	ops     map[uint32]opNames // by bi_opf
 	last    Bio
 }
 
 type opNames struct{ op, flags string }
 
-// maxNames is when remembered names are forgotten: processes come and go.
+// maxNames is the size at which the cache of process names is cleared.
 const maxNames = 4096
 
 func (d *decoder) comm(c [16]int8) string {
@@ -170,7 +169,7 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-// bio returns the bio of an event, which is valid until the next call.
+// bio returns the bio of an event. It is valid until the next call.
 func (d *decoder) bio(e *bioEvent) *Bio {
 	op := d.op(e.Opf, e.Bytes)
 	d.last = Bio{
@@ -190,7 +189,7 @@ func (d *decoder) bio(e *bioEvent) *Bio {
 	return &d.last
 }
 
-// between returns the time from one moment to a later one; if both happened, at least 1 ns.
+// between returns the time between two timestamps: at least 1 ns if both are set, else 0.
 func between(from, to uint64) time.Duration {
 	if from == 0 || to == 0 {
 		return 0

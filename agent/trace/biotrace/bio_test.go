@@ -36,7 +36,7 @@ func decode(t *testing.T, e bioEvent) Bio {
 		t.Fatal(err)
 	}
 	if _, err := toEvent(sample.Bytes()[:20]); err == nil {
-		t.Error("a truncated event is accepted")
+		t.Error("a truncated event was accepted")
 	}
 	event, err := toEvent(sample.Bytes())
 	if err != nil {
@@ -106,7 +106,7 @@ func TestOpNames(t *testing.T) {
 func TestFilter(t *testing.T) {
 	for _, f := range []Filter{{Comm: "sixteen_bytes_xx"}, {Ops: []string{"READ", "ERASE"}}} {
 		if f.Check() == nil {
-			t.Errorf("%+v is accepted", f)
+			t.Errorf("%+v was accepted", f)
 		}
 	}
 	v := Filter{Ops: []string{"read", "WRITE_ZEROES"}, MinLatency: time.Millisecond}.variables()
@@ -126,10 +126,10 @@ func TestFilter(t *testing.T) {
 
 func TestLost(t *testing.T) {
 	if l := (Lost{Events: []uint64{0, 0}}); l.Any() || l.String() != "" {
-		t.Errorf("nothing is lost, and yet %q", l)
+		t.Errorf("nothing was lost, but String is %q", l)
 	}
 	l := Lost{Events: []uint64{0, 3}, Bios: []uint64{1, 0}}
-	if want := "3 events for which the ring buffer had no room on CPU 1, 1 bios beyond those that can be in flight on CPU 0"; l.String() != want || l.Total() != 4 {
+	if want := "3 bios dropped because the ring buffer was full on CPU 1, 1 bios not followed because too many were in flight on CPU 0"; l.String() != want || l.Total() != 4 {
 		t.Errorf("%q, total %d", l, l.Total())
 	}
 }
@@ -160,7 +160,7 @@ func TestFormat(t *testing.T) {
 	}
 	for _, change := range [][2]string{{"offset:38", "offset:40"}, {"field:u16 tag", "field:u16 wire_tag"}, {"offset:20;	size:4", "offset:20;	size:8"}} {
 		if checkFormat(string(bytes.Replace([]byte(format), []byte(change[0]), []byte(change[1]), 1))) == nil {
-			t.Errorf("a format with %s is accepted", change[1])
+			t.Errorf("a format with %s was accepted", change[1])
 		}
 	}
 }
@@ -203,8 +203,8 @@ func TestCGroupName(t *testing.T) {
 	}
 }
 
-// The verifier refuses with EACCES: who has all rights is not told to get them.
-func TestRefusalOfTheVerifierIsNoLackOfRights(t *testing.T) {
+// The verifier rejects with EACCES, which is not a lack of privileges.
+func TestExplainLoadError(t *testing.T) {
 	verifier := &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{"R1 invalid mem access"}}
 	for _, tc := range []struct {
 		err    error

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package biotrace follows every bio of a block device with eBPF, from its submit to its
-// end: who submitted it, and how long each stage took. A Tracer shows each bio, a Meter
-// counts latencies in the kernel.
+// Package biotrace follows bios of block devices with eBPF from submission to completion, and measures
+// the time of each stage. A Tracer returns each bio, a Meter has histograms that the kernel fills.
 package biotrace
 
 import (
@@ -22,24 +21,24 @@ import (
 
 //go:generate go tool bpf2go -go-package biotrace -tags linux -target bpfel -type event -type slot_set -type krping_cmd -type measured -type series_key bio bio.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
-// Filter chooses, in the kernel, which bios are traced. Its zero value is all of them.
+// Filter selects the bios to trace; the kernel applies it. The zero value selects all.
 type Filter struct {
-	Device     *BlockDevice // with its partitions and, of a krping disk with a backing, its target's
-	PID        uint32       // of the process that submitted
-	Comm       string       // its name
-	Ops        []string     // READ, WRITE and so on, as OpNames has them
+	Device     *BlockDevice // with its partitions and, if it is a krping disk with a backing, its target
+	PID        uint32       // of the submitting process
+	Comm       string       // of the submitting thread
+	Ops        []string     // names that OpNames returns, in any case
 	MinBytes   uint32
-	MinLatency time.Duration // of the whole, from the submit to the end
+	MinLatency time.Duration // from submission to completion
 }
 
-// Check says what is wrong with a filter, and what would be right.
+// Check returns an error if the filter is not valid.
 func (f Filter) Check() error {
 	if len(f.Comm) > maxComm {
-		return fmt.Errorf("process name %q has more than the %d bytes that the kernel keeps", f.Comm, maxComm)
+		return fmt.Errorf("process name %q: must be at most %d bytes, the limit of the kernel", f.Comm, maxComm)
 	}
 	for _, op := range f.Ops {
 		if _, ok := opNumber(op); !ok {
-			return fmt.Errorf("operation %q is unknown; known are %s", op, strings.Join(OpNames(), ", "))
+			return fmt.Errorf("operation %q: must be one of %s", op, strings.Join(OpNames(), ", "))
 		}
 	}
 	return nil
@@ -71,26 +70,26 @@ func (f Filter) variables() map[string]any {
 	return v
 }
 
-// Lost counts what was not seen, by CPU.
+// Lost counts what the trace has missed, by CPU.
 type Lost struct {
-	Events []uint64 `json:"events"` // the ring buffer was full
-	Bios   []uint64 `json:"bios"`   // too many were in flight
-	Stages []uint64 `json:"stages"` // bios of which only the submit and the end are known
+	Events []uint64 `json:"events"` // bios that ended while the ring buffer was full
+	Bios   []uint64 `json:"bios"`   // bios that were not followed, as too many were in flight
+	Stages []uint64 `json:"stages"` // bios with only the total known
 }
 
-// Any tells whether anything was lost.
+// Any reports whether anything was lost.
 func (l Lost) Any() bool { return l.Total() > 0 }
 
 // Total returns the sum over all causes and CPUs.
 func (l Lost) Total() uint64 { return sum(l.Events) + sum(l.Bios) + sum(l.Stages) }
 
-// String names what was lost where.
+// String lists what was lost, with the CPUs.
 func (l Lost) String() string {
 	var parts []string
 	for _, cause := range []struct {
 		name   string
 		perCPU []uint64
-	}{{"events for which the ring buffer had no room", l.Events}, {"bios beyond those that can be in flight", l.Bios}, {"bios whose stages are not known", l.Stages}} {
+	}{{"bios dropped because the ring buffer was full", l.Events}, {"bios not followed because too many were in flight", l.Bios}, {"bios whose stages are not known", l.Stages}} {
 		for cpu, n := range cause.perCPU {
 			if n > 0 {
 				parts = append(parts, fmt.Sprintf("%d %s on CPU %d", n, cause.name, cpu))
@@ -111,13 +110,13 @@ func sum(perCPU []uint64) (n uint64) {
 type probe struct {
 	objects bioObjects
 	links   []link.Link
-	module  []link.Link // on the module's events, while it is loaded
+	module  []link.Link // to the module's events
 }
 
-// load loads the program with variables and sizes of maps of its own.
+// load loads the program with the given values of its variables and sizes of its maps.
 func load(variables map[string]any, sizes map[string]uint32) (*probe, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("lift the memory lock limit: %w", err)
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
 	spec, err := loadBio()
 	if err != nil {
@@ -138,21 +137,22 @@ func load(variables map[string]any, sizes map[string]uint32) (*probe, error) {
 	return p, nil
 }
 
-// explain says why the program was not loaded. The verifier refuses with EACCES, too, which must
-// not be taken for missing rights, also not by callers: so its error is not wrapped. It has a log.
+// explain adds the likely cause to an error of loading the program. The verifier also rejects with
+// EACCES; its error, which has a log, is not wrapped, so that callers do not take it for a lack of
+// privileges.
 func explain(err error) error {
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) && len(verifier.Log) > 0 {
-		return fmt.Errorf("load the trace program: this kernel's verifier refuses it: %v", verifier) // its last lines
+		return fmt.Errorf("load the trace program: this kernel's verifier rejects it: %v", verifier) // prints the log's last lines
 	}
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("load the trace program: tracing needs root (CAP_BPF and CAP_PERFMON): %w", err)
 	}
-	return fmt.Errorf("load the trace program (the kernel needs BTF, CONFIG_DEBUG_INFO_BTF): %w", err)
+	return fmt.Errorf("load the trace program: the kernel must have BTF (CONFIG_DEBUG_INFO_BTF): %w", err)
 }
 
-// attach begins to trace; bios that are submitted from now on are seen. The ends come
-// first, so that no bio is left in the map because its end was missed.
+// attach starts tracing the bios that are submitted from now on. It attaches to completions before
+// submissions, so that no bio stays in the map because its end was missed.
 func (p *probe) attach() error {
 	o := &p.objects
 	for _, program := range []*ebpf.Program{o.BioComplete, o.RqComplete, o.RqRequeue, o.RqIssue, o.BioRemap} {
@@ -183,7 +183,7 @@ func (p *probe) close() error {
 	return errors.Join(append(errs, p.objects.Close())...)
 }
 
-// Indexes of the counts, as enum count of bio.bpf.c has them.
+// Indexes of the counts: enum count of bio.bpf.c.
 const (
 	lostEvents = iota
 	lostBios
@@ -216,7 +216,7 @@ type Tracer struct {
 }
 
 // New attaches to the tracepoints of the kernel's block layer and, if it is loaded, of the
-// module. Until it is closed the module cannot be unloaded.
+// module. The module cannot be unloaded until Close.
 func New(f Filter) (*Tracer, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
@@ -235,24 +235,24 @@ func New(f Filter) (*Tracer, error) {
 	return t, nil
 }
 
-// Close detaches.
+// Close detaches from the tracepoints.
 func (t *Tracer) Close() error { return errors.Join(t.reader.Close(), t.probe.close()) }
 
-// The program wakes the reader up only if much is waiting, so it looks by itself: soon if what
-// comes is so little that somebody may read along, else seldom, as each look costs the system.
+// The program wakes the reader only if many events are waiting, so the reader polls: often if there
+// are so few bios that a person may be reading along, else rarely, as each poll costs CPU time.
 const (
-	lookSoon   = 100 * time.Millisecond
-	lookSeldom = 500 * time.Millisecond
-	readAlong  = 50 // bios between two looks
+	pollOften  = 100 * time.Millisecond
+	pollRarely = 500 * time.Millisecond
+	fewBios    = 50 // between two polls
 )
 
-// Run calls each for each bio that ends, until ctx does, and caughtUp several times a second,
-// when there is nothing more to show at the moment. What ended before ctx is still seen. The
-// bio is valid until each returns.
+// Run calls each for every bio that ends, and caughtUp several times a second, when all available bios
+// have been delivered. It returns the first error of either, or nil after ctx ends; bios that ended
+// before ctx are still delivered. The bio is valid until each returns.
 func (t *Tracer) Run(ctx context.Context, each func(*Bio) error, caughtUp func() error) error {
 	defer context.AfterFunc(ctx, func() { t.reader.SetDeadline(time.Now()) })()
 	var record ringbuf.Record
-	wait := lookSoon
+	wait := pollOften
 	for {
 		last := ctx.Err() != nil
 		if last {
@@ -282,24 +282,24 @@ func (t *Tracer) Run(ctx context.Context, each func(*Bio) error, caughtUp func()
 		if last {
 			return nil
 		}
-		wait = lookSeldom
-		if 0 < n && n <= readAlong {
-			wait = lookSoon
+		wait = pollRarely
+		if 0 < n && n <= fewBios {
+			wait = pollOften
 		}
 	}
 }
 
-// Lost returns what was not seen so far.
+// Lost returns what has been missed so far.
 func (t *Tracer) Lost() (Lost, error) { return t.probe.lost() }
 
-// Ended returns how many bios have ended, with those that MinLatency hides.
+// Ended returns the number of bios that have ended, including those below MinLatency.
 func (t *Tracer) Ended() (uint64, error) {
 	perCPU, err := t.probe.count(ended)
 	return sum(perCPU), err
 }
 
-// InFlight returns the bios that have not ended, the oldest first. Their Total is how long
-// that is ago that they were submitted; how far they have come is not known.
+// InFlight returns the bios that have not ended, the oldest first. Their Total is the time since
+// submission; their stages are not known.
 func (t *Tracer) InFlight() ([]Bio, error) {
 	var (
 		bios []Bio

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlockDevice is a block device as the kernel numbers it: major << 20 | minor.
+// BlockDevice is a block device by its number: major << 20 | minor.
 type BlockDevice struct {
 	number uint32
-	disk   uint32 // that it is on, or itself
-	hidden string // the disk of its target, which has no number
+	disk   uint32 // the disk of a partition, else number
+	hidden string // name of its target's disk, which has no number; or ""
 }
 
 const sysDev = "/sys/dev/block"
 
-// NewBlockDevice returns the device of a path.
+// NewBlockDevice returns the device at a path such as /dev/sda1.
 func NewBlockDevice(path string) (*BlockDevice, error) {
 	number, err := deviceNumber(path)
 	if err != nil {
@@ -38,10 +38,10 @@ func NewBlockDevice(path string) (*BlockDevice, error) {
 	if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
 		dir = filepath.Dir(dir)
 		if d.disk, err = readNumber(filepath.Join(dir, "dev")); err != nil {
-			return nil, fmt.Errorf("device %s: its disk: %w", path, err)
+			return nil, fmt.Errorf("disk of partition %s: %w", path, err)
 		}
 	}
-	// A disk with a backing has its target below it, under a name that only krping gives.
+	// A krping disk with a backing is stacked on a hidden disk of this name, its target's.
 	if name := filepath.Base(dir) + "target"; strings.HasPrefix(name, "krping") {
 		if _, err := os.Stat(filepath.Join("/sys/block", name)); err == nil {
 			d.hidden = name
@@ -71,15 +71,15 @@ func readNumber(path string) (uint32, error) {
 	}
 	var major, minor uint32
 	if _, err := fmt.Sscanf(string(data), "%d:%d", &major, &minor); err != nil {
-		return 0, fmt.Errorf("%s: %q is no number of a device: %w", path, data, err)
+		return 0, fmt.Errorf("%s: %q is not a device number: %w", path, data, err)
 	}
 	return major<<20 | minor, nil
 }
 
-// deviceNames maps numbers to names, and remembers them.
+// deviceNames maps device numbers to names, with a cache.
 type deviceNames struct {
 	known  map[uint32]string
-	hidden *ebpf.Map // of disks that sysfs gives no number
+	hidden *ebpf.Map // names of hidden disks, which sysfs does not list by number
 }
 
 func newDeviceNames(hidden *ebpf.Map) *deviceNames {
@@ -103,7 +103,7 @@ func (d *deviceNames) name(dev uint32) string {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// cgroupNames maps the inodes of cgroups to their paths, and remembers them.
+// cgroupNames maps inodes of cgroups to their paths, with a cache.
 type cgroupNames struct {
 	mount string
 	known map[uint64]string
@@ -113,7 +113,7 @@ func newCGroupNames(mount string) *cgroupNames { return &cgroupNames{mount, map[
 
 var errFound = errors.New("found")
 
-// name returns "/" for the root, and the inode if there is no such cgroup any more.
+// name returns a path such as "/system.slice", or the inode number if the cgroup no longer exists.
 func (c *cgroupNames) name(inode uint64) string {
 	if name, ok := c.known[inode]; ok {
 		return name
@@ -121,7 +121,7 @@ func (c *cgroupNames) name(inode uint64) string {
 	name := strconv.FormatUint(inode, 10)
 	_ = filepath.WalkDir(c.mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // it is gone: look at the others
+			return nil // it has been removed: continue with the others
 		}
 		var stat unix.Stat_t
 		if unix.Stat(path, &stat) != nil || stat.Ino != inode {

@@ -12,40 +12,39 @@ import (
 	"time"
 )
 
-// Meter counts latencies of chosen devices in the kernel: it costs no event a bio. It is not
-// for use by several goroutines at once.
+// Meter has histograms of the latencies of chosen devices, which the kernel fills without an event for
+// each bio. It must not be used by several goroutines at once.
 type Meter struct {
 	probe  *probe
-	series map[uint32][]uint32 // a device's histograms, one for each of meteredOps
-	paths  map[uint32]string   // the devices', whose numbers are used again
-	free   []uint32
+	series map[uint32][]uint32 // by device: indexes of its histograms, one for each of meteredOps
+	paths  map[uint32]string   // by device: numbers are reused, paths tell them apart
+	free   []uint32            // unused indexes of histograms
 	names  *deviceNames
 }
 
-// Schema is that of the buckets, as Prometheus' native histograms have it: bucket i counts
-// latencies in (2^((i-1)/8), 2^(i/8)] seconds. What is shorter than 1 us or longer than
-// 1024 s is in the first or the last bucket.
+// Schema is the schema of the buckets, as in Prometheus' native histograms: bucket i counts
+// latencies in (2^((i-1)/8), 2^(i/8)] seconds. Latencies below 1 us or above 1024 s are in the first
+// or the last bucket.
 const Schema = 3
 
-// Of bio.bpf.c.
-const lowestBucket = -160
+const lowestBucket = -160 // LOWEST of bio.bpf.c
 
-// Histogram is how long one stage took for one operation of a device.
+// Histogram has the latencies of one stage of one operation on a device.
 type Histogram struct {
 	Device, Op string
 	Stage      Stage
 	Count      uint64
 	Sum        time.Duration
-	Buckets    map[int]uint64 // by index; only those that are not 0
+	Buckets    map[int]uint64 // by index; without empty ones
 }
 
-// Upper returns the upper limit of a bucket.
+// Upper returns the upper limit of bucket i.
 func Upper(bucket int) time.Duration {
 	return time.Duration(math.Exp2(float64(bucket)/(1<<Schema)) * float64(time.Second))
 }
 
-// Quantile returns the latency that a share q, from 0 to 1, of the bios does not exceed: the
-// upper limit of its bucket, at most 9% more than the exact value. It is 0 if there is none.
+// Quantile returns the latency that a fraction q, from 0 to 1, of the bios does not exceed: the
+// upper limit of its bucket, at most 9% above the exact value. It is 0 for an empty histogram.
 func (h Histogram) Quantile(q float64) time.Duration {
 	rank, seen := uint64(math.Ceil(q*float64(h.Count))), uint64(0)
 	for _, bucket := range slices.Sorted(maps.Keys(h.Buckets)) {
@@ -57,7 +56,7 @@ func (h Histogram) Quantile(q float64) time.Duration {
 	return 0
 }
 
-// Sub returns what was counted since an older state of the same histogram.
+// Sub returns the difference to an older state of the same histogram.
 func (h Histogram) Sub(older Histogram) Histogram {
 	d := h
 	d.Count -= older.Count
@@ -75,7 +74,7 @@ var meteredOps = []uint32{0, 1, 2, 3, 9} // READ, WRITE, FLUSH, DISCARD, WRITE_Z
 
 const maxMetered = 64 // devices
 
-// NewMeter loads the program; it counts nothing until WatchOnly.
+// NewMeter loads and attaches the program. It measures no device until WatchOnly.
 func NewMeter() (*Meter, error) {
 	slots := uint32(maxMetered * len(meteredOps))
 	p, err := load(map[string]any{"metering": true}, map[string]uint32{"series": slots, "histograms": slots, "events": 4096})
@@ -92,12 +91,12 @@ func NewMeter() (*Meter, error) {
 	return m, p.detachModule()
 }
 
-// Close detaches.
+// Close detaches from the tracepoints.
 func (m *Meter) Close() error { return m.probe.close() }
 
-// WatchOnly counts the bios of the disks with these paths, each with its partitions, and forgets
-// what was counted of others. It leaves out a path that does not exist: its disk is being made, or
-// removed. While any is watched the module cannot be unloaded.
+// WatchOnly measures the disks at these paths, with their partitions, and discards the histograms of
+// all others. A path that does not exist is ignored: its disk is being added or removed. The module
+// cannot be unloaded while any disk is measured.
 func (m *Meter) WatchOnly(paths []string) error {
 	var errs []error
 	wanted := map[uint32]string{}
@@ -127,7 +126,7 @@ func (m *Meter) watch(dev uint32, path string) error {
 		return nil
 	}
 	if len(m.free) < len(meteredOps) {
-		return fmt.Errorf("more than %d devices cannot be measured at once", maxMetered)
+		return fmt.Errorf("at most %d devices can be measured at once", maxMetered)
 	}
 	if err := m.probe.attachModule(); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (m *Meter) watch(dev uint32, path string) error {
 	m.free = m.free[len(meteredOps):]
 	m.series[dev], m.paths[dev] = slots, path
 	for i, slot := range slots {
-		err := m.probe.objects.Histograms.Put(slot, bioMeasured{}) // of another device, before
+		err := m.probe.objects.Histograms.Put(slot, bioMeasured{}) // clears what another device left
 		if err == nil {
 			err = m.probe.objects.Series.Put(bioSeriesKey{Disk: dev, Op: meteredOps[i]}, slot)
 		}
@@ -149,7 +148,7 @@ func (m *Meter) watch(dev uint32, path string) error {
 
 func (m *Meter) unwatch(dev uint32) error {
 	for i := range m.series[dev] {
-		_ = m.probe.objects.Series.Delete(bioSeriesKey{Disk: dev, Op: meteredOps[i]}) // a watch that failed has not put all
+		_ = m.probe.objects.Series.Delete(bioSeriesKey{Disk: dev, Op: meteredOps[i]}) // not all exist if watch failed
 	}
 	m.free = append(m.free, m.series[dev]...)
 	delete(m.series, dev)
@@ -161,8 +160,8 @@ func (m *Meter) unwatch(dev uint32) error {
 	return nil
 }
 
-// Read returns what was counted since a disk is watched, and what was not seen since NewMeter. Stages and
-// operations that did not occur are left out.
+// Read returns the histograms of each disk since it is measured, without empty ones, and what has been
+// missed since NewMeter.
 func (m *Meter) Read() ([]Histogram, Lost, error) {
 	var all []Histogram
 	for _, dev := range slices.Sorted(maps.Keys(m.series)) {
@@ -182,7 +181,7 @@ func (m *Meter) Read() ([]Histogram, Lost, error) {
 				for bucket, n := range c.Buckets {
 					if n > 0 {
 						h.Buckets[bucket+lowestBucket] = n
-						h.Count += n // the kernel counts meanwhile: they have to agree
+						h.Count += n // not c.Count: the kernel keeps counting while this reads
 					}
 				}
 				all = append(all, h)

@@ -17,9 +17,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-const eventGroup = "krping" // below events/ of tracefs
+const eventGroup = "krping" // in events/ of tracefs
 
-// attachModule follows the module's commands, if it is loaded and is not followed yet.
+// attachModule attaches to the module's events, if it is loaded and they are not attached yet.
 func (p *probe) attachModule() error {
 	if len(p.module) > 0 {
 		return nil
@@ -47,7 +47,7 @@ func (p *probe) attachModule() error {
 	return nil
 }
 
-// detachModule lets the module be unloaded.
+// detachModule detaches from the module's events, so that it can be unloaded.
 func (p *probe) detachModule() error {
 	var errs []error
 	for _, l := range p.module {
@@ -68,14 +68,14 @@ func readFormat(group, name string) (string, error) {
 	return "", err
 }
 
-// field is the place of a member of an event.
+// field is the location of a member of an event, in bytes.
 type field struct{ offset, size int }
 
-// entryHeader is what precedes the members in an event's format (common_type and so on), and
-// not in its argument, which the program reads: else they are alike, as kmod/lib/trace.c asserts.
+// entryHeader is the size of common_type and so on, which an event's format has before its members.
+// The argument that the program reads has the same layout without it; kmod/lib/trace.c asserts that.
 const entryHeader = 8
 
-// cmdFields are the places of what is read of an event.
+// cmdFields returns the fields that the program reads.
 func cmdFields() map[string]field {
 	var c bioKrpingCmd
 	return map[string]field{
@@ -92,8 +92,8 @@ func cmdFields() map[string]field {
 	}
 }
 
-// checkFormat compares what the running module's event looks like with what is read of it.
-// The form of the text: Documentation/trace/events.rst, "Event formats".
+// checkFormat returns an error if the loaded module's event differs from what the program reads. The
+// text is described in Documentation/trace/events.rst, "Event formats".
 func checkFormat(format string) error {
 	found := map[string]field{}
 	for lines := bufio.NewScanner(strings.NewReader(format)); lines.Scan(); {
@@ -104,13 +104,13 @@ func checkFormat(format string) error {
 	}
 	for name, want := range cmdFields() {
 		if got, ok := found[name]; !ok || got != want {
-			return fmt.Errorf("the loaded module is another version's: its member %s is not %d bytes at %d", name, want.size, want.offset)
+			return fmt.Errorf("the loaded module has another version: field %s is not %d bytes at offset %d", name, want.size, want.offset)
 		}
 	}
 	return nil
 }
 
-// parseField reads a line such as "field:u16 tag;	offset:38;	size:2;	signed:0;".
+// parseField parses a line such as "field:u16 tag;	offset:38;	size:2;	signed:0;".
 func parseField(line string) (name string, f field, ok bool) {
 	var err error
 	for part := range strings.SplitSeq(line, ";") {

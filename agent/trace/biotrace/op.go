@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Operations and flags of a bio's bi_opf, the same on 6.1 and 6.12. Source:
-// include/linux/blk_types.h, enum req_op and enum req_flag_bits.
+// Operations and flags in bi_opf, the same on 6.1 to 6.12: enum req_op and enum req_flag_bits in
+// include/linux/blk_types.h.
 var ops = map[uint32]string{
 	0: "READ", 1: "WRITE", 2: "FLUSH", 3: "DISCARD", 5: "SECURE_ERASE", 9: "WRITE_ZEROES", 34: "DRV_IN", 35: "DRV_OUT",
 }
@@ -28,7 +28,8 @@ var flags = []struct {
 	{11, "SYNC"}, {12, "META"}, {13, "PRIO"}, {17, "FUA"}, {18, "PREFLUSH"}, {19, "RAHEAD"},
 }
 
-// opName names an operation. What file systems submit as a flush is a write of nothing.
+// opName returns the name of an operation. An empty write with PREFLUSH, as file systems submit, is a
+// FLUSH.
 func opName(opf, bytes uint32) string {
 	op := opf & opMask
 	if opf&preflush != 0 && bytes == 0 {
@@ -49,7 +50,7 @@ func opNumber(name string) (uint32, bool) {
 	return 0, false
 }
 
-// OpNames returns the operations of a bio by name.
+// OpNames returns the names of all operations.
 func OpNames() []string { return slices.Sorted(maps.Values(ops)) }
 
 func flagNames(opf uint32) string {

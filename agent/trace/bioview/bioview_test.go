@@ -36,8 +36,8 @@ a                        0        -        -    1.000 0x0000 FAILED (status 10)
 	if "\n"+out.String() != want {
 		t.Errorf("lines:%s, want:%s", "\n"+out.String(), want)
 	}
-	if _, err := NewLines(&out, []string{"comm", "colour"}); err == nil || !strings.Contains(err.Error(), `"colour" is unknown`) || !strings.Contains(err.Error(), "slowest") {
-		t.Errorf("an unknown column: %v", err)
+	if _, err := NewLines(&out, []string{"comm", "colour"}); err == nil || !strings.Contains(err.Error(), `column "colour": must be one of`) || !strings.Contains(err.Error(), "slowest") {
+		t.Errorf("unknown column: %v", err)
 	}
 	if _, err := NewLines(&out, DefaultColumns); err != nil {
 		t.Error(err)
@@ -63,7 +63,7 @@ func TestSummary(t *testing.T) {
 	}
 	for _, want := range []string{
 		"READ         queue       100       409600       0     1.000", "READ         device", "READ         total       100       409600       0     1.000    50.",
-		"WRITE        total         1          512       1", "a column is 2.56s, and .:-=+*#%@ are 1 to 3 bios", " us |", "759 s |.", "... |",
+		"WRITE        total         1          512       1", "one column is 2.56s, .:-=+*#%@ are 1 to 3 bios", " us |", "759 s |.", "... |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
@@ -71,19 +71,19 @@ func TestSummary(t *testing.T) {
 	}
 	for _, unwanted := range []string{"WRITE        queue", "READ         peer"} {
 		if strings.Contains(out.String(), unwanted) {
-			t.Errorf("a stage that no bio had is shown:\n%s", out.String())
+			t.Errorf("%q is in\n%s", unwanted, out.String())
 		}
 	}
 }
 
-func TestHeatMapKeepsEverything(t *testing.T) {
+func TestHeatMapCountsEveryBio(t *testing.T) {
 	var h heatMap
 	start := time.Unix(1000, 0)
 	const bios = 1000
 	for i := range bios {
 		h.add(start.Add(time.Duration(i*i)*time.Millisecond), time.Duration(i)*time.Microsecond)
 	}
-	h.add(start.Add(-time.Second), 0) // submitted before the first, ended after it
+	h.add(start.Add(-time.Second), 0) // submitted before the first one, ended after it
 	total := uint64(0)
 	for _, column := range h.cells {
 		for _, n := range column {

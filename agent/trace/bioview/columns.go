@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bioview shows traced bios: a line each, summed up, or as a heat map.
+// Package bioview prints traced bios as lines, as percentiles by stage, and as a heat map.
 package bioview
 
 import (
@@ -15,39 +15,38 @@ import (
 	"krping/agent/trace/biotrace"
 )
 
-// column is something that a line can show.
 type column struct {
 	name, about string
-	width       int                                       // negative: to the left
-	add         func(line []byte, b *biotrace.Bio) []byte // appends its text
+	width       int                                       // in characters; negative: aligned to the left
+	add         func(line []byte, b *biotrace.Bio) []byte // appends the text
 }
 
 var columns = []column{
-	{"time", "of the submit", -15, func(l []byte, b *biotrace.Bio) []byte { return b.Time.AppendFormat(l, "15:04:05.000000") }},
-	number("pid", "process that submitted", 7, func(b *biotrace.Bio) uint64 { return uint64(b.PID) }),
-	number("tid", "thread that submitted", 7, func(b *biotrace.Bio) uint64 { return uint64(b.TID) }),
-	text("comm", "its name", -15, func(b *biotrace.Bio) string { return b.Comm }),
-	text("cgroup", "its cgroup", -20, func(b *biotrace.Bio) string { return b.CGroup }),
-	text("device", "", -10, func(b *biotrace.Bio) string { return b.Device }),
+	{"time", "time of submission", -15, func(l []byte, b *biotrace.Bio) []byte { return b.Time.AppendFormat(l, "15:04:05.000000") }},
+	number("pid", "submitting process", 7, func(b *biotrace.Bio) uint64 { return uint64(b.PID) }),
+	number("tid", "submitting thread", 7, func(b *biotrace.Bio) uint64 { return uint64(b.TID) }),
+	text("comm", "name of the thread", -15, func(b *biotrace.Bio) string { return b.Comm }),
+	text("cgroup", "cgroup v2 of the thread", -20, func(b *biotrace.Bio) string { return b.CGroup }),
+	text("device", "name of the block device, or of the partition", -10, func(b *biotrace.Bio) string { return b.Device }),
 	text("op", "operation", -12, func(b *biotrace.Bio) string { return b.Op }),
-	text("flags", "SYNC, FUA and so on", -10, func(b *biotrace.Bio) string { return b.Flags }),
-	number("sector", "of 512 bytes", 10, func(b *biotrace.Bio) uint64 { return b.Sector }),
-	number("bytes", "", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Bytes) }),
-	stage(biotrace.StageQueue, "ms from the submit until its request was issued"),
-	stage(biotrace.StageSend, "ms from there until its command was in a message"),
-	stage(biotrace.StagePeer, "ms from there until the response"),
-	stage(biotrace.StageFinish, "ms from there until it ended"),
-	stage(biotrace.StageDevice, "ms from the issue until it ended"),
-	stage(biotrace.StageTotal, "ms from the submit until it ended"),
-	text("slowest", "the stage that took longest", -7, func(b *biotrace.Bio) string { return b.Slowest().String() }),
+	text("flags", "SYNC, FUA, PREFLUSH, META, PRIO, RAHEAD", -10, func(b *biotrace.Bio) string { return b.Flags }),
+	number("sector", "first sector, in units of 512 bytes", 10, func(b *biotrace.Bio) uint64 { return b.Sector }),
+	number("bytes", "size", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Bytes) }),
+	stage(biotrace.StageQueue, "time in this stage, in ms"),
+	stage(biotrace.StageSend, "time in this stage, in ms"),
+	stage(biotrace.StagePeer, "time in this stage, in ms"),
+	stage(biotrace.StageFinish, "time in this stage, in ms"),
+	stage(biotrace.StageDevice, "time from issue to end, in ms"),
+	stage(biotrace.StageTotal, "time from submission to end, in ms"),
+	text("slowest", "stage that took longest", -7, func(b *biotrace.Bio) string { return b.Slowest().String() }),
 	number("status", "blk_status_t, 0 is success", 6, func(b *biotrace.Bio) uint64 { return uint64(b.Status) }),
-	number("session", "of the module", 7, func(b *biotrace.Bio) uint64 { return uint64(b.Session) }),
+	number("session", "number of the krping session", 7, func(b *biotrace.Bio) uint64 { return uint64(b.Session) }),
 	number("hwqueue", "hardware queue", 7, func(b *biotrace.Bio) uint64 { return uint64(b.HWQueue) }),
-	{"tag", "of the command or request", 6, func(l []byte, b *biotrace.Bio) []byte { return fmt.Appendf(l, "0x%04x", b.Tag) }},
+	{"tag", "tag of the krping command, else of the request", 6, func(l []byte, b *biotrace.Bio) []byte { return fmt.Appendf(l, "0x%04x", b.Tag) }},
 	{"crc", "CRC32C of the command's data", 10, func(l []byte, b *biotrace.Bio) []byte { return fmt.Appendf(l, "0x%08x", b.CRC) }},
-	number("requeues", "times that its request went back", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Requeues) }),
-	number("parts", "requests that it was split into", 5, func(b *biotrace.Bio) uint64 { return uint64(b.Parts) }),
-	text("merged", "with others, into one request", -6, func(b *biotrace.Bio) string {
+	number("requeues", "times that the request was requeued", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Requeues) }),
+	number("parts", "requests that the bio was split into", 5, func(b *biotrace.Bio) uint64 { return uint64(b.Parts) }),
+	text("merged", "yes if it shared a request with other bios", -6, func(b *biotrace.Bio) string {
 		if b.Merged {
 			return "yes"
 		}
@@ -75,10 +74,10 @@ func stage(s biotrace.Stage, about string) column {
 	}}
 }
 
-// DefaultColumns are those that Columns are chosen from by name.
+// DefaultColumns are the columns that are shown unless others are chosen.
 var DefaultColumns = []string{"time", "pid", "comm", "device", "op", "flags", "sector", "bytes", "queue", "send", "peer", "finish", "total"}
 
-// ColumnHelp names the columns, one a line.
+// ColumnHelp describes the columns, one per line.
 func ColumnHelp() string {
 	var text strings.Builder
 	for _, c := range columns {
@@ -87,20 +86,20 @@ func ColumnHelp() string {
 	return text.String()
 }
 
-// Lines prints a line a bio. It is written so that it costs the traced I/O little.
+// Lines prints one line per bio. It avoids allocations, to slow down the traced I/O little.
 type Lines struct {
 	w       io.Writer
 	columns []column
 	line    []byte
 }
 
-// NewLines prints the columns of these names.
+// NewLines returns Lines that prints the columns with these names to w.
 func NewLines(w io.Writer, names []string) (*Lines, error) {
 	l := &Lines{w: w}
 	for _, name := range names {
 		c, ok := find(name)
 		if !ok {
-			return nil, fmt.Errorf("column %q is unknown; known are:\n%s", name, ColumnHelp())
+			return nil, fmt.Errorf("column %q: must be one of\n%s", name, ColumnHelp())
 		}
 		l.columns = append(l.columns, c)
 	}
@@ -137,9 +136,9 @@ func (l *Lines) Print(b *biotrace.Bio) error {
 	return l.end()
 }
 
-const spaces = "                        " // as many as the widest column has
+const spaces = "                        " // at least the width of the widest column
 
-// add appends a column and a space behind it.
+// add appends a column and a space.
 func (l *Lines) add(width int, text func([]byte) []byte) {
 	start := len(l.line)
 	l.line = text(l.line)

@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// heatMap counts bios by time, to the right, and latency, upwards: two rows a power of two.
-// Its columns become as wide as it takes for all of the time to fit.
+// heatMap counts bios by time, in columns, and by latency, in rows. The columns get wider as time
+// passes.
 type heatMap struct {
 	start time.Time
-	width time.Duration // of a column; 0 while it is empty
+	width time.Duration // of a column; 0 while the map is empty
 	cells [heatColumns][heatRows]uint64
 }
 
 const (
-	heatColumns  = 64
-	heatRows     = 60 // from 1 us on
-	rowsAnOctave = 2
-	narrowest    = 10 * time.Millisecond
-	shades       = " .:-=+*#%@"
+	heatColumns   = 64
+	heatRows      = 60 // from 1 us on
+	rowsPerOctave = 2  // an octave is a factor of 2
+	minWidth      = 10 * time.Millisecond
+	shades        = " .:-=+*#%@"
 )
 
 func heatRow(latency time.Duration) int {
 	us := float64(latency) / float64(time.Microsecond)
-	return min(max(int(rowsAnOctave*math.Log2(max(us, 1))), 0), heatRows-1)
+	return min(max(int(rowsPerOctave*math.Log2(max(us, 1))), 0), heatRows-1)
 }
 
-// add counts a bio. One that was submitted before the first one that ended is in its column.
+// add counts a bio. The first bio defines the first column, which also counts bios submitted before it.
 func (h *heatMap) add(at time.Time, latency time.Duration) {
 	if h.width == 0 {
-		h.start, h.width = at, narrowest
+		h.start, h.width = at, minWidth
 	}
 	for at.Sub(h.start) >= heatColumns*h.width {
 		h.widen()
@@ -41,6 +41,7 @@ func (h *heatMap) add(at time.Time, latency time.Duration) {
 	h.cells[max(at.Sub(h.start)/h.width, 0)][heatRow(latency)]++
 }
 
+// widen doubles the width of the columns.
 func (h *heatMap) widen() {
 	for i := range h.cells {
 		if i < heatColumns/2 {
@@ -63,11 +64,11 @@ func (h *heatMap) write(out *printer) {
 			}
 		}
 	}
-	out.print("total latency over time; a column is %v, and %s are 1 to %d bios\n", h.width, shades[1:], most)
+	out.print("total latency over time; one column is %v, %s are 1 to %d bios\n", h.width, shades[1:], most)
 	empty := 0
 	for row := high; row >= low; row-- {
 		if h.isEmpty(row) {
-			if empty++; empty == 2 { // and more: a far outlier would fill the screen
+			if empty++; empty == 2 { // collapse empty rows: a far outlier would fill the screen
 				out.print("%10s |\n", "...")
 			}
 			continue
@@ -94,7 +95,7 @@ func (h *heatMap) isEmpty(row int) bool {
 	return true
 }
 
-// shade is logarithmic: a single outlier among thousands is to be seen.
+// shade is logarithmic, so that a single outlier among thousands is visible.
 func shade(n, most uint64) byte {
 	if n == 0 {
 		return shades[0]
@@ -103,9 +104,9 @@ func shade(n, most uint64) byte {
 	return shades[1+int(math.Round(float64(steps)*math.Log(float64(n))/math.Log(float64(max(most, 2)))))]
 }
 
-// rowLabel is the lower limit of a row's latencies.
+// rowLabel returns the lower limit of a row's latencies.
 func rowLabel(row int) string {
-	us := math.Exp2(float64(row) / rowsAnOctave)
+	us := math.Exp2(float64(row) / rowsPerOctave)
 	switch {
 	case us < 1000:
 		return fmt.Sprintf("%.3g us", us)

@@ -14,8 +14,8 @@ import (
 	"krping/agent/trace/biotrace"
 )
 
-// Summary sums up bios by operation. Latencies are kept from 1 us to 17 minutes with
-// three digits.
+// Summary has the percentiles of bios by operation and stage, and a heat map. Latencies are kept from
+// 1 us to 17 minutes with three digits.
 type Summary struct {
 	ops  map[string]*opSummary
 	heat heatMap
@@ -50,12 +50,12 @@ func (s *Summary) Add(b *biotrace.Bio) {
 		if o.stages[stage] == nil {
 			o.stages[stage] = hdrhistogram.New(1, maxLatency.Microseconds(), 3)
 		}
-		_ = o.stages[stage].RecordValue(min(max(latency.Microseconds(), 1), maxLatency.Microseconds())) // in range
+		_ = o.stages[stage].RecordValue(min(max(latency.Microseconds(), 1), maxLatency.Microseconds())) // never out of range
 	}
 	s.heat.add(b.Time, b.Total)
 }
 
-// Bios returns how many were counted.
+// Bios returns the number of bios.
 func (s *Summary) Bios() (n int64) {
 	for _, o := range s.ops {
 		if total := o.stages[biotrace.StageTotal]; total != nil {
@@ -65,7 +65,7 @@ func (s *Summary) Bios() (n int64) {
 	return n
 }
 
-// Quantile returns the latency that a share q, from 0 to 1, of an operation's bios did not exceed.
+// Quantile returns the latency that a fraction q, from 0 to 1, of an operation's bios did not exceed.
 func (s *Summary) Quantile(op string, stage biotrace.Stage, q float64) time.Duration {
 	o := s.ops[op]
 	if o == nil || o.stages[stage] == nil {

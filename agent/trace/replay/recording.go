@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replay keeps traced bios in a file and submits the same workload again.
+// Package replay records traced bios in a file, and replays them on a device.
 package replay
 
 import (
@@ -15,11 +15,11 @@ import (
 	"krping/agent/trace/biotrace"
 )
 
-// A recording is text, one JSON object a line: the header, the bios in the order in which
-// they ended, and the trailer, without which it is incomplete.
+// A recording has one JSON object per line: a Header, the bios in the order of their ends, and a
+// Trailer, without which it is incomplete.
 const version = 1
 
-// Header is what was traced.
+// Header is the first line.
 type Header struct {
 	Version int       `json:"krping_recording"`
 	Device  string    `json:"device"`
@@ -27,11 +27,11 @@ type Header struct {
 	Start   time.Time `json:"start"`
 }
 
-// Trailer is how it ended.
+// Trailer is the last line.
 type Trailer struct {
 	End  time.Time `json:"end"`
 	Bios int       `json:"bios"`
-	Lost uint64    `json:"lost"` // events and bios that the trace did not see
+	Lost uint64    `json:"lost"` // sum of what the trace has missed
 }
 
 // Writer writes a recording.
@@ -41,7 +41,7 @@ type Writer struct {
 	bios   int
 }
 
-// NewWriter begins a recording of a device of size bytes.
+// NewWriter writes the header of a recording of a device with size bytes.
 func NewWriter(w io.Writer, device string, size int64, start time.Time) (*Writer, error) {
 	buffer := bufio.NewWriterSize(w, 1<<16)
 	r := &Writer{buffer: buffer, lines: json.NewEncoder(buffer)}
@@ -61,7 +61,7 @@ func (r *Writer) Add(b *biotrace.Bio) error {
 	return r.put(b)
 }
 
-// End completes the recording.
+// End writes the trailer. The caller closes the file.
 func (r *Writer) End(end time.Time, lost uint64) error {
 	if err := r.put(Trailer{end, r.bios, lost}); err != nil {
 		return err
@@ -72,17 +72,17 @@ func (r *Writer) End(end time.Time, lost uint64) error {
 	return nil
 }
 
-// Recording is one that was read.
+// Recording is a whole recording.
 type Recording struct {
 	Header
 	Trailer
-	List []biotrace.Bio // in the order of their submits
+	List []biotrace.Bio // in the order of submission
 }
 
-// ErrIncomplete is returned for a recording that ends before its trailer.
-var ErrIncomplete = errors.New("the recording is cut off: it has no last line that says how it ended")
+// ErrIncomplete is returned for a recording without a trailer.
+var ErrIncomplete = errors.New("the recording is cut off: its last line is missing")
 
-// Read reads a recording and checks that it can be replayed.
+// Read reads a recording, and returns an error if it cannot be replayed.
 func Read(from io.Reader) (*Recording, error) {
 	r := &Recording{}
 	lines := bufio.NewScanner(from)
@@ -94,7 +94,7 @@ func Read(from io.Reader) (*Recording, error) {
 		var err error
 		switch {
 		case complete:
-			err = errors.New("text behind the last line")
+			err = errors.New("text after the last line")
 		case number == 1:
 			if err = json.Unmarshal(lines.Bytes(), &r.Header); err == nil {
 				err = r.Header.check()
@@ -113,7 +113,7 @@ func Read(from io.Reader) (*Recording, error) {
 	case !complete:
 		return nil, ErrIncomplete
 	case r.Bios != len(r.List):
-		return nil, fmt.Errorf("the recording has %d bios, and says that it had %d", len(r.List), r.Bios)
+		return nil, fmt.Errorf("the recording has %d bios, but its last line says %d", len(r.List), r.Bios)
 	}
 	slices.SortStableFunc(r.List, func(a, b biotrace.Bio) int { return a.Time.Compare(b.Time) })
 	return r, nil
@@ -122,11 +122,11 @@ func Read(from io.Reader) (*Recording, error) {
 func (h Header) check() error {
 	switch {
 	case h.Version == 0:
-		return errors.New("this is no recording of `krpingctl trace --record`")
+		return errors.New("not a recording of `krpingctl trace --record`")
 	case h.Version != version:
-		return fmt.Errorf("a recording of version %d; this program reads %d", h.Version, version)
+		return fmt.Errorf("version is %d, this program reads version %d", h.Version, version)
 	case h.Size <= 0:
-		return fmt.Errorf("a device of %d bytes", h.Size)
+		return fmt.Errorf("size of the device is %d bytes, must be positive", h.Size)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (r *Recording) line(text []byte) (last bool, err error) {
 	}
 	end := b.Sector*sectorSize + uint64(b.Bytes)
 	if b.Sector > uint64(r.Size)/sectorSize || end > uint64(r.Size) {
-		return false, fmt.Errorf("a bio ends at byte %d of a device of %d", end, r.Size)
+		return false, fmt.Errorf("bio ends at byte %d of a device of %d", end, r.Size)
 	}
 	if _, err := operationOf(&b); err != nil {
 		return false, err
@@ -158,7 +158,7 @@ func (r *Recording) line(text []byte) (last bool, err error) {
 
 const sectorSize = 512
 
-// Writes tells whether a replay changes the device.
+// Writes reports whether a replay changes data on the device.
 func (r *Recording) Writes() bool {
 	return slices.ContainsFunc(r.List, func(b biotrace.Bio) bool { return b.Op != "READ" && b.Op != "FLUSH" })
 }

@@ -19,28 +19,28 @@ import (
 	"krping/agent/trace/bioview"
 )
 
-// Player submits a recording again: each bio at its time, from one of Depth workers.
+// Player replays recordings.
 type Player struct {
 	Device *rawio.Device   // opened for direct I/O, and for writing if the recording writes
-	Data   pattern.Pattern // what writes write
-	Speed  float64         // 2 is twice as fast as it was recorded; 0 is without waiting
-	Depth  int             // in flight at most
+	Data   pattern.Pattern // of the data that is written
+	Speed  float64         // factor of the recorded speed; 0: do not wait
+	Depth  int             // maximum number of bios in flight
 }
 
-// Result is what a replay was like. Latencies are those that the worker saw, from before the
-// system call until after it.
+// Result describes a replay.
 type Result struct {
 	Bios    int
 	Bytes   uint64
 	Elapsed time.Duration
-	Late    time.Duration // the longest that a bio was submitted after its time
-	Summary bioview.Summary
+	Late    time.Duration   // maximum delay of a bio against its time in the recording
+	Summary bioview.Summary // of the latencies of the system calls
 }
 
-// Play submits all of it. The first error ends it, and so does ctx.
+// Play submits all bios of a recording, each at its time. It stops at the first error, which it
+// returns with the result so far, or when ctx ends.
 func (p *Player) Play(ctx context.Context, r *Recording) (*Result, error) {
 	if size := int64(r.Largest()); size > 0 && size%p.Device.Block != 0 {
-		return nil, fmt.Errorf("the recording has I/O of %d bytes, and blocks of the device have %d", size, p.Device.Block)
+		return nil, fmt.Errorf("the recording has I/Os of %d bytes, not a multiple of the device's block size, %d", size, p.Device.Block)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -81,7 +81,7 @@ func (p *Player) Play(ctx context.Context, r *Recording) (*Result, error) {
 	return result, nil
 }
 
-// scheduled is a bio and when it is to be submitted.
+// scheduled is a bio with the time to submit it.
 type scheduled struct {
 	bio *biotrace.Bio
 	due time.Time
@@ -117,7 +117,7 @@ func (r *Result) add(b *biotrace.Bio, late time.Duration) {
 	r.Summary.Add(b)
 }
 
-// submit does one bio, and returns it with its new times.
+// submit submits a bio, and returns it with its new times.
 func (p *Player) submit(s scheduled, buf []byte) (biotrace.Bio, error) {
 	op, err := operationOf(s.bio)
 	if err != nil {
@@ -155,7 +155,7 @@ func operationOf(b *biotrace.Bio) (operation, error) {
 	}
 }
 
-var errShort = errors.New("only a part of it was done")
+var errShort = errors.New("short write")
 
 func read(d *rawio.Device, data []byte, b *biotrace.Bio) error {
 	_, err := d.ReadAt(data, int64(b.Sector*sectorSize))

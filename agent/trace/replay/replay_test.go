@@ -64,17 +64,17 @@ func TestMalformedRecording(t *testing.T) {
 	lines := strings.SplitAfter(whole, "\n")
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":        {"", "cut off"},
-		"another file": {"{\"a\":1}\n", "line 1 of the recording: this is no recording"},
-		"no JSON":      {"hello\n", "line 1"},
-		"newer":        {strings.Replace(whole, `"krping_recording":1`, `"krping_recording":2`, 1), "version 2"},
+		"another file": {"{\"a\":1}\n", "line 1 of the recording: not a recording"},
+		"not JSON":     {"hello\n", "line 1"},
+		"newer":        {strings.Replace(whole, `"krping_recording":1`, `"krping_recording":2`, 1), "version is 2"},
 		"cut off":      {strings.Join(lines[:3], ""), "cut off"},
 		"in a line":    {whole[:len(whole)/2], "line"},
-		"a line lost":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "3 bios, and says that it had 4"},
-		"twice":        {whole + whole, "behind the last line"},
+		"a line lost":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "3 bios, but its last line says 4"},
+		"twice":        {whole + whole, "after the last line"},
 		"beyond":       {strings.Replace(whole, `"sector":2040`, `"sector":2041`, 1), "of a device of 1048576"},
 		"overflow":     {strings.Replace(whole, `"sector":2040`, `"sector":18446744073709551608`, 1), "of a device of 1048576"},
 		"operation":    {strings.Replace(whole, `"op":"READ"`, `"op":"ZONE_RESET"`, 1), "ZONE_RESET cannot be replayed"},
-		"no device":    {strings.Replace(whole, `"size":1048576`, `"size":0`, 1), "device of 0 bytes"},
+		"no device":    {strings.Replace(whole, `"size":1048576`, `"size":0`, 1), "device is 0 bytes"},
 	} {
 		if _, err := Read(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -122,9 +122,9 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-func TestPlayEndsWithTheFirstError(t *testing.T) {
+func TestPlayStopsAtFirstError(t *testing.T) {
 	d := open(t)
-	if err := d.Truncate(8 * 512); err != nil { // the read finds nothing
+	if err := d.Truncate(8 * 512); err != nil { // the read returns EOF
 		t.Fatal(err)
 	}
 	r := &Recording{Header: Header{Size: size}, List: []biotrace.Bio{workload[3], workload[3], workload[3]}}
@@ -135,6 +135,6 @@ func TestPlayEndsWithTheFirstError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Play(ctx, r); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled, and yet %v", err)
+		t.Errorf("after cancel: %v", err)
 	}
 }

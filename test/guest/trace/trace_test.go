@@ -340,11 +340,11 @@ func TestColumnsAndMistakes(t *testing.T) {
 		t.Errorf("\n%s", out)
 	}
 	for args, want := range map[string]string{
-		"--columns comm,colour":         `column "colour" is unknown`,
-		"--op erase":                    "unknown; known are",
+		"--columns comm,colour":         `column "colour": must be one of`,
+		"--op erase":                    "must be one of",
 		"--json --summary":              "give one of them",
 		"--slow 1s --summary":           "--slow: cannot be combined with",
-		"--comm a_name_of_17_bytes":     "more than the 15 bytes",
+		"--comm a_name_of_17_bytes":     "at most 15 bytes",
 		"--record /tmp/x":               "name the device",
 		"/dev/null":                     "not a block device",
 		"/dev/nosuch":                   "no such file",
