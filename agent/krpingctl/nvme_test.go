@@ -25,7 +25,7 @@ func TestNVMeUsage(t *testing.T) {
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --port 0":            "--port 0: must be 1 to 65535",
 		"connect --nqn x --traddr 1.2.3.4 --trsvcid 0":                      "--trsvcid 0: must be 1 to 65535",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --inline-size 32KiB": "at most 16384",
-		"target add --nqn a,b --addr 1.2.3.4 --null 1MiB":                   "no blank, comma or slash",
+		"target add --nqn a,b --addr 1.2.3.4 --null 1MiB":                   "not contain spaces, commas or slashes",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --allow-host a/b":    "--allow-host",
 		"target remove":                                        "give the NQN",
 		"target remove x --nqn y":                              "give the NQN",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pattern makes test data that can be made again: every byte depends on the
-// pattern, the seed and its offset alone.
+// Package pattern generates reproducible test data: every byte depends only on the pattern, the seed and
+// the offset.
 package pattern
 
 import (
@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// Pattern is a kind of test data with its seed.
+// Pattern is a named pattern with its seed.
 type Pattern struct {
 	name string
 	seed uint64
-	word func(seed, index uint64) uint64 // the 8 bytes at 8*index, little-endian
+	word func(seed, index uint64) uint64 // returns the 8 bytes at offset 8*index, little-endian
 }
 
-// text has long runs of NUL bytes around words, as file system metadata does: data that a
-// string function would cut short.
+// text returns words between runs of NUL bytes, like file system metadata: data that code which treats
+// it as a string would truncate.
 func text(seed, index uint64) uint64 {
 	if mix(seed, index)%4 != 0 {
 		return 0
@@ -27,8 +27,8 @@ func text(seed, index uint64) uint64 {
 	return binary.LittleEndian.Uint64([]byte("krping\x00\x00"))
 }
 
-// mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
-// number generators, 2014) at the place of the index in its sequence.
+// mix returns element index of the SplitMix64 sequence (Steele, Lea, Flood: Fast splittable pseudorandom
+// number generators, 2014).
 func mix(seed, index uint64) uint64 {
 	z := seed + (index+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -44,7 +44,7 @@ var words = map[string]func(seed, index uint64) uint64{
 	"text":    text,
 }
 
-// Names returns the patterns that there are.
+// Names returns the names of all patterns.
 func Names() []string {
 	names := make([]string, 0, len(words))
 	for name := range words {
@@ -54,7 +54,7 @@ func Names() []string {
 	return names
 }
 
-// New returns a pattern by its name.
+// New returns the pattern with a name.
 func New(name string, seed uint64) (Pattern, error) {
 	word, ok := words[name]
 	if !ok {
@@ -63,7 +63,7 @@ func New(name string, seed uint64) (Pattern, error) {
 	return Pattern{name, seed, word}, nil
 }
 
-// Fill makes the data at a byte offset that is a multiple of 8.
+// Fill fills data with the bytes at offset, which must be a multiple of 8.
 func (p Pattern) Fill(data []byte, offset int64) {
 	index := uint64(offset) / 8
 	for len(data) >= 8 {

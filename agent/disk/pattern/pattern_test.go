@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestFillDependsOnTheOffsetAlone(t *testing.T) {
+func TestFillDependsOnlyOnOffset(t *testing.T) {
 	for _, name := range Names() {
 		p, err := New(name, 7)
 		if err != nil {
@@ -19,7 +19,7 @@ func TestFillDependsOnTheOffsetAlone(t *testing.T) {
 			part := make([]byte, 4096-cut)
 			p.Fill(part, 1<<40+int64(cut))
 			if !bytes.Equal(part, whole[cut:]) {
-				t.Errorf("%s: the part from %d on differs", name, cut)
+				t.Errorf("%s: data from %d on differs", name, cut)
 			}
 		}
 		odd := make([]byte, 13)
@@ -37,7 +37,7 @@ func TestSeedsDiffer(t *testing.T) {
 		p.Fill(data, 0)
 	}
 	if a == b {
-		t.Error("seeds 1 and 2 make the same data")
+		t.Error("seeds 1 and 2 generate the same data")
 	}
 }
 

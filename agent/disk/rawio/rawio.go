@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rawio opens block devices and files for direct I/O, with the memory for it.
+// Package rawio opens block devices and files for direct I/O, and allocates buffers for it.
 package rawio
 
 import (
@@ -23,7 +23,7 @@ func Buffer(n int) ([]byte, error) {
 	return buf, nil
 }
 
-// Free gives a buffer back.
+// Free frees a buffer.
 func Free(buf []byte) { _ = unix.Munmap(buf) }
 
 // Device is an open block device or regular file.
@@ -34,8 +34,8 @@ type Device struct {
 	IsBlock bool
 }
 
-// Open opens a block device or regular file; with direct, around the page cache, but for
-// a file on a file system that cannot (tmpfs before 6.6).
+// Open opens a block device or regular file. With direct it bypasses the page cache, except for a file
+// on a file system without direct I/O (tmpfs before 6.6).
 func Open(path string, flags int, direct bool) (*Device, error) {
 	f, err := openFile(path, flags, direct)
 	if err != nil {
@@ -68,7 +68,7 @@ func inspect(f *os.File) (*Device, error) {
 	case mode.IsRegular():
 		return &Device{File: f, Size: info.Size(), Block: 512}, nil
 	case mode&os.ModeDevice == 0 || mode&os.ModeCharDevice != 0:
-		return nil, fmt.Errorf("%s: neither a block device nor a regular file", f.Name())
+		return nil, fmt.Errorf("%s: must be a block device or a regular file", f.Name())
 	}
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -81,11 +81,11 @@ func inspect(f *os.File) (*Device, error) {
 	return &Device{File: f, Size: size, Block: int64(block), IsBlock: true}, nil
 }
 
-// MountedAt returns where the device with this path is mounted, or "".
+// MountedAt returns the mount point of the device at a path, or "".
 func MountedAt(path string) (string, error) {
 	var want unix.Stat_t
 	if err := unix.Stat(path, &want); err != nil {
-		return "", fmt.Errorf("look at %s: %w", path, err)
+		return "", &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

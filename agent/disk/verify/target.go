@@ -15,19 +15,19 @@ import (
 	"krping/agent/disk/rawio"
 )
 
-// Asker asks the far end for digests.
+// Asker obtains digests of what the target has stored.
 type Asker interface {
 	// SHA256 returns the hexadecimal SHA-256 of a range of at most MaxDigest bytes.
 	SHA256(r Range) (string, error)
 }
 
-// MaxDigest is the longest range of one question, in bytes: KRPING_DIGEST_MAX.
+// MaxDigest is the maximum length of a range, in bytes: KRPING_DIGEST_MAX.
 const MaxDigest = 16 << 20
 
-// ErrNoTarget is returned for a device that is not krping's.
-var ErrNoTarget = errors.New("the device cannot ask its far end for digests: it is not a krping device")
+// ErrNoTarget is returned for a device that is not a krping device.
+var ErrNoTarget = errors.New("the target cannot be asked for digests: this is not a krping device")
 
-// digestArg is struct krping_digest of kmod/uapi/krping.h, in native order.
+// digestArg is struct krping_digest of kmod/uapi/krping.h, in native byte order.
 type digestArg struct {
 	Offset, Length uint64
 	Alg, DigestLen uint32
@@ -39,10 +39,10 @@ const (
 	algorithm = 1                                                              // KRPING_DIGEST_SHA256
 )
 
-// Target asks the target of an open krping device.
+// Target is the target of an open krping device.
 type Target struct{ device *os.File }
 
-// NewTarget returns ErrNoTarget if the device is not krping's.
+// NewTarget returns the target of a device, or ErrNoTarget.
 func NewTarget(device *os.File) (*Target, error) {
 	t := &Target{device}
 	_, err := t.SHA256(Range{0, 4096})
@@ -68,18 +68,18 @@ func (t *Target) SHA256(r Range) (string, error) {
 		return "", errno
 	}
 	if arg.DigestLen != 32 {
-		return "", fmt.Errorf("digest of %d bytes, not 32", arg.DigestLen)
+		return "", fmt.Errorf("digest has %d bytes, must be 32", arg.DigestLen)
 	}
 	return hex.EncodeToString(arg.Digest[:]), nil
 }
 
-// Backing is what a target serves where this host can read it: it answers for the target.
+// Backing is the disk or file that a target serves, if this host can read it.
 type Backing struct{ io.ReaderAt }
 
 // SHA256 implements Asker.
 func (b Backing) SHA256(r Range) (string, error) {
 	if r.Length < 0 || r.Length > MaxDigest {
-		return "", fmt.Errorf("digest of %d bytes: must be at most %d", r.Length, MaxDigest)
+		return "", fmt.Errorf("digest of a range of %d bytes: must be at most %d", r.Length, MaxDigest)
 	}
 	buf, err := rawio.Buffer(int(r.Length))
 	if err != nil {

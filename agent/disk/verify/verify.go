@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verify compares the two ends of a block device: what it reads back, what its
-// target says rests there, and what was written.
+// Package verify compares what a block device returns with what its target has stored, and with what
+// was written.
 package verify
 
 import (
@@ -17,16 +17,16 @@ import (
 	"krping/agent/disk/rawio"
 )
 
-// Range is bytes of the device; its block is the smallest unit that is named.
+// Range is a range of bytes of the device.
 type Range struct {
 	Offset int64 `json:"offset"`
 	Length int64 `json:"length"`
 }
 
-// Mismatch is the first range that differs, with the SHA-256 of both sides.
+// Mismatch is the error for the first block that differs, with the SHA-256 of both sides.
 type Mismatch struct {
 	Range
-	What string `json:"what"` // which two sides differ
+	What string `json:"what"` // the two sides that differ
 	Want string `json:"want_sha256"`
 	Got  string `json:"got_sha256"`
 }
@@ -38,22 +38,22 @@ func (m *Mismatch) Error() string {
 // Options of a comparison.
 type Options struct {
 	Range
-	Pattern *pattern.Pattern // what was written, if it is known
-	Block   int64            // bytes; what a mismatch is narrowed to
-	Step    int64            // bytes that are compared at a time, a multiple of Block
-	Done    func(bytes int64)
+	Pattern *pattern.Pattern  // of what was written; nil if that is not known
+	Block   int64             // size of the range in a Mismatch, in bytes
+	Step    int64             // bytes to compare at a time, a multiple of Block
+	Done    func(bytes int64) // if not nil, called with the progress
 }
 
-// Result is what agreed.
+// Result describes what was compared and agreed.
 type Result struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
-	Target bool   `json:"target_asked"`  // the far end's digests agreed
-	Known  bool   `json:"data_expected"` // the data is what was written
+	Target bool   `json:"target_asked"`  // compared with the target's digests
+	Known  bool   `json:"data_expected"` // compared with what was written
 }
 
-// Run compares the range and returns a *Mismatch for the first difference. The target
-// is asked if asker is not nil.
+// Run compares the range, and returns a *Mismatch for the first difference. It does not compare with
+// the target if asker is nil.
 func Run(ctx context.Context, device io.ReaderAt, asker Asker, o Options) (Result, error) {
 	result := Result{Target: asker != nil, Known: o.Pattern != nil}
 	buf, err := rawio.Buffer(int(o.Step))
@@ -100,7 +100,7 @@ func compare(got, want []byte, offset, block int64) error {
 		if !bytes.Equal(got[i:end], want[i:end]) {
 			return &Mismatch{
 				Range: Range{offset + i, end - i},
-				What:  "the device does not hold what was written",
+				What:  "the device does not have what was written",
 				Want:  digest(want[i:end]), Got: digest(got[i:end]),
 			}
 		}
@@ -108,8 +108,8 @@ func compare(got, want []byte, offset, block int64) error {
 	return nil
 }
 
-// compareTarget asks for the digest of the whole range and, if that differs, of halves of
-// it, until the first block that differs is found.
+// compareTarget compares the digest of the whole range and, if it differs, of its halves, until it finds
+// the first block that differs.
 func compareTarget(asker Asker, got []byte, at Range, block int64) error {
 	theirs, err := asker.SHA256(at)
 	if err != nil {
@@ -120,7 +120,7 @@ func compareTarget(asker Asker, got []byte, at Range, block int64) error {
 		return nil
 	}
 	if at.Length <= block {
-		return &Mismatch{Range: at, What: "the target does not hold what the device reads", Want: ours, Got: theirs}
+		return &Mismatch{Range: at, What: "the target does not have what the device returns", Want: ours, Got: theirs}
 	}
 	half := at.Length / block / 2 * block
 	if half == 0 {
@@ -134,7 +134,7 @@ func compareTarget(asker Asker, got []byte, at Range, block int64) error {
 	if err != nil {
 		return err
 	}
-	return errors.New("the target's data changes while it is verified")
+	return errors.New("the data changed while it was verified")
 }
 
 func digest(data []byte) string {

@@ -46,7 +46,7 @@ func TestAllAgree(t *testing.T) {
 	}
 }
 
-func TestFlippedByteIsFoundAtItsBlock(t *testing.T) {
+func TestMismatchNamesBlock(t *testing.T) {
 	for _, at := range []int{0, 511, 512, 65535, 65536, 777777, size - 1} {
 		p, data := written(t)
 		damaged := bytes.Clone(data)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel loads modules, keeps what the kernel logs meanwhile, and carries the
-// explanation of what it refuses: an errno alone seldom says why.
+// Package kernel loads kernel modules, and explains failures of the kernel with what it has logged and
+// with a fix, as an errno alone seldom suffices.
 package kernel
 
 import "errors"
 
-// Failure is an error with its cause and what mends it, as a finding of doctor has them.
+// Failure is an error with its cause and a fix.
 type Failure struct {
-	What  string // was tried, and how it ended
+	What  string // what failed: "cannot load the module nvmet"
 	Cause string
-	Fix   string // a command, or what to do; alternatives after "; or"
-	Err   error  // of its kind, for errors.Is; may be nil
+	Fix   string // a command, or what to do; alternatives are separated by "; or"
+	Err   error  // to be wrapped, for errors.Is; may be nil
 }
 
 func (f *Failure) Error() string {
@@ -23,7 +23,7 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Fix returns what mends an error, or "".
+// Fix returns the fix of a *Failure in err, or "".
 func Fix(err error) string {
 	var f *Failure
 	if errors.As(err, &f) {

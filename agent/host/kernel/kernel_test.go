@@ -18,7 +18,7 @@ func TestExplainLoad(t *testing.T) {
 		{"could not insert 'nvme_rdma': Invalid argument", "", Lines{"nvme_rdma: disagrees about version of symbol rdma_x"}, "two driver stacks", "depmod -a"},
 		{"Error running install command", "insmod /dev/null\ninstall /bin/false\n", nil, "install /bin/false", "nvme_rdma"},
 		{"FATAL: Module nvme-rdma not found in directory /lib/modules/1", "", nil, "not installed for kernel 1", "linux-modules-extra-1"},
-		{"could not insert 'nvme_rdma': Unknown symbol in module", "insmod /dev/null\ninsmod /no/nvme-rdma.ko x=1\n", nil, "/no/nvme-rdma.ko is not there", "depmod -a"},
+		{"could not insert 'nvme_rdma': Unknown symbol in module", "insmod /dev/null\ninsmod /no/nvme-rdma.ko x=1\n", nil, "/no/nvme-rdma.ko does not exist", "depmod -a"},
 		{"could not insert 'nvme_rdma': Key was rejected by service", "", nil, "Key was rejected", "sign"},
 		{"could not insert 'nvme_rdma': Cannot allocate memory", "", Lines{"vmap failed"}, "vmap failed", "modprobe -v nvme-rdma"},
 	} {
@@ -38,6 +38,6 @@ func TestLines(t *testing.T) {
 		t.Errorf("about a: %q", got)
 	}
 	if l.Find("four") != "" || l.About("four") != "" {
-		t.Error("found what is not there")
+		t.Error("found a text that is in no line")
 	}
 }

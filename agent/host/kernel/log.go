@@ -11,11 +11,11 @@ import (
 	"krping/proc"
 )
 
-// Log is what the kernel logs from a moment on. The zero Log, of a user who may not read it,
-// has nothing.
+// Log is the kernel's log from a point in time on. The zero Log is empty; users who may not read the
+// log get it.
 type Log struct{ kmsg *proc.Kmsg }
 
-// LogFromNow begins at the log's end.
+// LogFromNow returns the log from now on. The caller must close it.
 func LogFromNow() Log {
 	kmsg, err := proc.FS{}.OpenKmsg(true)
 	if err != nil {
@@ -24,7 +24,7 @@ func LogFromNow() Log {
 	return Log{kmsg}
 }
 
-// Close ends it.
+// Close closes the log.
 func (l Log) Close() {
 	if l.kmsg != nil {
 		_ = l.kmsg.Close()
@@ -37,7 +37,7 @@ func (l Log) Lines() Lines {
 	for l.kmsg != nil {
 		r, err := l.kmsg.NextRecord(context.Background())
 		if errors.Is(err, io.EOF) || err != nil {
-			break // what was read may still explain something
+			break // the lines so far may be sufficient
 		}
 		lines = append(lines, strings.TrimSpace(r.Text))
 	}
@@ -47,7 +47,7 @@ func (l Log) Lines() Lines {
 // Lines are messages of the kernel.
 type Lines []string
 
-// Find returns the first that has one of the texts, or "".
+// Find returns the first line that contains one of the texts, or "".
 func (l Lines) Find(texts ...string) string {
 	for _, line := range l {
 		for _, text := range texts {
@@ -59,7 +59,7 @@ func (l Lines) Find(texts ...string) string {
 	return ""
 }
 
-// About joins those that have one of the texts, as a cause that nothing better is known for.
+// About returns the lines that contain one of the texts, joined, for a cause that is not known better.
 func (l Lines) About(texts ...string) string {
 	var about []string
 	for _, line := range l {

@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoModule is of failures to load a module.
-var ErrNoModule = errors.New("a module of the kernel is not loaded")
+// ErrNoModule is wrapped by failures to load a module.
+var ErrNoModule = errors.New("a kernel module is not loaded")
 
-// Loaded says whether a module is loaded, or built in and visible in sysfs.
+// Loaded reports whether a module is loaded, or built in and visible in sysfs.
 func Loaded(name string) bool {
 	_, err := os.Stat(filepath.Join("/sys/module", strings.ReplaceAll(name, "-", "_")))
 	return err == nil
 }
 
-// Load loads modules with modprobe, in that order, which are not yet. The error is a *Failure
-// that wraps ErrNoModule, or fs.ErrPermission.
+// Load loads modules with modprobe, in this order, unless they are loaded. If modprobe fails, the error
+// is a *Failure that wraps ErrNoModule or, without root, fs.ErrPermission.
 func Load(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := LoadWith(ctx, name); err != nil {
@@ -36,7 +36,7 @@ func Load(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// LoadWith loads a module with parameters, NAME=VALUE, unless it is loaded.
+// LoadWith is Load for one module with parameters, NAME=VALUE.
 func LoadWith(ctx context.Context, name string, parameters ...string) error {
 	if Loaded(name) {
 		return nil
@@ -51,33 +51,33 @@ func LoadWith(ctx context.Context, name string, parameters ...string) error {
 		return ctx.Err()
 	}
 	if os.Geteuid() != 0 {
-		return &Failure{What: "cannot load the module " + name, Cause: "only root may", Fix: "sudo, before the same command", Err: fs.ErrPermission}
+		return &Failure{What: "cannot load the module " + name, Cause: "this needs root", Fix: "run the same command with sudo", Err: fs.ErrPermission}
 	}
 	said := strings.TrimSpace(string(out))
 	if said == "" {
 		said = err.Error()
 	}
-	rule, _ := exec.CommandContext(ctx, "modprobe", "--dry-run", "--verbose", name).Output() // a hint at most
+	rule, _ := exec.CommandContext(ctx, "modprobe", "--dry-run", "--verbose", name).Output() // best effort: it only improves the message
 	return explainLoad(name, release(), said, string(rule), log.Lines())
 }
 
-// explainLoad says why modprobe failed, from what it said, what it would have done, and what
-// the kernel logged.
+// explainLoad returns the cause of a failure of modprobe and a fix, from its output (said), the commands
+// that it would run (plan), and what the kernel logged.
 func explainLoad(name, release, said, plan string, log Lines) *Failure {
 	f := &Failure{What: "cannot load the module " + name, Err: ErrNoModule}
 	mixed := log.Find("exports duplicate symbol", "disagrees about version of symbol", "Unknown symbol")
 	switch {
 	case mixed != "":
 		f.Cause = fmt.Sprintf("modules of two driver stacks are mixed, such as the kernel's own and a vendor's (MLNX_OFED, DOCA): the kernel logged %q", mixed)
-		f.Fix = fmt.Sprintf("modinfo -n ib_core rdma_cm nvme_fabrics %s shows whose they are: take all from one, which is to install the vendor's stack with its NVMe-oF modules, or to remove it; then depmod -a, and unload the others or reboot", name)
+		f.Fix = fmt.Sprintf("modinfo -n ib_core rdma_cm nvme_fabrics %s shows which stack each is from. Use one stack: install the vendor's with its NVMe-oF modules, or remove it. Then run depmod -a, and reboot", name)
 	case rule(plan) != "":
-		f.Cause = fmt.Sprintf("a rule of modprobe replaces it: %s", rule(plan))
+		f.Cause = fmt.Sprintf("a rule in modprobe's configuration replaces it: %s", rule(plan))
 		f.Fix = fmt.Sprintf("grep -rE 'install +(%s|%s)' /etc/modprobe.d /run/modprobe.d /lib/modprobe.d, and remove the rule", name, strings.ReplaceAll(name, "-", "_"))
-	case gone(plan) != "", strings.Contains(said, "not found"):
-		f.Cause = fmt.Sprintf("it is not installed for kernel %s (%s)", release, cmp.Or(gone(plan), said))
-		f.Fix = fmt.Sprintf("install the package that has it (Debian: linux-image-%s; Ubuntu: linux-modules-extra-%s), then depmod -a", release, release)
+	case missingFile(plan) != "", strings.Contains(said, "not found"):
+		f.Cause = fmt.Sprintf("it is not installed for kernel %s (%s)", release, cmp.Or(missingFile(plan), said))
+		f.Fix = fmt.Sprintf("install the package that has it (Debian: linux-image-%s; Ubuntu: linux-modules-extra-%s), then run depmod -a", release, release)
 	case strings.Contains(said, "Key was rejected"), strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Required key not available"):
-		f.Cause = "the kernel refuses it: " + said
+		f.Cause = "the kernel rejects it: " + said
 		f.Fix = "with secure boot, sign the module with a key that the kernel trusts; sysctl kernel.modules_disabled must be 0"
 	default:
 		f.Cause = strings.Join(append([]string{said}, log...), "; ")
@@ -86,7 +86,7 @@ func explainLoad(name, release, said, plan string, log Lines) *Failure {
 	return f
 }
 
-// rule returns the command that modprobe would run instead of loading, or "".
+// rule returns the command that modprobe would run instead of loading the module, or "".
 func rule(plan string) string {
 	for line := range strings.Lines(plan) {
 		if strings.HasPrefix(line, "install ") {
@@ -96,16 +96,16 @@ func rule(plan string) string {
 	return ""
 }
 
-// gone returns the first file that modprobe would load and that is not there, or "". Of such a
-// one modprobe only says that symbols are unknown.
-func gone(plan string) string {
+// missingFile describes the first file that modprobe would load and that does not exist, or returns "".
+// modprobe itself reports unknown symbols in that case.
+func missingFile(plan string) string {
 	for line := range strings.Lines(plan) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 || fields[0] != "insmod" {
 			continue
 		}
 		if _, err := os.Stat(fields[1]); errors.Is(err, fs.ErrNotExist) {
-			return fields[1] + " is not there"
+			return fields[1] + " does not exist"
 		}
 	}
 	return ""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rdmalink lists, makes and removes RDMA links (Soft-RoCE, siw) through netlink,
-// and reads their counters.
+// Package rdmalink lists RDMA devices and their counters through netlink, and adds and deletes software
+// RDMA devices.
 package rdmalink
 
 import (
@@ -18,14 +18,14 @@ import (
 // Link is an RDMA device with the state of its first port.
 type Link struct {
 	Name   string `json:"name"`
-	State  string `json:"state"`            // of the port, e.g. "4: ACTIVE"
-	Netdev string `json:"netdev,omitempty"` // under the port's first GID
+	State  string `json:"state"`            // of the port, such as "4: ACTIVE"
+	Netdev string `json:"netdev,omitempty"` // network device of the port's first GID
 	NodeID string `json:"node_guid"`
 }
 
 const class = "/sys/class/infiniband"
 
-// retry repeats a dump that the kernel interrupted because what it lists has changed.
+// retry repeats a netlink dump that was interrupted by a change.
 func retry[T any](call func() (T, error)) (T, error) {
 	for range 10 {
 		v, err := call()
@@ -40,7 +40,7 @@ func retry[T any](call func() (T, error)) (T, error) {
 func List() ([]Link, error) {
 	devices, err := retry(netlink.RdmaLinkList)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) {
-		return nil, nil // no RDMA stack is loaded, so there is none
+		return nil, nil // no RDMA modules are loaded
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the RDMA devices: %w", err)
@@ -63,7 +63,7 @@ func attribute(device, name string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// Add makes a software RDMA device of a kind, "rxe" or "siw", on a network device.
+// Add adds a software RDMA device, of kind "rxe" (Soft-RoCE) or "siw" (Soft-iWARP), to a network device.
 func Add(name, kind, netdev string) error {
 	if _, err := netlink.LinkByName(netdev); err != nil {
 		return fmt.Errorf("network device %s: %w", netdev, err)
@@ -73,22 +73,22 @@ func Add(name, kind, netdev string) error {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("add RDMA link %s of type %s on %s: is the driver loaded? (modprobe rdma_rxe, or siw): %w", name, kind, netdev, err)
 	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("add RDMA link %s: a device of that name exists, or %s has one already: %w", name, netdev, err)
+		return fmt.Errorf("add RDMA link %s: a device with that name exists, or %s already has one: %w", name, netdev, err)
 	case err != nil:
 		return fmt.Errorf("add RDMA link %s of type %s on %s: %w", name, kind, netdev, err)
 	}
 	return nil
 }
 
-// Del removes a software RDMA device.
+// Del deletes a software RDMA device.
 func Del(name string) error {
 	if err := netlink.RdmaLinkDel(name); err != nil {
-		return fmt.Errorf("remove RDMA link %s: %w", name, err)
+		return fmt.Errorf("delete RDMA link %s: %w", name, err)
 	}
 	return nil
 }
 
-// Counters returns the hardware counters of each port of a device, each by its name.
+// Counters returns the hardware counters of a device by name, summed over its ports.
 func Counters(device string) (map[string]uint64, error) {
 	link, err := retry(func() (*netlink.RdmaLink, error) { return netlink.RdmaLinkByName(device) })
 	if err != nil {

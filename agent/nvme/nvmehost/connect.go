@@ -19,8 +19,8 @@ import (
 
 const fabrics = "/dev/nvme-fabrics"
 
-// Connect makes a controller, and returns its name. It loads the modules that are needed. A
-// failure is a *kernel.Failure that says why.
+// Connect creates a controller, such as nvme0, and returns its name. It loads the modules that are
+// needed. If the kernel fails to connect, the error is a *kernel.Failure with the cause and a fix.
 func (s Sysfs) Connect(ctx context.Context, o Options) (name string, err error) {
 	if err := kernel.Load(ctx, "nvme-fabrics", "nvme-"+o.Transport); err != nil {
 		return "", err
@@ -41,23 +41,23 @@ func (s Sysfs) Connect(ctx context.Context, o Options) (name string, err error) 
 	}
 	var instance int
 	if _, err := fmt.Sscanf(string(answer), "instance=%d", &instance); err != nil {
-		return "", fmt.Errorf("%s answered %q: no instance: %w", fabrics, answer, err)
+		return "", fmt.Errorf("%s answered %q, want instance=N: %w", fabrics, answer, err)
 	}
 	name = fmt.Sprintf("nvme%d", instance)
-	if ctx.Err() != nil { // the kernel cannot be interrupted meanwhile
+	if ctx.Err() != nil { // the kernel could not be interrupted while it connected
 		return "", errors.Join(ctx.Err(), s.Disconnect(name, true))
 	}
 	return name, nil
 }
 
-// Disks waits until a new controller's namespaces have devices, at most so long, and returns
-// the controller. One without a namespace is no error.
+// Disks waits at most limit for the devices of a new controller's namespaces, and returns the
+// controller. It is not an error if there are none.
 func (s Sysfs) Disks(ctx context.Context, name string, limit time.Duration) (Controller, error) {
 	deadline := time.Now().Add(limit)
 	for {
 		c, found := s.Controller(name)
 		if !found {
-			return c, fmt.Errorf("controller %s is gone again: %w", name, unix.ENODEV)
+			return c, fmt.Errorf("controller %s has disappeared: %w", name, unix.ENODEV)
 		}
 		if len(c.Namespaces) > 0 && haveDevices(c.Namespaces) || time.Now().After(deadline) {
 			return c, nil
@@ -79,19 +79,19 @@ func haveDevices(disks []Disk) bool {
 	return true
 }
 
-// ErrMounted is of a disk that would be taken from under a file system.
+// ErrMounted is the reason not to disconnect a disk with a mounted file system.
 var ErrMounted = errors.New("is mounted")
 
-// Disconnect removes a controller, and waits for that. Unless forced, it does not while it is
-// the last way to a disk that is mounted.
+// Disconnect removes a controller, and waits until it is gone. Unless force is set, it fails with EBUSY
+// if the controller is the last path to a disk that is mounted.
 func (s Sysfs) Disconnect(name string, force bool) error {
 	c, found := s.Controller(name)
 	if !found {
 		return fmt.Errorf("no controller %s: %w", name, unix.ENODEV)
 	}
 	for _, d := range c.Namespaces {
-		ways, _, err := s.Of(d.Device())
-		if err != nil || force || len(ways) > 1 {
+		paths, _, err := s.Of(d.Device())
+		if err != nil || force || len(paths) > 1 {
 			continue
 		}
 		if where, err := rawio.MountedAt(d.Device()); err == nil && where != "" {
@@ -109,17 +109,5 @@ func (s Sysfs) Disconnect(name string, force bool) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("disconnect %s: it is still there after 30 s: %w", name, unix.ETIMEDOUT)
-}
-
-// Find returns the controllers of a subsystem.
-func (s Sysfs) Find(nqn string) ([]Controller, error) {
-	all, err := s.Controllers()
-	var found []Controller
-	for _, c := range all {
-		if c.NQN == nqn {
-			found = append(found, c)
-		}
-	}
-	return found, err
+	return fmt.Errorf("disconnect %s: not gone after 30 s: %w", name, unix.ETIMEDOUT)
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvmehost is the host's side of NVMe over fabrics: it discovers, connects, lists and
-// disconnects through /dev/nvme-fabrics and sysfs. What they take and show is described in the
-// kernel's drivers/nvme/host/fabrics.c and sysfs.c.
+// Package nvmehost discovers, connects, lists and disconnects NVMe over Fabrics controllers of this
+// host. It uses /dev/nvme-fabrics and sysfs: the kernel's drivers/nvme/host/fabrics.c and sysfs.c.
 package nvmehost
 
 import (
@@ -22,31 +21,31 @@ const DefaultMount = "/sys"
 // Sysfs is a mounted sysfs.
 type Sysfs struct{ mount string }
 
-// NewSysfs returns the sysfs at mount.
+// NewSysfs returns the sysfs that is mounted at mount.
 func NewSysfs(mount string) Sysfs { return Sysfs{mount} }
 
-// Controller is a connection to a subsystem, or an NVMe device of this host.
+// Controller is an NVMe controller: a connection to a subsystem, or a local device.
 type Controller struct {
-	Name       string `json:"name"` // such as nvme0
-	NQN        string `json:"nqn"`
-	Transport  string `json:"transport"`         // rdma, tcp, pcie, ...
-	Address    string `json:"address"`           // traddr=A,trsvcid=P,...
-	State      string `json:"state"`             // live, connecting, deleting, ...
-	HostNQN    string `json:"hostnqn,omitempty"` // as the target sees us
-	HostID     string `json:"hostid,omitempty"`
-	Model      string `json:"model"`
-	Serial     string `json:"serial"`
-	Firmware   string `json:"firmware"`
-	IOQueues   int    `json:"io_queues"`
-	QueueSize  int    `json:"queue_size"`
-	KeepAlive  int    `json:"keep_alive_tmo"`            // seconds
-	LossTMO    string `json:"ctrl_loss_tmo,omitempty"`   // seconds, or off
-	Delay      string `json:"reconnect_delay,omitempty"` // seconds, or off
-	Namespaces []Disk `json:"namespaces"`
+	Name           string `json:"name"` // such as nvme0
+	NQN            string `json:"nqn"`
+	Transport      string `json:"transport"`         // rdma, tcp, pcie, ...
+	Address        string `json:"address"`           // traddr=A,trsvcid=P,...
+	State          string `json:"state"`             // live, connecting, deleting, ...
+	HostNQN        string `json:"hostnqn,omitempty"` // that this host connected with
+	HostID         string `json:"hostid,omitempty"`
+	Model          string `json:"model"`
+	Serial         string `json:"serial"`
+	Firmware       string `json:"firmware"`
+	IOQueues       int    `json:"io_queues"`
+	QueueSize      int    `json:"queue_size"`
+	KeepAlive      int    `json:"keep_alive_tmo"`            // seconds
+	CtrlLossTMO    string `json:"ctrl_loss_tmo,omitempty"`   // seconds, or off
+	ReconnectDelay string `json:"reconnect_delay,omitempty"` // seconds, or off
+	Namespaces     []Disk `json:"namespaces"`
 }
 
-// Disk is a namespace. With native multipath it is one disk for all of its controllers, and
-// Path is this one's way to it, which has no device.
+// Disk is a namespace. With native multipath it is one disk for all of its controllers, and Path is
+// the hidden disk of this controller.
 type Disk struct {
 	Name      string `json:"name"`           // such as nvme0n1
 	Path      string `json:"path,omitempty"` // such as nvme0c0n1
@@ -56,13 +55,13 @@ type Disk struct {
 	BlockSize int    `json:"block_size"`
 }
 
-// Device is its path.
+// Device returns its path in /dev.
 func (d Disk) Device() string { return "/dev/" + d.Name }
 
-// IsFabric says whether a controller is another host's, or at least could be.
+// IsFabric reports whether the controller is one of NVMe over Fabrics.
 func (c Controller) IsFabric() bool { return c.Transport != "pcie" && c.Transport != "" }
 
-// Controllers lists all, by number.
+// Controllers returns all controllers, by number.
 func (s Sysfs) Controllers() ([]Controller, error) {
 	class := filepath.Join(s.mount, "class/nvme")
 	entries, err := os.ReadDir(class)
@@ -85,7 +84,8 @@ func (s Sysfs) Controllers() ([]Controller, error) {
 	return controllers, nil
 }
 
-// Controller reads one; found is whether it is there. What it lacks is left empty.
+// Controller returns one controller; found is false if it does not exist. Attributes that it does not
+// have are empty.
 func (s Sysfs) Controller(name string) (c Controller, found bool) {
 	dir := filepath.Join(s.mount, "class/nvme", name)
 	if _, err := os.Stat(dir); err != nil {
@@ -94,13 +94,13 @@ func (s Sysfs) Controller(name string) (c Controller, found bool) {
 	c = Controller{
 		Name: name, NQN: text(dir, "subsysnqn"), Transport: text(dir, "transport"), Address: text(dir, "address"), State: text(dir, "state"),
 		HostNQN: text(dir, "hostnqn"), HostID: text(dir, "hostid"), Model: text(dir, "model"), Serial: text(dir, "serial"), Firmware: text(dir, "firmware_rev"),
-		KeepAlive: number(dir, "kato"), LossTMO: text(dir, "ctrl_loss_tmo"), Delay: text(dir, "reconnect_delay"), Namespaces: []Disk{},
+		KeepAlive: number(dir, "kato"), CtrlLossTMO: text(dir, "ctrl_loss_tmo"), ReconnectDelay: text(dir, "reconnect_delay"), Namespaces: []Disk{},
 	}
 	if n := number(dir, "queue_count"); n > 0 {
 		c.IOQueues = n - 1 // without the admin queue
 	}
 	if n := number(dir, "sqsize"); n > 0 {
-		c.QueueSize = n + 1 // sysfs shows the largest index
+		c.QueueSize = n + 1 // sysfs has the largest index
 	}
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -111,8 +111,8 @@ func (s Sysfs) Controller(name string) (c Controller, found bool) {
 	return c, true
 }
 
-// A namespace in the directory of its controller: nvme0n1, or with native multipath nvme0c1n1,
-// whose first number is the subsystem's, and the second the controller's.
+// diskName matches a namespace in the directory of its controller: nvme0n1, or with native multipath
+// nvme0c1n1, with the numbers of subsystem, controller and namespace.
 var diskName = regexp.MustCompile(`^nvme(\d+)(?:c(\d+))?n(\d+)$`)
 
 func (s Sysfs) disk(controller, entry string) (Disk, bool) {
@@ -129,11 +129,11 @@ func (s Sysfs) disk(controller, entry string) (Disk, bool) {
 		dir = filepath.Join(s.mount, "class/block", d.Name)
 	}
 	d.NSID, d.UUID, d.BlockSize = number(dir, "nsid"), text(dir, "uuid"), number(dir, "queue/logical_block_size")
-	d.Size = int64(number(dir, "size")) * 512 // whatever the block size
+	d.Size = int64(number(dir, "size")) * 512 // in sectors of 512 bytes, whatever the block size
 	return d, true
 }
 
-// Of returns the controllers of a disk, by its path or that of a partition's.
+// Of returns a disk and its controllers, by the path of the disk or of one of its partitions.
 func (s Sysfs) Of(device string) ([]Controller, Disk, error) {
 	resolved, err := filepath.EvalSymlinks(device)
 	if err != nil {
@@ -169,7 +169,7 @@ func number(dir, name string) int {
 	return n
 }
 
-// Has says whether a disk of that name, or way to it, is one of the controller's.
+// Has reports whether the controller has a disk, or a path of one, with this name.
 func (c Controller) Has(name string) bool {
 	return slices.ContainsFunc(c.Namespaces, func(d Disk) bool { return d.Name == name || d.Path == name })
 }

@@ -18,13 +18,13 @@ import (
 
 const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 
-// Discovery is a discovery log page; the keys are those of `nvme discover -o json`.
+// Discovery is a discovery log page, in the JSON of `nvme discover -o json`.
 type Discovery struct {
 	Generation uint64   `json:"genctr"`
 	Records    []Record `json:"records"`
 }
 
-// Record is what a discovery service knows of one subsystem at one address.
+// Record is one subsystem at one address.
 type Record struct {
 	Transport string `json:"trtype"` // rdma, tcp, fc, loop
 	Family    string `json:"adrfam"` // ipv4, ipv6, ib, fc
@@ -36,17 +36,17 @@ type Record struct {
 	Addr      string `json:"traddr"`
 }
 
-// Kinds of record.
+// Values of Record.Kind.
 const (
 	kindNVMe     = "nvme subsystem"
 	kindReferral = "discovery subsystem referral"
 	kindCurrent  = "current discovery subsystem"
 )
 
-// IsSubsystem says whether a record's NQN can be connected to as a disk.
+// IsSubsystem reports whether the record is an NVMe subsystem, not a discovery service.
 func (r Record) IsSubsystem() bool { return r.Kind == kindNVMe }
 
-// Discover asks the discovery service at an address what it serves to this host.
+// Discover returns what the discovery service at an address offers to this host.
 func (s Sysfs) Discover(ctx context.Context, o Options) (d Discovery, err error) {
 	o.NQN = discoveryNQN
 	name, err := s.Connect(ctx, o)
@@ -57,7 +57,7 @@ func (s Sysfs) Discover(ctx context.Context, o Options) (d Discovery, err error)
 	return readDiscovery("/dev/" + name)
 }
 
-// A page is read again if it has changed meanwhile, at most so often.
+// maxReads limits the number of attempts to read a page that keeps changing.
 const maxReads = 10
 
 func readDiscovery(device string) (Discovery, error) {
@@ -73,7 +73,7 @@ func readDiscovery(device string) (Discovery, error) {
 		}
 		count := binary.LittleEndian.Uint64(header[8:])
 		if count > maxRecords {
-			return Discovery{}, fmt.Errorf("the discovery log has %d records, %d is the most", count, maxRecords)
+			return Discovery{}, fmt.Errorf("the discovery log has %d records, at most %d are supported", count, maxRecords)
 		}
 		page := header
 		for range count {
@@ -91,10 +91,11 @@ func readDiscovery(device string) (Discovery, error) {
 			return ParseDiscovery(page)
 		}
 	}
-	return Discovery{}, fmt.Errorf("the discovery log changes all the time: %w", unix.EAGAIN)
+	return Discovery{}, fmt.Errorf("the discovery log keeps changing: %w", unix.EAGAIN)
 }
 
-// The header of the page and each record have 1024 bytes: NVMe over fabrics, Get Log Page 70h.
+// The header of the page and each record have 1024 bytes (NVM Express Base Specification, Discovery
+// Log Page, 70h).
 const (
 	recordSize = 1024
 	maxRecords = 4096
@@ -114,7 +115,7 @@ type passthru struct {
 
 const iocAdmin = 3<<30 | uint32(unsafe.Sizeof(passthru{}))<<16 | 'N'<<8 | 0x41 // _IOWR('N', 0x41, struct nvme_passthru_cmd)
 
-// getLog reads a part of the discovery log page, in bytes.
+// getLog reads length bytes of the discovery log page.
 func getLog(fd int, offset uint64, length int) ([]byte, error) {
 	const getLogPage, discoveryPage = 0x02, 0x70
 	buf, err := rawio.Buffer(length)
@@ -122,7 +123,7 @@ func getLog(fd int, offset uint64, length int) ([]byte, error) {
 		return nil, err
 	}
 	defer rawio.Free(buf)
-	dwords := uint32(length/4 - 1) // counted from 0
+	dwords := uint32(length/4 - 1) // 0 means 1
 	cmd := passthru{
 		opcode: getLogPage, addr: uint64(uintptr(unsafe.Pointer(&buf[0]))), len: uint32(length),
 		cdw: [6]uint32{dwords<<16 | discoveryPage, dwords >> 16, uint32(offset), uint32(offset >> 32)},
@@ -138,7 +139,7 @@ func getLog(fd int, offset uint64, length int) ([]byte, error) {
 	return bytes.Clone(buf), nil
 }
 
-// Codes of a record: NVMe over fabrics, discovery log page entry.
+// Codes in a record (NVM Express Base Specification, Discovery Log Page Entry).
 var (
 	transports = map[byte]string{1: "rdma", 2: "fc", 3: "tcp", 254: "loop"}
 	families   = map[byte]string{0: "pci", 1: "ipv4", 2: "ipv6", 3: "ib", 4: "fc", 254: "loop"}
@@ -146,19 +147,19 @@ var (
 	securities = map[byte]string{0: "not specified", 1: "required", 2: "not required"}
 )
 
-// ParseDiscovery reads a page: the header and its records.
+// ParseDiscovery parses a page: the header and the records.
 func ParseDiscovery(page []byte) (Discovery, error) {
 	d := Discovery{Records: []Record{}}
 	if len(page) < recordSize {
-		return d, fmt.Errorf("a discovery log of %d bytes has no header", len(page))
+		return d, fmt.Errorf("discovery log has %d bytes, too short for its header", len(page))
 	}
 	d.Generation = binary.LittleEndian.Uint64(page)
 	count := binary.LittleEndian.Uint64(page[8:])
 	if have := uint64(len(page)/recordSize - 1); count > have {
-		return d, fmt.Errorf("a discovery log of %d records has %d", count, have)
+		return d, fmt.Errorf("discovery log has %d records, but its header says %d", have, count)
 	}
 	if format := binary.LittleEndian.Uint16(page[16:]); format != 0 {
-		return d, fmt.Errorf("a discovery log of format %d: only 0 is known", format)
+		return d, fmt.Errorf("discovery log has format %d, must be 0", format)
 	}
 	for i := range int(count) {
 		e := page[(i+1)*recordSize:][:recordSize]
@@ -181,7 +182,7 @@ func named(names map[byte]string, code byte) string {
 	return fmt.Sprintf("type %d", code)
 }
 
-// field reads text that ends with a NUL or is filled up with blanks.
+// field returns text that is terminated by NUL or padded with spaces.
 func field(b []byte) string {
 	text, _, _ := bytes.Cut(b, []byte{0})
 	return string(bytes.TrimRight(text, " "))

@@ -12,8 +12,8 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// explain says why the kernel did not connect, from the errno and what it logged meanwhile,
-// and where those say little, from the way to the target.
+// explain returns the cause of a failure to connect and a fix, from the errno and what the kernel
+// logged, and if these say too little, from the route to the target.
 func explain(o Options, err error, log kernel.Lines) error {
 	where := fmt.Sprintf("%s %v port %d", o.Transport, o.Addr, o.Port)
 	ask := fmt.Sprintf("krpingctl nvme discover --transport %s --traddr %v --trsvcid %d", o.Transport, o.Addr, o.Port)
@@ -21,28 +21,28 @@ func explain(o Options, err error, log kernel.Lines) error {
 	refused := func(cause, fix string) { f.Cause, f.Fix, f.Err = cause, fix, unix.ECONNREFUSED }
 	switch {
 	case errors.Is(err, unix.EALREADY):
-		f.Cause, f.Fix = "this host is connected to it at that address already", "krpingctl nvme list; or add --duplicate-connect"
+		f.Cause, f.Fix = "this host is already connected to it at that address", "krpingctl nvme list; or add --duplicate-connect"
 	case log.Find("subsysnqn \"") != "":
-		refused("the target serves no such NQN there", ask+" lists what it serves; on the target: krpingctl nvme target list")
+		refused("the target serves no such NQN at this address", ask+" lists what it serves; on the target: krpingctl nvme target list")
 	case log.Find("is not allowed, hostnqn") != "":
-		refused("the target does not allow this host, "+o.HostNQN, fmt.Sprintf("on the target: krpingctl nvme target add --nqn %s --allow-host %s; or give an NQN that it allows: --hostnqn", o.NQN, o.HostNQN))
+		refused("the target does not allow this host, "+o.HostNQN, fmt.Sprintf("on the target: krpingctl nvme target add --nqn %s --allow-host %s; or use an NQN that it allows: --hostnqn", o.NQN, o.HostNQN))
 	case log.Find("invalid service ID", "failed to connect socket: -111") != "":
 		refused("nothing listens on that port", "on the target: krpingctl nvme target list shows the ports")
 	case log.Find("found same hostid", "found same hostnqn") != "":
-		f.Cause, f.Fix, f.Err = log.Find("found same hostid", "found same hostnqn"), "give --hostnqn and --hostid that belong together, and that no other connection of this host has otherwise", unix.EINVAL
+		f.Cause, f.Fix, f.Err = log.Find("found same hostid", "found same hostnqn"), "use the same pair of --hostnqn and --hostid for all connections of this host", unix.EINVAL
 	case log.Find("no handler found for transport") != "":
 		f.Cause, f.Fix, f.Err = "the module nvme-"+o.Transport+" is not loaded", "modprobe nvme-"+o.Transport, kernel.ErrNoModule
 	case errors.Is(err, unix.EINVAL):
-		f.Cause, f.Fix = unexplained(err, log), "check the options: this kernel takes those that `cat "+fabrics+"` lists"
+		f.Cause, f.Fix = unexplained(err, log), "check the options; `cat "+fabrics+"` lists those that this kernel has"
 	default:
 		f.Cause, f.Fix = unexplained(err, log), "krpingctl doctor --peer "+o.Addr.String()
-		o.explainWay(f)
+		o.explainRoute(f)
 	}
 	return f
 }
 
-// explainWay looks at the way to a target that was not reached.
-func (o Options) explainWay(f *kernel.Failure) {
+// explainRoute adds what doctor finds about the route to a target that was not reached.
+func (o Options) explainRoute(f *kernel.Failure) {
 	if o.Transport != "rdma" {
 		if isAny(f.Err, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH) {
 			f.Cause, f.Fix = "the target does not answer ("+f.Cause+")", "ping "+o.Addr.String()
@@ -53,7 +53,7 @@ func (o Options) explainWay(f *kernel.Failure) {
 	switch {
 	case finding.Level == doctor.Problem:
 		f.Cause, f.Fix, f.Err = finding.Found+" ("+finding.Cause+")", finding.Fix, unix.EADDRNOTAVAIL
-	case errors.Is(f.Err, unix.ECONNRESET): // also where nobody has refused
+	case errors.Is(f.Err, unix.ECONNRESET): // the kernel's errno also if there is no answer
 		f.Cause, f.Err = fmt.Sprintf("%v does not answer, or no RDMA device there serves it (%s)", o.Addr, f.Cause), unix.EHOSTUNREACH
 	}
 }
@@ -67,7 +67,7 @@ func isAny(err error, targets ...error) bool {
 	return false
 }
 
-// unexplained is the errno with what the kernel logged.
+// unexplained returns the errno with what the kernel logged.
 func unexplained(err error, log kernel.Lines) string {
 	text := err.Error()
 	if about := log.About("nvme", "rdma"); about != "" {

@@ -30,7 +30,7 @@ func TestOptions(t *testing.T) {
 	}
 	o.HostNQN, o.HostID, o.HostAddr, o.HostIface = "nqn.h", "6b0fac7c-d420-460a-87e2-193929fff36d", netip.MustParseAddr("fd00::1"), "eth0"
 	o.IOQueues, o.WriteQueues, o.PollQueues, o.QueueSize = of(1), of(2), of(3), of(16)
-	o.KeepAlive, o.LossTMO, o.Delay, o.TOS = of(0), of(-1), of(4), of(5)
+	o.KeepAlive, o.CtrlLossTMO, o.ReconnectDelay, o.TOS = of(0), of(-1), of(4), of(5)
 	o.HeaderDigest, o.DataDigest, o.DuplicateConn = true, true, true
 	want := "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.a,hostnqn=nqn.h,hostid=6b0fac7c-d420-460a-87e2-193929fff36d,host_iface=eth0," +
 		"host_traddr=fd00::1,nr_io_queues=1,nr_write_queues=2,nr_poll_queues=3,queue_size=16,keep_alive_tmo=0,ctrl_loss_tmo=-1,reconnect_delay=4,tos=5," +
@@ -40,16 +40,16 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestMistakesInOptions(t *testing.T) {
+func TestOptionErrors(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"--transport fc":      func(o *Options) { o.Transport = "fc" },
 		"--traddr is needed":  func(o *Options) { o.Addr = netip.Addr{} },
 		"--trsvcid 0":         func(o *Options) { o.Port = 0 },
 		"for --transport tcp": func(o *Options) { o.Transport, o.DataDigest = "rdma", true },
-		"no comma":            func(o *Options) { o.NQN = "nqn.a,hostnqn=b" },
+		"contain a comma":     func(o *Options) { o.NQN = "nqn.a,hostnqn=b" },
 		"not a UUID":          func(o *Options) { o.HostID = "1" },
 		"--queue-size 8":      func(o *Options) { o.QueueSize = of(8) },
-		"--ctrl-loss-tmo -2":  func(o *Options) { o.LossTMO = of(-2) },
+		"--ctrl-loss-tmo -2":  func(o *Options) { o.CtrlLossTMO = of(-2) },
 		"--nr-io-queues 0":    func(o *Options) { o.IOQueues = of(0) },
 	} {
 		o := options()
@@ -60,7 +60,7 @@ func TestMistakesInOptions(t *testing.T) {
 	}
 }
 
-// The kernel refuses two names of hosts with one identifier.
+// The kernel refuses two host NQNs with the same host ID.
 func TestHostID(t *testing.T) {
 	const uuid = "6b0fac7c-d420-460a-87e2-193929fff36d"
 	if got := hostIDOf("nqn.2014-08.org.nvmexpress:uuid:" + uuid); got != uuid {
@@ -101,12 +101,12 @@ func TestParseDiscovery(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	if got.Records[0].IsSubsystem() || !got.Records[1].IsSubsystem() {
-		t.Error("the disk's record is not told from that of the discovery service")
+		t.Error("IsSubsystem is wrong for the discovery service or for the disk")
 	}
 	page := discoveryPage()
 	page[recordSize] = 77
 	if got, err := ParseDiscovery(page); err != nil || got.Records[0].Transport != "type 77" {
-		t.Errorf("a new transport: %+v, %v", got, err)
+		t.Errorf("unknown transport: %+v, %v", got, err)
 	}
 	for name, spoil := range map[string]func([]byte) []byte{
 		"no header":     func(p []byte) []byte { return p[:100] },
@@ -161,14 +161,11 @@ func TestControllers(t *testing.T) {
 		t.Errorf("%+v", got[0])
 	}
 	if !want.Has("nvme4n2") || !want.Has("nvme4c10n2") || want.Has("nvme4n1") {
-		t.Error("the controller does not know its disk")
-	}
-	if found, err := s.Find("nqn.a"); err != nil || len(found) != 1 || found[0].Name != "nvme10" {
-		t.Errorf("found %+v, %v", found, err)
+		t.Error("Has is wrong")
 	}
 }
 
-// What the kernels 6.1 and 6.12 log for each of these, as the VM suite has seen it.
+// The errors and messages are those of kernels 6.1 and 6.12, as seen in the suite test/guest/nvme.
 func TestExplain(t *testing.T) {
 	for _, tc := range []struct {
 		err   error
@@ -192,7 +189,7 @@ func TestExplain(t *testing.T) {
 		o.HostNQN = "nqn.h"
 		err := explain(o, tc.err, tc.log)
 		if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.cause) || !strings.Contains(kernel.Fix(err), tc.fix) {
-			t.Errorf("%v, mended by %q: want %v, %q, %q", err, kernel.Fix(err), tc.kind, tc.cause, tc.fix)
+			t.Errorf("%v, fix %q: want %v, %q, %q", err, kernel.Fix(err), tc.kind, tc.cause, tc.fix)
 		}
 	}
 }

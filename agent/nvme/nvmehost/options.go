@@ -12,31 +12,32 @@ import (
 	"strings"
 )
 
-// Options of a connection; their names are those of nvme-cli. A nil pointer is the kernel's
+// Options are the options of a connection, which nvme-cli has, too. A nil pointer means the kernel's
 // default.
 type Options struct {
-	Transport     string // rdma or tcp
-	Addr          netip.Addr
-	Port          uint16
-	NQN           string
-	HostAddr      netip.Addr // to connect from, if valid
-	HostIface     string     // TCP: network device to connect through
-	HostNQN       string
-	HostID        string
-	IOQueues      *int
-	WriteQueues   *int
-	PollQueues    *int
-	QueueSize     *int
-	KeepAlive     *int // seconds
-	LossTMO       *int // seconds; -1: try for ever
-	Delay         *int // seconds between tries to reconnect
-	TOS           *int
-	HeaderDigest  bool // TCP
-	DataDigest    bool // TCP
-	DuplicateConn bool
+	Transport      string // rdma or tcp
+	Addr           netip.Addr
+	Port           uint16
+	NQN            string
+	HostAddr       netip.Addr // to connect from, if valid
+	HostIface      string     // TCP: network interface to connect through
+	HostNQN        string
+	HostID         string
+	IOQueues       *int
+	WriteQueues    *int
+	PollQueues     *int
+	QueueSize      *int
+	KeepAlive      *int // seconds
+	CtrlLossTMO    *int // seconds; -1: never give up
+	ReconnectDelay *int // seconds between attempts to reconnect
+	TOS            *int
+	HeaderDigest   bool // TCP
+	DataDigest     bool // TCP
+	DuplicateConn  bool
 }
 
-// Check says what is wrong with options, by nvme-cli's names.
+// Check returns an error if an option is not valid. It uses the names of the flags of krpingctl and
+// nvme-cli.
 func (o Options) Check() error {
 	switch {
 	case o.Transport != "rdma" && o.Transport != "tcp":
@@ -48,7 +49,7 @@ func (o Options) Check() error {
 	case o.Transport != "tcp" && (o.HeaderDigest || o.DataDigest || o.HostIface != ""):
 		return fmt.Errorf("--hdr-digest, --data-digest and --host-iface are for --transport tcp")
 	case strings.ContainsAny(o.NQN+o.HostNQN+o.HostID+o.HostIface, ",\n"):
-		return fmt.Errorf("a name must have no comma")
+		return fmt.Errorf("--nqn, --hostnqn, --hostid and --host-iface must not contain a comma")
 	case o.HostID != "" && !isUUID.MatchString(o.HostID):
 		return fmt.Errorf("--hostid %s: not a UUID", o.HostID)
 	}
@@ -58,8 +59,8 @@ func (o Options) Check() error {
 		least, most int
 	}{
 		{"nr-io-queues", o.IOQueues, 1, 65535}, {"nr-write-queues", o.WriteQueues, 1, 65535}, {"nr-poll-queues", o.PollQueues, 1, 65535},
-		{"queue-size", o.QueueSize, 16, 1024}, {"keep-alive-tmo", o.KeepAlive, 0, 1 << 30}, {"ctrl-loss-tmo", o.LossTMO, -1, 1 << 30},
-		{"reconnect-delay", o.Delay, 1, 1 << 30}, {"tos", o.TOS, 0, 255},
+		{"queue-size", o.QueueSize, 16, 1024}, {"keep-alive-tmo", o.KeepAlive, 0, 1 << 30}, {"ctrl-loss-tmo", o.CtrlLossTMO, -1, 1 << 30},
+		{"reconnect-delay", o.ReconnectDelay, 1, 1 << 30}, {"tos", o.TOS, 0, 255},
 	} {
 		if v := limit.value; v != nil && (*v < limit.least || *v > limit.most) {
 			return fmt.Errorf("--%s %d: must be %d to %d", limit.name, *v, limit.least, limit.most)
@@ -70,7 +71,7 @@ func (o Options) Check() error {
 
 var isUUID = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// String returns them as /dev/nvme-fabrics takes them.
+// String returns the options in the syntax of /dev/nvme-fabrics.
 func (o Options) String() string {
 	pairs := []string{"transport=" + o.Transport, "traddr=" + o.Addr.String(), fmt.Sprintf("trsvcid=%d", o.Port), "nqn=" + o.NQN}
 	texts := []struct{ name, value string }{{"hostnqn", o.HostNQN}, {"hostid", o.HostID}, {"host_iface", o.HostIface}}
@@ -87,7 +88,7 @@ func (o Options) String() string {
 		value *int
 	}{
 		{"nr_io_queues", o.IOQueues}, {"nr_write_queues", o.WriteQueues}, {"nr_poll_queues", o.PollQueues}, {"queue_size", o.QueueSize},
-		{"keep_alive_tmo", o.KeepAlive}, {"ctrl_loss_tmo", o.LossTMO}, {"reconnect_delay", o.Delay}, {"tos", o.TOS},
+		{"keep_alive_tmo", o.KeepAlive}, {"ctrl_loss_tmo", o.CtrlLossTMO}, {"reconnect_delay", o.ReconnectDelay}, {"tos", o.TOS},
 	} {
 		if n.value != nil {
 			pairs = append(pairs, n.name+"="+strconv.Itoa(*n.value))
@@ -104,15 +105,15 @@ func (o Options) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// Where nvme-cli keeps who this host is.
+// Files of nvme-cli with this host's identity.
 const (
 	hostNQNFile = "/etc/nvme/hostnqn"
 	hostIDFile  = "/etc/nvme/hostid"
 )
 
-// Identify fills in who this host is from nvme-cli's files, where nothing is given. Without
-// them the kernel draws a name, until the next boot. A name without an identifier gets one that
-// follows from it: the kernel refuses two names with one identifier.
+// Identify returns the options with HostNQN and HostID filled in from nvme-cli's files, if they are
+// empty. Without these files the kernel uses a random NQN until the next boot. A HostNQN without a
+// HostID gets one derived from it, as the kernel refuses two NQNs with the same ID.
 func (o Options) Identify() Options {
 	if o.HostNQN == "" {
 		o.HostNQN = firstLine(hostNQNFile)

@@ -18,35 +18,35 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// Transports that a target is served over.
+// Transports.
 const (
 	RDMA = "rdma"
 	TCP  = "tcp"
 )
 
-// MaxInline is the most that nvmet takes for the data of a command in its capsule, in bytes,
-// where pages have 4 KiB.
+// MaxInline is the maximum in-capsule data size of nvmet over RDMA, in bytes, with pages of 4 KiB.
 const MaxInline = 16384
 
-// Serve is what is to be served where.
+// Serve describes what to serve, where and to whom. If neither Device nor Null is set, the subsystem
+// must exist.
 type Serve struct {
 	NQN        string
-	Device     string // path of a block device or a file, or
-	Null       int64  // bytes of a disk in memory that is made; neither, if the subsystem exists
+	Device     string // path of a block device or a file
+	Null       int64  // size in bytes of a new disk in memory
 	Transport  string
-	Addr       netip.AddrPort // is not valid: nowhere else
-	Inline     *int           // bytes of data in a capsule; nil: as the kernel or the port has it
-	AllowHosts []string       // NQNs; none: every host
+	Addr       netip.AddrPort // not valid: no additional address
+	Inline     *int           // in-capsule data size in bytes; nil: the port's or the kernel's
+	AllowHosts []string       // NQNs; none: any host
 }
 
-// ErrExists is of a subsystem that is there already, ErrUnknown of one that is not.
+// Errors about a subsystem that exists, or does not.
 var (
 	ErrExists  = errors.New("exists already")
 	ErrUnknown = errors.New("no such subsystem")
 )
 
-// Add serves a new subsystem with one namespace, or one that exists at another address or to
-// more hosts. It loads the modules that are needed, and leaves nothing behind if it fails.
+// Add serves a new subsystem with one namespace, or an existing one at another address or to more hosts.
+// It loads the modules that are needed. If it fails, nothing has changed.
 func (t *Tree) Add(ctx context.Context, s Serve) error {
 	config, err := t.Read()
 	if err != nil {
@@ -68,7 +68,7 @@ func (t *Tree) Add(ctx context.Context, s Serve) error {
 	if err := t.load(ctx, s); err != nil {
 		return err
 	}
-	_, err = t.make(ctx, func(c *change) error {
+	_, err = t.apply(ctx, func(c *change) error {
 		for _, nqn := range s.AllowHosts {
 			if err := c.addHost(nqn); err != nil {
 				return err
@@ -87,7 +87,7 @@ func (t *Tree) Add(ctx context.Context, s Serve) error {
 	return err
 }
 
-// addFresh makes a subsystem with its disk.
+// addFresh adds a new subsystem with its disk.
 func (c *change) addFresh(s Serve) error {
 	n := Namespace{NSID: 1, Enable: true, Device: Attributes{"path": s.Device, "uuid": StableUUID(s.NQN, s.Device)}}
 	if s.Null != 0 {
@@ -95,7 +95,7 @@ func (c *change) addFresh(s Serve) error {
 		if err != nil {
 			return err
 		}
-		n.Device = Attributes{"path": device} // its data are new: so is its UUID, which the kernel draws
+		n.Device = Attributes{"path": device} // new data: the kernel generates a new UUID
 	}
 	anyHost := "1"
 	if len(s.AllowHosts) > 0 {
@@ -107,16 +107,16 @@ func (c *change) addFresh(s Serve) error {
 	})
 }
 
-// StableUUID is the same for a disk each time that it is served under a name: a host that
-// connects again to a target that was set up again drops a namespace whose UUID has changed.
-// It is a UUID of version 5 (RFC 9562).
+// StableUUID returns a UUID of version 5 (RFC 9562) that depends only on the NQN and the device. A host
+// that reconnects drops a namespace whose UUID has changed, so it must not change when the target is
+// set up again.
 func StableUUID(nqn, device string) string {
 	sum := sha1.Sum([]byte("krping nvmet\x00" + nqn + "\x00" + device))
 	sum[6], sum[8] = sum[6]&0x0f|0x50, sum[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// StableSerial is a subsystem's serial number: 20 hexadecimal digits.
+// StableSerial returns the serial number of a subsystem, 20 hexadecimal digits that depend on the NQN.
 func StableSerial(nqn string) string {
 	sum := sha256.Sum256([]byte(nqn))
 	return fmt.Sprintf("%x", sum[:10])
@@ -129,7 +129,7 @@ func (c *change) addHost(nqn string) error {
 	return c.mkdir(c.host(nqn))
 }
 
-// allow lets hosts use a subsystem that exists, and then only those.
+// allow adds hosts to an existing subsystem. If there are any, it no longer allows any host.
 func (c *change) allow(s Subsystem, nqns []string) error {
 	if len(nqns) > 0 && s.Attr["allow_any_host"] == "1" {
 		if err := c.set(c.subsystem(s.NQN, "attr_allow_any_host"), "0"); err != nil {
@@ -147,7 +147,7 @@ func (c *change) allow(s Subsystem, nqns []string) error {
 	return nil
 }
 
-// serveAt serves a subsystem at an address: at the port that has it, or a new one.
+// serveAt serves a subsystem at an address, through the port with that address or a new one.
 func (c *change) serveAt(ports []Port, s Serve) error {
 	want := Port{Addr: address(s), Subsystems: []string{s.NQN}, Param: Attributes{}}
 	if s.Inline != nil {
@@ -162,7 +162,7 @@ func (c *change) serveAt(ports []Port, s Serve) error {
 			continue
 		}
 		if have := p.Param["inline_data_size"]; s.Inline != nil && have != want.Param["inline_data_size"] {
-			return fmt.Errorf("port %d serves %v:%s already, with an inline size of %s: %w", p.ID, s.Addr.Addr(), p.Addr["trsvcid"], have, unix.EBUSY)
+			return fmt.Errorf("port %d serves %v:%s with an inline size of %s, which cannot be changed: %w", p.ID, s.Addr.Addr(), p.Addr["trsvcid"], have, unix.EBUSY)
 		}
 		if slices.Contains(p.Subsystems, s.NQN) {
 			return fmt.Errorf("subsystem %s %w at %s %v", s.NQN, ErrExists, s.Transport, s.Addr)
@@ -187,7 +187,7 @@ func address(s Serve) Attributes {
 	}
 }
 
-// at says whether a port has that address.
+// at reports whether a port has that address.
 func (p Port) at(addr Attributes) bool {
 	for name, value := range addr {
 		if p.Addr[name] != value {
@@ -210,7 +210,7 @@ func (c *change) addSubsystem(s Subsystem) error {
 	if err := c.mkdir(dir); err != nil {
 		return err
 	}
-	// Hosts can be allowed only where not every host is.
+	// The kernel accepts allowed hosts only if allow_any_host is 0.
 	if err := c.attributes(dir, "attr", s.Attr, "allow_any_host"); err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (c *change) addPort(p Port) error {
 	if err := c.mkdir(dir); err != nil {
 		return err
 	}
-	// The type decides what the others may be; treq is checked against tsas.
+	// The kernel checks the others against trtype, and treq against tsas.
 	if err := c.attributes(dir, "addr", p.Addr, "trtype", "adrfam", "traddr", "trsvcid", "tsas", "treq"); err != nil {
 		return err
 	}
@@ -278,7 +278,7 @@ func (c *change) addPort(p Port) error {
 	}
 	for _, g := range p.ANAGroups {
 		group := filepath.Join(dir, "ana_groups", strconv.Itoa(g.ID))
-		if !exists(group) { // group 1 comes with the port
+		if !exists(group) { // the kernel has created group 1
 			if err := c.mkdir(group); err != nil {
 				return err
 			}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvmet sets up the kernel's NVMe over fabrics target through configfs, which is
-// described in the kernel's drivers/nvme/target/configfs.c. A change that fails half-way is
-// undone; what is taken away is so in the order that the kernel wants.
+// Package nvmet configures the kernel's NVMe over Fabrics target through configfs
+// (drivers/nvme/target/configfs.c), and reads and writes nvmetcli's save files. A change that fails is
+// undone.
 package nvmet
 
 import (
@@ -15,19 +15,19 @@ import (
 	"strconv"
 )
 
-// Config is the whole target, in the JSON of nvmetcli's save files.
+// Config is the configuration of the whole target, in the JSON of nvmetcli's save files.
 type Config struct {
 	Hosts      []Host      `json:"hosts"`
 	Ports      []Port      `json:"ports"`
 	Subsystems []Subsystem `json:"subsystems"`
 }
 
-// Host is a host that subsystems may allow.
+// Host is a host that subsystems can allow.
 type Host struct {
 	NQN string `json:"nqn"`
 }
 
-// Subsystem is a set of namespaces, known by its NQN.
+// Subsystem is a set of namespaces with an NQN.
 type Subsystem struct {
 	AllowedHosts []string    `json:"allowed_hosts"`
 	Attr         Attributes  `json:"attr"`
@@ -36,7 +36,7 @@ type Subsystem struct {
 	Passthru     []Passthru  `json:"passthru,omitempty"`
 }
 
-// Namespace is a disk or file.
+// Namespace is a disk or file of a subsystem.
 type Namespace struct {
 	ANAGroup int        `json:"ana_grpid,omitempty"` // 0: the kernel's default, 1
 	Device   Attributes `json:"device"`              // path, uuid, nguid
@@ -44,13 +44,13 @@ type Namespace struct {
 	NSID     int        `json:"nsid"`
 }
 
-// Passthru is another NVMe controller as a whole. One that is enabled cannot be restored.
+// Passthru is an NVMe controller that a subsystem passes through. It cannot be restored if enabled.
 type Passthru struct {
 	Device Attributes `json:"device"`
 	Enable Switch     `json:"enable"`
 }
 
-// Port is an address that subsystems are served at.
+// Port is an address at which subsystems are served.
 type Port struct {
 	Addr       Attributes `json:"addr"` // trtype, adrfam, traddr, trsvcid, treq, tsas
 	ANAGroups  []ANAGroup `json:"ana_groups"`
@@ -60,24 +60,23 @@ type Port struct {
 	Subsystems []string   `json:"subsystems"`
 }
 
-// ANAGroup is the state of a group of namespaces at a port.
+// ANAGroup is the asymmetric namespace access state of a group of namespaces at a port.
 type ANAGroup struct {
 	ANA Attributes `json:"ana"`
 	ID  int        `json:"grpid"`
 }
 
-// Referral is another discovery service that hosts are told of.
+// Referral is another discovery service that the port's discovery log refers to.
 type Referral struct {
 	Addr   Attributes `json:"addr"`
 	Enable Switch     `json:"enable"`
 	Name   string     `json:"name"`
 }
 
-// Attributes are the files NAME_* of a configfs group, without their prefix.
+// Attributes are the files GROUP_* of a configfs directory, without their prefix.
 type Attributes map[string]string
 
-// UnmarshalJSON takes numbers, truth values and null too, which files that were written by
-// hand have.
+// UnmarshalJSON accepts numbers, booleans and null, too, which files written by hand may have.
 func (a *Attributes) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	if err := json.Unmarshal(data, &values); err != nil {
@@ -94,13 +93,13 @@ func (a *Attributes) UnmarshalJSON(data []byte) error {
 			(*a)[name] = strconv.FormatFloat(v, 'f', -1, 64)
 		case nil:
 		default:
-			return fmt.Errorf("%s: neither a string nor a number", name)
+			return fmt.Errorf("%s: must be a string or a number", name)
 		}
 	}
 	return nil
 }
 
-// Switch is 0 or 1; files may have false or true as well.
+// Switch is 0 or 1 in JSON; false and true are accepted, too.
 type Switch bool
 
 // MarshalJSON implements json.Marshaler.
@@ -124,7 +123,7 @@ func (s *Switch) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Parse reads a save file. The error says what in it is wrong.
+// Parse parses and checks a save file.
 func Parse(data []byte) (Config, error) {
 	var c Config
 	if err := json.Unmarshal(data, &c); err != nil {
@@ -133,7 +132,7 @@ func Parse(data []byte) (Config, error) {
 	return c, c.check()
 }
 
-// check finds what is missing, given twice, or referred to and not there.
+// check returns an error if something is missing, duplicate, or a reference to something missing.
 func (c Config) check() error {
 	known := map[string]bool{}
 	for i, h := range c.Hosts {
@@ -148,7 +147,7 @@ func (c Config) check() error {
 			return fmt.Errorf("%s: %w", where, err)
 		}
 		if known["subsystem "+s.NQN] {
-			return fmt.Errorf("%s: %s is given twice", where, s.NQN)
+			return fmt.Errorf("%s: duplicate NQN %s", where, s.NQN)
 		}
 		known["subsystem "+s.NQN] = true
 		for j, n := range s.Namespaces {
@@ -156,7 +155,7 @@ func (c Config) check() error {
 				return fmt.Errorf("%s.namespaces[%d]: nsid %d: must be 1 or more", where, j, n.NSID)
 			}
 			if n.Enable && n.Device["path"] == "" {
-				return fmt.Errorf("%s.namespaces[%d]: has no device path", where, j)
+				return fmt.Errorf("%s.namespaces[%d]: enabled without a device path", where, j)
 			}
 		}
 		for _, nqn := range s.AllowedHosts {
@@ -166,14 +165,14 @@ func (c Config) check() error {
 		}
 		for _, p := range s.Passthru {
 			if p.Enable {
-				return fmt.Errorf("%s: passes commands through to %s: that is not supported", where, p.Device["path"])
+				return fmt.Errorf("%s: passthru to %s is not supported", where, p.Device["path"])
 			}
 		}
 	}
 	for i, p := range c.Ports {
 		where := fmt.Sprintf("ports[%d]", i)
 		if p.ID < 0 || p.ID > 65535 || known[fmt.Sprint("port ", p.ID)] {
-			return fmt.Errorf("%s: portid %d: must be 0 to 65535, and given once", where, p.ID)
+			return fmt.Errorf("%s: portid %d: must be unique, and 0 to 65535", where, p.ID)
 		}
 		known[fmt.Sprint("port ", p.ID)] = true
 		for _, nqn := range p.Subsystems {
@@ -185,7 +184,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// Write writes a save file, as nvmetcli does: sorted, and indented by 2.
+// Write writes a save file in nvmetcli's style: sorted, and indented by 2.
 func (c Config) Write(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
@@ -193,8 +192,8 @@ func (c Config) Write(out io.Writer) error {
 	return encoder.Encode(c)
 }
 
-// Save writes a save file as a whole or not at all, and its directory if need be. Only its owner
-// can read it, as with nvmetcli.
+// Save writes a save file atomically, and creates its directory if needed. Its mode is 0600, as
+// nvmetcli's.
 func (c Config) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

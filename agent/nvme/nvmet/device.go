@@ -17,8 +17,8 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// checkDevice says why a disk or file should not be served, which the kernel may not: it serves
-// a disk that is mounted. Buffered is whether a file can only be served through the page cache.
+// checkDevice returns an error if a disk or file must not be served. The kernel does not check that: it
+// would serve a mounted disk. buffered reports whether a file can only be served through the page cache.
 func (t *Tree) checkDevice(path string) (buffered bool, err error) {
 	what := "cannot serve " + path
 	info, err := os.Stat(path)
@@ -30,8 +30,8 @@ func (t *Tree) checkDevice(path string) (buffered bool, err error) {
 	}
 	if user := t.servedBy(path); user != "" {
 		return false, &kernel.Failure{
-			What: what, Cause: "it is busy: subsystem " + user + " serves it already", Err: unix.EBUSY,
-			Fix: "krpingctl nvme target remove " + user + "; or serve that at this address too: krpingctl nvme target add --nqn " + user + " without --device",
+			What: what, Cause: "it is busy: subsystem " + user + " serves it", Err: unix.EBUSY,
+			Fix: "krpingctl nvme target remove " + user + "; or serve that subsystem at this address, too: krpingctl nvme target add --nqn " + user + ", without --device",
 		}
 	}
 	switch mode := info.Mode(); {
@@ -42,50 +42,50 @@ func (t *Tree) checkDevice(path string) (buffered bool, err error) {
 	case mode&os.ModeDevice == 0 || mode&os.ModeCharDevice != 0:
 		return false, &kernel.Failure{What: what, Cause: "it is neither a block device nor a regular file", Fix: "lsblk lists the disks", Err: unix.EINVAL}
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // fails where somebody has claimed it
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // fails if another user has opened it exclusively
 	if errors.Is(err, unix.EBUSY) {
 		return false, busy(path)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: open it: %w", what, err)
+		return false, fmt.Errorf("%s: %w", what, err)
 	}
 	return false, unix.Close(fd)
 }
 
-// needsBuffer says whether a file's file system has no direct I/O: tmpfs before 6.6.
+// needsBuffer reports whether the file's file system does not support direct I/O, like tmpfs before 6.6.
 func needsBuffer(path string) (bool, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EINVAL) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot serve %s: open it: %w", path, err)
+		return false, fmt.Errorf("cannot serve %s: %w", path, err)
 	}
 	return false, unix.Close(fd)
 }
 
 func missing(path string) error {
-	f := &kernel.Failure{What: "cannot serve " + path, Cause: "there is no such device or file", Fix: "lsblk lists the disks; or make a file: truncate -s 1G " + path, Err: unix.ENOENT}
+	f := &kernel.Failure{What: "cannot serve " + path, Cause: "there is no such device or file", Fix: "lsblk lists the disks; or create a file: truncate -s 1G " + path, Err: unix.ENOENT}
 	if strings.HasPrefix(path, "/dev/") {
-		f.Fix = "lsblk lists the disks; or --null 1GiB makes one in memory"
+		f.Fix = "lsblk lists the disks; or use --null 1GiB instead of --device, for a disk in memory"
 	}
 	return f
 }
 
 func busy(path string) error {
-	f := &kernel.Failure{What: "cannot serve " + path, Cause: "it is busy: a program or the kernel has it for itself", Fix: "lsblk " + path + "; fuser -v " + path, Err: unix.EBUSY}
+	f := &kernel.Failure{What: "cannot serve " + path, Cause: "it is busy: a program or the kernel uses it exclusively", Fix: "lsblk " + path + "; fuser -v " + path, Err: unix.EBUSY}
 	if where, err := rawio.MountedAt(path); err == nil && where != "" {
-		f.Cause, f.Fix = "it is busy: mounted at "+where+", and its file system would be destroyed", "umount "+where
+		f.Cause, f.Fix = "it is busy: mounted at "+where+"; serving it would destroy its file system", "umount "+where
 		return f
 	}
 	holders, err := names(filepath.Join("/sys/class/block", filepath.Base(path), "holders"))
 	if err == nil && len(holders) > 0 {
-		f.Cause = "it is busy: " + strings.Join(holders, ", ") + " is made of it"
+		f.Cause = "it is busy: used by " + strings.Join(holders, ", ")
 	}
 	return f
 }
 
-// servedBy returns the subsystem that serves a device now, or "".
+// servedBy returns the NQN of the subsystem that serves a device, or "".
 func (t *Tree) servedBy(path string) string {
 	config, err := t.Read()
 	if err != nil {
@@ -106,7 +106,7 @@ func (t *Tree) servedBy(path string) string {
 	return ""
 }
 
-// same says whether two paths lead to one file, or to one device.
+// same reports whether two paths are the same file, or the same device.
 func same(a, b os.FileInfo) bool {
 	x, y := a.Sys().(*syscall.Stat_t), b.Sys().(*syscall.Stat_t)
 	return os.SameFile(a, b) || a.Mode()&os.ModeDevice != 0 && b.Mode()&os.ModeDevice != 0 && x.Rdev == y.Rdev

@@ -14,7 +14,7 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// explainEnable says why a namespace could not be enabled.
+// explainEnable returns the cause of a failure to enable a namespace, and a fix.
 func explainEnable(path string, err error, log kernel.Lines) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
@@ -23,12 +23,12 @@ func explainEnable(path string, err error, log kernel.Lines) error {
 		return busy(path)
 	}
 	return &kernel.Failure{
-		What: "cannot serve " + path, Cause: cause(err, log), Fix: "lsblk " + path + "; the device must be there and writable", Err: err,
+		What: "cannot serve " + path, Cause: cause(err, log), Fix: "lsblk " + path + "; the device must exist and be writable", Err: err,
 	}
 }
 
-// explainListen says why a port does not listen: of `ln -s`, the kernel says little more than
-// "invalid argument".
+// explainListen returns the cause of a failure to listen on a port, and a fix. The kernel's own error
+// is rarely more than "invalid argument".
 func (t *Tree) explainListen(p Port, err error, log kernel.Lines) error {
 	transport := p.Addr["trtype"]
 	f := &kernel.Failure{What: fmt.Sprintf("cannot serve at %s %s port %s", transport, p.Addr["traddr"], p.Addr["trsvcid"]), Err: err}
@@ -39,9 +39,9 @@ func (t *Tree) explainListen(p Port, err error, log kernel.Lines) error {
 		f.Cause = fmt.Sprintf("the module nvmet-%s is not loaded (the kernel logged %q)", transport, log.Find("transport type"))
 		f.Fix, f.Err = "modprobe nvmet-"+transport, kernel.ErrNoModule
 	case addrErr != nil || portErr != nil:
-		f.Cause, f.Fix = cause(err, log), "give an IP address and a port, 1 to 65535"
+		f.Cause, f.Fix = cause(err, log), "use an IP address and a port, 1 to 65535"
 	case errors.Is(err, unix.EADDRINUSE), addr.IsUnspecified() && t.listener(p, addr, uint16(port)) != "":
-		f.Cause, f.Fix, f.Err = "the port is in use", "choose another --port, or end what listens there", unix.EADDRINUSE
+		f.Cause, f.Fix, f.Err = "the port is in use", "choose another --port, or stop the program that listens there", unix.EADDRINUSE
 		if user := t.listener(p, addr, uint16(port)); user != "" {
 			f.Cause += ": " + user
 		}
@@ -62,7 +62,7 @@ func (t *Tree) explainListen(p Port, err error, log kernel.Lines) error {
 	return f
 }
 
-// cause is what is known where nothing explains it: the errno and what the kernel logged.
+// cause returns the errno with what the kernel logged, if nothing better is known.
 func cause(err error, log kernel.Lines) string {
 	text := err.Error()
 	if about := log.About("nvmet", "rdma", "null_blk"); about != "" {

@@ -33,7 +33,7 @@ func TestExplainListen(t *testing.T) {
 	} {
 		err := tree.explainListen(Port{ID: 1, Addr: tc.addr}, tc.err, tc.log)
 		if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.cause) || !strings.Contains(kernel.Fix(err), tc.fix) {
-			t.Errorf("%v: %v, mended by %q: want %v, %q, %q", tc.addr, err, kernel.Fix(err), tc.kind, tc.cause, tc.fix)
+			t.Errorf("%v: %v, fix %q: want %v, %q, %q", tc.addr, err, kernel.Fix(err), tc.kind, tc.cause, tc.fix)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestExplainEnable(t *testing.T) {
 	} {
 		got := explainEnable("/dev/nothing", err, kernel.Lines{"nvmet: failed to open block device"})
 		if !errors.Is(got, err) || !strings.Contains(got.Error(), want) || kernel.Fix(got) == "" {
-			t.Errorf("%v: %v, mended by %q: want %q", err, got, kernel.Fix(got), want)
+			t.Errorf("%v: %v, fix %q: want %q", err, got, kernel.Fix(got), want)
 		}
 	}
 }

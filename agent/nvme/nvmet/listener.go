@@ -13,7 +13,7 @@ import (
 	"krping/agent/doctor"
 )
 
-// listener says who listens on a port, or "" if that is not to be seen.
+// listener describes what listens on the address of a port, or returns "" if that is not known.
 func (t *Tree) listener(p Port, addr netip.Addr, port uint16) string {
 	if config, err := t.Read(); err == nil {
 		for _, other := range config.Ports {
@@ -33,17 +33,17 @@ func (t *Tree) listener(p Port, addr netip.Addr, port uint16) string {
 	return ""
 }
 
-// tcpListener returns who listens on a TCP port, or "".
+// tcpListener describes what listens on a TCP port, or returns "".
 func tcpListener(addr netip.Addr, port uint16) string {
-	families := []uint8{unix.AF_INET, unix.AF_INET6} // a socket of IPv6 may take IPv4 as well
+	families := []uint8{unix.AF_INET, unix.AF_INET6} // an IPv6 socket may accept IPv4, too
 	if addr.Is6() {
 		families = families[1:]
 	}
-	const listens = 10 // TCP_LISTEN of the kernel's tcp_states.h
+	const tcpListen = 10 // TCP_LISTEN of include/net/tcp_states.h
 	for _, family := range families {
-		sockets, _ := netlink.SocketDiagTCP(family) // without them nobody is named
+		sockets, _ := netlink.SocketDiagTCP(family) // best effort: it only improves a message
 		for _, s := range sockets {
-			if s.State == listens && s.ID.SourcePort == port {
+			if s.State == tcpListen && s.ID.SourcePort == port {
 				return fmt.Sprintf("%s listens on %s", holder(s.INode), netip.AddrPortFrom(unmapped(s.ID.Source), port))
 			}
 		}
@@ -52,13 +52,13 @@ func tcpListener(addr netip.Addr, port uint16) string {
 }
 
 func unmapped(ip []byte) netip.Addr {
-	addr, _ := netip.AddrFromSlice(ip) // netlink's are 4 or 16 bytes
+	addr, _ := netip.AddrFromSlice(ip) // netlink returns 4 or 16 bytes
 	return addr.Unmap()
 }
 
-// holder returns the process that has a socket open.
+// holder returns the name and number of the process that has a socket open.
 func holder(inode uint32) string {
-	const kernels = "the kernel" // no process has it
+	const kernels = "the kernel" // if no process has it
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return kernels
@@ -71,7 +71,7 @@ func holder(inode uint32) string {
 	for _, p := range processes {
 		targets, err := p.FileDescriptorTargets()
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for _, target := range targets {
 			if name, err := p.Comm(); target == wanted && err == nil {

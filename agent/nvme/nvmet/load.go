@@ -12,7 +12,7 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// load loads what serving needs.
+// load loads the modules that serving s needs.
 func (t *Tree) load(ctx context.Context, s Serve) error {
 	var transports []string
 	if s.Addr.IsValid() {
@@ -24,7 +24,7 @@ func (t *Tree) load(ctx context.Context, s Serve) error {
 	return t.loadNull(ctx)
 }
 
-// loadFor loads nvmet and its transports, and mounts configfs, in a real tree.
+// loadFor loads nvmet and the modules of the transports, and mounts configfs. It does nothing in tests.
 func (t *Tree) loadFor(ctx context.Context, transports []string) error {
 	if _, real := t.fs.(configfs); !real {
 		return nil
@@ -35,7 +35,7 @@ func (t *Tree) loadFor(ctx context.Context, transports []string) error {
 	modules := []string{"nvmet"}
 	for _, transport := range transports {
 		switch transport {
-		case "": // the kernel will say that it is missing
+		case "": // the kernel will report it
 		case "loop":
 			modules = append(modules, "nvme-loop")
 		default:
@@ -47,14 +47,14 @@ func (t *Tree) loadFor(ctx context.Context, transports []string) error {
 	}
 	if !exists(t.path()) {
 		return &kernel.Failure{
-			What: fmt.Sprintf("%s is not there", t.path()), Cause: "nvmet is loaded, but " + t.mount + " is not the configfs that it shows in",
+			What: fmt.Sprintf("%s does not exist", t.path()), Cause: "nvmet is loaded, but configfs is not mounted at " + t.mount,
 			Fix: "mount -t configfs none " + t.mount, Err: kernel.ErrNoModule,
 		}
 	}
 	return nil
 }
 
-// mountConfigfs mounts it where nobody has.
+// mountConfigfs mounts configfs unless it is mounted.
 func (t *Tree) mountConfigfs(ctx context.Context) error {
 	if err := kernel.Load(ctx, "configfs"); err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fake is a directory that behaves as the kernel's configfs does: what is made has attributes
-// and groups at once, and goes only when nothing is left that was made in it. The change of
-// number failAt fails; 0 is none.
+// fake is a directory that behaves like the kernel's configfs: a new directory has attributes and
+// groups at once, and cannot be removed while it contains added directories. Change number failAt
+// fails; 0 is none.
 type fake struct {
 	configfs
 	root    string
@@ -39,7 +39,7 @@ func newFake(t *testing.T) (*Tree, *fake) {
 	return &Tree{f.root, f}, f
 }
 
-// step counts a change, and fails it if it is the one.
+// step counts a change, and returns an error for the one that is to fail.
 func (f *fake) step() error {
 	f.changes++
 	if f.changes == f.failAt {
@@ -125,7 +125,7 @@ func (f *fake) write(path, value string) error {
 	return os.WriteFile(path, []byte(value+"\n"), 0o644)
 }
 
-// A host is allowed only where not every one is, as in the kernel.
+// Like the kernel, symlink refuses an allowed host while any host is allowed.
 func (f *fake) symlink(target, path string) error {
 	if err := f.step(); err != nil {
 		return err
@@ -220,15 +220,15 @@ func TestAddListRemove(t *testing.T) {
 		}
 	}
 	if got := f.tree(t); !slices.Equal(got, empty) {
-		t.Errorf("stays behind: %q", got)
+		t.Errorf("left behind: %q", got)
 	}
 	if err := tree.Remove(t.Context(), "nqn.a"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("removed twice: %v", err)
 	}
 }
 
-// Whatever change of a call fails, the tree is as it was before.
-func TestFailedCallLeavesNothing(t *testing.T) {
+// If any change of a call fails, the tree is restored.
+func TestFailedCallIsUndone(t *testing.T) {
 	file := newFile(t)
 	at := netip.MustParseAddrPort("10.0.0.1:4420")
 	saved, err := os.ReadFile("testdata/nvmetcli.json")
@@ -282,7 +282,7 @@ func TestFailedCallLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestInterruptedCallLeavesNothing(t *testing.T) {
+func TestInterruptedCallIsUndone(t *testing.T) {
 	tree, f := newFake(t)
 	before := f.tree(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -293,7 +293,7 @@ func TestInterruptedCallLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestAddErrors(t *testing.T) {
 	tree, _ := newFake(t)
 	file, at := newFile(t), netip.MustParseAddrPort("10.0.0.1:4420")
 	add(t, tree, Serve{NQN: "nqn.a", Device: file, Transport: RDMA, Addr: at})
@@ -337,7 +337,7 @@ func TestSaveAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(skipped) != 2 || !strings.HasSuffix(skipped[0], "attr_from_a_newer_kernel") || !strings.HasSuffix(skipped[1], "addr_tsas") {
-		t.Errorf("left out %q", skipped)
+		t.Errorf("skipped %q", skipped)
 	}
 	if _, err := tree.Restore(t.Context(), config, false); !errors.Is(err, ErrExists) {
 		t.Errorf("restored over itself: %v", err)
@@ -373,20 +373,20 @@ func TestSaveAndRestore(t *testing.T) {
 	}
 }
 
-func TestMistakesInSaveFiles(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:             "not a save file",
 		`{"hosts":[{}]}`: "hosts[0]: an NQN is needed",
 		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":0}]}]}`:                                "subsystems[0].namespaces[0]: nsid 0",
-		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":1,"enable":1}]}]}`:                     "no device path",
+		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":1,"enable":1}]}]}`:                     "enabled without a device path",
 		`{"subsystems":[{"nqn":"nqn.a","namespaces":[{"nsid":1,"enable":2}]}]}`:                     "must be 0 or 1",
-		`{"subsystems":[{"nqn":"nqn.a"},{"nqn":"nqn.a"}]}`:                                          "given twice",
+		`{"subsystems":[{"nqn":"nqn.a"},{"nqn":"nqn.a"}]}`:                                          "duplicate NQN",
 		`{"subsystems":[{"nqn":"nqn.a","allowed_hosts":["nqn.h"]}]}`:                                "not among the hosts",
 		`{"subsystems":[{"nqn":"nqn.a","passthru":[{"enable":1,"device":{"path":"/dev/nvme0"}}]}]}`: "not supported",
 		`{"subsystems":[{"nqn":"../a"}]}`:                                                           "slash",
 		`{"ports":[{"portid":1,"subsystems":["nqn.a"]}]}`:                                           "not among the subsystems",
-		`{"ports":[{"portid":1},{"portid":1}]}`:                                                     "given once",
-		`{"ports":[{"portid":1,"addr":{"traddr":["x"]}}]}`:                                          "neither a string",
+		`{"ports":[{"portid":1},{"portid":1}]}`:                                                     "must be unique",
+		`{"ports":[{"portid":1,"addr":{"traddr":["x"]}}]}`:                                          "must be a string",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -404,9 +404,9 @@ func TestStableNames(t *testing.T) {
 }
 
 func TestCheckNQN(t *testing.T) {
-	for _, nqn := range []string{"", "..", "a b", "a/b", "a,b", "a\nb", strings.Repeat("x", 224), DiscoveryNQN} {
+	for _, nqn := range []string{"", "..", "a b", "a/b", "a,b", "a\nb", strings.Repeat("x", 224), discoveryNQN} {
 		if CheckNQN(nqn) == nil {
-			t.Errorf("%q is accepted", nqn)
+			t.Errorf("%q was accepted", nqn)
 		}
 	}
 	for _, nqn := range []string{"testnqn", "nqn.2024-01.org.example:disk0", strings.Repeat("x", 223)} {

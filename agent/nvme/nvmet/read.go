@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Read returns the target as it is; an empty one if nvmet is not loaded.
+// Read returns the current configuration. It is empty if nvmet is not loaded.
 func (t *Tree) Read() (Config, error) {
 	c := Config{Hosts: []Host{}, Ports: []Port{}, Subsystems: []Subsystem{}}
 	hosts, err := names(t.path("hosts"))
@@ -125,13 +125,13 @@ func (t *Tree) readPort(id int) (Port, error) {
 	return p, nil
 }
 
-// list is names, for JSON, where an empty list is not null.
+// list is like names, but returns an empty slice instead of nil, for JSON.
 func list(dir string) ([]string, error) {
 	all, err := names(dir)
 	return append([]string{}, all...), err
 }
 
-// numbers lists a directory whose entries are numbers; others are left out.
+// numbers returns the entries of a directory that are numbers.
 func numbers(dir string) ([]int, error) {
 	all, err := names(dir)
 	var ids []int
@@ -143,7 +143,7 @@ func numbers(dir string) ([]int, error) {
 	return ids, err
 }
 
-// readGroup reads the attributes of a group that can be written.
+// readGroup reads the writable attributes of a group.
 func readGroup(dir, group string) (Attributes, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func readGroup(dir, group string) (Attributes, error) {
 func attribute(dir, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	value := strings.TrimSpace(string(data))
-	if value == "(null)" { // as the kernel prints a path that is not set
+	if value == "(null)" { // the kernel's text for a path that is not set
 		value = ""
 	}
 	return value, err

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Remove no longer serves a subsystem. What only it had goes with it: ports, allowed hosts, and
-// null disks that were made here. Connections are closed; hosts try to connect again.
+// Remove removes a subsystem, with the ports and allowed hosts that no other subsystem uses, and the
+// disks in memory that Add has added for it. Connections are closed; hosts try to reconnect.
 func (t *Tree) Remove(ctx context.Context, nqn string) error {
 	config, err := t.Read()
 	if err != nil {
@@ -27,7 +27,7 @@ func (t *Tree) Remove(ctx context.Context, nqn string) error {
 	return t.removeNulls(*s)
 }
 
-// remove leaves the null disks.
+// remove is Remove without the disks in memory.
 func (t *Tree) remove(ctx context.Context, config Config, s Subsystem) error {
 	for _, p := range config.Ports {
 		if err := ctx.Err(); err != nil {
@@ -48,7 +48,7 @@ func (t *Tree) remove(ctx context.Context, config Config, s Subsystem) error {
 	return t.removeSubsystem(config, s)
 }
 
-// Clear removes everything, also what other tools have set up.
+// Clear removes everything, including what other programs have added.
 func (t *Tree) Clear(ctx context.Context) error {
 	config, err := t.Read()
 	if err != nil {
@@ -60,7 +60,7 @@ func (t *Tree) Clear(ctx context.Context) error {
 	return t.removeNulls(config.Subsystems...)
 }
 
-// clear leaves the null disks.
+// clear is Clear without the disks in memory.
 func (t *Tree) clear(ctx context.Context) error {
 	for {
 		config, err := t.Read()
@@ -76,7 +76,7 @@ func (t *Tree) clear(ctx context.Context) error {
 	}
 }
 
-// removeRest removes ports and hosts that no subsystem is left for.
+// removeRest removes ports and hosts after all subsystems.
 func (t *Tree) removeRest(config Config) error {
 	for _, p := range config.Ports {
 		if err := t.removePort(p); err != nil {
@@ -91,7 +91,7 @@ func (t *Tree) removeRest(config Config) error {
 	return nil
 }
 
-// removePort removes a port that serves nothing any more.
+// removePort removes a port that serves nothing.
 func (t *Tree) removePort(p Port) error {
 	dir := t.port(p.ID)
 	for _, r := range p.Referrals {
@@ -101,7 +101,7 @@ func (t *Tree) removePort(p Port) error {
 	}
 	for _, g := range p.ANAGroups {
 		if g.ID == 1 {
-			continue // it goes with the port
+			continue // removed with the port
 		}
 		if err := t.fs.rmdir(filepath.Join(dir, "ana_groups", strconv.Itoa(g.ID))); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (t *Tree) removePort(p Port) error {
 	return t.fs.rmdir(dir)
 }
 
-// removeSubsystem removes one that no port serves any more.
+// removeSubsystem removes a subsystem that no port serves.
 func (t *Tree) removeSubsystem(config Config, s Subsystem) error {
 	for _, n := range s.Namespaces {
 		if err := t.fs.rmdir(t.subsystem(s.NQN, "namespaces", strconv.Itoa(n.NSID))); err != nil {
@@ -137,7 +137,7 @@ func (t *Tree) removeSubsystem(config Config, s Subsystem) error {
 	return nil
 }
 
-// removeNulls removes the null disks of subsystems that are gone.
+// removeNulls removes the disks in memory of removed subsystems.
 func (t *Tree) removeNulls(subsystems ...Subsystem) error {
 	for _, s := range subsystems {
 		for _, n := range s.Namespaces {

@@ -11,9 +11,9 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// Restore sets up what a save file has, beside what is there, or instead of it with clear. It
-// returns the attributes that were left out, because this kernel does not have them. If it
-// fails the target is as it was before, with new connections.
+// Restore adds the configuration of a save file to the current one, or replaces it if clear is set. It
+// returns the attributes that were skipped because this kernel does not have them. If it fails, it
+// restores the previous configuration; with clear, connections have been closed nevertheless.
 func (t *Tree) Restore(ctx context.Context, c Config, clear bool) (skipped []string, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -35,10 +35,10 @@ func (t *Tree) Restore(ctx context.Context, c Config, clear bool) (skipped []str
 			return nil, err
 		}
 	}
-	skipped, err = t.make(ctx, func(change *change) error { return change.addAll(c) })
+	skipped, err = t.apply(ctx, func(change *change) error { return change.addAll(c) })
 	switch {
 	case err != nil && clear:
-		_, again := t.make(context.WithoutCancel(ctx), func(change *change) error { return change.addAll(before) })
+		_, again := t.apply(context.WithoutCancel(ctx), func(change *change) error { return change.addAll(before) })
 		err = errors.Join(err, again)
 	case clear:
 		unused := slices.DeleteFunc(before.Subsystems, c.hasDisksOf)
@@ -47,7 +47,7 @@ func (t *Tree) Restore(ctx context.Context, c Config, clear bool) (skipped []str
 	return skipped, err
 }
 
-// hasDisksOf says whether a subsystem's disks are served still.
+// hasDisksOf reports whether the configuration serves any disk of the subsystem.
 func (c Config) hasDisksOf(other Subsystem) bool {
 	for _, s := range c.Subsystems {
 		for _, n := range s.Namespaces {
@@ -78,7 +78,7 @@ func (c *change) addAll(config Config) error {
 	return nil
 }
 
-// conflict finds what a save file has that is there already.
+// conflict returns an error if a subsystem or port of the save file exists.
 func (c Config) conflict(there Config) error {
 	for _, s := range c.Subsystems {
 		if there.subsystem(s.NQN) != nil {
@@ -95,7 +95,7 @@ func (c Config) conflict(there Config) error {
 
 func alreadyThere(what string) error {
 	return &kernel.Failure{
-		What: what, Cause: ErrExists.Error(), Fix: "krpingctl nvme target remove, for what is in the way; or --clear, which removes everything first", Err: ErrExists,
+		What: what, Cause: ErrExists.Error(), Fix: "krpingctl nvme target remove it first; or add --clear, which removes everything first", Err: ErrExists,
 	}
 }
 

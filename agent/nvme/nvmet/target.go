@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Target is a subsystem with where and to whom it is served.
+// Target is a subsystem with its addresses and allowed hosts, for people and scripts.
 type Target struct {
 	NQN          string    `json:"nqn"`
 	Serial       string    `json:"serial"`
@@ -26,16 +26,16 @@ type Disk struct {
 	Enabled bool   `json:"enabled"`
 }
 
-// Address is where a target is served, with the number of the configfs port.
+// Address is an address at which a target is served.
 type Address struct {
-	Port      int    `json:"portid"`
+	Port      int    `json:"portid"` // number of the configfs directory, not trsvcid
 	Transport string `json:"transport"`
 	Addr      string `json:"traddr"`
 	Service   string `json:"trsvcid"`
 	Inline    int    `json:"inline_data_size"` // bytes
 }
 
-// Targets returns the subsystems of a configuration, by name.
+// Targets returns the subsystems of a configuration, sorted by NQN.
 func (c Config) Targets() []Target {
 	targets := []Target{}
 	for _, s := range c.Subsystems {

@@ -15,13 +15,13 @@ import (
 // DefaultMount is where configfs is mounted.
 const DefaultMount = "/sys/kernel/config"
 
-// Tree is the target's part of a mounted configfs.
+// Tree is the target's directory in a mounted configfs.
 type Tree struct {
 	mount string
 	fs    operations
 }
 
-// operations are the changes that configfs knows.
+// operations are the changes that configfs supports.
 type operations interface {
 	mkdir(path string) error
 	rmdir(path string) error
@@ -30,7 +30,7 @@ type operations interface {
 	unlink(path string) error
 }
 
-// NewTree returns the target in the configfs at mount. Nothing is read or loaded yet.
+// NewTree returns the target's directory in the configfs at mount. It does not access it.
 func NewTree(mount string) *Tree { return &Tree{mount, configfs{}} }
 
 func (t *Tree) path(names ...string) string {
@@ -68,7 +68,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// names lists a directory, sorted; one that is not there is empty.
+// names returns the sorted entries of a directory, or none if it does not exist.
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -81,22 +81,21 @@ func names(dir string) ([]string, error) {
 	return list, err
 }
 
-// change is a change of several steps that is made as a whole or not at all.
+// change is a change of several steps that is made completely or not at all.
 type change struct {
 	*Tree
-	ctx  context.Context
-	undo []func() error
-	// Skipped are attributes that this kernel does not have.
-	skipped []string
+	ctx     context.Context
+	undo    []func() error
+	skipped []string // paths of attributes that this kernel does not have
 }
 
-// make runs the steps, and takes those back that were made if one fails.
-func (t *Tree) make(ctx context.Context, steps func(*change) error) (skipped []string, err error) {
+// apply runs the steps. If one fails, it undoes the completed ones.
+func (t *Tree) apply(ctx context.Context, steps func(*change) error) (skipped []string, err error) {
 	c := &change{Tree: t, ctx: ctx}
 	if err := steps(c); err != nil {
 		for _, undo := range slices.Backward(c.undo) {
 			if failed := undo(); failed != nil {
-				err = errors.Join(err, fmt.Errorf("and this stays behind: %w", failed))
+				err = errors.Join(err, fmt.Errorf("undo: %w", failed))
 			}
 		}
 		return nil, err
@@ -126,7 +125,7 @@ func (c *change) symlink(target, path string) error {
 	return nil
 }
 
-// set writes an attribute of what was there before.
+// set writes an attribute of a directory that existed before.
 func (c *change) set(path, value string) error {
 	before, err := os.ReadFile(path)
 	if err != nil {
@@ -139,8 +138,9 @@ func (c *change) set(path, value string) error {
 	return nil
 }
 
-// attributes writes those of a group of a new directory, which is their undoing: first the
-// named ones, in that order, then the others. Those that the kernel lacks are skipped.
+// attributes writes the attributes of a group of a new directory: first the given ones in this order,
+// then the others. Removing the directory undoes it. Attributes that this kernel does not have are
+// skipped.
 func (c *change) attributes(dir, group string, values Attributes, first ...string) error {
 	order := slices.Clone(first)
 	for name := range values {

@@ -37,7 +37,7 @@ func TestSession(t *testing.T) {
 			sameDiscovery(t, transport.name, transport.port)
 			c, dev := connect(t, "--transport", transport.name, "--trsvcid", transport.port, "--nqn", nqn,
 				"--nr-io-queues", "1", "--queue-size", "32", "--ctrl-loss-tmo", "60", "--reconnect-delay", "1", "--hostnqn", "nqn.2024-01.org.example:host")
-			if c.IOQueues != 1 || c.QueueSize != 32 || c.KeepAlive != 120 || c.LossTMO != "60" || c.Delay != "1" || c.HostNQN != "nqn.2024-01.org.example:host" ||
+			if c.IOQueues != 1 || c.QueueSize != 32 || c.KeepAlive != 120 || c.CtrlLossTMO != "60" || c.ReconnectDelay != "1" || c.HostNQN != "nqn.2024-01.org.example:host" ||
 				c.Transport != transport.name || c.State != "live" || c.Namespaces[0].Size != 16<<20 || c.Namespaces[0].UUID != want.Disks[0].UUID {
 				t.Errorf("connected: %+v", c)
 			}
