@@ -2,14 +2,18 @@
 /*
  * A block session: /dev/krpingN and the connections to its target.
  *
- *	session.c	start, stop, the list and its listing
- *	recovery.c	connects the queues, notices their loss, connects them again
- *	heartbeat.c	asks a silent target for a sign of life
- *	blk.c		tag set, disk, what the block layer calls
- *	blk_request.c	what a request is on the wire
- *	blk_send.c	a request becomes a command in a message
- *	blk_recv.c	a response ends it
- *	blk_queue.c	what a queue uses
+ *	session.c	references, state, the list and its listing
+ *	attach.c	start, stop
+ *	connect.c	connects the queues and closes them
+ *	recovery.c	notices the loss of a queue, connects again
+ *	keepalive.c	asks a silent target for a sign of life
+ *	monitor.c	the session's timer
+ *	disk.c		tag set, disk, what the block layer calls
+ *	request.c	what a request is on the wire
+ *	copy.c		a private copy of a request's data
+ *	send.c		a request becomes a command in a message
+ *	recv.c		a response ends it
+ *	queue.c		what a queue uses
  *	stack.h		a local backing beside the target, with a disk on top of both
  *
  * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
@@ -257,18 +261,28 @@ struct krping_session {
 };
 
 /* session.c */
-int krping_session_start(const struct krping_options *opt);
-int krping_session_stop(const char *name, bool force);
-void krping_sessions_show(struct seq_file *seq);
+struct krping_session *krping_session_alloc(const struct krping_options *opt);
 void krping_session_put(struct krping_session *s);
 void krping_session_set_state(struct krping_session *s, enum krping_session_state state);
+int krping_queue_violation(struct krping_queue *q, const char *what, u64 value);
+int krping_session_list(struct krping_session *s);
+void krping_session_unlist(struct krping_session *s);
+struct krping_session *krping_session_take(const char *name, bool force);
+struct gendisk *krping_session_disk(struct krping_session *s);
+void krping_sessions_show(struct seq_file *seq);
+
+/* attach.c */
+int krping_session_start(const struct krping_options *opt);
+int krping_session_stop(const char *name, bool force);
+
+/* connect.c */
+int krping_session_connect(struct krping_session *s, unsigned long timeout);
+void krping_session_disconnect(struct krping_session *s);
+void krping_session_close(struct krping_session *s);
 
 /* recovery.c */
 int krping_recovery_init(void);
 void krping_recovery_exit(void);
-int krping_session_connect(struct krping_session *s, unsigned long timeout);
-void krping_session_disconnect(struct krping_session *s);
-void krping_session_close(struct krping_session *s);
 void krping_session_lost(struct krping_session *s, int error);
 void krping_session_go_live(struct krping_session *s);
 void krping_session_abort(struct krping_session *s, bool force);
@@ -278,16 +292,20 @@ extern struct workqueue_struct *krping_wq;		/* connects, looks after sessions */
 extern struct workqueue_struct *krping_check_wq;	/* computes CRCs; waits for nothing */
 extern const struct krping_conn_ops krping_queue_conn_ops;
 
-/* heartbeat.c */
+/* monitor.c */
 void krping_heartbeat_start(struct krping_session *s);
 void krping_heartbeat_stop(struct krping_session *s);
 void krping_heartbeat(struct work_struct *work);
+
+/* keepalive.c */
+unsigned long krping_look_interval(const struct krping_session *s);
+void krping_look_after(struct krping_session *s);
 int krping_alive_alloc(struct krping_queue *q);
 void krping_alive_free(struct krping_queue *q);
 int krping_alive_check(struct krping_session *s, unsigned long timeout);
 int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32 len);
 
-/* blk.c */
+/* disk.c */
 int krping_disk_alloc(struct krping_session *s);
 int krping_disk_add(struct krping_session *s);
 void krping_disk_resize(struct krping_session *s, u64 capacity);
@@ -296,18 +314,17 @@ void krping_disk_free(struct krping_session *s);
 int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
 		      unsigned long arg);
 
-/* blk_send.c */
+/* send.c */
 blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last);
 void krping_queue_commit(struct krping_queue *q);
 void krping_send_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc);
 
-/* blk_recv.c */
+/* recv.c */
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_complete_rq(struct request *rq);
-int krping_queue_violation(struct krping_queue *q, const char *what, u64 value);
 
-/* blk_queue.c */
+/* queue.c */
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_messages(struct krping_queue *q);

@@ -8,13 +8,6 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
-int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
-{
-	krping_err_ratelimited(q->session->log_prefix, "the target broke the protocol: %s (%llu)",
-			       what, value);
-	return -EPROTO;
-}
-
 static u32 digest_size(const struct krping_digest *digest)
 {
 	return digest->alg == KRPING_DIGEST_SHA256 ? 32 : 4;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /* What a request of the disk is on the wire. */
-#ifndef KRPING_BLK_REQUEST_H
-#define KRPING_BLK_REQUEST_H
+#ifndef KRPING_REQUEST_H
+#define KRPING_REQUEST_H
 
 #include "client/client.h"
 #include "lib/cmd_event.h"
@@ -38,11 +38,11 @@ u32 rq_crc(struct request *rq);
 void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct request *rq);
 struct krping_cmd_event krping_rq_event(struct krping_queue *q, struct request *rq, u32 crc);
 
-/* blk_copy.c */
+/* copy.c */
 void krping_copy_make(struct request *rq);
 void krping_copy_free(struct request *rq);
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg);
 u32 krping_copy_crc(const struct krping_copy *copy);
 void krping_copy_deliver(struct request *rq);
 
-#endif /* KRPING_BLK_REQUEST_H */
+#endif /* KRPING_REQUEST_H */

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A look at a session now and then: a target that is silent is asked for a sign of life
- * (PROTOCOL.md section 2.3, KEEP_ALIVE), one that stays silent is lost, one that has grown
- * makes the disk grow, and a loss that lasts makes I/O fail if fast_fail says so.
+ * A target that is silent is asked for a sign of life (PROTOCOL.md section 2.3, KEEP_ALIVE), one
+ * that stays silent is lost.
  */
-#include <linux/sched/mm.h>
-
 #include "client/client.h"
 #include "lib/fault.h"
 #include "lib/log.h"
@@ -17,7 +14,7 @@
  * first look after the silence begins it is asked, and with the one that completes the
  * time of a heartbeat at the latest the target is lost.
  */
-static unsigned long look_interval(const struct krping_session *s)
+unsigned long krping_look_interval(const struct krping_session *s)
 {
 	return s->opt.heartbeat ? s->opt.heartbeat * HZ / LOOKS : HZ;
 }
@@ -140,7 +137,7 @@ int krping_alive_check(struct krping_session *s, unsigned long timeout)
 static void look_at(struct krping_queue *q)
 {
 	struct krping_session *s = q->session;
-	unsigned long heard = READ_ONCE(q->heard), interval = look_interval(s), silent;
+	unsigned long heard = READ_ONCE(q->heard), interval = krping_look_interval(s), silent;
 	struct krping_alive *alive = &q->alive;
 	int error = 0;
 
@@ -166,7 +163,7 @@ unlock:
 	krping_conn_fail(&q->conn, error);
 }
 
-static void look_after(struct krping_session *s)
+void krping_look_after(struct krping_session *s)
 {
 	u32 i;
 
@@ -208,43 +205,4 @@ int krping_alive_answer(struct krping_queue *q, u8 status, const void *data, u32
 	spin_unlock_bh(&q->lock);
 	wake_up(&q->conn.wait);
 	return 0;
-}
-
-void krping_heartbeat(struct work_struct *work)
-{
-	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
-						beat);
-	unsigned int flags = memalloc_noio_save();	/* our own disk may be what is written to */
-	u64 capacity = READ_ONCE(s->capacity);
-
-	switch (READ_ONCE(s->state)) {
-	case KRPING_SESSION_LIVE:
-		look_after(s);
-		break;
-	case KRPING_SESSION_RECONNECTING:
-		krping_session_fast_fail(s);
-		break;
-	default:
-		break;
-	}
-	if (capacity > READ_ONCE(s->grant.capacity))
-		krping_disk_resize(s, capacity);
-	memalloc_noio_restore(flags);
-	krping_heartbeat_start(s);
-}
-
-/* fast_fail has seconds, and no other clock. */
-void krping_heartbeat_start(struct krping_session *s)
-{
-	unsigned long interval = look_interval(s);
-
-	if (s->opt.fast_fail)
-		interval = min_t(unsigned long, interval, HZ);
-	queue_delayed_work(krping_wq, &s->beat, interval);
-}
-
-/* Twin of krping_heartbeat_start(). */
-void krping_heartbeat_stop(struct krping_session *s)
-{
-	cancel_delayed_work_sync(&s->beat);
 }

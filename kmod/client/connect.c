@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Connections of a block session are made: the handshake (PROTOCOL.md section 2.1), the limits
+ * that the target grants, and the queues. Closed here, too.
+ */
+#include <crypto/algapi.h>
+#include <linux/random.h>
+
+#include "client/client.h"
+#include "wire/key.h"
+#include "lib/log.h"
+#include "local/stack.h"
+
+#define MAX_DATA		SZ_1M
+
+/* ---- handshake ---- */
+
+/**
+ * struct handshake - one attempt to connect a queue
+ * @hello:	to be sent
+ * @answers:	a challenge
+ * @challenge:	of the last attempt, if @answers
+ * @transcript:	of the proofs, if @answers
+ */
+struct handshake {
+	struct krping_hello hello;
+	bool answers;
+	struct krping_challenge challenge;
+	struct krping_transcript transcript;
+};
+
+static int answer_challenge(struct krping_queue *q, struct handshake *hs)
+{
+	struct krping_answer *answer = &hs->hello.answer;
+
+	hs->hello.flags = KRPING_HELLO_PROOF;
+	answer->challenge = hs->challenge.id;
+	get_random_bytes(answer->nonce, sizeof(answer->nonce));
+	krping_transcript_fill(&hs->transcript, &hs->hello, q->session->opt.block,
+			       hs->challenge.nonce);
+	return krping_client_proof(q->session->key, &hs->transcript, answer->proof);
+}
+
+static int make_hello(struct krping_queue *q, struct handshake *hs)
+{
+	struct krping_session *s = q->session;
+	struct krping_hello *hello = &hs->hello;
+
+	memset(hello, 0, sizeof(*hello));
+	hello->magic = cpu_to_be32(KRPING_MAGIC);
+	hello->version = KRPING_VERSION;
+	hello->queue_index = cpu_to_be16(q->index);
+	hello->queue_count = cpu_to_be16(s->nr_queues);
+	hello->depth = cpu_to_be16(s->opt.depth);
+	export_uuid(hello->session, &s->uuid);
+	if (hs->answers)
+		return answer_challenge(q, hs);
+	hello->flags = s->key ? KRPING_HELLO_KEY : 0;
+	memcpy(hello->volume, s->opt.block, sizeof(hello->volume));
+	return 0;
+}
+
+/*
+ * Return: true if the target wants an answer to a challenge, or has forgotten it and will give
+ * another one: the next attempt may succeed.
+ */
+static bool is_challenged(struct krping_queue *q, struct handshake *hs)
+{
+	u32 value;
+
+	if (!q->session->key)
+		return false;
+	switch (krping_conn_refusal(&q->conn, &value)) {
+	case KRPING_REJ_CHALLENGE:
+		if (q->conn.private_len < sizeof(hs->challenge))
+			return false;
+		memcpy(&hs->challenge, q->conn.private, sizeof(hs->challenge));
+		hs->answers = true;
+		return true;
+	case KRPING_REJ_STALE:
+		hs->answers = false;
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int reject_error(struct krping_queue *q)
+{
+	enum krping_reject_reason reason;
+	u32 value;
+
+	reason = krping_conn_refusal(&q->conn, &value);
+	if (!reason)
+		return -ECONNREFUSED;
+	if (!q->conn.quiet)
+		krping_err_ratelimited(q->session->log_prefix,
+				       "the target refuses: %s (reason %u, value %u)",
+				       krping_reject_text(reason), reason, value);
+	switch (reason) {
+	case KRPING_REJ_VOLUME:
+		return -ENOENT;
+	case KRPING_REJ_VERSION:
+		return -EPROTONOSUPPORT;
+	case KRPING_REJ_NEEDS_KEY:
+		return -ENOKEY;
+	case KRPING_REJ_KEY:
+	case KRPING_REJ_NO_KEY:
+		return -EKEYREJECTED;
+	default:
+		return -ECONNREFUSED;
+	}
+}
+
+/* A client with a key takes no target that does not prove that it has it, too. */
+static int check_target(struct krping_queue *q, struct handshake *hs)
+{
+	struct krping_proven_welcome w;
+	u8 proof[KRPING_PROOF_LEN];
+	int ret;
+
+	if (!q->session->key)
+		return 0;
+	if (!hs->answers || q->conn.private_len < sizeof(w))
+		goto unproven;
+	memcpy(&w, q->conn.private, sizeof(w));
+	ret = krping_target_proof(q->session->key, &hs->transcript, &w.welcome, proof);
+	if (ret)
+		return ret;
+	if (!crypto_memneq(proof, w.proof, sizeof(proof)))
+		return 0;
+unproven:
+	krping_err_ratelimited(q->session->log_prefix,
+			       "the target does not prove that it has the key");
+	return -EKEYREJECTED;
+}
+
+static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
+{
+	struct krping_violation violation;
+	int ret = krping_read_welcome(q->conn.private, q->conn.private_len, q->session->opt.depth,
+				      grant, &violation);
+
+	if (ret)
+		krping_err_ratelimited(q->session->log_prefix,
+				       "the target's welcome is refused: %s %llu", violation.what,
+				       violation.value);
+	return ret;
+}
+
+/* Pages that the device registers at a time, and bytes that it maps. */
+static void device_limits(const struct ib_device *dev, u32 *pages, u32 *bytes)
+{
+	*pages = min_t(u32, krping_dev_max_reg_pages(dev), MAX_DATA / PAGE_SIZE + 1);
+	*bytes = MAX_DATA;
+	if (dev->dma_device)	/* where DMA goes through bounce buffers, no more is ever mapped */
+		*bytes = min_t(size_t, *bytes, dma_max_mapping_size(dev->dma_device));
+}
+
+static int set_limits(struct krping_session *s, const struct ib_device *dev)
+{
+	u32 pages, bytes;
+
+	device_limits(dev, &pages, &bytes);
+	/* A page more than the data has, as it may start in the middle of one. */
+	if (pages < 2) {
+		krping_err(s->log_prefix, "%s registers %u pages at a time: at least 2 are needed",
+			   dev->name, pages);
+		return -EOPNOTSUPP;
+	}
+	s->max_segments = pages;
+	s->max_bytes = min3(bytes, s->grant.max_data, (pages - 1) * (u32)PAGE_SIZE);
+	s->max_bytes = round_down(s->max_bytes, PAGE_SIZE);
+	return 0;
+}
+
+/* The disk has the limits of the first device, and may be connected over another one now. */
+static int check_limits(struct krping_session *s, const struct ib_device *dev)
+{
+	u32 pages, bytes;
+
+	device_limits(dev, &pages, &bytes);
+	if (pages >= s->max_segments && bytes >= s->max_bytes)
+		return 0;
+	krping_err_ratelimited(s->log_prefix,
+			       "%s registers %u pages and %u bytes at a time: the disk needs %u and %u",
+			       dev->name, pages, bytes, s->max_segments, s->max_bytes);
+	return -EOPNOTSUPP;
+}
+
+/* The target has restarted, or could not flush: what was answered before may be gone. */
+static int accept_epoch(struct krping_session *s, u64 epoch)
+{
+	const char *lost = NULL;
+
+	if (s->grant.is_volatile)
+		lost = "its volume, which was in memory";
+	else if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq))
+		lost = "writes that were not flushed";
+	if (lost && !s->stack) {
+		krping_err(s->log_prefix, "the target has lost %s", lost);
+		return -ESTALE;
+	}
+	if (lost) {
+		krping_stack_forgotten(s, lost);
+		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
+	}
+	s->grant.epoch = epoch;
+	return 0;
+}
+
+/* The first queue that ever connects sets the grant; later ones must fit it. */
+static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
+{
+	struct krping_session *s = q->session;
+
+	if (first) {
+		s->grant = *grant;
+		return set_limits(s, q->conn.id->device);
+	}
+	if (grant->block_size != s->grant.block_size || grant->max_data != s->grant.max_data ||
+	    grant->max_inline != s->grant.max_inline ||
+	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
+	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only ||
+	    grant->is_volatile != s->grant.is_volatile) {
+		krping_err_ratelimited(s->log_prefix, "the target's limits are not what they were");
+		return -EPROTO;
+	}
+	if (grant->capacity < s->grant.capacity) {
+		krping_err_ratelimited(s->log_prefix, "the volume has shrunk from %llu to %llu bytes",
+				       s->grant.capacity, grant->capacity);
+		return -EPROTO;
+	}
+	if (check_limits(s, q->conn.id->device))
+		return -EOPNOTSUPP;
+	WRITE_ONCE(s->capacity, grant->capacity);
+	if (grant->epoch == s->grant.epoch)
+		return 0;
+	if (q->index)
+		return -EAGAIN;		/* it restarted between two queues */
+	return accept_epoch(s, grant->epoch);
+}
+
+/* Nothing is under way on the queue any more, and nothing is posted to it. */
+static void shut(struct krping_queue *q)
+{
+	krping_conn_fail(&q->conn, -ECONNRESET);
+	/* Completions and the heartbeat post under the lock, if it is not lost. */
+	spin_lock_bh(&q->lock);
+	spin_unlock_bh(&q->lock);
+	krping_conn_drain(&q->conn);
+	krping_conn_destroy_qp(&q->conn);
+}
+
+static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first,
+			 struct handshake *hs)
+{
+	struct krping_session *s = q->session;
+	struct rdma_conn_param param = {
+		.initiator_depth = 1,
+		.retry_count = 7,
+		.rnr_retry_count = 7,
+	};
+	struct krping_qp_attr attr = {
+		/* a message and a REG_MR for each command, and a KEEP_ALIVE */
+		.send_wr = 2 * s->opt.depth + 1,
+		.recv_wr = s->opt.depth + 2,
+		.vector = q->index,
+		.poll = IB_POLL_SOFTIRQ,
+	};
+	struct sockaddr_storage peer;
+	struct krping_grant grant;
+	int ret;
+
+	krping_conn_reset(&q->conn);
+	q->conn.quiet = s->attempts > 0;
+	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
+	if (READ_ONCE(s->aborted))
+		return -ECANCELED;
+	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* its interface may have a new index */
+	if (!ret)
+		ret = krping_conn_open(&q->conn, s->net, &peer, -1, timeout);
+	if (ret)
+		return ret;
+	ret = krping_conn_alloc(&q->conn, &attr);
+	if (ret)
+		goto close;
+	param.private_data = &hs->hello;
+	param.private_data_len = sizeof(hs->hello);
+	param.responder_resources = min(q->conn.id->device->attrs.max_qp_rd_atom, 16);
+	ret = make_hello(q, hs);
+	if (!ret)
+		ret = krping_conn_connect(&q->conn, &param, timeout);
+	if (!ret)
+		ret = check_target(q, hs);
+	if (!ret) {
+		ret = read_welcome(q, &grant) ?: accept_grant(q, &grant, first);
+		s->unfit = ret == -EPROTO || ret == -ESTALE;
+	}
+	if (!ret)
+		ret = krping_queue_alloc(q);
+	if (!ret)
+		return 0;
+	shut(q);
+	krping_queue_free(q);
+close:
+	krping_conn_close(&q->conn);
+	return ret;
+}
+
+/* This host may have had so many queue pairs before it was booted again. */
+#define MAX_STALE	16
+
+/*
+ * A target that still has connections of an earlier life of this host drops one a refusal; one
+ * that wants to see a key refuses the first time.
+ */
+static int queue_connect_anew(struct krping_queue *q, unsigned long timeout, bool first)
+{
+	struct handshake hs = {};
+	int tries, ret;
+
+	for (tries = 0; tries < MAX_STALE; tries++) {
+		ret = queue_connect(q, timeout, first, &hs);
+		if (ret != -ECONNREFUSED || !(q->conn.stale || is_challenged(q, &hs)))
+			break;
+	}
+	return ret == -ECONNREFUSED ? reject_error(q) : ret;
+}
+
+/**
+ * krping_session_connect - connect all queues
+ * @s:		with all queues closed
+ * @timeout:	jiffies, of each step
+ *
+ * Return: 0, or a negative errno with all queues closed.
+ */
+int krping_session_connect(struct krping_session *s, unsigned long timeout)
+{
+	bool first = !s->disk;
+	u32 i;
+	int ret;
+
+	s->unfit = false;
+	for (i = 0; i < s->nr_queues; i++) {
+		ret = queue_connect_anew(&s->queues[i], timeout, first && !i);
+		if (ret)
+			goto close;
+	}
+	ret = krping_alive_check(s, timeout);
+	if (ret)
+		goto close;
+	spin_lock_bh(&s->lock);
+	strscpy(s->ibdev, s->queues[0].conn.id->device->name, sizeof(s->ibdev));
+	spin_unlock_bh(&s->lock);
+	return 0;
+close:
+	krping_session_disconnect(s);
+	return ret;
+}
+
+/* All requests in flight are ended or put back; no queue_rq runs. Idempotent. */
+void krping_session_disconnect(struct krping_session *s)
+{
+	u32 i;
+
+	for (i = 0; i < s->nr_queues; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		shut(q);
+		krping_queue_cancel(q);
+		krping_queue_free(q);
+		krping_conn_close(&q->conn);
+	}
+}
+
+/* As krping_session_disconnect(), for good. Idempotent. */
+void krping_session_close(struct krping_session *s)
+{
+	u32 i;
+
+	krping_session_disconnect(s);
+	for (i = 0; i < s->nr_queues; i++)
+		krping_queue_free_messages(&s->queues[i]);
+}
