@@ -9,21 +9,28 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
+.PHONY: all build deps host krpingctl krping-bridge demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
 
 all: build
 build: | deps
 	@$(MAKE) --no-print-directory -j2 programs modules
 
+DEPS ?= demo test $(KERNELS)
 deps:
-	@scripts/install-deps
+	@scripts/install-deps $(DEPS)
 
 # What a real host runs. Needs only what README.md names there: the other targets install the lab's kernels,
 # QEMU and a browser, too. krpingctl is static and needs no C; only the bridge links the RDMA libraries.
-host:
-	@mkdir -p build
+host: krpingctl krping-bridge
+krpingctl:
 	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
+krping-bridge:
 	go build -trimpath -o build/krping-bridge ./bridge/krping-bridge
+
+# What the demo needs of the lab. Not -trimpath: a program finds this directory by its source's path.
+demo-programs: krpingctl
+	CGO_ENABLED=0 go build -trimpath -o build/lab-guest ./test/lab/guest
+	CGO_ENABLED=0 go build -o build/demo ./test/demo
 
 programs: | deps
 	@$(MAKE) --no-print-directory host
@@ -134,8 +141,9 @@ FUZZ ?= 3600
 fuzz: build
 	scripts/fuzz $(FUZZ)
 
-demo: build
-	go run ./test/demo --kernel $(KERNEL)
+# Installs and builds what it needs, and no more.
+demo:
+	@scripts/demo $(KERNEL)
 
 lab: build
 	build/lab shell --kernel $(KERNEL)

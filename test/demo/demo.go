@@ -63,8 +63,10 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
+// say prints a step and how long the demo has taken so far.
 func (d *demo) say(format string, args ...any) {
-	fmt.Printf("\n=== %s\n", fmt.Sprintf(format, args...))
+	took := time.Since(d.start).Round(time.Second)
+	fmt.Printf("\n=== [%d:%02d] %s\n", int(took.Minutes()), int(took.Seconds())%60, fmt.Sprintf(format, args...))
 }
 
 // shell runs a command in a VM as a person would type it, and shows both.
