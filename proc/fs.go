@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proc is the interface of the rdma_krping module: commands, threads, sessions
-// and kernel messages (kmod/PROTOCOL.md sections 3 to 5). It is the only package that
-// opens /proc/krping. Reading is apart from parsing, which is pure.
+// Package proc is the interface to the rdma_krping module: commands, threads, sessions, results
+// and kernel messages (kmod/PROTOCOL.md sections 3 to 5). No other package opens /proc/krping.
+// Functions that read files are kept apart from parsers, which are pure.
 package proc
 
 import (
@@ -16,7 +16,7 @@ import (
 // DefaultMount is where the proc file system is mounted.
 const DefaultMount = "/proc"
 
-// ErrNotLoaded is wrapped by errors of calls that need the module.
+// ErrNotLoaded means that the module is not loaded.
 var ErrNotLoaded = errors.New("the module rdma_krping is not loaded")
 
 // FS is a mounted proc file system.
@@ -26,7 +26,7 @@ type FS struct{ mount string }
 func NewFS(mount string) (FS, error) {
 	info, err := os.Stat(mount)
 	if err != nil {
-		return FS{}, fmt.Errorf("look at the proc file system: %w", err)
+		return FS{}, fmt.Errorf("open the proc file system: %w", err)
 	}
 	if !info.IsDir() {
 		return FS{}, fmt.Errorf("proc file system %s: not a directory", mount)

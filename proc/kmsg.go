@@ -20,33 +20,33 @@ import (
 type Message struct {
 	Sequence uint64        `json:"sequence"`
 	Time     time.Duration `json:"time_ns"` // since boot
-	Level    int           `json:"level"`   // of syslog: 3 error, 4 warning, 6 info
+	Level    int           `json:"level"`   // syslog level: 3 error, 4 warning, 6 info
 	Subject  string        `json:"subject"` // control, client, server, module, or a volume
 	PID      int           `json:"pid,omitempty"`
 	Peer     string        `json:"peer,omitempty"`
 	Text     string        `json:"text"`
 }
 
-// ErrNotOurs is returned for a record that is not of the module.
+// ErrNotOurs is returned by ParseKmsg for a record of another part of the kernel.
 var ErrNotOurs = errors.New("not a message of krping")
 
 var tagged = regexp.MustCompile(`^krping: \[([A-Za-z0-9._-]+)(?::(\d+))?(?:@([^ ]+))?\] (.*)$`)
 
-// Record is a message of any part of the kernel in its log.
+// Record is a record of the kernel log.
 type Record struct {
 	Sequence uint64
 	Time     time.Duration // since boot
-	Level    int           // of syslog
+	Level    int           // syslog level
 	Text     string
 }
 
-// ParseRecord reads a record of /dev/kmsg: "level,sequence,microseconds,flags;text".
-// Source: Documentation/ABI/testing/dev-kmsg.
+// ParseRecord parses a record of /dev/kmsg, "level,sequence,microseconds,flags;text"; see
+// Documentation/ABI/testing/dev-kmsg.
 func ParseRecord(record string) (Record, error) {
 	head, text, found := strings.Cut(record, ";")
 	fields := strings.Split(head, ",")
 	if !found || len(fields) < 3 {
-		return Record{}, fmt.Errorf("kernel log record %.60q has no head", record)
+		return Record{}, fmt.Errorf("kernel log record %.60q has no header", record)
 	}
 	text, _, _ = strings.Cut(text, "\n") // a dictionary may follow
 	priority, err1 := strconv.Atoi(fields[0])
@@ -58,7 +58,7 @@ func ParseRecord(record string) (Record, error) {
 	return Record{Sequence: sequence, Time: time.Duration(micros) * time.Microsecond, Level: priority & 7, Text: text}, nil
 }
 
-// ParseKmsg reads a record of the module, or returns ErrNotOurs.
+// ParseKmsg parses a record of the module. For other records it returns ErrNotOurs.
 func ParseKmsg(record string) (Message, error) {
 	r, err := ParseRecord(record)
 	if err != nil {
@@ -69,18 +69,18 @@ func ParseKmsg(record string) (Message, error) {
 		return Message{}, ErrNotOurs
 	}
 	m := Message{Sequence: r.Sequence, Time: r.Time, Level: r.Level, Subject: match[1], Peer: match[3], Text: match[4]}
-	m.PID, _ = strconv.Atoi(match[2]) // digits or nothing
+	m.PID, _ = strconv.Atoi(match[2]) // digits, or "" for none
 	return m, nil
 }
 
 // Kmsg reads the module's messages from the kernel log.
 type Kmsg struct {
 	file *os.File
-	// Lost counts times that the log was overrun before it was read.
+	// Lost counts how often records were overwritten before they were read.
 	Lost int
 }
 
-// OpenKmsg opens the log at its beginning, or at its end for messages to come.
+// OpenKmsg opens the log at its beginning, or at its end to read only new messages.
 func (f FS) OpenKmsg(atEnd bool) (*Kmsg, error) {
 	file, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -98,13 +98,13 @@ func (f FS) OpenKmsg(atEnd bool) (*Kmsg, error) {
 // Close closes the log.
 func (k *Kmsg) Close() error { return k.file.Close() }
 
-// Next returns the next message of the module; io.EOF if there is none now.
+// Next returns the module's next message, or io.EOF if there is none.
 func (k *Kmsg) Next(ctx context.Context) (Message, error) { return k.next(ctx, false) }
 
-// Wait returns the next message of the module and waits for it until ctx ends.
+// Wait waits until ctx ends for the module's next message.
 func (k *Kmsg) Wait(ctx context.Context) (Message, error) { return k.next(ctx, true) }
 
-// NextRecord returns the next message of any part of the kernel; io.EOF if there is none now.
+// NextRecord returns the next record of any part of the kernel, or io.EOF if there is none.
 func (k *Kmsg) NextRecord(ctx context.Context) (Record, error) {
 	for {
 		text, err := k.read(ctx, false)
@@ -131,7 +131,7 @@ func (k *Kmsg) next(ctx context.Context, wait bool) (Message, error) {
 
 // read returns the text of the next record.
 func (k *Kmsg) read(ctx context.Context, wait bool) (string, error) {
-	buf := make([]byte, 8192) // a record is at most that long
+	buf := make([]byte, 8192) // the maximum length of a record
 	for {
 		n, err := unix.Read(int(k.file.Fd()), buf)
 		switch {

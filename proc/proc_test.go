@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestFilesOfAMount(t *testing.T) {
+func TestReadsFiles(t *testing.T) {
 	fs, err := NewFS("testdata")
 	if err != nil {
 		t.Fatal(err)
@@ -44,10 +44,10 @@ func TestFilesOfAMount(t *testing.T) {
 	}
 	served, err := fs.Target("vol4")
 	if err != nil || served.Connections != 3 || served.Violations != 1 || served.Rejected != 2 || len(served.Other) > 0 {
-		t.Errorf("volume that is served: %+v, %v", served, err)
+		t.Errorf("served volume: %+v, %v", served, err)
 	}
 	if _, err := fs.Session("vol4"); !errors.Is(err, ErrNoSession) {
-		t.Errorf("session of a volume that is only served: %v, want ErrNoSession", err)
+		t.Errorf("session of a volume that is served only: %v, want ErrNoSession", err)
 	}
 	if _, err := fs.Session("vol9"); !errors.Is(err, ErrNoSession) {
 		t.Errorf("unknown session: %v, want ErrNoSession", err)

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bucket counts operations that took at most Upper, and longer than the bucket before.
-// It is at most 1/64 of its value wide.
+// Bucket counts operations that took at most Upper and longer than the Upper of the bucket before.
+// Its width is at most 1/64 of Upper.
 type Bucket struct {
 	Upper time.Duration
 	Count uint64
 }
 
-// Result is what a ping/pong command measured: a line of /proc/krping_results
+// Result is the measurement of a ping/pong command: a line of /proc/krping_results
 // (kmod/PROTOCOL.md section 3.1).
 type Result struct {
 	ID     uint64
@@ -29,9 +29,9 @@ type Result struct {
 	State  string // connecting, running, done
 	Errno  unix.Errno
 	Peer   string
-	Device string // RDMA device; "" while there is none
-	Size   uint32 // bytes of an operation
-	Count  uint32 // operations asked for on each connection, 0 for endless
+	Device string // RDMA device; "" before there is one
+	Size   uint32 // bytes per operation
+	Count  uint32 // operations requested per connection, 0 for endless
 
 	QPs     uint32
 	TxDepth uint32
@@ -39,18 +39,18 @@ type Result struct {
 	Duplex  bool
 
 	Ops       uint64        // completed
-	Start     time.Duration // when the first operation began, on CLOCK_MONOTONIC
-	Elapsed   time.Duration // from the first operation to the last that completed
-	Timed     uint64        // operations whose time was taken
+	Start     time.Duration // start of the first operation, by CLOCK_MONOTONIC
+	Elapsed   time.Duration // from Start to the last completion
+	Timed     uint64        // operations that were timed
 	Min       time.Duration
 	Max       time.Duration
 	Sum       time.Duration
-	Histogram []Bucket // of their times, ascending
+	Histogram []Bucket // of the timed operations, ascending
 }
 
 var errNoResult = errors.New("the module has no result of the command")
 
-// Results returns what the last commands measured, oldest first.
+// Results returns the results of the last commands, oldest first.
 func (f FS) Results() ([]Result, error) {
 	data, err := f.read("krping_results")
 	if err != nil {
@@ -59,8 +59,7 @@ func (f FS) Results() ([]Result, error) {
 	return ParseResults(string(data))
 }
 
-// ParseResults reads the text of /proc/krping_results. Keys that it does not know are
-// passed over.
+// ParseResults parses /proc/krping_results. It ignores unknown keys.
 func ParseResults(text string) ([]Result, error) {
 	var results []Result
 	for line := range strings.Lines(text) {

@@ -17,11 +17,11 @@ import (
 	"krping/bridge/access"
 )
 
-// CommandError is a command that the module refused or that failed.
+// CommandError is the error of a command that failed or that the module refused.
 type CommandError struct {
 	Command string
 	Errno   unix.Errno
-	Reasons []string // what the kernel log said about it, oldest first
+	Reasons []string // its messages in the kernel log, oldest first
 }
 
 func (e *CommandError) Error() string {
@@ -32,31 +32,31 @@ func (e *CommandError) Error() string {
 	return text
 }
 
-// Unwrap returns the errno, so that errors.Is works with it.
+// Unwrap returns the errno, for errors.Is.
 func (e *CommandError) Unwrap() error { return e.Errno }
 
-// Outcome is what became of a command.
+// Outcome is the outcome of a command that has ended.
 type Outcome struct {
-	Messages []Message // what the kernel log said about it, oldest first
-	Result   Result    // what a ping/pong command measured, to its end or to its failure
+	Messages []Message // its messages in the kernel log, oldest first
+	Result   Result    // what a ping/pong command measured until it ended or failed
 }
 
 // Running is a command that was written to /proc/krping.
 type Running struct {
 	command Command
 	mu      sync.Mutex // protects fd and last
-	fd      int        // -1 when Wait has closed it
-	last    Result     // what fd said then
-	log     *Kmsg      // nil without the right to read it: a failure then has no reason, but still an errno
+	fd      int        // -1 after Wait
+	last    Result     // the final result, read by Wait
+	log     *Kmsg      // nil without permission to read it: errors then have no reasons
 	thread  int
 	stop    context.CancelFunc
-	done    chan struct{} // closed when what follows is set
+	done    chan struct{} // closed after errno and err are set
 	errno   unix.Errno
 	err     error
 }
 
-// Run writes the command to /proc/krping and returns when it has ended; the error of a
-// failed one is a *CommandError. When ctx ends, the command is interrupted as Ctrl-C would.
+// Run writes the command to /proc/krping and waits for its end. If the command fails, the error is
+// a *CommandError. When ctx ends, the command is interrupted, as by Ctrl-C.
 func (f FS) Run(ctx context.Context, c Command) (Outcome, error) {
 	r, err := f.Start(ctx, c)
 	if err != nil {
@@ -65,12 +65,11 @@ func (f FS) Run(ctx context.Context, c Command) (Outcome, error) {
 	return r.Wait()
 }
 
-// Start writes the command to /proc/krping, as Run does, and does not wait for its end. The
-// caller has to call Wait.
+// Start writes the command to /proc/krping without waiting for its end. The caller must call Wait.
 //
-// The write blocks a thread of its own on which all signals are blocked but one, so that
-// a signal that is meant for another thread (SIGCHLD, the runtime's own) does not
-// interrupt the command; to interrupt it, that one is sent to the thread.
+// The write runs in its own thread, with all signals blocked but one: a signal meant for another
+// thread (SIGCHLD, or the runtime's own) must not interrupt the command. That one signal is sent
+// to the thread to interrupt it.
 func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -101,7 +100,7 @@ func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 
 func (r *Running) write(tid chan<- int, key access.Key) {
 	defer close(r.done)
-	runtime.LockOSThread() // for good: the thread ends with its mask and its keyring
+	runtime.LockOSThread() // never unlocked: the thread ends with its signal mask and keyring
 	err := blockOtherSignals()
 	tid <- unix.Gettid()
 	if err != nil {
@@ -109,7 +108,7 @@ func (r *Running) write(tid chan<- int, key access.Key) {
 		return
 	}
 	if key != nil {
-		if r.err = lendKey(r.command.keyName(), key); r.err != nil {
+		if r.err = addKey(r.command.keyName(), key); r.err != nil {
 			return
 		}
 	}
@@ -117,9 +116,9 @@ func (r *Running) write(tid chan<- int, key access.Key) {
 	r.errno, _ = err.(unix.Errno)
 }
 
-// lendKey puts the key in the keyring of this thread, where the module finds it. No process can
-// read it there, and it is gone when the thread ends.
-func lendKey(description string, key access.Key) error {
+// addKey adds the key to the keyring of this thread, where the module finds it. No process can
+// read it there, and it vanishes when the thread ends.
+func addKey(description string, key access.Key) error {
 	_, err := unix.AddKey("logon", description, key, unix.KEY_SPEC_THREAD_KEYRING)
 	clear(key)
 	if err != nil {
@@ -134,7 +133,7 @@ func (r *Running) interruptAt(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	for { // again, should the signal come just before the write
+	for { // repeated, because a signal before the write has no effect
 		_ = unix.Tgkill(os.Getpid(), r.thread, interrupt)
 		select {
 		case <-r.done:
@@ -150,10 +149,10 @@ func (r *Running) Thread() int { return r.thread }
 // Stop interrupts the command.
 func (r *Running) Stop() { r.stop() }
 
-// Done is closed when the command has ended.
+// Done returns a channel that is closed when the command has ended.
 func (r *Running) Done() <-chan struct{} { return r.done }
 
-// Result returns what a ping/pong command has measured so far, or in all when it has ended.
+// Result returns what a ping/pong command has measured so far.
 func (r *Running) Result() (Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +177,7 @@ func (r *Running) read() (Result, error) {
 	return results[0], nil
 }
 
-// close reads the result for the last time: others may still ask for it.
+// close closes the file after reading the final result, which Result returns from then on.
 func (r *Running) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +190,7 @@ func (r *Running) close() error {
 	return err
 }
 
-// Wait waits for the end of the command. It is called once.
+// Wait waits for the end of the command. It must be called once.
 func (r *Running) Wait() (Outcome, error) {
 	<-r.done
 	r.stop()
@@ -214,7 +213,7 @@ func (r *Running) Wait() (Outcome, error) {
 	return o, failure
 }
 
-// preadAll reads from the beginning: a proc file's text is made anew there.
+// preadAll reads the whole file. Reading at offset 0 makes the kernel generate the text again.
 func preadAll(fd int) (string, error) {
 	var text []byte
 	buf := make([]byte, 32<<10)
@@ -233,8 +232,8 @@ func preadAll(fd int) (string, error) {
 	}
 }
 
-// interrupt is a real-time signal: the Go runtime handles it in every thread, does nothing, and
-// does not send it for its own purposes, as it does SIGURG.
+// interrupt is a real-time signal. The Go runtime installs a handler for it, which does nothing,
+// and never sends it itself, unlike SIGURG.
 const interrupt = unix.Signal(40)
 
 func blockOtherSignals() error {
@@ -246,7 +245,7 @@ func blockOtherSignals() error {
 	return unix.PthreadSigmask(unix.SIG_BLOCK, &others, nil)
 }
 
-// ownMessages returns what the log has about the thread's command or its volume.
+// ownMessages returns the messages about the thread's command or its volume.
 func ownMessages(log *Kmsg, c Command, thread int) []Message {
 	var own []Message
 	for {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ErrNoSession is returned for a name that no session has.
+// ErrNoSession is returned for an unknown session name.
 var ErrNoSession = errors.New("no such session")
 
 // Session is a block session: a line of /proc/krping_sessions. Sizes are bytes.
@@ -18,7 +18,7 @@ type Session struct {
 	Name       string `json:"name"`
 	Role       string `json:"role"`
 	Mode       string `json:"mode"`
-	Dev        string `json:"dev"` // krping0
+	Dev        string `json:"dev"` // such as krping0
 	State      string `json:"state"`
 	Peer       string `json:"peer"`
 	IBDev      string `json:"ibdev"`
@@ -42,37 +42,36 @@ type Session struct {
 	CRCErrors  uint64 `json:"crc_errors"`
 	Retries    uint64 `json:"retries"`
 	Reconnects uint64 `json:"reconnects"`
-	Stalls     uint64 `json:"stalls"`    // times that a request found no room to be sent
+	Stalls     uint64 `json:"stalls"`    // times that a request waited for a free message
 	Timeout    uint64 `json:"timeout"`   // seconds
 	FastFail   uint64 `json:"fast_fail"` // seconds, 0: none
 	Heartbeat  uint64 `json:"heartbeat"` // seconds, 0: none
 	Backing    string `json:"backing,omitempty"`
 	Tap        *Tap   `json:"tap,omitempty"`
-	DirtyBytes uint64 `json:"dirty_bytes,omitempty"` // of chunks that the target lacks
-	// Of a volume that is served: connections accepted, and ended for a breach of the protocol;
-	// and clients that were refused.
-	Connections uint64 `json:"connections,omitempty"`
-	Violations  uint64 `json:"violations,omitempty"`
-	Rejected    uint64 `json:"rejected,omitempty"`
-	// Other holds keys that this version does not know.
+	DirtyBytes uint64 `json:"dirty_bytes,omitempty"` // size of the chunks that the target lacks
+	// Counters of a served volume.
+	Connections uint64 `json:"connections,omitempty"` // accepted
+	Violations  uint64 `json:"violations,omitempty"`  // connections ended for a protocol violation
+	Rejected    uint64 `json:"rejected,omitempty"`    // clients refused
+	// Other holds keys unknown to this version.
 	Other map[string]string `json:"other,omitempty"`
 }
 
-// Tap counts what a session of mode=tap did with the bios of its disk. What matched its
-// filter was forwarded or dropped.
+// Tap counts the bios of a disk with mode=tap. A bio that matches the filter is forwarded or
+// dropped.
 type Tap struct {
 	Forwarded      uint64 `json:"forwarded"`
 	ForwardedBytes uint64 `json:"forwarded_bytes"`
 	Skipped        uint64 `json:"skipped"` // did not match
 	Dropped        uint64 `json:"dropped"`
 	DroppedBytes   uint64 `json:"dropped_bytes"`
-	DropsLost      uint64 `json:"drops_lost"`   // the target was not there
-	DropsFull      uint64 `json:"drops_full"`   // too much was waiting
-	DropsMemory    uint64 `json:"drops_memory"` // there was none
-	DropsError     uint64 `json:"drops_error"`  // the backing or the target failed it
-	Mismatches     uint64 `json:"mismatches"`   // reads of which the target has other data
+	DropsLost      uint64 `json:"drops_lost"`   // the target was lost
+	DropsFull      uint64 `json:"drops_full"`   // too many copies were queued
+	DropsMemory    uint64 `json:"drops_memory"` // out of memory
+	DropsError     uint64 `json:"drops_error"`  // the backing or the target returned an error
+	Mismatches     uint64 `json:"mismatches"`   // reads whose data differs at the target
 	Unchecked      uint64 `json:"unchecked"`    // reads that could not be compared
-	Queued         uint64 `json:"queued"`       // copies without an answer
+	Queued         uint64 `json:"queued"`       // copies without a response
 }
 
 // Device returns the path of the session's block device.
@@ -87,10 +86,10 @@ func (f FS) Sessions() ([]Session, error) {
 	return ParseSessions(string(data))
 }
 
-// Session returns the session of a name: the client's, not a volume that is served.
+// Session returns the client session of that name.
 func (f FS) Session(name string) (Session, error) { return f.session(name, "client") }
 
-// Target returns the volume of a name that this host serves.
+// Target returns the served volume of that name.
 func (f FS) Target(name string) (Session, error) { return f.session(name, "target") }
 
 func (f FS) session(name, role string) (Session, error) {
@@ -106,7 +105,7 @@ func (f FS) session(name, role string) (Session, error) {
 	return Session{}, fmt.Errorf("%s: %w", name, ErrNoSession)
 }
 
-// ParseSessions reads the text of /proc/krping_sessions.
+// ParseSessions parses /proc/krping_sessions.
 func ParseSessions(text string) ([]Session, error) {
 	var sessions []Session
 	for line := range strings.Lines(text) {

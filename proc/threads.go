@@ -3,15 +3,16 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 )
 
-// Thread is a running ping/pong thread: a line of /proc/krping in krping's columns.
+// Thread is a running ping/pong thread: a line of /proc/krping, with krping's columns.
 type Thread struct {
 	Number     int    `json:"number"`
-	Device     string `json:"device"` // RDMA device; "" for a server that waits for its client
+	Device     string `json:"device"` // RDMA device; "" for a listening server
 	SendBytes  uint64 `json:"send_bytes"`
 	SendMsgs   uint64 `json:"send_msgs"`
 	RecvBytes  uint64 `json:"recv_bytes"`
@@ -31,7 +32,7 @@ func (f FS) Threads() ([]Thread, error) {
 	return ParseThreads(string(data))
 }
 
-// ParseThreads reads the text of /proc/krping.
+// ParseThreads parses /proc/krping.
 func ParseThreads(text string) ([]Thread, error) {
 	var threads []Thread
 	for line := range strings.Lines(text) {
@@ -57,7 +58,7 @@ func parseThread(line string) (Thread, error) {
 	number, device, found := strings.Cut(fields[0], "-")
 	n, err := strconv.Atoi(number)
 	if err != nil || !found || device == "" {
-		return Thread{}, fmt.Errorf("first column is not <n>-<device>")
+		return Thread{}, errors.New("first column is not <n>-<device>")
 	}
 	t := Thread{Number: n, Device: device}
 	for i, to := range []*uint64{

@@ -12,8 +12,8 @@ import (
 	"krping/bridge/access"
 )
 
-// CheckValue says what is wrong with a value of the option, whatever the command, and what
-// would be right. Addresses are not looked at: Command has them parsed.
+// CheckValue returns an error if the option cannot have that value in any command. The error says
+// what would be right. It does not check addresses, which Command holds parsed.
 func (o Option) CheckValue(value string) error {
 	valid, want := true, o.Range()
 	switch o.Value {
@@ -31,13 +31,13 @@ func (o Option) CheckValue(value string) error {
 	case "process name":
 		valid, want = processName.MatchString(value), "1 to 15 printable characters, no ','"
 	case "operations":
-		valid, want = validOps(value), "of read, write, flush and discard, joined by '+'"
+		valid, want = validOps(value), "some of read, write, flush and discard, joined by '+'"
 	case "krping:NAME":
 		valid, want = keyName.MatchString(value), "krping:NAME, of at most 63 printable characters, no ','"
 	case "addresses":
-		valid, want = validAllow(value), "1 to 16 IP addresses, as ADDR or ADDR/BITS, joined by '+'"
+		valid, want = validAllow(value), "1 to 16 of ADDR or ADDR/BITS, IP addresses, joined by '+'"
 	case "FIRST-LAST":
-		valid, want = validSectors(value), "FIRST-LAST, in units of 512 bytes"
+		valid, want = validSectors(value), "FIRST-LAST, in sectors of 512 bytes"
 	}
 	if !valid {
 		return fmt.Errorf("%s %q: must be %s", o.Name, value, want)

@@ -146,7 +146,7 @@ sessions:
 			`f:10:16: heartbeat "1500ms": must be whole seconds`,
 			`f:11:11: mode "tpa": must be remote or tap`,
 			`f:12:14: backing "/etc/passwd": must be /dev/NAME, or ram:SIZE`,
-			`f:13:14: sectors "5-1": must be FIRST-LAST, in units of 512 bytes`,
+			`f:13:14: sectors "5-1": must be FIRST-LAST, in sectors of 512 bytes`,
 			`f:14:15: reattach "perhaps": must be safe or always`,
 			`f:15:`,
 			`f:16:5: session vol1: comm, pid, op and sectors need mode tap`,

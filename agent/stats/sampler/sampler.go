@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sampler samples what krping's sessions do now: rates, latencies by stage, queue depth,
-// errors, and what is wrong. `krpingctl top` and the agent's page show it.
+// Package sampler samples the activity of krping's sessions: rates, latencies by stage, queue depth,
+// errors, and problems. `krpingctl top` and the agent's web page show the samples.
 package sampler
 
 import (
@@ -18,8 +18,8 @@ import (
 	"krping/proc"
 )
 
-// Meter measures the latencies of block devices. If it has the method WatchOnly of a
-// *biotrace.Meter, it is told which; else it knows by itself.
+// Meter measures the latencies of block devices. If it has the method WatchOnly, as *biotrace.Meter
+// has, the sampler tells it which.
 type Meter interface {
 	Read() ([]biotrace.Histogram, biotrace.Lost, error)
 }
@@ -28,24 +28,23 @@ type watcher interface {
 	WatchOnly(paths []string) error
 }
 
-// Sampler compares what it reads with what it read before. It is for one goroutine.
+// Sampler computes samples from successive readings. It must be used by one goroutine only.
 type Sampler struct {
 	proc    proc.FS
-	meter   Meter  // nil: no latencies
-	noMeter string // why
-	loaded  chan func()
+	meter   Meter       // nil: no latencies
+	noMeter string      // why there is no meter
+	loaded  chan func() // sets the meter once it is loaded
 
 	now   func() time.Time
 	links func() ([]rdmalink.Link, error)
 
-	last     time.Time // zero: nothing was read yet
+	last     time.Time // of the last reading; zero before the first
 	sessions map[sessionKey]proc.Session
 	meters   map[meterKey]biotrace.Histogram
 	lost     uint64
 }
 
-// sessionKey is what stays the same of a session. One that was stopped and made again is another,
-// as far as can be seen.
+// sessionKey identifies a session between readings.
 type sessionKey struct {
 	role, name string
 	id         int
@@ -56,7 +55,7 @@ type meterKey struct {
 	stage      biotrace.Stage
 }
 
-// New returns a sampler that measures no latencies, until Use or Load.
+// New returns a Sampler. It has no latencies before Use or Load.
 func New(mounted proc.FS) *Sampler {
 	return &Sampler{
 		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, links: rdmalink.List,
@@ -64,7 +63,7 @@ func New(mounted proc.FS) *Sampler {
 	}
 }
 
-// Use takes latencies from a meter. With an error there is none, and samples say why.
+// Use sets the meter. With an error there is no meter, and samples contain the error.
 func (s *Sampler) Use(meter Meter, err error) {
 	if err != nil {
 		meter = nil
@@ -73,18 +72,16 @@ func (s *Sampler) Use(meter Meter, err error) {
 	s.meter = meter
 }
 
-// Load does what Use does as soon as the meter is loaded: that may take seconds, in which samples
-// have no latencies.
+// Load loads a meter in the background, which may take seconds, then uses it.
 func (s *Sampler) Load(load func() (Meter, error)) {
-	s.noMeter = "what measures them is being loaded into the kernel"
+	s.noMeter = "the program that measures them is being loaded"
 	go func() {
 		meter, err := load()
 		s.loaded <- func() { s.Use(meter, err) }
 	}()
 }
 
-// Run calls f with a sample at the end of each interval until ctx ends, which is no error, or f
-// fails.
+// Run calls f with a sample at the end of each interval. It returns nil when ctx ends, or f's error.
 func (s *Sampler) Run(ctx context.Context, interval time.Duration, f func(Sample) error) error {
 	s.Sample()
 	ticker := time.NewTicker(interval)
@@ -101,7 +98,7 @@ func (s *Sampler) Run(ctx context.Context, interval time.Duration, f func(Sample
 	}
 }
 
-// Sample returns what happened since the call before; the first call has only what is.
+// Sample returns a sample of the time since the last call. The first one has only the current state.
 func (s *Sampler) Sample() Sample {
 	select {
 	case use := <-s.loaded:
@@ -120,7 +117,7 @@ func (s *Sampler) Sample() Sample {
 	out.Loaded = !errors.Is(err, proc.ErrNotLoaded)
 	out.problem(err)
 	before := s.sessions
-	if err == nil || !out.Loaded { // else the next sample compares with what was read before
+	if err == nil || !out.Loaded { // otherwise the next sample compares with the last good reading
 		s.sessions = map[sessionKey]proc.Session{}
 	}
 	for _, session := range sessions {
@@ -128,9 +125,9 @@ func (s *Sampler) Sample() Sample {
 		s.sessions[key] = session
 		old, known := before[key]
 		if first {
-			old = session // what it did before is not of an interval
+			old = session // without an earlier reading, nothing counts for an interval
 		} else if !known || old.WriteBytes > session.WriteBytes || old.ReadBytes > session.ReadBytes {
-			old = proc.Session{} // it is new: all it did is of this one
+			old = proc.Session{} // a new session: all its counts are of this interval
 		}
 		out.Sessions = append(out.Sessions, compare(session, old, out.Interval))
 		out.Problems = append(out.Problems, problems(session, old)...)
@@ -178,7 +175,7 @@ func flow(ops, bytes Count, interval time.Duration) Flow {
 	return f
 }
 
-// problems are what a person should know of a session.
+// problems returns what needs attention in a session.
 func problems(s, old proc.Session) []string {
 	var lines []string
 	add := func(format string, args ...any) {
@@ -222,7 +219,7 @@ func disks(sessions []Session) []string {
 	return paths
 }
 
-// measure gives the sessions the latencies of the interval.
+// measure sets the latencies of the interval in the sessions.
 func (s *Sampler) measure(out *Sample) {
 	if s.meter == nil {
 		out.NoLatencies = s.noMeter
@@ -242,7 +239,7 @@ func (s *Sampler) measure(out *Sample) {
 	for _, h := range histograms {
 		key := meterKey{h.Device, h.Op, h.Stage}
 		s.meters[key] = h
-		if old := before[key]; old.Count <= h.Count { // else its device is another
+		if old := before[key]; old.Count <= h.Count { // otherwise it is a new device of that name
 			h = h.Sub(old)
 		}
 		if h.Count > 0 {
@@ -253,7 +250,7 @@ func (s *Sampler) measure(out *Sample) {
 		out.Sessions[i].setLatencies(byDevice[out.Sessions[i].Device])
 	}
 	if missed := lost.Total() - s.lost; missed > 0 {
-		out.Problems = append(out.Problems, fmt.Sprintf("the latencies lack %d bios or their stages, there were too many at once", missed))
+		out.Problems = append(out.Problems, fmt.Sprintf("latencies are incomplete: %d bios or stages were not measured", missed))
 	}
 	s.lost = lost.Total()
 }
@@ -279,7 +276,7 @@ func (s *Session) setLatencies(histograms []biotrace.Histogram) {
 	}
 }
 
-// opRank puts what there is most of first.
+// opRank orders operations: READ, WRITE, then the others.
 func opRank(op string) int {
 	if i := slices.Index([]string{"READ", "WRITE"}, op); i >= 0 {
 		return i

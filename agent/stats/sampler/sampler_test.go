@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"krping/agent/host/rdmalink"
@@ -19,7 +20,7 @@ import (
 	"krping/proc"
 )
 
-// fixture is a sampler of a host that the test makes up.
+// fixture is a sampler of a fake host.
 type fixture struct {
 	t       *testing.T
 	dir     string
@@ -28,11 +29,11 @@ type fixture struct {
 	clock   time.Time
 }
 
-// literalMeter returns what a test put in.
+// literalMeter is a fake meter that returns what the test sets.
 type literalMeter struct {
 	histograms []biotrace.Histogram
 	lost       biotrace.Lost
-	watched    []string // at each sample
+	watched    []string // paths that WatchOnly got, by call
 	err        error
 }
 
@@ -61,7 +62,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// sessions sets what the module lists.
+// sessions sets the lines of /proc/krping_sessions.
 func (f *fixture) sessions(lines ...string) {
 	f.t.Helper()
 	if err := os.WriteFile(filepath.Join(f.dir, "krping_sessions"), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
@@ -69,7 +70,7 @@ func (f *fixture) sessions(lines ...string) {
 	}
 }
 
-// after takes a sample that much later.
+// after takes a sample d after the last one.
 func (f *fixture) after(d time.Duration) Sample {
 	f.clock = f.clock.Add(d)
 	return f.sampler.Sample()
@@ -84,7 +85,7 @@ func TestRates(t *testing.T) {
 	f.sessions(vol0("reads=100 read_bytes=1000 writes=5 write_bytes=4096 errors=3 reconnects=1"))
 	first := f.sampler.Sample()
 	if s := first.Sessions[0]; first.Interval != 0 || s.Read.OpsPerSecond != 0 || s.Read.Ops != (Count{100, 0}) || s.Errors != (Count{3, 0}) {
-		t.Errorf("the first sample has something of an interval: %+v", first)
+		t.Errorf("the first sample has rates or deltas: %+v", first)
 	}
 	f.sessions(vol0("reads=110 read_bytes=41960 writes=5 write_bytes=4096 errors=4 reconnects=1"))
 	sample := f.after(2 * time.Second)
@@ -102,28 +103,28 @@ func TestRates(t *testing.T) {
 	}
 }
 
-func TestSessionsComeAndGo(t *testing.T) {
+func TestNewAndRemovedSessions(t *testing.T) {
 	f := newFixture(t)
 	f.sessions()
 	f.sampler.Sample()
 	f.sessions(vol0("writes=7 write_bytes=700"), strings.ReplaceAll(vol0("reads=9"), "role=client mode=remote dev=krping0", "role=target mode=remote dev=-"))
 	sample := f.after(time.Second)
 	if len(sample.Sessions) != 2 || sample.Sessions[0].Write.Bytes != (Count{700, 700}) {
-		t.Errorf("what a new session did is not of its first interval: %+v", sample.Sessions)
+		t.Errorf("a new session's counts must be of its first interval: %+v", sample.Sessions)
 	}
 	if target := sample.Sessions[1]; target.Device != "" || target.Read.Ops.Delta != 9 || target.Latencies != nil {
-		t.Errorf("volume that is served: %+v", target)
+		t.Errorf("served volume: %+v", target)
 	}
-	f.sessions(vol0("writes=2 write_bytes=50")) // stopped and made again
+	f.sessions(vol0("writes=2 write_bytes=50")) // stopped and attached again
 	if s := f.after(time.Second).Sessions[0]; s.Write.Bytes != (Count{50, 50}) {
-		t.Errorf("a session that began anew: %+v", s.Write)
+		t.Errorf("a session that was attached again: %+v", s.Write)
 	}
 	f.sessions()
 	if s := f.after(time.Second).Sessions; s == nil || len(s) != 0 {
 		t.Errorf("no session: %+v, want an empty list", s)
 	}
 	if want := []string{"", "/dev/krping0", "/dev/krping0", ""}; !reflect.DeepEqual(f.meter.watched, want) {
-		t.Errorf("the meter was told %q, want %q", f.meter.watched, want)
+		t.Errorf("the meter watched %q, want %q", f.meter.watched, want)
 	}
 }
 
@@ -147,7 +148,7 @@ func TestLatencies(t *testing.T) {
 		{Op: "WRITE", Stage: "total", Count: 4, Mean: 4 * time.Second, P50: 4 * time.Second, P99: 4 * time.Second, Max: 4 * time.Second},
 		{Op: "FLUSH", Stage: "total", Count: 1, Mean: time.Second, P50: time.Second, P99: time.Second, Max: time.Second},
 	}
-	for i := range s.Latencies { // a quantile may lie anywhere in its bucket
+	for i := range s.Latencies { // quantiles are only as exact as their buckets
 		for _, d := range []*time.Duration{&s.Latencies[i].P50, &s.Latencies[i].P99, &s.Latencies[i].Max} {
 			*d = d.Round(time.Second)
 		}
@@ -159,7 +160,7 @@ func TestLatencies(t *testing.T) {
 		t.Errorf("heat %v, want %v", s.Heat, want)
 	}
 	if s := f.after(time.Second).Sessions[0]; s.Latencies != nil || s.Heat != nil {
-		t.Errorf("latencies of an interval without a bio: %+v", s)
+		t.Errorf("latencies of an interval without bios: %+v", s)
 	}
 }
 
@@ -180,15 +181,15 @@ func TestProblems(t *testing.T) {
 		"vol0: reconnecting", "vol0: CRC errors: 2", "vol0: reconnects: 1",
 		"vol1: requests dropped by its tap: 5", "vol1: reads that differ at the target: 1",
 		"vol3: no device", "the port of rxe0 is DOWN",
-		"the latencies lack 4 bios or their stages, there were too many at once",
+		"latencies are incomplete: 4 bios or stages were not measured",
 	}
 	if got := f.after(time.Second).Problems; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 }
 
-// What cannot be read is said, and hides nothing else.
-func TestFailures(t *testing.T) {
+// A source that cannot be read is reported and does not hide the others.
+func TestUnreadableSources(t *testing.T) {
 	f := newFixture(t)
 	if s := f.sampler.Sample(); s.Loaded || s.Sessions == nil || len(s.Links) != 1 || !strings.Contains(strings.Join(s.Problems, ""), "not loaded") {
 		t.Errorf("module not loaded: %+v", s)
@@ -210,12 +211,12 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// readOnlyMeter knows by itself what to measure.
+// readOnlyMeter is a meter without WatchOnly.
 type readOnlyMeter struct{ of *literalMeter }
 
 func (m readOnlyMeter) Read() ([]biotrace.Histogram, biotrace.Lost, error) { return m.of.Read() }
 
-func TestMeterThatComesLater(t *testing.T) {
+func TestLoadMeter(t *testing.T) {
 	f := newFixture(t)
 	f.sessions(vol0(""))
 	f.meter.histograms = []biotrace.Histogram{
@@ -228,45 +229,43 @@ func TestMeterThatComesLater(t *testing.T) {
 		t.Errorf("no latencies: %q", s.NoLatencies)
 	}
 	loaded <- readOnlyMeter{f.meter}
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		s := f.after(time.Second)
-		if s.NoLatencies == "" && len(s.Sessions[0].Latencies) == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the meter is not used: %+v", s)
-		}
+	use := <-f.sampler.loaded // sent when the meter is loaded
+	f.sampler.loaded <- use
+	if s := f.after(time.Second); s.NoLatencies != "" || len(s.Sessions[0].Latencies) != 1 {
+		t.Errorf("the meter is not used: %+v", s)
 	}
 	if len(f.meter.watched) != 0 {
-		t.Errorf("the meter was told: %q", f.meter.watched)
+		t.Errorf("the meter watched %q", f.meter.watched)
 	}
 }
 
 func TestRun(t *testing.T) {
-	f := newFixture(t)
-	f.sampler.now = time.Now
-	f.sessions(vol0(""))
-	n := 0
-	err := f.sampler.Run(t.Context(), 10*time.Millisecond, func(s Sample) error {
-		if n++; s.Interval <= 0 {
-			t.Errorf("interval %v", s.Interval)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.sampler.now = time.Now
+		f.sessions(vol0(""))
+		n := 0
+		err := f.sampler.Run(t.Context(), time.Second, func(s Sample) error {
+			if n++; s.Interval != time.Second {
+				t.Errorf("interval %v, want 1s", s.Interval)
+			}
+			if n == 3 {
+				return io.EOF
+			}
+			return nil
+		})
+		if !errors.Is(err, io.EOF) || n != 3 {
+			t.Errorf("%d samples, %v", n, err)
 		}
-		if n == 3 {
-			return io.EOF
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := f.sampler.Run(ended, time.Hour, nil); err != nil {
+			t.Error(err)
 		}
-		return nil
 	})
-	if !errors.Is(err, io.EOF) || n != 3 {
-		t.Errorf("%d samples, %v", n, err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := f.sampler.Run(ended, time.Hour, nil); err != nil {
-		t.Error(err)
-	}
 }
 
-// The names in JSON are an interface: the page and users' scripts have them.
+// The names in JSON are an interface to the web page and to users' scripts.
 func TestJSON(t *testing.T) {
 	f := newFixture(t)
 	f.sessions(vol0("writes=5 write_bytes=4096"))

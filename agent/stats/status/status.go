@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status collects what a host shows of krping at one moment: the module's
-// threads and sessions, RDMA devices and disks.
+// Package status collects a host's current state: the module's threads and sessions, RDMA devices,
+// and krping's disks.
 package status
 
 import (
@@ -15,8 +15,7 @@ import (
 	"krping/proc"
 )
 
-// Status is the state of a host. What cannot be read is named in Problems and hides
-// nothing else.
+// Status is the state of a host. Problems lists what could not be read.
 type Status struct {
 	Threads  []proc.Thread  `json:"threads"`
 	Sessions []proc.Session `json:"sessions"`
@@ -33,7 +32,7 @@ type Device struct {
 	Counters map[string]uint64 `json:"counters"`
 }
 
-// Disk is a krping block device as the block layer counts it.
+// Disk has the block layer's counters of a krping block device.
 type Disk struct {
 	Name         string `json:"name"`
 	Reads        uint64 `json:"reads"`
@@ -57,7 +56,7 @@ func Collect(fs proc.FS) Status {
 	s.Threads, err = fs.Threads()
 	problem(err)
 	s.Sessions, err = fs.Sessions()
-	if len(s.Problems) == 0 { // else it says the same again
+	if len(s.Problems) == 0 { // otherwise the error is probably the same
 		problem(err)
 	}
 	links, err := rdmalink.List()
@@ -74,7 +73,7 @@ func Collect(fs proc.FS) Status {
 	return s
 }
 
-// deviceFacts are a bonus of the sysfs class: software devices lack some.
+// deviceFacts reads optional facts from sysfs, which software devices lack.
 func deviceFacts(name string) (firmware string, rate uint64) {
 	fs, err := sysfs.NewDefaultFS()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// digits prints a number with three digits and the unit that fits; each unit is a thousand times
-// the one before, and keeps its own space.
+// digits formats a number with three digits and the unit that fits. Each unit is a thousand times
+// the one before it and includes its separating space.
 func digits(v float64, units ...string) string {
 	for len(units) > 1 && v >= 999.5 {
 		v /= 1000
@@ -27,7 +27,7 @@ func digits(v float64, units ...string) string {
 	return fmt.Sprintf("%.0f%s", v, units[0])
 }
 
-// rate prints bytes per second.
+// rate formats bytes per second.
 func rate(v float64) string {
 	if v < 999.5 {
 		return fmt.Sprintf("%.0f B/s", v)
@@ -35,7 +35,7 @@ func rate(v float64) string {
 	return digits(v/1000, " kB/s", " MB/s", " GB/s", " TB/s")
 }
 
-// iops prints operations per second.
+// iops formats operations per second.
 func iops(v float64) string {
 	if v < 99999.5 {
 		return fmt.Sprintf("%.0f", v)
@@ -43,15 +43,15 @@ func iops(v float64) string {
 	return digits(v/1000, "k", "M", "G")
 }
 
-// latency prints a duration with three digits.
+// latency formats a duration with three digits.
 func latency(d time.Duration) string {
 	return digits(float64(d)/1000, " µs", " ms", " s")
 }
 
 var levels = []rune("▁▂▃▄▅▆▇█")
 
-// sparkline draws the newest values, one a column, from 0 to the largest of them. The lowest level
-// is that of 0 only.
+// sparkline draws the newest values, one per column, scaled to the largest. Only 0 is drawn at the
+// lowest level.
 func sparkline(values []float64, width int) string {
 	values = values[max(0, len(values)-width):]
 	highest := 0.0
@@ -70,7 +70,7 @@ func sparkline(values []float64, width int) string {
 	return line.String()
 }
 
-// shorten cuts a text to so many characters.
+// shorten cuts a text to at most width characters.
 func shorten(text string, width int) string {
 	runes := []rune(text)
 	if len(runes) <= width {

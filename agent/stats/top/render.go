@@ -15,10 +15,10 @@ import (
 	"krping/agent/stats/sampler"
 )
 
-// The smallest terminal that top draws on.
+// The smallest terminal supported.
 const minWidth, minHeight = 60, 12
 
-// view is how a sample is shown.
+// view says how to show a sample.
 type view struct {
 	width, height int // of the terminal
 	host          string
@@ -29,15 +29,15 @@ type view struct {
 	styles        styles
 }
 
-// key names a session: a host can serve a volume and use one of the same name.
+// key identifies a session. A host can serve a volume and attach another of the same name.
 type key struct{ role, name string }
 
 func keyOf(s sampler.Session) key { return key{s.Role, s.Name} }
 
-// history is what a session moved, in bytes per second, oldest first.
+// history is a session's past throughput in bytes per second, oldest first.
 type history struct{ read, write []float64 }
 
-// order is that of the sessions' table.
+// order is the order of the table of sessions.
 type order int
 
 const (
@@ -45,14 +45,14 @@ const (
 	byBytes
 	byOps
 	byLatency
-	orders // how many there are
+	orders // number of orders
 )
 
 func (o order) String() string {
 	return [...]string{"name", "throughput", "IOPS", "latency"}[o]
 }
 
-// sorted returns the sessions in this order, the largest first.
+// sorted returns the sessions in this order, largest first.
 func (o order) sorted(sessions []sampler.Session) []sampler.Session {
 	value := map[order]func(sampler.Session) float64{
 		byName:    func(sampler.Session) float64 { return 0 },
@@ -78,7 +78,7 @@ func slowest(s sampler.Session) time.Duration {
 	return d
 }
 
-// render draws a whole screen: height lines, none longer than width.
+// render draws a whole screen: height lines of at most width columns.
 func render(s sampler.Sample, v view) string {
 	if v.width < minWidth || v.height < minHeight {
 		return clip([]string{
@@ -96,7 +96,7 @@ func render(s sampler.Sample, v view) string {
 	default:
 		selected := v.index(sessions)
 		details := append([]string{""}, v.details(sessions[selected], s.NoLatencies)...)
-		room := v.height - len(lines) - 1 - len(details) - 1 // without the table's head and the foot
+		room := v.height - len(lines) - 1 - len(details) - 1 // minus the table's header and the footer
 		lines = append(lines, v.table(sessions, selected, max(room, 3))...)
 		lines = append(lines, details...)
 	}
@@ -108,7 +108,7 @@ func render(s sampler.Sample, v view) string {
 	return clip(lines, v.width, v.height)
 }
 
-// Text prints a sample without a terminal: every session with its details.
+// Text formats a sample as plain text, with details of every session.
 func Text(s sampler.Sample, host string) string {
 	v := view{width: 80, host: host, styles: plain()}
 	lines := []string{v.title(s), v.linkLine(s)}
@@ -173,7 +173,7 @@ func (v view) linkLine(s sampler.Sample) string {
 	return " " + strings.Join(links, ", ")
 }
 
-// problems takes so many lines at most: the sessions have to be seen, too.
+// problems returns at most that many lines, to leave room for the sessions.
 func (v view) problems(problems []string, most int) []string {
 	var lines []string
 	for i, text := range problems {
@@ -189,33 +189,33 @@ func (v view) problems(problems []string, most int) []string {
 
 func nothing(s sampler.Sample) []string {
 	if !s.Loaded {
-		return []string{" The module is not loaded: modprobe rdma_krping"}
+		return []string{" The module is not loaded. Load it: modprobe rdma_krping"}
 	}
-	return []string{" No session. One is made by: krpingctl client --addr ADDRESS --block VOLUME"}
+	return []string{" No session. Attach one: krpingctl client --addr ADDRESS --block VOLUME"}
 }
 
 func helpLines() []string {
 	return []string{
 		" q, Ctrl-C   quit",
-		" ↑ ↓, k j    select a session: below the table is what it does",
+		" ↑ ↓, k j    select the session whose details are shown below the table",
 		" s           sort by name, throughput, IOPS, latency (largest p99)",
-		" p, space    pause, and go on",
-		" ?           this, and back",
+		" p, space    pause or resume",
+		" ?           show or hide this help",
 		"",
-		" A bio is submitted, queued, issued; its command is sent; the peer answers; it ends.",
+		" LATENCY is of the bios that ended in the last interval. Its stages:",
 		"   queue   submit to issue          send   issue to command posted",
 		"   peer    posted to response       finish response to end",
 		"   device  issue to end             total  submit to end",
-		" BUSY is commands in flight of those that may be; +N happened in the interval.",
+		" BUSY is commands in flight and their limit. +N is the increase in the interval.",
 	}
 }
 
-// index returns where the selected session is; the first is selected if it has gone.
+// index returns the index of the selected session, or 0 if that has gone.
 func (v view) index(sessions []sampler.Session) int {
 	return max(0, slices.IndexFunc(sessions, func(s sampler.Session) bool { return keyOf(s) == v.selected }))
 }
 
-// table has a head and so many rows, among them the selected one.
+// table returns a header and at most that many rows, including the selected one.
 func (v view) table(sessions []sampler.Session, selected, rows int) []string {
 	lines := []string{v.styles.head(fmt.Sprintf("   %-13s%-13s%10s%10s%6s%9s%5s%5s%6s", "VOLUME", "STATE", "READ", "WRITE", "IOPS", "BUSY", "ERR", "CRC", "RECON"))}
 	first := max(0, min(selected-rows/2, len(sessions)-rows))
@@ -240,7 +240,7 @@ func (v view) table(sessions []sampler.Session, selected, rows int) []string {
 	return lines
 }
 
-// details are what one session does.
+// details returns the lines about one session.
 func (v view) details(s sampler.Session, noLatencies string) []string {
 	what := []string{v.styles.title(s.Name)}
 	if s.Device != "" {
@@ -272,7 +272,7 @@ func (v view) details(s sampler.Session, noLatencies string) []string {
 	lines = append(lines, "   "+strings.Join(counts, "   "), "")
 	switch {
 	case s.Device == "":
-		return append(lines, v.styles.dim("   Latencies are of devices; the host that uses the volume has one."))
+		return append(lines, v.styles.dim("   No latencies: they are measured on the host that attaches the volume."))
 	case noLatencies != "":
 		for text := range strings.SplitSeq(ansi.Wordwrap("No latencies: "+noLatencies, v.width-6, ""), "\n") {
 			lines = append(lines, v.styles.dim("   "+text))
@@ -282,7 +282,7 @@ func (v view) details(s sampler.Session, noLatencies string) []string {
 	return append(lines, v.latencies(s.Latencies)...)
 }
 
-// flowLine has a sparkline if there is a past.
+// flowLine formats one direction of I/O, with a sparkline on a terminal.
 func (v view) flowLine(name string, f sampler.Flow, paint func(...string) string, past []float64) string {
 	line := ""
 	if v.history != nil {
@@ -293,8 +293,8 @@ func (v view) flowLine(name string, f sampler.Flow, paint func(...string) string
 
 var stages = []string{"queue", "send", "peer", "finish", "device", "total"}
 
-// latencies is a row a percentile and a column a stage. Reads and writes have rows also when there
-// were none, so that nothing moves.
+// latencies returns a table with a row per percentile and a column per stage. Reads and writes
+// always have rows, so that the screen does not jump.
 func (v view) latencies(all []sampler.Latency) []string {
 	head := fmt.Sprintf("   %-13s%6s    ", "LATENCY", "BIOS")
 	for _, stage := range stages {

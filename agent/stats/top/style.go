@@ -4,17 +4,18 @@ package top
 
 import "charm.land/lipgloss/v2"
 
-// styles paint parts of the screen; plain leaves them as they are.
+// styles format parts of the screen.
 type styles struct {
 	title, head, dim, good, bad, selected, read, write func(...string) string
 }
 
+// plain returns styles that change nothing.
 func plain() styles {
 	same := func(text ...string) string { return text[0] }
 	return styles{same, same, same, same, same, same, same, same}
 }
 
-// coloured uses the terminal's own 16 colours, so that it suits dark and light ones.
+// coloured returns styles with the terminal's 16 colours, which suit dark and light terminals.
 func coloured() styles {
 	s := lipgloss.NewStyle()
 	colour := func(number string) lipgloss.Style { return s.Foreground(lipgloss.Color(number)) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top shows samples in a terminal, as top(1) shows processes.
+// Package top shows samples of sessions in a terminal, as top(1) shows processes.
 package top
 
 import (
@@ -16,17 +16,17 @@ import (
 	"krping/agent/stats/sampler"
 )
 
-// Run shows a sample an interval on this process's terminal until the user quits or ctx ends, and
-// gives the terminal back as it was.
+// Run shows a sample per interval on this process's terminal until the user quits or ctx ends. It
+// restores the terminal.
 func Run(ctx context.Context, samples *sampler.Sampler, interval time.Duration, host string) error {
 	m := &model{view: view{host: host, styles: coloured()}}
 	program := tea.NewProgram(m, tea.WithoutSignalHandler())
-	// Of those that the caller does not catch, these would leave the terminal raw.
+	// These would end the process without restoring the terminal.
 	ctx, cancel := signal.NotifyContext(ctx, unix.SIGHUP, unix.SIGQUIT)
 	sampled := make(chan struct{})
 	go func() {
 		defer close(sampled)
-		_ = samples.Run(ctx, interval, func(s sampler.Sample) error { // fails only if this function does
+		_ = samples.Run(ctx, interval, func(s sampler.Sample) error { // fails only if this function fails
 			program.Send(s)
 			return nil
 		})
@@ -44,13 +44,13 @@ func Run(ctx context.Context, samples *sampler.Sampler, interval time.Duration, 
 
 // model is the state of the screen.
 type model struct {
-	view    view // of an older sample while it is paused
+	view    view // with an older history while paused
 	shown   sampler.Sample
 	newest  sampler.Sample
 	history map[key]history
 }
 
-// historyLength is more than the widest terminal shows.
+// historyLength exceeds the columns of terminals.
 const historyLength = 400
 
 // Init implements tea.Model.
@@ -75,7 +75,7 @@ func (m *model) View() tea.View {
 	switch {
 	case m.view.width == 0: // not known yet
 	case m.shown.Time.IsZero():
-		text = clip([]string{" The first sample comes at the end of the first interval."}, m.view.width, m.view.height)
+		text = clip([]string{" Waiting for the end of the first interval."}, m.view.width, m.view.height)
 	default:
 		text = render(m.shown, m.view)
 	}
@@ -88,7 +88,7 @@ func (m *model) View() tea.View {
 // take keeps a sample, and shows it unless the screen is paused.
 func (m *model) take(s sampler.Sample) {
 	past := m.history
-	m.newest, m.history = s, map[key]history{} // without sessions that have gone
+	m.newest, m.history = s, map[key]history{} // drops sessions that have gone
 	for _, session := range s.Sessions {
 		h := past[keyOf(session)]
 		m.history[keyOf(session)] = history{push(h.read, session.Read.BytesPerSecond), push(h.write, session.Write.BytesPerSecond)}
@@ -96,7 +96,7 @@ func (m *model) take(s sampler.Sample) {
 	m.show()
 }
 
-// push leaves the values themselves as they are: a paused view has them.
+// push returns a copy of values with v appended. A paused view may still use values.
 func push(values []float64, v float64) []float64 {
 	return append(slices.Clone(values[max(0, len(values)-historyLength+1):]), v)
 }
@@ -130,7 +130,7 @@ func (m *model) press(key string) tea.Cmd {
 	return nil
 }
 
-// move selects the session so many rows below.
+// move selects the session that many rows below the selected one.
 func (m *model) move(rows int) {
 	sessions := m.view.order.sorted(m.shown.Sessions)
 	if len(sessions) == 0 {

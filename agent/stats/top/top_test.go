@@ -19,7 +19,7 @@ import (
 	"krping/agent/stats/sampler"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 // golden compares a screen with testdata/NAME.golden.
 func golden(t *testing.T, name, got string) {
@@ -35,11 +35,11 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got+"\n" != string(want) {
-		t.Errorf("%s is (go test -update writes it anew):\n%s", path, got)
+		t.Errorf("differs from %s (update it with go test -update):\n%s", path, got)
 	}
 }
 
-// fits fails unless the screen has so many lines and none that is longer.
+// fits checks that the screen has at most height lines of at most width columns.
 func fits(t *testing.T, screen string, width, height int) {
 	t.Helper()
 	lines := strings.Split(screen, "\n")
@@ -132,7 +132,7 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// At any size nothing is longer or wider than the terminal, with colours as without.
+// The screen fits terminals of any size, and colours do not change its text.
 func TestEverySizeFits(t *testing.T) {
 	var sessions []sampler.Session
 	for i := range 30 {
@@ -215,11 +215,11 @@ func TestPause(t *testing.T) {
 	press(m, "p")
 	m.Update(sampleOf(session("other", 1)))
 	if got := strings.Replace(m.View().Content, "   PAUSED", "", 1); got != before {
-		t.Errorf("the paused screen changes:\n%s", got)
+		t.Errorf("the paused screen changed:\n%s", got)
 	}
 	press(m, "p")
 	if got := m.View().Content; !strings.Contains(got, "other") || strings.Contains(got, "PAUSED") {
-		t.Errorf("it does not go on:\n%s", got)
+		t.Errorf("it did not resume:\n%s", got)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestHelpAndQuit(t *testing.T) {
 	}
 	press(m, "esc")
 	if got := m.View().Content; !strings.Contains(got, "vol0") {
-		t.Errorf("help does not go:\n%s", got)
+		t.Errorf("help is still shown:\n%s", got)
 	}
 	for _, key := range []tea.KeyPressMsg{{Code: 'q', Text: "q"}, {Code: 'c', Mod: tea.ModCtrl}} {
 		_, cmd := m.Update(key)

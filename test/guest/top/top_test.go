@@ -161,7 +161,7 @@ func TestTerminalIsRestored(t *testing.T) {
 	term.typed("stty -g >/tmp/before; cd " + filepath.Dir(guest.Binary(t, "krpingctl")))
 	for _, signal := range []string{"TERM", "HUP"} {
 		term.typed("clear; ./krpingctl top --interval 200ms; echo ended with $?")
-		term.shows("No session. One is made by")
+		term.shows("No session. Attach one")
 		guest.Run(t, "pkill", "-"+signal, "-x", "krpingctl")
 		term.shows("(?m)^ended with 0")
 		term.restored()
