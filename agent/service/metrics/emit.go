@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// emitter sends single values to a scrape.
+// emitter sends values to a scrape.
 type emitter struct{ ch chan<- prometheus.Metric }
 
 func (e emitter) gauge(d *prometheus.Desc, value float64, labels ...string) {
@@ -19,6 +19,7 @@ func (e emitter) counter(d *prometheus.Desc, value float64, labels ...string) {
 	e.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
 }
 
+// truth returns 1 for true and 0 for false.
 func truth(b bool) float64 {
 	if b {
 		return 1

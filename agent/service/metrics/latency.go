@@ -16,8 +16,8 @@ import (
 
 var (
 	latencySeconds = desc("latency_seconds", "Latency of the bios of a krping disk by stage: queue, send, peer, finish, device, total.", "device", "op", "stage")
-	latencyUp      = desc("latency_up", "Whether latencies are measured: the kernel needs BTF.")
-	latencyLost    = desc("latency_lost_total", "Bios that the latencies lack, or of which they lack stages.")
+	latencyUp      = desc("latency_up", "Whether latencies are measured, which needs a kernel with BTF.")
+	latencyLost    = desc("latency_lost_total", "Bios that were not measured, or not in every stage.")
 )
 
 func (c *collector) latency(e emitter) error {
@@ -40,15 +40,15 @@ func (c *collector) latency(e emitter) error {
 	return nil
 }
 
-// Buckets of classic histograms end with each power of two from 2^-20 s, about 1 us, to 64 s.
-// Each is eight buckets of the native ones, so nothing is estimated.
+// The buckets of classic histograms end at the powers of two from 2^-20 s, about 1 us, to 64 s.
+// Each consists of eight native buckets, so its count is exact.
 const (
 	lowestPower   = -20
 	highestPower  = 6
 	perPowerOfTwo = 1 << biotrace.Schema
 )
 
-// histogram is a native and a classic one at once; who scrapes chooses.
+// histogram is a native and a classic histogram at once; the scraper chooses.
 type histogram struct{ native, classic prometheus.Metric }
 
 func newHistogram(h biotrace.Histogram) (prometheus.Metric, error) {
@@ -89,6 +89,6 @@ func (h histogram) Write(out *dto.Metric) error {
 		return err
 	}
 	out.Histogram.Bucket = classic.Histogram.Bucket
-	out.Histogram.CreatedTimestamp = nil // not known
+	out.Histogram.CreatedTimestamp = nil // unknown
 	return nil
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics exports what a host shows of krping to Prometheus: sessions, ping/pong
-// threads, RDMA devices, latencies, and what the agent itself does. Everything is read at the
-// scrape. What cannot be read hides nothing else, and krping_collector_up says so.
+// Package metrics exports a host's state to Prometheus: sessions, ping/pong threads, RDMA devices,
+// latencies, and the agent's own state. All sources are read at each scrape. krping_collector_up is
+// 0 for a source that cannot be read; the others are still exported.
 package metrics
 
 import (
@@ -23,30 +23,30 @@ import (
 	"krping/proc"
 )
 
-// Sources are where the figures come from.
+// Sources of the metrics.
 type Sources struct {
 	Proc     proc.FS
-	Sys      string                                         // where sysfs is mounted
-	Counters func(device string) (map[string]uint64, error) // hardware counters of an RDMA device by their names
+	Sys      string                                         // mount point of sysfs
+	Counters func(device string) (map[string]uint64, error) // hardware counters of an RDMA device by name
 	Declared func() []reconciler.Status
-	Meter    Meter                  // nil: latencies are not measured
-	Messages *prometheus.CounterVec // of NewMessages
+	Meter    Meter
+	Messages *prometheus.CounterVec // from NewMessages
 	Log      zerolog.Logger
 }
 
-// ErrNotMeasured is returned by a Meter that is not there.
+// ErrNotMeasured is returned by a Meter that has not been loaded.
 var ErrNotMeasured = errors.New("latencies are not measured")
 
-// Meter measures latencies; a *biotrace.Meter that only one goroutine uses is one.
+// Meter measures latencies. It must be safe for concurrent use.
 type Meter interface {
 	Read() ([]biotrace.Histogram, biotrace.Lost, error)
 }
 
-// NewMessages returns the counter of the module's messages in the kernel log, by what they are
-// about (a volume, control, client, server, module) and by severity.
+// NewMessages returns the counter of the module's messages in the kernel log, by subject (a volume,
+// control, client, server, or module) and severity.
 func NewMessages() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "krping_kernel_messages_total", Help: "Messages of the module in the kernel log since the agent's start.",
+		Name: "krping_kernel_messages_total", Help: "Messages of the module in the kernel log since the agent started.",
 	}, []string{"subject", "severity"})
 }
 
@@ -65,7 +65,7 @@ type collector struct {
 	Sources
 
 	mu      sync.Mutex           // scrapes may overlap
-	trouble map[[2]string]string // what was logged last of a source and a device
+	trouble map[[2]string]string // the error logged last, by source and device
 }
 
 var descs []*prometheus.Desc
@@ -77,17 +77,17 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	collectorUp  = desc("collector_up", "Whether the last reading of a source succeeded; of an RDMA device by its name.", "collector", "device")
-	buildInfo    = desc("agent_build_info", "The running agent.", "version", "revision", "goversion")
+	collectorUp  = desc("collector_up", "Whether a source could be read; device is set for RDMA devices.", "collector", "device")
+	buildInfo    = desc("agent_build_info", "Version of the running agent; always 1.", "version", "revision", "goversion")
 	moduleLoaded = desc("module_loaded", "Whether the module rdma_krping is loaded.")
-	moduleInfo   = desc("module_info", "The loaded module.", "version", "srcversion")
+	moduleInfo   = desc("module_info", "Version of the loaded module; always 1.", "version", "srcversion")
 
-	declaredState    = desc("declared_session_state", "State of a session of the agent's configuration: 1 for the one that it is in.", "session", "state")
+	declaredState    = desc("declared_session_state", "State of a session in the agent's configuration: 1 for its current state, 0 for the others.", "session", "state")
 	declaredAttached = desc("declared_session_attached_total", "Times that the agent attached the session.", "session")
-	declaredFailures = desc("declared_session_failures_total", "Times that the agent could not attach or stop the session.", "session")
+	declaredFailures = desc("declared_session_failures_total", "Times that the agent failed to attach or stop the session.", "session")
 
-	threadBytes    = desc("thread_bytes_total", "Bytes that a ping/pong thread moved, by RDMA operation.", "thread", "device", "op")
-	threadMessages = desc("thread_messages_total", "Operations that a ping/pong thread did.", "thread", "device", "op")
+	threadBytes    = desc("thread_bytes_total", "Bytes transferred by a ping/pong thread, by RDMA operation.", "thread", "device", "op")
+	threadMessages = desc("thread_messages_total", "RDMA operations of a ping/pong thread.", "thread", "device", "op")
 )
 
 // Describe implements prometheus.Collector.
@@ -117,8 +117,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// up says whether a source could be read. A module that is not loaded has nothing to be read,
-// and a metric of its own.
+// up exports whether a source could be read. A module that is not loaded is no error: it has its
+// own metric.
 func (c *collector) up(e emitter, err error, name, device string) {
 	text := ""
 	if err != nil && !errors.Is(err, proc.ErrNotLoaded) {
@@ -134,7 +134,7 @@ func (c *collector) up(e emitter, err error, name, device string) {
 	c.trouble[source] = text
 }
 
-// build returns what the program was made of.
+// build returns the versions of the program.
 func build() (version, revision, goversion string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -156,7 +156,7 @@ func (c *collector) module(e emitter) {
 		return
 	}
 	attribute := func(name string) string {
-		data, _ := os.ReadFile(filepath.Join(dir, name)) // a kernel may have none
+		data, _ := os.ReadFile(filepath.Join(dir, name)) // "" if the kernel has no such attribute
 		return strings.TrimSpace(string(data))
 	}
 	e.gauge(moduleInfo, 1, attribute("version"), attribute("srcversion"))
@@ -169,7 +169,7 @@ func (c *collector) threads(e emitter) error {
 	}
 	for _, t := range threads {
 		if t.Device == "" {
-			continue // it waits for its client
+			continue // a listening server
 		}
 		for _, op := range []struct {
 			name            string

@@ -22,12 +22,12 @@ import (
 	"krping/proc"
 )
 
-// meter is one that has measured.
+// meter is a fake Meter.
 type meter []biotrace.Histogram
 
 func (m meter) Read() ([]biotrace.Histogram, biotrace.Lost, error) { return m, biotrace.Lost{}, nil }
 
-// write has two bios of 0.9 us at most, three of 1 ms at most, one of 1.09 ms and one of 100 s.
+// write has two bios of at most 0.9 us, three of at most 1 ms, one of 1.09 ms and one of 100 s.
 var write = biotrace.Histogram{
 	Device: "krping0", Op: "WRITE", Count: 7, Sum: 101 * time.Second,
 	Buckets: map[int]uint64{-161: 2, -80: 3, -79: 1, 54: 1},
@@ -127,19 +127,19 @@ func TestValues(t *testing.T) {
 		"krping_session_dirty_bytes": "role=client,session=vol0",
 	} {
 		if _, ok := values(families[family])[labels]; ok {
-			t.Errorf("%s{%s}: there is no such figure", family, labels)
+			t.Errorf("%s{%s}: must not be exported", family, labels)
 		}
 	}
 }
 
-// Each metric that is described is there, and follows the conventions.
-func TestAllDescribedMetricsAreThere(t *testing.T) {
+// Each described metric is exported and follows Prometheus' naming conventions.
+func TestAllDescribedMetricsAreExported(t *testing.T) {
 	s := sources(t, "../../../proc/testdata")
 	families := gather(t, s)
 	name := regexp.MustCompile(`fqName: "([^"]+)"`)
 	for _, d := range descs {
 		if n := name.FindStringSubmatch(d.String())[1]; families[n] == nil {
-			t.Errorf("%s is described and not there", n)
+			t.Errorf("%s is described but not exported", n)
 		}
 	}
 	problems, err := testutil.GatherAndLint(NewRegistry(s))
@@ -151,24 +151,24 @@ func TestAllDescribedMetricsAreThere(t *testing.T) {
 	}
 }
 
-// What cannot be read hides nothing else.
-func TestSourcesThatFail(t *testing.T) {
+// A source that cannot be read does not hide the others.
+func TestUnreadableSources(t *testing.T) {
 	s := sources(t, t.TempDir()) // no module
 	s.Sys, s.Meter = t.TempDir(), brokenMeter{ErrNotMeasured}
 	families := gather(t, s)
 	if values(families["krping_module_loaded"])[""] != 0 || values(families["krping_latency_up"])[""] != 0 {
-		t.Error("the module is not loaded, the latencies are not measured: neither is said")
+		t.Error("without module and meter, krping_module_loaded and krping_latency_up must be 0")
 	}
 	for labels, up := range values(families["krping_collector_up"]) {
 		if up != 1 {
-			t.Errorf("%s: down, though there is nothing to read", labels)
+			t.Errorf("%s: 0, though there is nothing to read", labels)
 		}
 	}
 	s = sources(t, "../../../proc/testdata")
 	s.Meter = brokenMeter{errors.New("it does not count")}
 	families = gather(t, s)
 	if values(families["krping_collector_up"])["collector=latency,device="] != 0 || len(families["krping_session_info"].GetMetric()) != 5 {
-		t.Errorf("a meter that fails: %v", families["krping_collector_up"])
+		t.Errorf("with a failing meter: %v", families["krping_collector_up"])
 	}
 }
 
@@ -178,7 +178,7 @@ func (m brokenMeter) Read() ([]biotrace.Histogram, biotrace.Lost, error) {
 	return nil, biotrace.Lost{}, m.error
 }
 
-// The native histogram has the meter's buckets, the classic one sums of them.
+// The native histogram has the meter's buckets; those of the classic one are sums of them.
 func TestLatencies(t *testing.T) {
 	family := gather(t, sources(t, "../../../proc/testdata"))["krping_latency_seconds"]
 	if len(family.GetMetric()) != 1 {

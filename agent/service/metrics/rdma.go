@@ -12,22 +12,22 @@ import (
 
 var (
 	portUp      = desc("rdma_port_up", "Whether a port of an RDMA device is ACTIVE.", "device", "port", "link_layer")
-	portRate    = desc("rdma_port_rate_bytes_per_second", "Rate of a port.", "device", "port")
-	portCounter = desc("rdma_port_stats_total", "Counters of a port by their names in sysfs; of data in bytes.", "device", "port", "counter")
-	hwCounter   = desc("rdma_hw_stats_total", "Hardware counters of a device by the names that its driver gives them, all ports together.", "device", "counter")
+	portRate    = desc("rdma_port_rate_bytes_per_second", "Link rate of a port.", "device", "port")
+	portCounter = desc("rdma_port_stats_total", "Counters of a port by their names in sysfs; data counters are in bytes.", "device", "port", "counter")
+	hwCounter   = desc("rdma_hw_stats_total", "Hardware counters of a device by the driver's names, summed over all ports.", "device", "counter")
 )
 
 func (c *collector) rdma(e emitter) error {
 	sys, err := sysfs.NewFS(c.Sys)
 	if err != nil {
-		return fmt.Errorf("look at the RDMA devices: %w", err)
+		return fmt.Errorf("list the RDMA devices: %w", err)
 	}
 	devices, err := sys.InfiniBandClassDevices()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no RDMA stack is loaded, so there is none
+		return nil // no RDMA stack is loaded, so there are no devices
 	}
 	if err != nil {
-		return fmt.Errorf("look at the RDMA devices: %w", err)
+		return fmt.Errorf("list the RDMA devices: %w", err)
 	}
 	for _, name := range devices {
 		device, err := sys.InfiniBandDevice(name)
@@ -38,7 +38,7 @@ func (c *collector) rdma(e emitter) error {
 		} else {
 			err = fmt.Errorf("ports of RDMA device %s: %w", name, err)
 		}
-		counters, err2 := c.Counters(name) // they may be readable even so
+		counters, err2 := c.Counters(name) // may be readable even if the ports are not
 		for counter, n := range counters {
 			e.counter(hwCounter, float64(n), name, counter)
 		}

@@ -22,7 +22,7 @@ var (
 	placeholder = regexp.MustCompile(`{{\s*(?:\$labels\.)?([a-z_]+)\s*}}`)
 )
 
-// exported are the labels of each metric that the agent exports, those of Prometheus' own added.
+// exported returns the labels of each metric that the agent exports, plus those Prometheus adds.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	labels := map[string][]string{}
@@ -40,11 +40,11 @@ func exported(t *testing.T) map[string][]string {
 	return labels
 }
 
-// checkQuery fails if a query names a metric or a label that does not exist; texts are those that
-// show labels of its result.
+// checkQuery checks that the metrics and labels in a query exist, and the labels in texts that show
+// its result.
 func checkQuery(t *testing.T, exported map[string][]string, where, query string, texts ...string) {
 	t.Helper()
-	var all []string // labels of any of its metrics
+	var all []string // labels of all its metrics
 	names := metricName.FindAllStringSubmatch(query, -1)
 	if len(names) == 0 {
 		t.Errorf("%s: %q has no metric of krping", where, query)
@@ -72,7 +72,7 @@ func checkQuery(t *testing.T, exported map[string][]string, where, query string,
 	}
 	for _, label := range used {
 		if !slices.Contains(all, label) {
-			t.Errorf("%s: none of its metrics has a label %s", where, label)
+			t.Errorf("%s: none of its metrics has the label %s", where, label)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"krping/proc"
 )
 
-// A session is named by its volume, and by what this host is in it: client, or target of a volume that
-// it serves.
+// sessionDesc describes a metric of a session. Its role is client, or target for a volume that this
+// host serves.
 func sessionDesc(name, help string, more ...string) *prometheus.Desc {
 	return desc("session_"+name, help, append([]string{"session", "role"}, more...)...)
 }
@@ -19,51 +19,51 @@ func tapDesc(name, help string, more ...string) *prometheus.Desc {
 }
 
 var (
-	sessionInfo  = sessionDesc("info", "A block session, or a volume that is served.", "mode", "device", "peer", "rdma_device", "backing")
-	sessionState = sessionDesc("state", "State of a session: 1 for the one that it is in.", "state")
-	sessionOps   = sessionDesc("ops_total", "Commands that were carried out.", "op")
-	sessionBytes = sessionDesc("bytes_total", "Bytes of data that were read and written.", "op")
+	sessionInfo  = sessionDesc("info", "A block session or a served volume; always 1.", "mode", "device", "peer", "rdma_device", "backing")
+	sessionState = sessionDesc("state", "State of a session: 1 for its current state, 0 for the others.", "state")
+	sessionOps   = sessionDesc("ops_total", "Completed commands by operation.", "op")
+	sessionBytes = sessionDesc("bytes_total", "Bytes read and written.", "op")
 
-	tapDrops = tapDesc("drops_total", "Requests of a tap that were not forwarded, by reason.", "reason")
+	tapDrops = tapDesc("drops_total", "Requests that a tap did not forward, by reason.", "reason")
 )
 
-// figures are the values of a session that need no more labels.
+// figures are the metrics of a session without further labels.
 var figures = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	roles string // those that have it; "": both
+	roles string // the role that has the metric; "" for both
 	value func(proc.Session) uint64
 }{
 	{sessionDesc("size_bytes", "Size of the volume."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Size }},
-	{sessionDesc("queues", "Connections."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Queues }},
-	{sessionDesc("queue_depth", "Requests that may be in flight on a connection."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Depth }},
+	{sessionDesc("queues", "Queues (connections) of the session."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Queues }},
+	{sessionDesc("queue_depth", "Limit of requests in flight on a queue."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Depth }},
 	{sessionDesc("inflight", "Requests in flight."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Inflight }},
 	{sessionDesc("messages_total", "Messages sent."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.Messages }},
 	{sessionDesc("errors_total", "Requests that failed."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.Errors }},
-	{sessionDesc("crc_errors_total", "Requests whose data did not match its checksum."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.CRCErrors }},
+	{sessionDesc("crc_errors_total", "Requests whose data did not match their checksum."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.CRCErrors }},
 	{sessionDesc("retries_total", "Requests that were sent again."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Retries }},
-	{sessionDesc("reconnects_total", "Times that a lost target was connected again."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Reconnects }},
-	{sessionDesc("stalls_total", "Requests that found no free message and waited."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Stalls }},
+	{sessionDesc("reconnects_total", "Times that the client reconnected to a lost target."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Reconnects }},
+	{sessionDesc("stalls_total", "Times that a request waited for a free message."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Stalls }},
 	{sessionDesc("connections_total", "Connections that were accepted."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Connections }},
-	{sessionDesc("rejected_total", "Clients that were refused: no key, a wrong one, an address that is not allowed, too many."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Rejected }},
-	{sessionDesc("violations_total", "Connections that were ended for a breach of the protocol."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Violations }},
+	{sessionDesc("rejected_total", "Clients refused: no key, wrong key, address not allowed, or too many clients."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Rejected }},
+	{sessionDesc("violations_total", "Connections ended for a protocol violation."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Violations }},
 }
 
-var sessionDirty = sessionDesc("dirty_bytes", "Size of the chunks that the target lacks (sessions with a backing).")
+var sessionDirty = sessionDesc("dirty_bytes", "Size of the chunks that the target lacks; for sessions with a backing.")
 
-// tapFigures are the values of a tap.
+// tapFigures are the metrics of a tap.
 var tapFigures = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(proc.Tap) uint64
 }{
-	{tapDesc("forwarded_total", "Requests that were forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Forwarded }},
-	{tapDesc("forwarded_bytes_total", "Bytes that were forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.ForwardedBytes }},
+	{tapDesc("forwarded_total", "Requests forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Forwarded }},
+	{tapDesc("forwarded_bytes_total", "Bytes forwarded to the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.ForwardedBytes }},
 	{tapDesc("skipped_total", "Requests that did not match the filter."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Skipped }},
-	{tapDesc("dropped_bytes_total", "Bytes that were not forwarded."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.DroppedBytes }},
-	{tapDesc("mismatches_total", "Reads of which the target has other data."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Mismatches }},
-	{tapDesc("unchecked_total", "Reads that could not be compared with the target's."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Unchecked }},
-	{tapDesc("queued", "Copies that the target has not answered."), prometheus.GaugeValue, func(t proc.Tap) uint64 { return t.Queued }},
+	{tapDesc("dropped_bytes_total", "Bytes that matched the filter but were not forwarded."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.DroppedBytes }},
+	{tapDesc("mismatches_total", "Reads whose data differs at the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Mismatches }},
+	{tapDesc("unchecked_total", "Reads that could not be compared with the target."), prometheus.CounterValue, func(t proc.Tap) uint64 { return t.Unchecked }},
+	{tapDesc("queued", "Forwarded requests without a response."), prometheus.GaugeValue, func(t proc.Tap) uint64 { return t.Queued }},
 }
 
 const (

@@ -18,7 +18,7 @@ export class Chart {
     }).observe(element);
   }
 
-  // build makes the plot anew, in the colours of now.
+  // build creates the plot again, with the current colours.
   build() {
     this.plot?.destroy();
     const series = (label, name) => ({
@@ -51,7 +51,7 @@ export class Chart {
     this.window = window;
     this.data = data;
     this.plot.setData(data);
-    if (this.plot.cursor.left < 0) { // nobody points at a time: the legend has the newest
+    if (this.plot.cursor.left < 0) { // without a pointer, the legend shows the newest values
       this.plot.setLegend({ idx: data[0].length - 1 });
     }
   }

@@ -2,9 +2,9 @@
 
 const RETRY = 2000; // ms
 
-// follow calls onSample with every sample of a stream and onConnected with whether the agent is
-// there. A stream that ends is opened again: at once by the browser, which tells the agent what it
-// had last; after a refusal, by us, and then samples come twice.
+// follow calls onSample with every sample of a stream, and onConnected with true or false when the
+// stream is connected or lost. The browser itself reopens a stream that ends, and sends the id of
+// its last event. After a refusal, follow opens a new stream, which repeats past samples.
 export function follow(url, onSample, onConnected) {
   const open = () => {
     const source = new EventSource(url);

@@ -2,15 +2,15 @@
 
 import { clock, colour, latency, short } from "./format.js";
 
-// Few to many, for a light and for a dark page.
+// From few to many bios; reversed on a dark page.
 const SHADES = ["#cde2fb", "#9cc6f5", "#6ba8ec", "#3f89de", "#256bbf", "#184f95", "#0d366b"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-const LEFT = 80, RIGHT = 8, BOTTOM = 22, TOP = 6; // as the chart above has them
-const CELL = 4; // least height of a cell in pixels
+const LEFT = 80, RIGHT = 8, BOTTOM = 22, TOP = 6; // margins, equal to those of the chart above
+const CELL = 4; // minimum height of a cell in pixels
 const DECADES = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12]; // ns
 
-// bucketOf returns where a latency of so many ns lies on the axis of buckets: bucket i ends at i.
+// bucketOf returns the position of a latency on the axis of buckets. Bucket i ends at i.
 function bucketOf(ns) {
   return 8 * Math.log2(ns / 1e9);
 }
@@ -19,7 +19,7 @@ function endOf(bucket) {
   return 1e9 * 2 ** (bucket / 8);
 }
 
-// Heat draws how many bios ended with which latency, over the window.
+// Heat draws a heat map of bio latencies over the window.
 export class Heat {
   constructor(canvas, scale, at, window) {
     this.canvas = canvas;
@@ -27,7 +27,7 @@ export class Heat {
     this.at = at;
     this.hint = at.textContent;
     this.draw(window, []);
-    canvas.addEventListener("pointermove", event => this.tell(event.offsetX, event.offsetY));
+    canvas.addEventListener("pointermove", event => this.describe(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => { this.at.textContent = this.hint; });
     new ResizeObserver(() => this.draw([this.begin, this.end], this.columns)).observe(canvas);
   }
@@ -50,7 +50,7 @@ export class Heat {
     this.legend();
   }
 
-  // measure finds what the axes go from and to, how many buckets a cell has, and the largest count.
+  // measure computes the range of the axes, the number of buckets per cell, and the largest count.
   measure(columns, width, height) {
     let low = bucketOf(1e5), high = bucketOf(1e7);
     for (const column of columns) {
@@ -68,7 +68,7 @@ export class Heat {
     this.most = Math.max(1, ...this.grouped.map(column => Math.max(0, ...column.counts.values())));
   }
 
-  // merge returns the counts by the last bucket of their cell.
+  // merge sums the counts by cell; a cell's key is its last bucket.
   merge(counts) {
     const merged = new Map();
     for (const [bucket, n] of counts) {
@@ -141,8 +141,8 @@ export class Heat {
     this.scale.replaceChildren("1", ...swatches, this.most + (this.most === 1 ? " bio" : " bios"));
   }
 
-  // tell says what is at a place of the canvas.
-  tell(x, y) {
+  // describe shows the time, latency and count of the cell at a position of the canvas.
+  describe(x, y) {
     const seconds = this.begin + (this.end - this.begin) * (x - LEFT) / this.width;
     const column = this.grouped?.find(c => c.begin < seconds && seconds <= c.end);
     const bucket = Math.ceil((this.high - (y - TOP) / this.height * (this.high - this.low)) / this.group) * this.group;

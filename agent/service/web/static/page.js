@@ -9,10 +9,10 @@ import { drawStages, SessionTable } from "./tables.js";
 
 const $ = id => document.getElementById(id);
 
-let picked = ""; // key of a session; "" is all
+let picked = ""; // key of the picked session; "" for all
 let connected = false;
-let arrived = performance.now(); // when the newest sample did
-let waiting = false; // for a frame to draw in
+let arrived = performance.now(); // time of the newest sample's arrival
+let waiting = false; // for an animation frame
 
 const past = new Past();
 const chart = new Chart($("throughput"), past.window());
@@ -22,7 +22,7 @@ const sessions = new SessionTable($("sessions"), name => {
   drawSoon();
 });
 
-// drawSoon draws once, however many samples come before the next frame.
+// drawSoon draws in the next animation frame, once for all samples that arrive before it.
 function drawSoon() {
   if (!waiting) {
     waiting = true;
@@ -58,7 +58,7 @@ function draw() {
   }
 }
 
-// drawState shows what is wrong, RDMA devices, and why there is no session.
+// drawState shows RDMA devices, problems, and a hint if there is no session.
 function drawState(sample) {
   $("links").textContent = sample.rdma_devices?.length
     ? sample.rdma_devices.map(l => `${l.name}${l.netdev ? " on " + l.netdev : ""} ${l.state.replace(/^\d+: /, "")}`).join(", ")
@@ -71,11 +71,11 @@ function drawState(sample) {
   }));
   $("nothing").hidden = sample.sessions.length > 0;
   $("nothing").textContent = sample.module_loaded
-    ? "No session. One is made by: krpingctl client --addr ADDRESS --block VOLUME"
-    : "The module is not loaded: modprobe rdma_krping";
+    ? "No session. Attach one: krpingctl client --addr ADDRESS --block VOLUME"
+    : "The module is not loaded. Load it: modprobe rdma_krping";
 }
 
-// drawConnection says whether the agent is there and sends.
+// drawConnection shows whether samples arrive from the agent.
 function drawConnection() {
   const sample = past.newest();
   const silent = sample && performance.now() - arrived > 1000 * Math.max(5, 3 * sample.seconds);
@@ -87,7 +87,7 @@ function drawConnection() {
   } else if (sample) {
     line.textContent = (connected ? "no sample since " : "agent gone since ") + clock(sample.end);
   } else {
-    line.textContent = connected ? "waiting for a sample" : "the agent does not answer";
+    line.textContent = connected ? "waiting for a sample" : "agent does not respond";
   }
 }
 
@@ -95,8 +95,8 @@ follow("api/live", sample => {
   past.add(sample);
   arrived = performance.now();
   drawSoon();
-}, isThere => {
-  connected = isThere;
+}, isConnected => {
+  connected = isConnected;
   drawConnection();
 });
 setInterval(drawConnection, 1000);

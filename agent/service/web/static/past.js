@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-const LEAST = 60, MOST = 300; // seconds that are shown, as far as there are samples
+const LEAST = 60, MOST = 300; // limits of the shown window, in seconds
 
-// key of a session: a host can serve a volume and use one of the same name.
+// key identifies a session: a host can serve a volume and attach another of the same name.
 export function key(session) {
   return session.role + "/" + session.name;
 }
 
-// Past holds the samples of the window, oldest first, each with its begin, end and length in seconds.
+// Past holds the samples of the window, oldest first, with begin, end and length in seconds.
 export class Past {
   samples = [];
 
-  // add takes a sample, unless it is older than what is there: after a refused connection the
-  // agent sends the past again.
+  // add adds a sample, unless a newer one was added: after a reconnection, the agent may repeat
+  // samples.
   add(sample) {
     sample.end = Date.parse(sample.time) / 1000;
     sample.seconds = sample.interval_ns / 1e9;
     const last = this.newest();
     sample.begin = sample.end - sample.seconds;
     if (last && Math.abs(sample.begin - last.end) < 0.1) {
-      sample.begin = last.end; // two clocks measure the one and the other
+      sample.begin = last.end; // hides the difference between wall clock and interval
     }
     if (last && sample.end <= last.end && sample.end > last.end - MOST) {
       return;
@@ -37,7 +37,7 @@ export class Past {
     return this.samples[this.samples.length - 1];
   }
 
-  // window returns the begin and end, in seconds, of what is shown.
+  // window returns the begin and end of the shown window, in seconds.
   window() {
     const newest = this.newest();
     if (!newest) {
@@ -47,13 +47,12 @@ export class Past {
     return [newest.end - Math.min(MOST, Math.max(LEAST, past)), newest.end];
   }
 
-  // of returns a sample's sessions that are picked; all, if none is.
+  // of returns the picked session of a sample, or all sessions if none is picked.
   static of(sample, picked) {
     return picked ? sample.sessions.filter(s => key(s) === picked) : sample.sessions;
   }
 
-  // throughput returns times, and bytes per second that were read and written; null where there
-  // was no agent.
+  // throughput returns times, and bytes per second read and written; null in gaps without samples.
   throughput(picked) {
     const times = [], read = [], write = [];
     let end = null;
@@ -72,7 +71,7 @@ export class Past {
     return [times, read, write];
   }
 
-  // heat returns for each sample its begin and end in seconds, and a Map of bucket to count.
+  // heat returns the begin and end of each sample in seconds, and a Map from bucket to count.
   heat(picked) {
     return this.samples.map(sample => {
       const counts = new Map();

@@ -6,7 +6,7 @@ import { key } from "./past.js";
 const STAGES = ["queue", "send", "peer", "finish", "device", "total"];
 const PERCENTILES = [["p50", "p50_ns"], ["p99", "p99_ns"], ["max", "max_ns"]];
 
-// set changes a cell only if it has to.
+// set changes a cell only if its content differs.
 function set(td, text, kind = "") {
   if (td.textContent !== text) {
     td.textContent = text;
@@ -37,7 +37,7 @@ function counted(count) {
   return count.delta ? [`${count.total} (+${count.delta})`, "number bad"] : [String(count.total), "number"];
 }
 
-// Columns after the name: what the head says, and a cell's text and kind.
+// Columns after the name: header, and a function that returns a cell's text and CSS class.
 const COLUMNS = [
   ["State", s => [s.state.replaceAll("_", " "), s.state === "live" ? "good" : "bad"]],
   ["Device", s => [s.device ? `/dev/${s.device} (${s.mode})` : "served"]],
@@ -52,8 +52,8 @@ const COLUMNS = [
   ["Reconnects", s => counted(s.reconnects)],
 ];
 
-// SessionTable has a row a session; a press on its name picks it, another lets it go. Rows stay
-// as long as their session: a press or the focus is not lost to the next sample.
+// SessionTable has a row per session. Clicking its name picks the session, or releases it. A row is
+// kept as long as its session, so that a new sample does not interrupt a click or move the focus.
 export class SessionTable {
   constructor(table, onPick) {
     this.table = table;
@@ -105,7 +105,7 @@ export class SessionTable {
   }
 }
 
-// drawStages fills an element with a table an operation of a session's latencies, a row a stage.
+// drawStages fills an element with a session's latencies: a table per operation, a row per stage.
 export function drawStages(element, session) {
   const ops = [...new Set(session.latencies?.map(l => l.op))];
   const tables = ops.map(op => {
