@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measure makes reports of what ping/pong commands measured: latency percentiles,
-// bandwidth and rates, of one command or of many at once.
+// Package measure computes reports from the results of ping/pong commands: latency percentiles,
+// bandwidth and rates, of one command or of several that ran at once.
 package measure
 
 import (
@@ -15,34 +15,33 @@ import (
 	"krping/proc"
 )
 
-// Version is that of the JSON of a Report (report.schema.json). A field that is added does
-// not change it; one that is removed, or means something else, does.
+// Version is the version of a Report's JSON (report.schema.json). Adding a field does not change
+// it; removing a field or changing its meaning does.
 const Version = 1
 
-// Report is what one command measured, or several of the same kind that ran at once.
+// Report is the result of one command, or of several of the same kind that ran at once.
 type Report struct {
 	Version     int    `json:"version"`
 	Role        string `json:"role"`
 	Test        string `json:"test"`
 	Peer        string `json:"peer"`
 	Device      string `json:"device"`
-	Size        uint32 `json:"size"` // bytes of an operation
+	Size        uint32 `json:"size"` // bytes per operation
 	Threads     int    `json:"threads"`
-	Connections int    `json:"connections"` // of all threads
+	Connections int    `json:"connections"` // of all threads together
 	TxDepth     uint32 `json:"txdepth,omitempty"`
 	Poll        bool   `json:"poll"`
 	Duplex      bool   `json:"duplex"`
 	Operations  uint64 `json:"operations"`
 	ElapsedNs   int64  `json:"elapsed_ns"` // from the first operation of any thread to the last
-	// Gbit/s of data in one direction, and operations a second.
+	// Rates of all threads together; GbitPerSecond is of data in one direction.
 	GbitPerSecond float64 `json:"gbit_per_second"`
 	OpsPerSecond  float64 `json:"ops_per_second"`
-	// Latency is nil if no operation was timed alone.
+	// Latency is nil if no single operations were timed.
 	Latency *Latency `json:"latency,omitempty"`
 }
 
-// Latency of single operations, in nanoseconds. Percentiles are upper bounds, at most 1/64
-// too high.
+// Latency of single operations in nanoseconds. Percentiles are upper bounds, at most 1/64 too high.
 type Latency struct {
 	Count  uint64  `json:"count"`
 	Min    int64   `json:"min_ns"`
@@ -52,10 +51,10 @@ type Latency struct {
 	P99    int64   `json:"p99_ns"`
 	P999   int64   `json:"p99_9_ns"`
 	Max    int64   `json:"max_ns"`
-	HalfNs float64 `json:"half_rtt_ns"` // Avg / 2: one way of what goes there and back
+	HalfNs float64 `json:"half_rtt_ns"` // Avg / 2, the one-way time of a round trip
 }
 
-// maxLatency is what the module's last bucket begins with, about.
+// maxLatency is about the lower limit of the module's last bucket.
 const maxLatency = int64(time.Duration(1<<36) * time.Nanosecond)
 
 // Of returns the report of results of the same test.
@@ -74,7 +73,7 @@ func Of(results ...proc.Result) (Report, error) {
 	start, end := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, one := range results {
 		if one.Test != first.Test || one.Size != first.Size {
-			return Report{}, fmt.Errorf("results of %s with %d bytes and of %s with %d: must be of one kind", first.Test, first.Size, one.Test, one.Size)
+			return Report{}, fmt.Errorf("results of %s with %d bytes and of %s with %d: must be of the same test and size", first.Test, first.Size, one.Test, one.Size)
 		}
 		r.Connections += int(one.QPs)
 		r.Operations += one.Ops
@@ -119,14 +118,14 @@ func latencyOf(results []proc.Result) *Latency {
 	return &l
 }
 
-// Reading is a result that was read while its command ran.
+// Reading is a result that was read while its command was running.
 type Reading struct {
 	proc.Result
-	At time.Duration // when, on any clock that all readings share
+	At time.Duration // time of the reading, by a clock common to all readings
 }
 
-// Between returns what was measured between two readings of a command's result. The shortest
-// and the longest time are then as exact as the histogram.
+// Between returns the measurement between two readings of a command's result. Min and Max are only
+// as exact as the histogram.
 func Between(before, after Reading) proc.Result {
 	d := after.Result
 	d.Ops -= before.Ops

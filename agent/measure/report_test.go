@@ -30,10 +30,10 @@ func result(test proc.Test, ops uint64, elapsed time.Duration, buckets ...proc.B
 	return r
 }
 
-func TestReportOfManyThreads(t *testing.T) {
+func TestReportOfTwoThreads(t *testing.T) {
 	slow := result(proc.ReadLatency, 10, time.Second, proc.Bucket{Upper: 2 * time.Microsecond, Count: 9}, proc.Bucket{Upper: time.Millisecond, Count: 1})
 	fast := result(proc.ReadLatency, 990, 500*time.Millisecond, proc.Bucket{Upper: time.Microsecond, Count: 990})
-	slow.Start, fast.Start = time.Hour, time.Hour+time.Second // one after the other
+	slow.Start, fast.Start = time.Hour, time.Hour+time.Second // fast starts when slow ends
 	r, err := Of(slow, fast)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestReportOfManyThreads(t *testing.T) {
 		t.Errorf("latency %+v", l)
 	}
 	if l.P999 < 2000 || l.P999 > 2010 {
-		t.Errorf("p99.9 %d, want that of the 999th of 1000: 2000", l.P999)
+		t.Errorf("p99.9 %d, want 2000, that of the 999th of 1000", l.P999)
 	}
 	if want := (990*1e3 + 9*2e3 + 1e6) / 1000; math.Abs(l.Avg-want) > 1e-6 || l.HalfNs != l.Avg/2 {
 		t.Errorf("average %v and half %v, want %v", l.Avg, l.HalfNs, want)
@@ -56,7 +56,7 @@ func TestReportOfManyThreads(t *testing.T) {
 	}
 }
 
-func TestReportRefuses(t *testing.T) {
+func TestReportErrors(t *testing.T) {
 	if _, err := Of(); err == nil {
 		t.Error("no results: accepted")
 	}
@@ -99,7 +99,7 @@ func TestJSONFollowsTheSchema(t *testing.T) {
 		}
 		fields["version"] = float64(Version + 1)
 		if err := schema.Validate(fields); err == nil {
-			t.Error("another version follows the schema")
+			t.Error("the schema accepts another version")
 		}
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"text/tabwriter"
 )
 
-// Formats that Write knows.
+// Formats are the formats of Write.
 var Formats = []string{"table", "json", "csv"}
 
-// columns of the CSV, in order; names are those of the JSON.
+// columns of the CSV in order. Their names are those of the JSON.
 var columns = []struct {
 	name  string
 	value func(Report) string
@@ -50,7 +50,7 @@ func latency(value func(Latency) string) func(Report) string {
 	}
 }
 
-// Write writes the reports: a table for people, one JSON object a line, or CSV with a head.
+// Write writes reports as a table, as one JSON object per line, or as CSV with a header.
 func Write(out io.Writer, format string, reports ...Report) error {
 	switch format {
 	case "json":
@@ -75,7 +75,7 @@ func writeCSV(out io.Writer, reports []Report) error {
 	for _, c := range columns {
 		head = append(head, c.name)
 	}
-	_ = w.Write(head) // the error is kept for w.Error
+	_ = w.Write(head) // w.Error returns the error
 	for _, r := range reports {
 		var row []string
 		for _, c := range columns {

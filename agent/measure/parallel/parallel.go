@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package parallel runs many ping/pong commands at once, each in a kernel thread of its own, to
-// their end or for a time.
+// Package parallel runs many ping/pong commands at once, each in its own kernel thread, until they
+// end or for a given time.
 package parallel
 
 import (
@@ -21,73 +21,73 @@ import (
 
 // Options of Run.
 type Options struct {
-	// Duration, if it is not 0, is for how long is measured once all commands run; then they
-	// are interrupted.
+	// Duration, if not 0, limits the measurement: it begins when all commands are running, and then
+	// they are interrupted.
 	Duration time.Duration
-	// Progress, if it is not nil, is told now and then how much of the whole is done, 0 to 1.
+	// Progress, if not nil, is called repeatedly with the completed fraction, 0 to 1.
 	Progress func(done float64)
 }
 
 const tick = 100 * time.Millisecond
 
-// Run runs the commands and returns what they measured, in their order. When one fails the
-// others are interrupted; the error is the first failure's, and the results are what was measured
-// until then.
+// Run runs the commands and returns their outcomes in the same order. When a command fails, the
+// others are interrupted; Run returns the first error and the outcomes until then.
 func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([]proc.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c := crowd{start: time.Now(), cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
+	g := group{start: time.Now(), cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
 	for i, command := range commands {
-		c.awaitRoom(ctx)
+		g.limitConnecting(ctx)
 		r, err := fs.Start(ctx, command)
 		if err != nil {
 			cancel(err)
 			break
 		}
-		c.running, c.connecting = append(c.running, r), append(c.connecting, r)
-		c.waits.Go(func() { c.wait(i, r) })
+		g.running, g.connecting = append(g.running, r), append(g.connecting, r)
+		g.waits.Go(func() { g.wait(i, r) })
 	}
 	done := make(chan struct{})
 	go func() {
-		c.waits.Wait()
+		g.waits.Wait()
 		close(done)
 	}()
 	var measured []proc.Result
 	if o.Duration > 0 {
-		measured = c.measure(ctx, done, o)
+		measured = g.measure(ctx, done, o)
 	} else {
-		c.watch(done, o)
+		g.watch(done, o)
 	}
 	<-done
 	for i, r := range measured {
-		c.outcomes[i].Result = r
+		g.outcomes[i].Result = r
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errEnough) {
-		return c.outcomes[:len(c.running)], cause
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errTimeUp) {
+		return g.outcomes[:len(g.running)], cause
 	}
-	return c.outcomes, nil
+	return g.outcomes, nil
 }
 
-// errEnough is why commands are interrupted that ran for their time.
-var errEnough = errors.New("the time is over")
+// errTimeUp is the cause for interrupting commands at the end of Options.Duration.
+var errTimeUp = errors.New("the duration is over")
 
-type crowd struct {
-	start   time.Time
-	cancel  context.CancelCauseFunc
-	running []*proc.Running
-	// connecting are those that did not run yet when last looked at.
-	connecting []*proc.Running
+// group is a set of commands that run at once.
+type group struct {
+	start      time.Time
+	cancel     context.CancelCauseFunc
+	running    []*proc.Running
+	connecting []*proc.Running // those that the last call of settle found not running yet
 	waits      sync.WaitGroup
-	outcomes   []proc.Outcome // each written by its goroutine
+	outcomes   []proc.Outcome // each written by its own goroutine
 }
 
-// connecting is how many commands connect at once: the connection manager's messages are
-// datagrams, of which a burst loses some, and each loss costs seconds.
-const connecting = 32
+// maxConnecting limits how many commands connect at once. The connection manager's messages are
+// datagrams: a burst loses some, and each loss costs seconds.
+const maxConnecting = 32
 
-// awaitRoom waits while too many clients connect. Servers wait for theirs, and do not count.
-func (c *crowd) awaitRoom(ctx context.Context) {
-	for c.settle(); len(c.connecting) >= connecting; c.settle() {
+// limitConnecting waits until fewer than maxConnecting clients are connecting. Servers, which wait
+// for their clients, do not count.
+func (g *group) limitConnecting(ctx context.Context) {
+	for g.settle(); len(g.connecting) >= maxConnecting; g.settle() {
 		select {
 		case <-ctx.Done():
 			return
@@ -96,30 +96,30 @@ func (c *crowd) awaitRoom(ctx context.Context) {
 	}
 }
 
-// settle takes those that run out of connecting. Of many, a thread that runs gives way to all
-// others from then on, so that many busy ones leave room for those that connect, watch and stop
-// them; not before, as connecting holds locks of the kernel.
-func (c *crowd) settle() {
-	c.connecting = slices.DeleteFunc(c.connecting, func(r *proc.Running) bool {
+// settle removes commands that no longer connect from g.connecting. With more commands than CPUs,
+// it moves each running thread to SCHED_IDLE, so that busy ones leave CPU time to those that
+// connect, and to this process. It does not do so earlier, because connecting holds kernel locks.
+func (g *group) settle() {
+	g.connecting = slices.DeleteFunc(g.connecting, func(r *proc.Running) bool {
 		result, err := r.Result()
 		runs := err == nil && result.State == "running" && result.Ops > 0
-		if runs && len(c.outcomes) > runtime.NumCPU() {
-			// Without the right to, or of a thread that has ended: it was worth a try.
+		if runs && len(g.outcomes) > runtime.NumCPU() {
+			// Best effort: fails without permission, or if the thread has ended.
 			_ = unix.SchedSetAttr(r.Thread(), &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 		}
 		return runs || err != nil || result.Role == proc.Server || result.State == "done"
 	})
 }
 
-func (c *crowd) wait(i int, r *proc.Running) {
+func (g *group) wait(i int, r *proc.Running) {
 	var err error
-	if c.outcomes[i], err = r.Wait(); err != nil {
-		c.cancel(err) // the first cause stays: interrupted ones follow it
+	if g.outcomes[i], err = r.Wait(); err != nil {
+		g.cancel(err) // keeps the first cause; errors of interrupted commands follow it
 	}
 }
 
-// watch reports progress by operations.
-func (c *crowd) watch(done <-chan struct{}, o Options) {
+// watch reports progress by completed operations.
+func (g *group) watch(done <-chan struct{}, o Options) {
 	for o.Progress != nil {
 		select {
 		case <-done:
@@ -127,7 +127,7 @@ func (c *crowd) watch(done <-chan struct{}, o Options) {
 		case <-time.After(tick):
 		}
 		var ops, wanted float64
-		for _, r := range c.running {
+		for _, r := range g.running {
 			if result, err := r.Result(); err == nil {
 				ops += float64(result.Ops)
 				wanted += float64(result.Count) * float64(max(result.QPs, 1))
@@ -139,8 +139,8 @@ func (c *crowd) watch(done <-chan struct{}, o Options) {
 	}
 }
 
-// measure waits until all run, and returns what they measure in the time from then.
-func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []proc.Result {
+// measure waits until all commands are running, and returns what they measure in o.Duration.
+func (g *group) measure(ctx context.Context, done <-chan struct{}, o Options) []proc.Result {
 	var before []measure.Reading
 	for before == nil {
 		select {
@@ -148,8 +148,8 @@ func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []
 			return nil
 		case <-time.After(tick):
 		}
-		c.settle()
-		before = c.snapshot()
+		g.settle()
+		before = g.snapshot()
 	}
 	end := time.Now().Add(o.Duration)
 	for time.Now().Before(end) {
@@ -164,8 +164,8 @@ func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []
 			o.Progress(1 - max(time.Until(end).Seconds(), 0)/o.Duration.Seconds())
 		}
 	}
-	after := c.snapshot()
-	c.cancel(errEnough)
+	after := g.snapshot()
+	g.cancel(errTimeUp)
 	var results []proc.Result
 	for i := range after {
 		results = append(results, measure.Between(before[i], after[i]))
@@ -173,26 +173,26 @@ func (c *crowd) measure(ctx context.Context, done <-chan struct{}, o Options) []
 	return results
 }
 
-// snapshot returns what all have measured so far, or nil if not all run.
-func (c *crowd) snapshot() []measure.Reading {
-	readings := make([]measure.Reading, len(c.running))
-	for i, r := range c.running {
+// snapshot reads the results of all commands. It returns nil unless all are running.
+func (g *group) snapshot() []measure.Reading {
+	readings := make([]measure.Reading, len(g.running))
+	for i, r := range g.running {
 		result, err := r.Result()
 		if err != nil || result.State != "running" || result.Ops == 0 {
 			return nil
 		}
-		readings[i] = measure.Reading{Result: result, At: time.Since(c.start)}
+		readings[i] = measure.Reading{Result: result, At: time.Since(g.start)}
 	}
 	return readings
 }
 
-// Spread returns n commands like c; with more than one, on successive ports if ports says so.
+// Spread returns n copies of a command; on successive ports, if ports is true.
 func Spread(c proc.Command, n int, ports bool) ([]proc.Command, error) {
 	if c.Port == 0 {
 		c.Port = 9999
 	}
 	if ports && int(c.Port)+n-1 > 65535 {
-		return nil, fmt.Errorf("%d threads from port %d on: the last port is 65535", n, c.Port)
+		return nil, fmt.Errorf("%d threads from port %d: the last port would exceed 65535", n, c.Port)
 	}
 	commands := make([]proc.Command, n)
 	for i := range commands {

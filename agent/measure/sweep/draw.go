@@ -27,7 +27,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"micros": func(ns int64) string { return fmt.Sprintf("%.1f", float64(ns)/1e3) },
 }).Parse(pageText))
 
-// A chart is a number of a report over the number of connections.
+// chart plots a value of the reports over the number of connections.
 type chart struct {
 	title string
 	value func(measure.Report) float64
@@ -49,7 +49,7 @@ func charts(reports []measure.Report) []chart {
 	return all
 }
 
-// A line is drawn for each size and number of connections of a thread.
+// line is a line of a chart, for a size and a number of connections per thread.
 type line struct {
 	size       uint32
 	perThread  int
@@ -92,7 +92,7 @@ func draw(out io.Writer, reports []measure.Report, c chart) error {
 		}
 		drawn.Color, dots.Color, dots.Shape = plotutil.Color(l.lineNumber), plotutil.Color(l.lineNumber), plotutil.Shape(l.lineNumber)
 		p.Add(drawn, dots)
-		p.Legend.Add(fmt.Sprintf("%d bytes, %d connections a thread", l.size, l.perThread), drawn, dots)
+		p.Legend.Add(fmt.Sprintf("%d bytes, %d connections per thread", l.size, l.perThread), drawn, dots)
 		high = max(high, l.xy[len(l.xy)-1].X)
 	}
 	p.X.Min, p.X.Max = low, max(high, 2)
@@ -105,7 +105,7 @@ func draw(out io.Writer, reports []measure.Report, c chart) error {
 	return err
 }
 
-// countTicks marks the numbers of connections that were measured.
+// countTicks returns a tick for each measured number of connections.
 func countTicks(reports []measure.Report) plot.ConstantTicks {
 	var ticks plot.ConstantTicks
 	for _, r := range reports {
@@ -117,12 +117,12 @@ func countTicks(reports []measure.Report) plot.ConstantTicks {
 	return ticks
 }
 
-// WriteSVG draws throughput over the number of connections.
+// WriteSVG draws the throughput over the number of connections.
 func WriteSVG(out io.Writer, reports []measure.Report) error {
 	return draw(out, reports, charts(reports)[0])
 }
 
-// WriteHTML writes a page with all charts and numbers that needs no network.
+// WriteHTML writes a page with all charts and numbers. The page loads nothing.
 func WriteHTML(out io.Writer, title string, reports []measure.Report) error {
 	data := struct {
 		Title   string
@@ -134,7 +134,7 @@ func WriteHTML(out io.Writer, title string, reports []measure.Report) error {
 		if err := draw(&svg, reports, c); err != nil {
 			return err
 		}
-		_, picture, found := bytes.Cut(svg.Bytes(), []byte("<svg")) // without the XML head
+		_, picture, found := bytes.Cut(svg.Bytes(), []byte("<svg")) // without the XML declaration
 		if !found {
 			return fmt.Errorf("draw %s: no picture", c.title)
 		}

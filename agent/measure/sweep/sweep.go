@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep measures a test over sizes, threads and connections, and draws the result.
+// Package sweep measures over sizes, threads and connections, and draws the results.
 package sweep
 
 import (
@@ -14,38 +14,37 @@ import (
 	"krping/proc"
 )
 
-// MaxConnections is the most connections of one point.
+// MaxConnections limits the connections of one point.
 const MaxConnections = 1000
 
-// Plan is what is swept: each size with each number of threads with each number of
-// connections.
+// Plan describes a sweep over all combinations of sizes, threads and connections.
 type Plan struct {
-	Command     proc.Command  // role, address, port, test and the options that stay
-	Sizes       []uint32      // bytes of an operation
-	Threads     []int         // kernel threads
-	Connections []int         // of each thread
+	Command     proc.Command  // role, address, port, test and other fixed options
+	Sizes       []uint32      // bytes per operation
+	Threads     []int         // numbers of kernel threads
+	Connections []int         // connections per thread
 	Duration    time.Duration // of each point
 }
 
-// inFlight is how many RDMA WRITEs all connections of a point have in flight, unless the plan says
-// how many each has: a thousand full queues measure what the NIC's buffers hold.
+// inFlight limits the RDMA WRITEs in flight on all connections of a point, unless the plan sets
+// TxDepth: a thousand full queues would measure the NIC's buffers.
 const inFlight = 1024
 
 // Point is one measurement of a plan.
 type Point struct {
 	Size        uint32
 	Threads     int
-	Connections int // of each thread
+	Connections int // per thread
 }
 
 func (p Point) String() string {
 	return fmt.Sprintf("%d bytes, %d threads of %d connections", p.Size, p.Threads, p.Connections)
 }
 
-// Points returns the plan's points, or what is wrong with it.
+// Points returns the plan's points, or an error if the plan is invalid.
 func (p Plan) Points() ([]Point, error) {
 	if len(p.Sizes) == 0 || len(p.Threads) == 0 || len(p.Connections) == 0 {
-		return nil, errors.New("a sweep needs a size, a number of threads and a number of connections")
+		return nil, errors.New("a sweep needs at least one size, number of threads, and number of connections")
 	}
 	if p.Duration < 100*time.Millisecond {
 		return nil, fmt.Errorf("duration %v: must be 100ms or more", p.Duration)
@@ -59,7 +58,7 @@ func (p Plan) Points() ([]Point, error) {
 					return nil, fmt.Errorf("%s: must be 1 to %d connections in all", point, MaxConnections)
 				}
 				if connections > 1 && p.Command.Test != proc.Bandwidth {
-					return nil, fmt.Errorf("%s: a thread has one connection, except with bw", point)
+					return nil, fmt.Errorf("%s: only bw can have several connections per thread", point)
 				}
 				if err := p.command(point).Check(); err != nil {
 					return nil, fmt.Errorf("%s: %w", point, err)
@@ -83,9 +82,8 @@ func (p Plan) command(point Point) proc.Command {
 	return c
 }
 
-// Run measures the points one after another; progress, if it is not nil, is told how
-// much of the sweep is done, 0 to 1. The reports are those of the points that were measured, also
-// with an error.
+// Run measures the points one after another. It calls progress, if not nil, with the completed
+// fraction, 0 to 1. With an error, it returns the reports of the points before it.
 func (p Plan) Run(ctx context.Context, fs proc.FS, progress func(done float64)) ([]measure.Report, error) {
 	points, err := p.Points()
 	if err != nil {

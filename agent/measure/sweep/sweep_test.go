@@ -33,13 +33,13 @@ func TestPoints(t *testing.T) {
 		t.Errorf("%v, %v", points, err)
 	}
 	for name, change := range map[string]func(*Plan){
-		"too many connections":  func(p *Plan) { p.Threads = []int{3} },
-		"no thread":             func(p *Plan) { p.Threads = []int{0} },
-		"no sizes":              func(p *Plan) { p.Sizes = nil },
-		"size 0 is the default": func(p *Plan) { p.Sizes = []uint32{1<<30 + 1} },
-		"connections of rlat":   func(p *Plan) { p.Command.Test = proc.ReadLatency },
-		"no time":               func(p *Plan) { p.Duration = 0 },
-		"no address":            func(p *Plan) { p.Command.Addr = netip.Addr{} },
+		"too many connections": func(p *Plan) { p.Threads = []int{3} },
+		"no thread":            func(p *Plan) { p.Threads = []int{0} },
+		"no sizes":             func(p *Plan) { p.Sizes = nil },
+		"size too large":       func(p *Plan) { p.Sizes = []uint32{1<<30 + 1} },
+		"connections of rlat":  func(p *Plan) { p.Command.Test = proc.ReadLatency },
+		"no time":              func(p *Plan) { p.Duration = 0 },
+		"no address":           func(p *Plan) { p.Command.Addr = netip.Addr{} },
 	} {
 		p := plan()
 		change(&p)
@@ -82,7 +82,7 @@ func TestPictureAndPage(t *testing.T) {
 	if n := strings.Count(text, "<svg"); n != 3 {
 		t.Errorf("the page has %d pictures, want 3", n)
 	}
-	// Offline: nothing is loaded. XML names are no loads.
+	// The page works offline. XML namespace names are not loaded.
 	if loads := regexp.MustCompile(`(src|href)="https?:|url\(http|@import`).FindString(text); loads != "" {
 		t.Errorf("the page loads %s", loads)
 	}

@@ -178,7 +178,7 @@ func TestSweep(t *testing.T) {
 	if rows, err := csv.NewReader(file).ReadAll(); err != nil || len(rows) != 9 {
 		t.Errorf("sweep.csv has %d rows, %v, want a head and 8", len(rows), err)
 	}
-	for name, want := range map[string]string{"sweep.svg": "<svg", "sweep.html": "4096 bytes, 4 connections a thread"} {
+	for name, want := range map[string]string{"sweep.svg": "<svg", "sweep.html": "4096 bytes, 4 connections per thread"} {
 		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Contains(data, []byte(want)) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
