@@ -83,7 +83,7 @@ recognised by its messages, or given with --protocol.`,
 	flags.IntVar(&f.limit, "limit", 0, "stop after this `number` of packets")
 	flags.DurationVar(&f.duration, "duration", 0, "stop after this `time` (default: when interrupted)")
 	flags.UintSliceVar(&f.ports, "port", portNumbers(dissect.DefaultTCPPorts), "TCP ports of NVMe/TCP, separated by commas")
-	flags.StringVar(&f.assume, "protocol", "", "`name` of the protocol of connections whose set-up was not captured: "+protocolNames())
+	flags.StringVar(&f.assume, "protocol", "", "`protocol` of connections whose set-up was not captured: "+protocolNames())
 	return cmd
 }
 

@@ -94,6 +94,36 @@ func TestCaptureReadAndSave(t *testing.T) {
 	}
 }
 
+// The transcripts of the README are what capture prints of the captures in testdata.
+func TestCaptureReadme(t *testing.T) {
+	readme, err := os.ReadFile("../packets/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	for _, name := range []string{"krping", "nvme"} {
+		printed.WriteString(runCapture(t, "--read", captures+name+".pcapng.gz"))
+		printed.WriteString(runCapture(t, "--read", captures+name+".pcapng.gz", "--ladder"))
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(printed.String()) {
+		known[strings.TrimSpace(line)] = true
+	}
+	checked := 0
+	for line := range strings.Lines(string(readme)) {
+		text := strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "    ") || !strings.Contains(text, "192.168.77.1 ") && !strings.Contains(text, "|") && !strings.HasPrefix(text, "I/O") {
+			continue
+		}
+		if checked++; !known[text] {
+			t.Errorf("capture does not print %q", text)
+		}
+	}
+	if checked < 40 {
+		t.Errorf("only %d lines of transcripts", checked)
+	}
+}
+
 func TestCaptureErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("hello, world"), 0o600); err != nil {

@@ -25,7 +25,7 @@ type hostFlags struct {
 
 func (f *hostFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "`name` of the transport: rdma or tcp")
+	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "`transport`: rdma or tcp")
 	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target")
 	portVar(flags, &f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
 	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "`address` of this host to connect from")

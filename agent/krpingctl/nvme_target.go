@@ -67,7 +67,7 @@ can reconnect after a restart of the target.`,
 	flags.Var(&nullFlag{&f.null}, "null", "serve a new disk of this size in memory; its data is lost when it is removed")
 	flags.StringVar(&f.addr, "addr", "", "IP `address` of this host to serve at")
 	portVar(flags, &f.port, "port", "", 4420, "port to serve at")
-	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "`name` of the transport: rdma or tcp")
+	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "`transport`: rdma or tcp")
 	flags.Var(&f.inline, "inline-size", "maximum in-capsule data, at most 16KiB with rdma (default: the kernel's)")
 	flags.Lookup("inline-size").DefValue = ""
 	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; may be repeated")

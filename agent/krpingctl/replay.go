@@ -45,8 +45,8 @@ the offset, so that "verify" can check it. The latencies shown are those of the 
 	flags := cmd.Flags()
 	flags.Float64Var(&f.speed, "speed", 1, "`factor` of the recorded speed; 0: as fast as possible")
 	flags.IntVar(&f.depth, "depth", 64, "maximum `number` of I/Os in flight")
-	flags.StringVar(&f.pattern, "pattern", "random", "`name` of the pattern of the written data: "+strings.Join(pattern.Names(), ", "))
-	flags.Uint64Var(&f.seed, "seed", 1, "seed `number` of the pattern")
+	flags.StringVar(&f.pattern, "pattern", "random", "`pattern` of the written data: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "`seed` of the pattern")
 	flags.BoolVar(&f.anyDev, "any-device", false, "allow block devices other than krping and NVMe over Fabrics: their data is overwritten")
 	return cmd
 }

@@ -36,8 +36,8 @@ type dataFlags struct {
 func (f *dataFlags) register(cmd *cobra.Command, patternDefault string) {
 	f.bs = 1 << 20
 	flags := cmd.Flags()
-	flags.StringVar(&f.pattern, "pattern", patternDefault, "`name` of the data pattern: "+strings.Join(pattern.Names(), ", "))
-	flags.Uint64Var(&f.seed, "seed", 1, "seed `number` of the pattern")
+	flags.StringVar(&f.pattern, "pattern", patternDefault, "data `pattern`: "+strings.Join(pattern.Names(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "`seed` of the pattern")
 	flags.Var(&f.offset, "offset", "first byte of the range")
 	flags.Var(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "size of the range, like 64MiB")
 	flags.Var(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "size of the range in blocks of --bs, instead of --size; 0: use --size")

@@ -13,7 +13,7 @@ import (
 
 func TestLines(t *testing.T) {
 	var out strings.Builder
-	lines, err := NewLines(&out, []string{"comm", "sector", "queue", "peer", "total", "tag"})
+	lines, err := NewLines(&out, []string{"comm", "sector", "queue", "peer", "device_ms", "total", "tag"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +29,9 @@ func TestLines(t *testing.T) {
 		}
 	}
 	const want = `
-COMM                SECTOR    QUEUE     PEER    TOTAL    TAG
-write_data            2048    1.000    2.000    4.000 0x1003
-a                        0        -        -    1.000 0x0000 FAILED (status 10)
+COMM                SECTOR    QUEUE     PEER DEVICE_MS    TOTAL    TAG
+write_data            2048    1.000    2.000     3.000    4.000 0x1003
+a                        0        -        -         -    1.000 0x0000 FAILED (status 10)
 `
 	if "\n"+out.String() != want {
 		t.Errorf("lines:%s, want:%s", "\n"+out.String(), want)
@@ -41,6 +41,11 @@ a                        0        -        -    1.000 0x0000 FAILED (status 10)
 	}
 	if _, err := NewLines(&out, DefaultColumns); err != nil {
 		t.Error(err)
+	}
+	for _, c := range columns {
+		if found, ok := find(c.name); !ok || found.about != c.about {
+			t.Errorf("column %s cannot be selected", c.name)
+		}
 	}
 }
 

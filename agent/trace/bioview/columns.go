@@ -36,7 +36,7 @@ var columns = []column{
 	stage(biotrace.StageSend, "time in this stage, in ms"),
 	stage(biotrace.StagePeer, "time in this stage, in ms"),
 	stage(biotrace.StageFinish, "time in this stage, in ms"),
-	stage(biotrace.StageDevice, "time from issue to end, in ms"),
+	deviceStage(),
 	stage(biotrace.StageTotal, "time from submission to end, in ms"),
 	text("slowest", "stage that took longest", -7, func(b *biotrace.Bio) string { return b.Slowest().String() }),
 	number("status", "blk_status_t, 0 is success", 6, func(b *biotrace.Bio) uint64 { return uint64(b.Status) }),
@@ -72,6 +72,13 @@ func stage(s biotrace.Stage, about string) column {
 		l = append(strconv.AppendUint(l, us/1000, 10), '.')
 		return append(l, byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10))
 	}}
+}
+
+// deviceStage is not named like its stage, as there is a column for the name of the device.
+func deviceStage() column {
+	c := stage(biotrace.StageDevice, "time from issue to end, in ms: the stage device")
+	c.name, c.width = "device_ms", 9
+	return c
 }
 
 // DefaultColumns are the columns that are shown unless others are chosen.

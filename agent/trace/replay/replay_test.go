@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"krping/agent/disk/pattern"
@@ -106,14 +107,16 @@ func TestPlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Player{Device: d, Data: data, Speed: 1, Depth: 2}
-	result, err := p.Play(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if result.Bios != 4 || result.Bytes != 3*4096 || result.Elapsed < 30*time.Millisecond || result.Summary.Bios() != 4 {
-		t.Errorf("result: %+v", result)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := Player{Device: d, Data: data, Speed: 1, Depth: 2}
+		result, err := p.Play(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.Bios != 4 || result.Bytes != 3*4096 || result.Elapsed != 30*time.Millisecond || result.Late != 0 || result.Summary.Bios() != 4 {
+			t.Errorf("result: %+v", result)
+		}
+	})
 	want := make([]byte, size)
 	data.Fill(want[8*512:][:4096], 8*512)
 	data.Fill(want[2040*512:][:4096], 2040*512)
