@@ -18,7 +18,7 @@ import (
 	"krping/agent/host/kernel"
 )
 
-// Transports.
+// The transports of the target.
 const (
 	RDMA = "rdma"
 	TCP  = "tcp"

@@ -48,8 +48,8 @@ func (f *fake) step() error {
 	return nil
 }
 
-// Attributes and groups of what is made in a directory.
-var made = map[string]struct{ files, dirs []string }{
+// created are the attributes and groups that a new entry of a directory has.
+var created = map[string]struct{ files, dirs []string }{
 	"subsystems": {[]string{"attr_allow_any_host=0", "attr_serial=0123", "attr_model=Linux"}, []string{"namespaces", "allowed_hosts"}},
 	"namespaces": {[]string{"device_path=(null)", "device_uuid=0", "device_nguid=0", "enable=0", "ana_grpid=1", "buffered_io=0"}, nil},
 	"ports": {
@@ -68,7 +68,7 @@ func (f *fake) mkdir(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
-	kind := made[filepath.Base(filepath.Dir(path))]
+	kind := created[filepath.Base(filepath.Dir(path))]
 	for _, dir := range kind.dirs {
 		if err := os.Mkdir(filepath.Join(path, dir), 0o755); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (f *fake) mkdir(path string) error {
 }
 
 func (f *fake) rmdir(path string) error {
-	kind := made[filepath.Base(filepath.Dir(path))]
+	kind := created[filepath.Base(filepath.Dir(path))]
 	for _, dir := range kind.dirs {
 		entries, err := os.ReadDir(filepath.Join(path, dir))
 		if err != nil {

@@ -80,10 +80,10 @@ func newExtension(t gopacket.LayerType) extension {
 	}
 }
 
-// take cuts a header from the front of what is left of a packet.
+// take splits data into a header of size bytes and the payload.
 func take(base *layers.BaseLayer, data []byte, size int, name string) error {
 	if len(data) < size {
-		return fmt.Errorf("%s of %d bytes, not %d", name, len(data), size)
+		return fmt.Errorf("%s: %d bytes left, needs %d", name, len(data), size)
 	}
 	base.Contents, base.Payload = data[:size], data[size:]
 	return nil
