@@ -63,7 +63,7 @@ struct krping_conn_ops {
  * @server:	of a ping/pong command: that, which says whose requests it takes; constant
  * @id:		from krping_conn_open() or a listener to krping_conn_close()
  * @pd:		private to the connection: its keys are worth nothing on another one
- * @cq:		polled as krping_queue_attr said
+ * @cq:		polled as krping_qp_attr said
  * @cq_is_own:	@cq was made with a notify function
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp(),
  *		which krping_conn_free() calls if nobody has

@@ -3,40 +3,41 @@
 #include "lib/log.h"
 #include "target/target.h"
 
-static int report_violation(struct krping_tqueue *q, const char *what, u64 value)
+static int report_violation(struct krping_target_conn *tc, const char *what, u64 value)
 {
-	krping_err_ratelimited(q->log_prefix, "the client broke the protocol: %s (%llu)", what,
+	krping_err_ratelimited(tc->log_prefix, "the client broke the protocol: %s (%llu)", what,
 			       value);
-	atomic64_inc(&q->volume->violations);
+	atomic64_inc(&tc->volume->violations);
 	return -EPROTO;
 }
 
 /* Does it go with those that are in flight? */
-static int check_inflight(struct krping_tqueue *q, const struct krping_decoded_cmd *wire)
+static int check_inflight(struct krping_target_conn *tc, const struct krping_decoded_cmd *wire)
 {
 	if (wire->op == KRPING_OP_KEEP_ALIVE)
-		return q->asked ? report_violation(q, "more than one KEEP_ALIVE", 2) : 0;
-	if (test_bit(wire->tag, q->tags))
-		return report_violation(q, "tag is in flight", wire->tag);
-	if (q->nr_inflight >= q->depth)
-		return report_violation(q, "commands in flight", q->nr_inflight + 1);
+		return tc->keep_alive_pending ?
+		       report_violation(tc, "more than one KEEP_ALIVE", 2) : 0;
+	if (test_bit(wire->tag, tc->tags))
+		return report_violation(tc, "tag is in flight", wire->tag);
+	if (tc->nr_inflight >= tc->depth)
+		return report_violation(tc, "commands in flight", tc->nr_inflight + 1);
 	return 0;
 }
 
-static struct krping_tcmd *begin_command(struct krping_tqueue *q,
-					 const struct krping_decoded_cmd *wire)
+static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
+					       const struct krping_decoded_cmd *wire)
 {
-	struct krping_tcmd *cmd;
+	struct krping_target_cmd *cmd;
 
 	if (wire->op == KRPING_OP_KEEP_ALIVE) {
-		cmd = q->keep_alive;
-		q->asked = true;
+		cmd = tc->keep_alive;
+		tc->keep_alive_pending = true;
 	} else {
 		/* There is one: target.h says why. */
-		cmd = list_first_entry(&q->free_cmds, struct krping_tcmd, entry);
+		cmd = list_first_entry(&tc->free_cmds, struct krping_target_cmd, entry);
 		list_del(&cmd->entry);
-		__set_bit(wire->tag, q->tags);
-		WRITE_ONCE(q->nr_inflight, q->nr_inflight + 1);
+		__set_bit(wire->tag, tc->tags);
+		WRITE_ONCE(tc->nr_inflight, tc->nr_inflight + 1);
 	}
 	cmd->op = wire->op;
 	cmd->flags = wire->flags;
@@ -55,18 +56,18 @@ static struct krping_tcmd *begin_command(struct krping_tqueue *q,
 
 /**
  * krping_target_decode - the commands of a message
- * @q:		its connection
+ * @tc:		its connection
  * @msg:	the message; inline data of a WRITE stays in it
  * @wc:		its completion
  * @cmds:	gets them, in flight, all of them checked
  *
  * Return: 0, or -EPROTO after which the connection is to be closed: none is executed.
  */
-int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc,
+int krping_target_decode(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc,
 			 struct list_head *cmds)
 {
 	const struct krping_limits limits = {
-		.block_size = q->volume->opt.block_size,
+		.block_size = tc->volume->opt.block_size,
 		.max_data = KRPING_TARGET_MAX_DATA,
 		.max_inline = KRPING_TARGET_MAX_INLINE,
 	};
@@ -76,17 +77,17 @@ int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct 
 	int ret;
 
 	if (wc->wc_flags & IB_WC_WITH_INVALIDATE)
-		return report_violation(q, "it invalidates a key of this side",
+		return report_violation(tc, "it invalidates a key of this side",
 					wc->ex.invalidate_rkey);
 	if (!left)
-		return report_violation(q, "empty message", 0);
+		return report_violation(tc, "empty message", 0);
 	for (; left; left -= wire.size, msg += wire.size) {
 		if (krping_read_command(msg, left, &limits, &wire, &violation))
-			return report_violation(q, violation.what, violation.value);
-		ret = check_inflight(q, &wire);
+			return report_violation(tc, violation.what, violation.value);
+		ret = check_inflight(tc, &wire);
 		if (ret)
 			return ret;
-		list_add_tail(&begin_command(q, &wire)->entry, cmds);
+		list_add_tail(&begin_command(tc, &wire)->entry, cmds);
 	}
 	return 0;
 }

@@ -13,13 +13,13 @@
 
 #define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
 
-static struct page *alloc_chunk(struct krping_tqueue *q, u32 len)
+static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 {
-	int order = min(get_order(len), q->chunk_order);
+	int order = min(get_order(len), tc->chunk_order);
 	struct page *page;
 
 	if (order == CHUNK_ORDER) {
-		page = list_first_entry_or_null(&q->chunks, struct page, lru);
+		page = list_first_entry_or_null(&tc->chunks, struct page, lru);
 		if (page) {
 			list_del(&page->lru);
 			return page;
@@ -33,10 +33,10 @@ static struct page *alloc_chunk(struct krping_tqueue *q, u32 len)
 	return alloc_page(GFP_NOIO | __GFP_NOWARN);
 }
 
-static void free_chunk(struct krping_tqueue *q, struct page *page)
+static void free_chunk(struct krping_target_conn *tc, struct page *page)
 {
 	if (compound_order(page) == CHUNK_ORDER)
-		list_add(&page->lru, &q->chunks);
+		list_add(&page->lru, &tc->chunks);
 	else
 		__free_pages(page, compound_order(page));
 }
@@ -53,18 +53,18 @@ int krping_chunk_order(const struct ib_device *device)
 }
 
 /* Gives back what no command uses. */
-void krping_free_chunks(struct krping_tqueue *q)
+void krping_free_chunks(struct krping_target_conn *tc)
 {
 	struct page *page, *next;
 
-	list_for_each_entry_safe(page, next, &q->chunks, lru) {
+	list_for_each_entry_safe(page, next, &tc->chunks, lru) {
 		list_del(&page->lru);
 		__free_pages(page, CHUNK_ORDER);
 	}
 }
 
 /* Twin of krping_alloc_large(). Idempotent. */
-void krping_free_large(struct krping_tcmd *cmd)
+void krping_free_large(struct krping_target_cmd *cmd)
 {
 	struct scatterlist *sg;
 	u32 i;
@@ -72,28 +72,28 @@ void krping_free_large(struct krping_tcmd *cmd)
 	if (!cmd->sg || cmd->sg == &cmd->small)
 		return;
 	for_each_sg(cmd->sg, sg, cmd->nents, i)
-		free_chunk(cmd->q, sg_page(sg));
+		free_chunk(cmd->tc, sg_page(sg));
 	kfree(cmd->sg);
 	cmd->sg = NULL;
 	cmd->nents = 0;
-	cmd->q->buffered -= cmd->length;
+	cmd->tc->buffered -= cmd->length;
 }
 
 /* Return: false if memory is short, with nothing allocated. */
-bool krping_alloc_large(struct krping_tcmd *cmd)
+bool krping_alloc_large(struct krping_target_cmd *cmd)
 {
 	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
 	struct page *page;
 
-	if (krping_fault(KRPING_FAULT_TARGET_ALLOC_FAIL, cmd->q->volume->opt.block))
+	if (krping_fault(KRPING_FAULT_TARGET_ALLOC_FAIL, cmd->tc->volume->opt.block))
 		return false;
 	cmd->sg = kmalloc_array(max, sizeof(*cmd->sg), GFP_NOIO | __GFP_NOWARN);
 	if (!cmd->sg)
 		return false;
 	sg_init_table(cmd->sg, max);
-	cmd->q->buffered += cmd->length;
+	cmd->tc->buffered += cmd->length;
 	for (; left; left -= len) {
-		page = alloc_chunk(cmd->q, left);
+		page = alloc_chunk(cmd->tc, left);
 		if (!page) {
 			krping_free_large(cmd);
 			return false;
@@ -105,7 +105,7 @@ bool krping_alloc_large(struct krping_tcmd *cmd)
 	return true;
 }
 
-u32 krping_large_crc(struct krping_tcmd *cmd)
+u32 krping_large_crc(struct krping_target_cmd *cmd)
 {
 	struct scatterlist *sg;
 	u32 crc = krping_crc_begin();
@@ -116,7 +116,7 @@ u32 krping_large_crc(struct krping_tcmd *cmd)
 	return krping_crc_end(crc);
 }
 
-void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram)
+void krping_copy_large(struct krping_target_cmd *cmd, void *ram, bool to_ram)
 {
 	struct scatterlist *sg;
 	u32 i;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A command is carried out on the backing: as a bio, which ends anywhere, or in a work item
- * where it has to wait or takes long. Both end in krping_tcmd_finished().
+ * where it has to wait or takes long. Both end in krping_target_cmd_finished().
  */
 #include <crypto/sha2.h>
 #include <linux/blkdev.h>
@@ -45,28 +45,28 @@ static bool is_flush(const struct bio *bio)
 	return bio->bi_opf & REQ_PREFLUSH || (bio->bi_opf & REQ_FUA && !bdev_fua(bio->bi_bdev));
 }
 
-static void bio_done(struct bio *bio)
+static void krping_store_bio_done(struct bio *bio)
 {
-	struct krping_tcmd *cmd = bio->bi_private;
+	struct krping_target_cmd *cmd = bio->bi_private;
 	bool again = bio->bi_status == BLK_STS_AGAIN && bio->bi_opf & REQ_NOWAIT;
 
 	if (bio->bi_status && !again && is_flush(bio))
-		flush_failed(cmd->q->volume);
+		flush_failed(cmd->tc->volume);
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
 	if (again)
-		queue_work(cmd->q->volume->store_wq, &cmd->work);	/* may wait there */
+		queue_work(cmd->tc->volume->store_wq, &cmd->work);	/* may wait there */
 	else
-		krping_tcmd_finished(cmd);
+		krping_target_cmd_finished(cmd);
 }
 
 /* A write that is answered is stable, unless the volume is said to be writeback. */
-static bool is_stable(const struct krping_tcmd *cmd)
+static bool is_stable(const struct krping_target_cmd *cmd)
 {
-	return !cmd->q->volume->opt.writeback || cmd->flags & KRPING_CMD_FUA;
+	return !cmd->tc->volume->opt.writeback || cmd->flags & KRPING_CMD_FUA;
 }
 
-static blk_opf_t bio_opf(const struct krping_tcmd *cmd)
+static blk_opf_t bio_opf(const struct krping_target_cmd *cmd)
 {
 	switch (cmd->op) {
 	case KRPING_OP_READ:
@@ -78,9 +78,9 @@ static blk_opf_t bio_opf(const struct krping_tcmd *cmd)
 	}
 }
 
-static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
+static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 {
-	struct krping_backing *b = &cmd->q->volume->backing;
+	struct krping_backing *b = &cmd->tc->volume->backing;
 	u32 nents = cmd->op == KRPING_OP_FLUSH ? 0 : cmd->nents;
 	struct scatterlist *sg;
 	struct bio *bio;
@@ -89,7 +89,7 @@ static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
 	bio = bio_alloc(b->bdev, nents, bio_opf(cmd) | nowait, GFP_NOIO);
 	bio->bi_iter.bi_sector = cmd->offset >> SECTOR_SHIFT;
 	bio->bi_private = cmd;
-	bio->bi_end_io = bio_done;
+	bio->bi_end_io = krping_store_bio_done;
 	for_each_sg(cmd->sg, sg, nents, i)
 		__bio_add_page(bio, sg_page(sg), sg->length, sg->offset);
 	krping_backing_submit(b, bio);
@@ -103,12 +103,12 @@ static void submit(struct krping_tcmd *cmd, blk_opf_t nowait)
  * request of the disk, if the disk's driver knows how not to: a stalled disk is no reason to
  * leave the client without a sign of life.
  */
-void krping_store_submit(struct krping_tcmd *cmd)
+void krping_store_submit(struct krping_target_cmd *cmd)
 {
-	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block))
-		queue_work(cmd->q->volume->store_wq, &cmd->work);
+	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->tc->volume->opt.block))
+		queue_work(cmd->tc->volume->store_wq, &cmd->work);
 	else
-		submit(cmd, bdev_nowait(cmd->q->volume->backing.bdev) ? REQ_NOWAIT : 0);
+		submit(cmd, bdev_nowait(cmd->tc->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
 
 /* ---- what waits ---- */
@@ -119,14 +119,14 @@ static u8 errno_status(int error)
 }
 
 /* Nobody hears how the command ends: the client sends it again. */
-static bool is_abandoned(const struct krping_tcmd *cmd)
+static bool is_abandoned(const struct krping_target_cmd *cmd)
 {
-	return READ_ONCE(cmd->q->conn.state) == KRPING_CONN_CLOSED;
+	return READ_ONCE(cmd->tc->conn.state) == KRPING_CONN_CLOSED;
 }
 
-static u8 zero_ram(struct krping_tcmd *cmd)
+static u8 zero_ram(struct krping_target_cmd *cmd)
 {
-	void *ram = cmd->q->volume->backing.ram + cmd->offset;
+	void *ram = cmd->tc->volume->backing.ram + cmd->offset;
 	u32 done, len;
 
 	for (done = 0; done < cmd->length && !is_abandoned(cmd); done += len) {
@@ -137,9 +137,9 @@ static u8 zero_ram(struct krping_tcmd *cmd)
 	return done < cmd->length ? KRPING_ST_IO : KRPING_ST_OK;
 }
 
-static u8 discard(struct krping_tcmd *cmd)
+static u8 discard(struct krping_target_cmd *cmd)
 {
-	struct krping_backing *b = &cmd->q->volume->backing;
+	struct krping_backing *b = &cmd->tc->volume->backing;
 
 	if (!b->bdev)
 		return zero_ram(cmd);
@@ -152,7 +152,7 @@ static u8 discard(struct krping_tcmd *cmd)
 #define ZERO_STEP	SZ_16M	/* bytes zeroed between two looks at the connection */
 
 /* A disk may write each block: new connections do not wait until a lost one's is through. */
-static int zero_disk(struct krping_tcmd *cmd, struct block_device *bdev)
+static int zero_disk(struct krping_target_cmd *cmd, struct block_device *bdev)
 {
 	u32 done, len;
 	int ret = 0;
@@ -167,9 +167,9 @@ static int zero_disk(struct krping_tcmd *cmd, struct block_device *bdev)
 	return ret;
 }
 
-static u8 write_zeroes(struct krping_tcmd *cmd)
+static u8 write_zeroes(struct krping_target_cmd *cmd)
 {
-	struct krping_backing *b = &cmd->q->volume->backing;
+	struct krping_backing *b = &cmd->tc->volume->backing;
 	int ret;
 
 	if (!b->bdev)
@@ -178,7 +178,7 @@ static u8 write_zeroes(struct krping_tcmd *cmd)
 	if (!ret && is_stable(cmd)) {
 		ret = blkdev_issue_flush(b->bdev);
 		if (ret)
-			flush_failed(cmd->q->volume);
+			flush_failed(cmd->tc->volume);
 	}
 	return errno_status(ret);
 }
@@ -186,7 +186,7 @@ static u8 write_zeroes(struct krping_tcmd *cmd)
 #define DIGEST_STEP	SZ_64K	/* bytes read at a time */
 
 /* Return: the next bytes of the backing, in @buf if they have to be read, or an ERR_PTR. */
-static const void *look_at(struct krping_backing *b, u64 offset, u32 len, struct page *buf)
+static const void *read_backing(struct krping_backing *b, u64 offset, u32 len, struct page *buf)
 {
 	struct bio_vec bv;
 	struct bio bio;
@@ -214,9 +214,9 @@ static struct page *digest_buffer(u32 *step)
 	return alloc_page(GFP_NOIO);
 }
 
-static u8 digest(struct krping_tcmd *cmd)
+static u8 digest(struct krping_target_cmd *cmd)
 {
-	struct krping_backing *b = &cmd->q->volume->backing;
+	struct krping_backing *b = &cmd->tc->volume->backing;
 	bool is_sha = cmd->flags & KRPING_CMD_SHA256;
 	u32 crc = krping_crc_begin(), step = DIGEST_STEP, len, done;
 	struct sha256_state sha;
@@ -229,7 +229,8 @@ static u8 digest(struct krping_tcmd *cmd)
 	sha256_init(&sha);
 	for (done = 0; done < cmd->length; done += len) {
 		len = min(step, cmd->length - done);
-		data = is_abandoned(cmd) ? ERR_PTR(-EIO) : look_at(b, cmd->offset + done, len, buf);
+		data = is_abandoned(cmd) ? ERR_PTR(-EIO) :
+					   read_backing(b, cmd->offset + done, len, buf);
 		if (IS_ERR(data))
 			break;
 		if (is_sha)
@@ -251,7 +252,7 @@ static u8 digest(struct krping_tcmd *cmd)
 }
 
 /* A command of any length, which may take long: not for a connection that is closed. */
-static u8 carry_out(struct krping_tcmd *cmd)
+static u8 carry_out(struct krping_target_cmd *cmd)
 {
 	if (is_abandoned(cmd))
 		return KRPING_ST_IO;
@@ -267,10 +268,10 @@ static u8 carry_out(struct krping_tcmd *cmd)
 
 void krping_store_work(struct work_struct *work)
 {
-	struct krping_tcmd *cmd = container_of(work, struct krping_tcmd, work);
+	struct krping_target_cmd *cmd = container_of(work, struct krping_target_cmd, work);
 	unsigned int flags = memalloc_noio_save();
 
-	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->q->volume->opt.block);
+	krping_fault_sleep(KRPING_FAULT_TARGET_STORE_STALL, cmd->tc->volume->opt.block);
 	switch (cmd->op) {
 	case KRPING_OP_READ:
 	case KRPING_OP_WRITE:
@@ -283,11 +284,11 @@ void krping_store_work(struct work_struct *work)
 		break;
 	}
 	memalloc_noio_restore(flags);
-	krping_tcmd_finished(cmd);
+	krping_target_cmd_finished(cmd);
 }
 
 /* DISCARD, WRITE_ZEROES or DIGEST, of any length. */
-void krping_store_begin_work(struct krping_tcmd *cmd)
+void krping_store_begin_work(struct krping_target_cmd *cmd)
 {
-	queue_work(cmd->q->volume->store_wq, &cmd->work);
+	queue_work(cmd->tc->volume->store_wq, &cmd->work);
 }

@@ -63,58 +63,59 @@ u64 krping_volume_size(const struct krping_volume *v)
 
 /* ---- the end of a connection ---- */
 
-static void tqueue_unlist(struct krping_tqueue *q)
+static void target_conn_unlist(struct krping_target_conn *tc)
 {
-	struct krping_volume *v = q->volume;
+	struct krping_volume *v = tc->volume;
 
 	spin_lock(&v->lock);
-	list_del(&q->entry);
-	v->nr_queues--;
+	list_del(&tc->entry);
+	v->nr_conns--;
 	wake_up_all(&v->wait);	/* under the lock: the volume may be gone behind it */
 	spin_unlock(&v->lock);
 }
 
-static void teardown(struct work_struct *work)
+static void krping_target_conn_teardown(struct work_struct *work)
 {
-	struct krping_tqueue *q = container_of(work, struct krping_tqueue, teardown);
+	struct krping_target_conn *tc = container_of(work, struct krping_target_conn,
+						     teardown_work);
 	unsigned int flags = memalloc_noio_save();
-	int error = krping_conn_error(&q->conn);
+	int error = krping_conn_error(&tc->conn);
 
-	flush_work(&q->setup);
-	cancel_delayed_work_sync(&q->deadline);
-	krping_tqueue_drain(q);
-	krping_tqueue_free(q);
-	krping_conn_close(&q->conn);
-	krping_info_ratelimited(q->log_prefix, "queue %u disconnected (%d)", q->index, error);
-	tqueue_unlist(q);
-	kfree(q);
+	flush_work(&tc->setup_work);
+	cancel_delayed_work_sync(&tc->deadline_work);
+	krping_target_conn_drain(tc);
+	krping_target_conn_free(tc);
+	krping_conn_close(&tc->conn);
+	krping_info_ratelimited(tc->log_prefix, "queue %u disconnected (%d)", tc->index, error);
+	target_conn_unlist(tc);
+	kfree(tc);
 	memalloc_noio_restore(flags);
 }
 
-/* From here on @q is the teardown's. */
-static void tqueue_closed(struct krping_conn *conn, int error)
+/* From here on @tc is the teardown's. */
+static void target_conn_closed(struct krping_conn *conn, int error)
 {
-	struct krping_tqueue *q = container_of(conn, struct krping_tqueue, conn);
+	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
 
-	wake_up_all(&q->volume->wait);
-	queue_work(teardown_wq, &q->teardown);
+	wake_up_all(&tc->volume->wait);
+	queue_work(teardown_wq, &tc->teardown_work);
 }
 
-static const struct krping_conn_ops tqueue_conn_ops = {
-	.closed = tqueue_closed,
+static const struct krping_conn_ops target_conn_ops = {
+	.closed = target_conn_closed,
 };
 
 #define ESTABLISH_TIMEOUT	(5 * HZ)	/* from our reply to the client's confirmation */
 
-static void deadline(struct work_struct *work)
+static void krping_target_conn_deadline(struct work_struct *work)
 {
-	struct krping_tqueue *q = container_of(to_delayed_work(work), struct krping_tqueue,
-					       deadline);
+	struct krping_target_conn *tc = container_of(to_delayed_work(work),
+						     struct krping_target_conn, deadline_work);
 
-	if (READ_ONCE(q->conn.state) >= KRPING_CONN_LIVE)
+	if (READ_ONCE(tc->conn.state) >= KRPING_CONN_LIVE)
 		return;
-	krping_err_ratelimited(q->log_prefix, "the client does not complete the connection");
-	krping_conn_fail(&q->conn, -ETIMEDOUT);
+	krping_err_ratelimited(tc->log_prefix, "the client does not complete the connection");
+	krping_conn_fail(&tc->conn, -ETIMEDOUT);
 }
 
 /* ---- handshake ---- */
@@ -205,55 +206,56 @@ static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
 	rdma_reject(id, &challenge, sizeof(challenge), IB_CM_REJ_CONSUMER_DEFINED);
 }
 
-static bool is_same(const struct krping_tqueue *q, const struct krping_tqueue *other)
+static bool is_same(const struct krping_target_conn *tc, const struct krping_target_conn *other)
 {
-	return q->index == other->index && !memcmp(q->session, other->session, sizeof(q->session));
+	return tc->index == other->index &&
+	       !memcmp(tc->session, other->session, sizeof(tc->session));
 }
 
-/* Return: 0 if @q is in the list and being set up, or why the client is refused. */
-static enum krping_reject_reason tqueue_list(struct krping_tqueue *q, u32 *value)
+/* Return: 0 if @tc is in the list and being set up, or why the client is refused. */
+static enum krping_reject_reason target_conn_list(struct krping_target_conn *tc, u32 *value)
 {
-	struct krping_volume *v = q->volume;
+	struct krping_volume *v = tc->volume;
 	enum krping_reject_reason reason = 0;
-	struct krping_tqueue *other;
+	struct krping_target_conn *other;
 	bool replaces = false;
 
 	spin_lock(&v->lock);
-	list_for_each_entry(other, &v->queues, entry)
-		replaces |= is_same(q, other);
+	list_for_each_entry(other, &v->conns, entry)
+		replaces |= is_same(tc, other);
 	if (v->state == KRPING_VOLUME_STOPPING) {
 		reason = KRPING_REJ_RESOURCES;
-	} else if (v->nr_queues >= KRPING_TARGET_CONNECTIONS &&
-		   (!replaces || v->nr_queues >= 2 * KRPING_TARGET_CONNECTIONS)) {
+	} else if (v->nr_conns >= KRPING_TARGET_CONNECTIONS &&
+		   (!replaces || v->nr_conns >= 2 * KRPING_TARGET_CONNECTIONS)) {
 		reason = KRPING_REJ_BUSY;
 		*value = KRPING_TARGET_CONNECTIONS;
 	} else {
-		list_add_tail(&q->entry, &v->queues);
-		v->nr_queues++;
-		strscpy(v->ibdev, q->conn.id->device->name, sizeof(v->ibdev));
+		list_add_tail(&tc->entry, &v->conns);
+		v->nr_conns++;
+		strscpy(v->ibdev, tc->conn.id->device->name, sizeof(v->ibdev));
 		/* Under the lock: who closes the connection has found it in the list. */
-		queue_work(setup_wq, &q->setup);
+		queue_work(setup_wq, &tc->setup_work);
 	}
 	spin_unlock(&v->lock);
 	return reason;
 }
 
 /*
- * Return: true if no connection is left that is older than @q and of the same session and index,
+ * Return: true if no connection is left that is older than @tc and of the same session and index,
  * or of any session and closed. A client that was stopped and starts anew has another session, and
  * what the store still does for the old one must not come behind it.
  */
-static bool is_only(struct krping_tqueue *q, bool fail)
+static bool is_only(struct krping_target_conn *tc, bool fail)
 {
-	struct krping_volume *v = q->volume;
-	struct krping_tqueue *other;
+	struct krping_volume *v = tc->volume;
+	struct krping_target_conn *other;
 	bool only = true;
 
 	spin_lock(&v->lock);
-	list_for_each_entry(other, &v->queues, entry) {
-		if (other == q)
+	list_for_each_entry(other, &v->conns, entry) {
+		if (other == tc)
 			break;
-		if (!is_same(q, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED)
+		if (!is_same(tc, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED)
 			continue;
 		only = false;
 		if (fail)
@@ -264,27 +266,27 @@ static bool is_only(struct krping_tqueue *q, bool fail)
 }
 
 /* Nothing of an old connection of this queue reaches the store behind a new one's command. */
-static void fence(struct krping_tqueue *q)
+static void fence(struct krping_target_conn *tc)
 {
-	if (is_only(q, true))
+	if (is_only(tc, true))
 		return;
-	krping_info_ratelimited(q->log_prefix, "queue %u: an old connection is being closed first",
-				q->index);
-	wait_event_idle(q->volume->wait, is_only(q, false) || krping_conn_error(&q->conn));
+	krping_info_ratelimited(tc->log_prefix, "queue %u: an old connection is being closed first",
+				tc->index);
+	wait_event_idle(tc->volume->wait, is_only(tc, false) || krping_conn_error(&tc->conn));
 }
 
-static int reply(struct krping_tqueue *q)
+static int reply(struct krping_target_conn *tc)
 {
-	const struct krping_volume *v = q->volume;
+	const struct krping_volume *v = tc->volume;
 	struct krping_proven_welcome private = { .welcome = {
 		.magic = cpu_to_be32(KRPING_MAGIC),
 		.version = KRPING_VERSION,
 		.flags = (v->opt.read_only ? KRPING_VOL_READ_ONLY : 0) |
 			 (v->opt.writeback ? KRPING_VOL_WRITEBACK : 0) |
 			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
-		.depth = cpu_to_be16(q->depth),
+		.depth = cpu_to_be16(tc->depth),
 		.capacity = cpu_to_be64(krping_volume_size(v)),
-		.epoch = cpu_to_be64(q->epoch),
+		.epoch = cpu_to_be64(tc->epoch),
 		.block_size = cpu_to_be32(v->opt.block_size),
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
@@ -293,74 +295,74 @@ static int reply(struct krping_tqueue *q)
 	struct rdma_conn_param param = {
 		.private_data = &private,
 		.private_data_len = v->key ? sizeof(private) : sizeof(private.welcome),
-		.responder_resources = q->peer_read_from,
-		.initiator_depth = q->peer_reads,
+		.responder_resources = tc->peer_read_from,
+		.initiator_depth = tc->peer_reads,
 		.rnr_retry_count = 7,
 	};
 	int ret = 0;
 
 	if (v->key)
-		ret = krping_target_proof(v->key, &q->transcript, &private.welcome, private.proof);
-	return ret ?: krping_conn_reply(&q->conn, &param);
+		ret = krping_target_proof(v->key, &tc->transcript, &private.welcome, private.proof);
+	return ret ?: krping_conn_reply(&tc->conn, &param);
 }
 
-static void setup(struct work_struct *work)
+static void krping_target_conn_setup(struct work_struct *work)
 {
-	struct krping_tqueue *q = container_of(work, struct krping_tqueue, setup);
+	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, setup_work);
 	unsigned int flags = memalloc_noio_save();
 	int ret;
 
-	fence(q);
-	q->epoch = atomic64_read(&q->volume->epoch);
-	ret = krping_conn_error(&q->conn);
+	fence(tc);
+	tc->epoch = atomic64_read(&tc->volume->epoch);
+	ret = krping_conn_error(&tc->conn);
 	if (ret)
 		goto out;	/* the teardown waits for us */
-	ret = krping_tqueue_alloc(q);
+	ret = krping_target_conn_alloc(tc);
 	if (ret) {
-		rdma_lock_handler(q->conn.id);
-		reject(q->volume, q->conn.id, KRPING_REJ_RESOURCES, 0);
-		rdma_unlock_handler(q->conn.id);
-		krping_conn_fail(&q->conn, ret);
+		rdma_lock_handler(tc->conn.id);
+		reject(tc->volume, tc->conn.id, KRPING_REJ_RESOURCES, 0);
+		rdma_unlock_handler(tc->conn.id);
+		krping_conn_fail(&tc->conn, ret);
 		goto out;
 	}
-	queue_delayed_work(setup_wq, &q->deadline, ESTABLISH_TIMEOUT);
-	ret = reply(q);
+	queue_delayed_work(setup_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
+	ret = reply(tc);
 	if (ret) {
-		krping_err_ratelimited(q->log_prefix, "cannot accept: %d", ret);
-		krping_conn_fail(&q->conn, ret);
+		krping_err_ratelimited(tc->log_prefix, "cannot accept: %d", ret);
+		krping_conn_fail(&tc->conn, ret);
 		goto out;
 	}
-	atomic64_inc(&q->volume->connections);
-	krping_info_ratelimited(q->log_prefix, "queue %u of depth %u", q->index, q->depth);
+	atomic64_inc(&tc->volume->connections);
+	krping_info_ratelimited(tc->log_prefix, "queue %u of depth %u", tc->index, tc->depth);
 out:
 	memalloc_noio_restore(flags);
 }
 
-static struct krping_tqueue *tqueue_new(struct krping_volume *v, struct rdma_cm_id *id,
-					const struct krping_hello *hello,
-					const struct krping_transcript *transcript,
-					const struct rdma_conn_param *param)
+static struct krping_target_conn *target_conn_new(struct krping_volume *v, struct rdma_cm_id *id,
+						  const struct krping_hello *hello,
+						  const struct krping_transcript *transcript,
+						  const struct rdma_conn_param *param)
 {
 	const struct ib_device_attr *attrs = &id->device->attrs;
-	struct krping_tqueue *q = kzalloc(sizeof(*q), GFP_KERNEL);
+	struct krping_target_conn *tc = kzalloc(sizeof(*tc), GFP_KERNEL);
 
-	if (!q)
+	if (!tc)
 		return NULL;
-	snprintf(q->log_prefix, sizeof(q->log_prefix), "%s@%pISpc", v->opt.block,
+	snprintf(tc->log_prefix, sizeof(tc->log_prefix), "%s@%pISpc", v->opt.block,
 		 &id->route.addr.dst_addr);
-	krping_conn_init(&q->conn, q->log_prefix, &tqueue_conn_ops);
-	q->volume = v;
-	memcpy(q->session, hello->session, sizeof(q->session));
-	q->index = be16_to_cpu(hello->queue_index);
-	q->transcript = *transcript;
-	q->depth = min_t(u16, be16_to_cpu(hello->depth), KRPING_TARGET_DEPTH);
-	q->peer_reads = min_t(int, param->initiator_depth, attrs->max_qp_init_rd_atom);
-	q->peer_read_from = min_t(int, param->responder_resources, attrs->max_qp_rd_atom);
-	INIT_WORK(&q->setup, setup);
-	INIT_WORK(&q->teardown, teardown);
-	INIT_DELAYED_WORK(&q->deadline, deadline);
-	krping_tqueue_init(q);
-	return q;
+	krping_conn_init(&tc->conn, tc->log_prefix, &target_conn_ops);
+	tc->volume = v;
+	memcpy(tc->session, hello->session, sizeof(tc->session));
+	tc->index = be16_to_cpu(hello->queue_index);
+	tc->transcript = *transcript;
+	tc->depth = min_t(u16, be16_to_cpu(hello->depth), KRPING_TARGET_DEPTH);
+	tc->peer_reads = min_t(int, param->initiator_depth, attrs->max_qp_init_rd_atom);
+	tc->peer_read_from = min_t(int, param->responder_resources, attrs->max_qp_rd_atom);
+	INIT_WORK(&tc->setup_work, krping_target_conn_setup);
+	INIT_WORK(&tc->teardown_work, krping_target_conn_teardown);
+	INIT_DELAYED_WORK(&tc->deadline_work, krping_target_conn_deadline);
+	krping_target_conn_init(tc);
+	return tc;
 }
 
 static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
@@ -370,7 +372,7 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 	unsigned int flags = memalloc_noio_save();
 	struct krping_transcript transcript = {};
 	enum krping_reject_reason reason;
-	struct krping_tqueue *q = NULL;
+	struct krping_target_conn *tc = NULL;
 	struct krping_hello hello;
 	u32 value;
 
@@ -378,13 +380,13 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 	if (!reason && krping_fault(KRPING_FAULT_TARGET_REJECT, v->opt.block))
 		reason = KRPING_REJ_RESOURCES;
 	if (!reason) {
-		q = tqueue_new(v, id, &hello, &transcript, param);
-		if (!q)
+		tc = target_conn_new(v, id, &hello, &transcript, param);
+		if (!tc)
 			reason = KRPING_REJ_RESOURCES;
 	}
 	if (!reason) {
-		krping_conn_adopt(&q->conn, id, event);
-		reason = tqueue_list(q, &value);
+		krping_conn_adopt(&tc->conn, id, event);
+		reason = target_conn_list(tc, &value);
 	}
 	memalloc_noio_restore(flags);
 	if (!reason)
@@ -393,7 +395,7 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 		challenge(v, id, &hello);
 	else
 		reject(v, id, reason, value);
-	kfree(q);
+	kfree(tc);
 	return -ECONNREFUSED;	/* rdma_cm destroys the id */
 }
 
@@ -406,11 +408,11 @@ static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		return on_connect_request(v, id, event);
 	case RDMA_CM_EVENT_ADDR_CHANGE:		/* of a bond that fails over to another device */
 		krping_warn(v->log_prefix, "the address has moved");
-		mod_delayed_work(setup_wq, &v->listen, 0);
+		mod_delayed_work(setup_wq, &v->listen_work, 0);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		krping_err(v->log_prefix, "the RDMA device is being removed");
-		mod_delayed_work(setup_wq, &v->listen, 0);
+		mod_delayed_work(setup_wq, &v->listen_work, 0);
 		break;
 	default:
 		break;
@@ -468,18 +470,19 @@ static void stop_listening(struct krping_volume *v)
 	v->listener = NULL;
 }
 
-#define LISTEN_AGAIN	HZ
+#define LISTEN_RETRY_DELAY	HZ
 
 /* Its RDMA device was removed and has to be let go of; or the address is on another one now. */
-static void listen_again(struct work_struct *work)
+static void krping_volume_listen_again(struct work_struct *work)
 {
-	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume, listen);
+	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume,
+					       listen_work);
 
 	mutex_lock(&v->listen_lock);
 	stop_listening(v);
 	if (set_state(v, KRPING_VOLUME_NO_DEVICE)) {
 		if (listen(v, NULL))
-			queue_delayed_work(setup_wq, &v->listen, LISTEN_AGAIN);
+			queue_delayed_work(setup_wq, &v->listen_work, LISTEN_RETRY_DELAY);
 		else
 			krping_info(v->log_prefix, "serving again");
 	}
@@ -491,7 +494,7 @@ static bool is_empty(struct krping_volume *v)
 	bool empty;
 
 	spin_lock(&v->lock);
-	empty = list_empty(&v->queues);
+	empty = list_empty(&v->conns);
 	spin_unlock(&v->lock);
 	return empty;
 }
@@ -518,18 +521,18 @@ static void volume_unlist(struct krping_volume *v)
 }
 
 /* Connections that wait for a stalled disk take as long as it does: so this is not the stop's. */
-static void finish(struct work_struct *work)
+static void krping_volume_finish(struct work_struct *work)
 {
-	struct krping_volume *v = container_of(work, struct krping_volume, finish);
-	struct krping_tqueue *q;
+	struct krping_volume *v = container_of(work, struct krping_volume, finish_work);
+	struct krping_target_conn *tc;
 
 	mutex_lock(&v->listen_lock);
 	stop_listening(v);	/* its events queue the work */
 	mutex_unlock(&v->listen_lock);
-	cancel_delayed_work_sync(&v->listen);
+	cancel_delayed_work_sync(&v->listen_work);
 	spin_lock(&v->lock);
-	list_for_each_entry(q, &v->queues, entry)
-		krping_conn_fail(&q->conn, -ECONNRESET);
+	list_for_each_entry(tc, &v->conns, entry)
+		krping_conn_fail(&tc->conn, -ECONNRESET);
 	spin_unlock(&v->lock);
 	wait_event_idle(v->wait, is_empty(v));
 	/* A listing that found the volume served may look at its backing yet. */
@@ -564,11 +567,11 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	v->opt = *opt;
 	v->net = get_net(current->nsproxy->net_ns);
 	mutex_init(&v->listen_lock);
-	INIT_DELAYED_WORK(&v->listen, listen_again);
-	INIT_WORK(&v->finish, finish);
+	INIT_DELAYED_WORK(&v->listen_work, krping_volume_listen_again);
+	INIT_WORK(&v->finish_work, krping_volume_finish);
 	init_completion(&v->finished);
 	spin_lock_init(&v->lock);
-	INIT_LIST_HEAD(&v->queues);
+	INIT_LIST_HEAD(&v->conns);
 	init_waitqueue_head(&v->wait);
 	atomic64_set(&v->epoch, get_random_u64());
 	strscpy(v->ibdev, "-", sizeof(v->ibdev));
@@ -680,10 +683,10 @@ int krping_volume_start(const struct krping_options *opt)
 	} else {
 		/*
 		 * It may have listened for a while, on one device of several or until the only
-		 * one was removed: connections and listen_again() may know it.
+		 * one was removed: connections and krping_volume_listen_again() may know it.
 		 */
 		set_state(v, KRPING_VOLUME_STOPPING);
-		queue_work(setup_wq, &v->finish);
+		queue_work(setup_wq, &v->finish_work);
 	}
 	mutex_unlock(&v->listen_lock);
 	if (ret)	/* as a stop does, not longer than until a signal */
@@ -723,7 +726,7 @@ static struct krping_volume *volume_take(const char *name)
 		goto out;
 	}
 	kref_get(&v->ref);
-	queue_work(setup_wq, &v->finish);
+	queue_work(setup_wq, &v->finish_work);
 out:
 	mutex_unlock(&krping_volumes_lock);
 	return ret ? ERR_PTR(ret) : v;
@@ -754,14 +757,14 @@ static void volume_show(struct seq_file *seq, struct krping_volume *v)
 	enum krping_volume_state state;
 	char ibdev[IB_DEVICE_NAME_MAX];
 	u32 inflight = 0, queues;
-	struct krping_tqueue *q;
+	struct krping_target_conn *tc;
 
 	spin_lock(&v->lock);
 	state = v->state;
-	queues = v->nr_queues;
+	queues = v->nr_conns;
 	memcpy(ibdev, v->ibdev, sizeof(ibdev));
-	list_for_each_entry(q, &v->queues, entry)
-		inflight += READ_ONCE(q->nr_inflight);
+	list_for_each_entry(tc, &v->conns, entry)
+		inflight += READ_ONCE(tc->nr_inflight);
 	spin_unlock(&v->lock);
 
 	seq_printf(seq, "id=%d name=%s role=target mode=remote dev=- state=%s peer=%pISpc ibdev=%s",

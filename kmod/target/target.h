@@ -10,10 +10,10 @@
  *	target_memory.c	memory for large data
  *	target_store.c	a command is carried out on the backing
  *
- * A connection has one worker, krping_tqueue.poll: it alone polls the completion queue,
+ * A connection has one worker, krping_target_conn.poll_work: it alone polls the completion queue,
  * looks at what the store has finished, decodes, executes, posts and answers. So nothing of
  * this needs a lock; what ends elsewhere (a bio, a work item) is handed over through
- * krping_tqueue.finished.
+ * krping_target_conn.finished.
  *
  * Lock order: krping_volumes_lock, then volume->lock, then conn->lock.
  */
@@ -81,13 +81,13 @@ enum krping_volume_state {
  * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while there is none
  * @served:	it has begun
- * @listen:	looks for the RDMA device again, and listens
- * @finish:	the end: no connection is left, the backing is closed
+ * @listen_work:	looks for the RDMA device again, and listens
+ * @finish_work:	the end: no connection is left, the backing is closed
  * @finished:	it is over
- * @lock:	protects @state, @queues, @nr_queues, @ibdev
+ * @lock:	protects @state, @conns, @nr_conns, @ibdev
  * @state:	enum krping_volume_state
- * @queues:	connections, oldest first, from their request until nothing is left of them
- * @nr_queues:	of them
+ * @conns:	connections, oldest first, from their request until nothing is left of them
+ * @nr_conns:	of them
  * @ibdev:	name of the RDMA device of the last connection
  * @wait:	woken when a connection is gone or is going to
  * @stats:	enum krping_block_counter
@@ -111,13 +111,13 @@ struct krping_volume {
 	struct mutex listen_lock;	/* what it protects: above */
 	struct rdma_cm_id *listener;
 	bool served;
-	struct delayed_work listen;
-	struct work_struct finish;
+	struct delayed_work listen_work;
+	struct work_struct finish_work;
 	struct completion finished;
 	spinlock_t lock;	/* what it protects: above */
 	enum krping_volume_state state;
-	struct list_head queues;
-	u32 nr_queues;
+	struct list_head conns;
+	u32 nr_conns;
 	char ibdev[IB_DEVICE_NAME_MAX];
 	wait_queue_head_t wait;
 	struct krping_stats __percpu *stats;
@@ -127,11 +127,11 @@ struct krping_volume {
 };
 
 /**
- * struct krping_tcmd - a command
- * @q:		its connection
- * @entry:	in q->free_cmds, q->wait_data or q->wait_send, or in the list of a message that
+ * struct krping_target_cmd - a command
+ * @tc:		its connection
+ * @entry:	in tc->free_cmds, tc->wait_data or tc->wait_send, or in the list of a message that
  *		is decoded
- * @resume:	what it waits to do in a list of q; false: it has to go on waiting
+ * @resume:	what it waits to do in a list of tc; false: it has to go on waiting
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
  * @tag:	of the client
@@ -147,23 +147,23 @@ struct krping_volume {
  * @page:	for inline data between the message and a block device; constant, NULL if the
  *		backing is memory
  * @small:	@page as a scatterlist
- * @sg:		the data: &@small, or allocated and counted in q->buffered
+ * @sg:		the data: &@small, or allocated and counted in tc->buffered
  * @nents:	entries of @sg, 0 for none
  * @rw:		moves @sg, while @nr_wrs is not 0
  * @nr_wrs:	send queue entries that it takes
  * @rw_cqe:	completion of the RDMA READ
- * @sends:	q->tx_head when the RDMA READ was posted
- * @finished:	in q->finished
+ * @sends:	tc->tx_head when the RDMA READ was posted
+ * @finished:	in tc->finished
  * @work:	carries out what may sleep
  * @bio_status:	of the store
  *
- * Belongs to the worker of @q, but for @bio_status, @status, @data, @data_len and @digest while
+ * Belongs to the worker of @tc, but for @bio_status, @status, @data, @data_len and @digest while
  * the store has it.
  */
-struct krping_tcmd {
-	struct krping_tqueue *q;
+struct krping_target_cmd {
+	struct krping_target_conn *tc;
 	struct list_head entry;
-	bool (*resume)(struct krping_tcmd *cmd);
+	bool (*resume)(struct krping_target_cmd *cmd);
 	u8 op;
 	u8 flags;
 	u16 tag;
@@ -190,24 +190,24 @@ struct krping_tcmd {
 };
 
 /**
- * struct krping_ttx - a message of responses
+ * struct krping_target_tx - a message of responses
  * @buf:	max_message bytes
- * @q:		its connection
- * @sends:	q->tx_head after it was posted
+ * @tc:		its connection
+ * @sends:	tc->tx_head after it was posted
  * @cmd:	a READ whose data is sent in front of it, or NULL
  */
-struct krping_ttx {
+struct krping_target_tx {
 	struct krping_buf buf;
-	struct krping_tqueue *q;
+	struct krping_target_conn *tc;
 	u32 sends;
-	struct krping_tcmd *cmd;
+	struct krping_target_cmd *cmd;
 };
 
 /**
- * struct krping_tqueue - a connection of a client
- * @conn:	from the CM's request to @teardown
+ * struct krping_target_conn - a connection of a client
+ * @conn:	from the CM's request to @teardown_work
  * @volume:	what it is connected to
- * @entry:	in volume->queues
+ * @entry:	in volume->conns
  * @log_prefix:	for the log
  * @session:	of the client
  * @index:	of the queue in its session
@@ -216,21 +216,21 @@ struct krping_ttx {
  * @peer_reads:	RDMA READs of the client's memory that it serves at a time
  * @peer_read_from: that it may have in flight
  * @transcript:	of the client's proof, if the volume has a key; then of ours
- * @setup:	fences the old connection, makes the queue pair, accepts
- * @teardown:	drains and frees; queued once, when the connection is closed
- * @deadline:	fails a connection that the client does not complete
- * @poll:	the worker
- * @retry:	kicks it when memory was short
- * @look:	kicks it for a look whether the client is still there
- * @kick_lock:	protects @deaf; from any context
- * @deaf:	the worker is not to be queued any more
+ * @setup_work:	fences the old connection, makes the queue pair, accepts
+ * @teardown_work:	drains and frees; queued once, when the connection is closed
+ * @deadline_work:	fails a connection that the client does not complete
+ * @poll_work:	the worker
+ * @retry_work:	kicks it when memory was short
+ * @monitor_work:	kicks it for a look whether the client is still there
+ * @kick_lock:	protects @stopped; from any context
+ * @stopped:	the worker is not to be queued any more
  * @finished:	commands that the store has finished, from any context
  * @async:	commands that the store has, and one for the connection
  * @async_done:	@async is 0
  * @cmds:	@nr_cmds of them
  * @free_cmds:	those that are not in use
  * @keep_alive:	for KEEP_ALIVE alone
- * @asked:	a KEEP_ALIVE is not answered yet
+ * @keep_alive_pending:	a KEEP_ALIVE is not answered yet
  * @tags:	in flight
  * @nr_inflight: commands without a response; others may read it
  * @tx:		ring of messages
@@ -249,14 +249,14 @@ struct krping_ttx {
  *		wait for is given back by completions alone, so it comes
  * @rx:		receives
  * @nr_rx:	of them
- * @heard:	jiffies, when the last message or the answer to a probe arrived
+ * @last_rx:	jiffies, when the last message or the answer to a probe arrived
  * @probe_cqe:	completion of the RDMA WRITE of no bytes that looks for the client
  * @probing:	it is under way
  * @probed:	jiffies, when it was posted
  *
  * From @cmds on it belongs to the worker once the connection is accepted.
  */
-struct krping_tqueue {
+struct krping_target_conn {
 	struct krping_conn conn;
 	struct krping_volume *volume;
 	struct list_head entry;
@@ -268,25 +268,25 @@ struct krping_tqueue {
 	u8 peer_reads;
 	u8 peer_read_from;
 	struct krping_transcript transcript;
-	struct work_struct setup;
-	struct work_struct teardown;
-	struct delayed_work deadline;
-	struct work_struct poll;
-	struct delayed_work retry;
-	struct delayed_work look;
+	struct work_struct setup_work;
+	struct work_struct teardown_work;
+	struct delayed_work deadline_work;
+	struct work_struct poll_work;
+	struct delayed_work retry_work;
+	struct delayed_work monitor_work;
 	spinlock_t kick_lock;	/* what it protects: above */
-	bool deaf;
+	bool stopped;
 	struct llist_head finished;
 	atomic_t async;
 	struct completion async_done;
-	struct krping_tcmd *cmds;
+	struct krping_target_cmd *cmds;
 	u32 nr_cmds;
 	struct list_head free_cmds;
-	struct krping_tcmd *keep_alive;
-	bool asked;
+	struct krping_target_cmd *keep_alive;
+	bool keep_alive_pending;
 	unsigned long *tags;
 	u32 nr_inflight;
-	struct krping_ttx *tx;
+	struct krping_target_tx *tx;
 	u32 tx_head;
 	u32 tx_tail;
 	u32 open_len;
@@ -301,7 +301,7 @@ struct krping_tqueue {
 	struct list_head wait_send;
 	struct krping_buf *rx;
 	u32 nr_rx;
-	unsigned long heard;
+	unsigned long last_rx;
 	struct ib_cqe probe_cqe;
 	bool probing;
 	unsigned long probed;
@@ -318,28 +318,28 @@ extern struct workqueue_struct *krping_target_wq;	/* of what is done later */
 extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
 
 /* target_rdma.c */
-void krping_tqueue_init(struct krping_tqueue *q);
-int krping_tqueue_alloc(struct krping_tqueue *q);
-void krping_tqueue_drain(struct krping_tqueue *q);
-void krping_tqueue_free(struct krping_tqueue *q);
-void krping_tcmd_finished(struct krping_tcmd *cmd);
+void krping_target_conn_init(struct krping_target_conn *tc);
+int krping_target_conn_alloc(struct krping_target_conn *tc);
+void krping_target_conn_drain(struct krping_target_conn *tc);
+void krping_target_conn_free(struct krping_target_conn *tc);
+void krping_target_cmd_finished(struct krping_target_cmd *cmd);
 
 /* target_decode.c */
-int krping_target_decode(struct krping_tqueue *q, const void *msg, const struct ib_wc *wc,
+int krping_target_decode(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc,
 			 struct list_head *cmds);
 
 /* target_memory.c */
-bool krping_alloc_large(struct krping_tcmd *cmd);
-void krping_free_large(struct krping_tcmd *cmd);
+bool krping_alloc_large(struct krping_target_cmd *cmd);
+void krping_free_large(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);
-void krping_free_chunks(struct krping_tqueue *q);
-u32 krping_large_crc(struct krping_tcmd *cmd);
-void krping_copy_large(struct krping_tcmd *cmd, void *ram, bool to_ram);
+void krping_free_chunks(struct krping_target_conn *tc);
+u32 krping_large_crc(struct krping_target_cmd *cmd);
+void krping_copy_large(struct krping_target_cmd *cmd, void *ram, bool to_ram);
 
 /* target_store.c */
 u8 krping_store_status(blk_status_t status);
-void krping_store_submit(struct krping_tcmd *cmd);
-void krping_store_begin_work(struct krping_tcmd *cmd);
+void krping_store_submit(struct krping_target_cmd *cmd);
+void krping_store_begin_work(struct krping_target_cmd *cmd);
 void krping_store_work(struct work_struct *work);
 
 #endif /* KRPING_TARGET_H */
