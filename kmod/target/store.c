@@ -31,7 +31,7 @@ u8 krping_store_status(blk_status_t status)
 /*
  * The disk tells of a flush that fails once, and nobody knows what it had answered and has lost.
  * The client of this one may not hear of it, others do not: each sees it when it connects anew,
- * before it is promised anything else (target_rdma.c).
+ * before it is promised anything else (worker.c).
  */
 static void flush_failed(struct krping_volume *v)
 {

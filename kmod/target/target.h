@@ -2,13 +2,14 @@
 /*
  * The target: volumes that this host serves to block clients (PROTOCOL.md section 2).
  *
- *	target.c	volumes: start, stop, list; the listener, the handshake, the end of a
- *			connection
- *	challenge.c	challenges of the handshake that wait for answers
- *	target_decode.c	a message becomes commands in flight, or a violation (wire.c: its bytes)
- *	target_rdma.c	a connection: messages in, data moved, messages out
- *	target_memory.c	memory for large data
- *	target_store.c	a command is carried out on the backing
+ *	volume.c	volumes: start, stop, list
+ *	accept.c	the listener of a volume, the handshake
+ *	challenge.c	challenges of the handshake that are not answered yet
+ *	conn.c		the life of a connection
+ *	worker.c	messages in, data moved, messages out
+ *	decode.c	a message becomes commands in flight, or a violation (wire.c: its bytes)
+ *	memory.c	memory for large data
+ *	store.c		carries out a command on the backing
  *
  * A connection has one worker, krping_target_conn.poll_work: it alone polls the completion queue,
  * looks at what the store has finished, decodes, executes, posts and answers. So nothing of
@@ -307,28 +308,49 @@ struct krping_target_conn {
 	unsigned long probed;
 };
 
-/* target.c */
-int krping_target_init(void);
-void krping_target_exit(void);
+/* Bytes that a client may use now: whole blocks. */
+static inline u64 krping_volume_size(const struct krping_volume *v)
+{
+	return round_down(krping_backing_size(&v->backing), v->opt.block_size);
+}
+
+/* volume.c */
 int krping_volume_start(const struct krping_options *opt);
 int krping_volume_stop(const char *name);
 void krping_volumes_show(struct seq_file *seq);
-u64 krping_volume_size(const struct krping_volume *volume);
+
+/* accept.c */
+int krping_volume_listen(struct krping_volume *v, const char *log_prefix);
+void krping_volume_listen_again(struct work_struct *work);
+void krping_volume_stop_listening(struct krping_volume *v);
+
+/* conn.c */
+int krping_target_init(void);
+void krping_target_exit(void);
 extern struct workqueue_struct *krping_target_wq;	/* of what is done later */
 extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
-
-/* target_rdma.c */
+extern struct workqueue_struct *krping_setup_wq;	/* of set-ups, and of a volume's end */
 void krping_target_conn_init(struct krping_target_conn *tc);
 int krping_target_conn_alloc(struct krping_target_conn *tc);
-void krping_target_conn_drain(struct krping_target_conn *tc);
-void krping_target_conn_free(struct krping_target_conn *tc);
+enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value);
+void krping_target_conn_fence(struct krping_target_conn *tc);
+
+/* worker.c */
+void krping_worker_init(struct krping_target_conn *tc);
+void krping_worker_start(struct krping_target_conn *tc);
+void krping_worker_stop(struct krping_target_conn *tc);
+void krping_worker_notify(struct ib_cq *cq, void *context);
+void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_worker_end_transfer(struct krping_target_cmd *cmd);
 void krping_target_cmd_finished(struct krping_target_cmd *cmd);
 
-/* target_decode.c */
+/* decode.c */
 int krping_target_decode(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc,
 			 struct list_head *cmds);
 
-/* target_memory.c */
+/* memory.c */
 bool krping_alloc_large(struct krping_target_cmd *cmd);
 void krping_free_large(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);
@@ -336,7 +358,7 @@ void krping_free_chunks(struct krping_target_conn *tc);
 u32 krping_large_crc(struct krping_target_cmd *cmd);
 void krping_copy_large(struct krping_target_cmd *cmd, void *ram, bool to_ram);
 
-/* target_store.c */
+/* store.c */
 u8 krping_store_status(blk_status_t status);
 void krping_store_submit(struct krping_target_cmd *cmd);
 void krping_store_begin_work(struct krping_target_cmd *cmd);

@@ -27,7 +27,7 @@ static void kick(struct krping_target_conn *tc)
 	spin_unlock_irqrestore(&tc->kick_lock, flags);
 }
 
-static void krping_worker_notify(struct ib_cq *cq, void *context)
+void krping_worker_notify(struct ib_cq *cq, void *context)
 {
 	kick(container_of((struct krping_conn *)context, struct krping_target_conn, conn));
 }
@@ -156,7 +156,7 @@ static void take_room(struct krping_target_conn *tc, u32 nr_wrs)
 	tc->rw_room -= nr_wrs;
 }
 
-static void krping_worker_end_transfer(struct krping_target_cmd *cmd)
+void krping_worker_end_transfer(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
 
@@ -236,7 +236,7 @@ static void post_message(struct krping_target_conn *tc, struct krping_target_cmd
 	post_send(tc, first);
 }
 
-static void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_target_tx *tx = container_of(wc->wr_cqe, struct krping_target_tx, buf.cqe);
 	struct krping_target_conn *tc = tx->tc;
@@ -411,7 +411,7 @@ static void read_inline(struct krping_target_cmd *cmd)
 	submit(cmd);
 }
 
-static void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_target_cmd *cmd = container_of(wc->wr_cqe, struct krping_target_cmd, rw_cqe);
 	struct krping_target_conn *tc = cmd->tc;
@@ -592,7 +592,7 @@ static int read_message(struct krping_target_conn *tc, const void *msg, const st
 	return 0;
 }
 
-static void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
 	struct krping_conn *conn = cq->cq_context;
@@ -732,9 +732,7 @@ static void krping_worker_poll(struct work_struct *work)
 		kick(tc);
 }
 
-/* ---- what a connection uses ---- */
-
-void krping_target_conn_init(struct krping_target_conn *tc)
+void krping_worker_init(struct krping_target_conn *tc)
 {
 	INIT_WORK(&tc->poll_work, krping_worker_poll);
 	INIT_DELAYED_WORK(&tc->retry_work, krping_worker_retry);
@@ -742,222 +740,24 @@ void krping_target_conn_init(struct krping_target_conn *tc)
 	tc->probe_cqe.done = krping_worker_probe_done;
 	spin_lock_init(&tc->kick_lock);
 	init_llist_head(&tc->finished);
-	atomic_set(&tc->async, 1);
-	init_completion(&tc->async_done);
-	INIT_LIST_HEAD(&tc->free_cmds);
-	INIT_LIST_HEAD(&tc->chunks);
 	INIT_LIST_HEAD(&tc->wait_data);
 	INIT_LIST_HEAD(&tc->wait_send);
 }
 
-/*
- * Commands that are answered but whose data is still on the way hold a message each, so
- * there are @depth and KRPING_TARGET_TX of them at most; and one KEEP_ALIVE.
- */
-static int alloc_cmds(struct krping_target_conn *tc)
+/* The connection has all that the worker uses. */
+void krping_worker_start(struct krping_target_conn *tc)
 {
-	u32 nr = tc->depth + KRPING_TARGET_TX + 1, i;
-
-	tc->tags = bitmap_zalloc(KRPING_TAG_KEEP_ALIVE + 1, GFP_KERNEL);
-	tc->cmds = kvcalloc(nr, sizeof(*tc->cmds), GFP_KERNEL);
-	if (!tc->tags || !tc->cmds)
-		return -ENOMEM;
-	tc->nr_cmds = nr;
-	for (i = 0; i < nr; i++) {
-		struct krping_target_cmd *cmd = &tc->cmds[i];
-
-		cmd->tc = tc;
-		cmd->rw_cqe.done = krping_worker_read_done;
-		INIT_WORK(&cmd->work, krping_store_work);
-		sg_init_table(&cmd->small, 1);
-		if (i)
-			list_add_tail(&cmd->entry, &tc->free_cmds);
-		if (!i || !tc->volume->backing.bdev)
-			continue;
-		cmd->page = alloc_page(GFP_KERNEL);
-		if (!cmd->page)
-			return -ENOMEM;
-		sg_set_page(&cmd->small, cmd->page, PAGE_SIZE, 0);
-	}
-	tc->keep_alive = &tc->cmds[0];
-	return 0;
-}
-
-static void free_cmds(struct krping_target_conn *tc)
-{
-	u32 i;
-
-	for (i = 0; i < tc->nr_cmds; i++) {
-		struct krping_target_cmd *cmd = &tc->cmds[i];
-
-		if (cmd->nr_wrs)
-			krping_worker_end_transfer(cmd);
-		krping_free_large(cmd);
-		if (cmd->page)
-			__free_page(cmd->page);
-	}
-	krping_free_chunks(tc);
-	kvfree(tc->cmds);
-	bitmap_free(tc->tags);
-	tc->cmds = NULL;
-	tc->nr_cmds = 0;
-	tc->tags = NULL;
-}
-
-static int alloc_tx(struct krping_target_conn *tc)
-{
-	u32 i;
-	int ret = 0;
-
-	tc->tx = kvcalloc(KRPING_TARGET_TX, sizeof(*tc->tx), GFP_KERNEL);
-	if (!tc->tx)
-		return -ENOMEM;
-	for (i = 0; !ret && i < KRPING_TARGET_TX; i++) {
-		tc->tx[i].tc = tc;
-		tc->tx[i].buf.cqe.done = krping_worker_send_done;
-		ret = krping_buf_alloc(&tc->conn, &tc->tx[i].buf, KRPING_TARGET_MAX_MESSAGE,
-				       DMA_TO_DEVICE);
-	}
-	return ret;
-}
-
-static void free_tx(struct krping_target_conn *tc)
-{
-	u32 i;
-
-	if (!tc->tx)
-		return;
-	for (i = 0; i < KRPING_TARGET_TX; i++)
-		krping_buf_free(&tc->conn, &tc->tx[i].buf);
-	kvfree(tc->tx);
-	tc->tx = NULL;
-}
-
-/*
- * The client may have @depth messages and a KEEP_ALIVE without a response: so many receives
- * are posted at any time, while the worker reads one more.
- */
-static u32 nr_receives(const struct krping_target_conn *tc)
-{
-	return tc->depth + 2;
-}
-
-static int alloc_rx(struct krping_target_conn *tc)
-{
-	u32 nr = nr_receives(tc);
-
-	tc->rx = kvcalloc(nr, sizeof(*tc->rx), GFP_KERNEL);
-	if (!tc->rx)
-		return -ENOMEM;
-	tc->nr_rx = nr;
-	return krping_bufs_alloc_recv(&tc->conn, tc->rx, nr, KRPING_TARGET_MAX_MESSAGE,
-				      krping_worker_recv_done);
-}
-
-static void free_rx(struct krping_target_conn *tc)
-{
-	u32 i;
-
-	for (i = 0; i < tc->nr_rx; i++)
-		krping_buf_free(&tc->conn, &tc->rx[i]);
-	kvfree(tc->rx);
-	tc->rx = NULL;
-	tc->nr_rx = 0;
-}
-
-/* Pieces of a READ or WRITE. Over iWARP a READ has one, a memory region, whatever its data is. */
-static u32 rw_pieces(const struct krping_target_conn *tc)
-{
-	const struct rdma_cm_id *id = tc->conn.id;
-	int sge = krping_dev_max_send_sge(id->device);
-
-	if (!rdma_protocol_iwarp(id->device, id->port_num))
-		sge = min(sge, id->device->attrs.max_sge_rd);
-	return clamp(sge, 1, 32);
-}
-
-#define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
-
-/* READs and WRITEs that the send queue is made for, of which a command takes @most. */
-static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
-{
-	/* 3: see krping_conn_alloc(), which says so if there is no room for one command. */
-	int fit = ((int)krping_dev_max_wr(tc->conn.id->device) - (int)send_wr - 1) / 3;
-
-	return min_t(u32, max_t(u32, 4 * most, MIN_RW_CTXS), max_t(int, fit, most));
-}
-
-/**
- * krping_target_conn_alloc - queue pair, commands, messages and posted receives
- * @tc:		with the request of a client
- *
- * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. Of
- * these one command takes at most DIV_ROUND_UP(256 pages, pieces of a work request); there
- * is room for four such, and they are counted in @tc->rw_room. So a command never needs more
- * than there is, and what it needs comes back by completions.
- *
- * Return: 0 or a negative errno: krping_target_conn_drain() and krping_target_conn_free() follow.
- */
-int krping_target_conn_alloc(struct krping_target_conn *tc)
-{
-	const struct rdma_cm_id *id = tc->conn.id;
-	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE, pieces = rw_pieces(tc);
-	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
-		       DIV_ROUND_UP(pages, pieces));
-	struct krping_qp_attr attr = {
-		.send_wr = KRPING_TARGET_TX + 1,	/* 1 = probe */
-		.recv_wr = nr_receives(tc),
-		.vector = tc->index,
-		.notify = krping_worker_notify,
-		.send_sge = pieces,
-		.rw_ctxs = rw_ctxs(tc, most, KRPING_TARGET_TX + 1),
-	};
-	int ret;
-
-	tc->chunk_order = krping_chunk_order(id->device);
-	tc->rw_size = attr.rw_ctxs;
-	tc->rw_room = attr.rw_ctxs;
-	ret = alloc_cmds(tc);
-	if (!ret)
-		ret = krping_conn_alloc(&tc->conn, &attr);
-	if (ret)
-		return ret;
-	ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP);	/* a drain waits for completions, too */
-	ret = alloc_tx(tc);
-	if (!ret)
-		ret = alloc_rx(tc);
-	if (ret)
-		return ret;
 	tc->last_rx = jiffies;
 	queue_delayed_work(krping_target_wq, &tc->monitor_work, MONITOR_INTERVAL);
-	return 0;
 }
 
-/**
- * krping_target_conn_drain - until nothing of a closed connection is under way
- * @tc:		closed; no setup runs
- *
- * Afterwards neither the client nor the store touches memory of the connection.
- */
-void krping_target_conn_drain(struct krping_target_conn *tc)
+/* Undoes krping_worker_start(); nothing of the connection is under way. */
+void krping_worker_stop(struct krping_target_conn *tc)
 {
-	flush_work(&tc->poll_work);	/* a later run sees that it is closed, and posts nothing */
-	krping_conn_drain(&tc->conn);
-	if (!atomic_dec_and_test(&tc->async))
-		wait_for_completion(&tc->async_done);
 	spin_lock_irq(&tc->kick_lock);
 	tc->stopped = true;
 	spin_unlock_irq(&tc->kick_lock);
 	cancel_delayed_work_sync(&tc->retry_work);
 	cancel_delayed_work_sync(&tc->monitor_work);
 	cancel_work_sync(&tc->poll_work);
-}
-
-/* Twin of krping_target_conn_alloc(); drained. */
-void krping_target_conn_free(struct krping_target_conn *tc)
-{
-	free_cmds(tc);
-	free_rx(tc);
-	free_tx(tc);
-	krping_conn_free(&tc->conn);
 }

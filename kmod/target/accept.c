@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The listener of a volume, and the handshake (PROTOCOL.md section 2.1). */
+#include <crypto/algapi.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <rdma/ib_cm.h>
+
+#include "lib/fault.h"
+#include "lib/log.h"
+#include "target/target.h"
+
+#define ESTABLISH_TIMEOUT	(5 * HZ)	/* from our reply to the client's confirmation */
+
+/* ---- handshake ---- */
+
+/* Return: 0 and @t filled in if the client has answered its challenge right, or a reason. */
+static enum krping_reject_reason check_answer(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct krping_hello *hello,
+					      struct krping_transcript *t)
+{
+	u8 addr[16], nonce[KRPING_TARGET_NONCE_LEN], proof[KRPING_PROOF_LEN];
+
+	krping_peer_addr(id, addr);
+	if (!v->key || !krping_challenge_take(v->challenges, addr, hello, nonce))
+		return KRPING_REJ_STALE;
+	krping_transcript_fill(t, hello, v->opt.block, nonce);
+	if (krping_client_proof(v->key, t, proof))
+		return KRPING_REJ_RESOURCES;
+	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
+}
+
+/* Return: 0 if it is our volume that the client wants and may have, or a reason. */
+static enum krping_reject_reason check_volume(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct krping_hello *hello,
+					      struct krping_transcript *t)
+{
+	if (hello->flags == KRPING_HELLO_PROOF)
+		return check_answer(v, id, hello, t);
+	if (strcmp(hello->volume, v->opt.block))
+		return KRPING_REJ_VOLUME;
+	if (hello->flags == KRPING_HELLO_KEY)
+		return v->key ? KRPING_REJ_CHALLENGE : KRPING_REJ_NO_KEY;
+	return v->key ? KRPING_REJ_NEEDS_KEY : 0;
+}
+
+static enum krping_reject_reason check_limits(const struct krping_hello *hello,
+					      const struct rdma_conn_param *param, u32 *value)
+{
+	if (be16_to_cpu(hello->queue_count) > KRPING_TARGET_QUEUES) {
+		*value = KRPING_TARGET_QUEUES;
+		return KRPING_REJ_QUEUES;
+	}
+	/* It has to serve our RDMA READs. */
+	return param->initiator_depth ? 0 : KRPING_REJ_INVALID;
+}
+
+/* Return: 0, or why the client is refused, in the order of PROTOCOL.md section 2.1. */
+static enum krping_reject_reason check_client(struct krping_volume *v, const struct rdma_cm_id *id,
+					      const struct rdma_conn_param *param,
+					      struct krping_hello *hello,
+					      struct krping_transcript *t, u32 *value)
+{
+	enum krping_reject_reason reason;
+
+	*value = 0;
+	if (!krping_peer_is_allowed(id, &v->opt))
+		return KRPING_REJ_NOT_ALLOWED;
+	reason = krping_read_hello(param->private_data, param->private_data_len, hello, value);
+	if (!reason)
+		reason = check_volume(v, id, hello, t);
+	return reason ?: check_limits(hello, param, value);
+}
+
+/* Called with the handler lock of @id held. */
+static void reject(struct krping_volume *v, struct rdma_cm_id *id,
+		   enum krping_reject_reason reason, u32 value)
+{
+	atomic64_inc(&v->rejected);
+	krping_warn_ratelimited(v->log_prefix, "%pISpc was rejected: %s (reason %u, value %u)",
+				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
+				value);
+	krping_reject(id, reason, value);
+}
+
+static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
+		      const struct krping_hello *hello)
+{
+	struct krping_challenge challenge = {
+		.reject = {
+			.magic = cpu_to_be32(KRPING_MAGIC),
+			.version = KRPING_VERSION,
+			.reason = cpu_to_be16(KRPING_REJ_CHALLENGE),
+		},
+	};
+	u8 addr[16];
+
+	krping_peer_addr(id, addr);
+	krping_challenge_give(v->challenges, addr, hello, &challenge);
+	rdma_reject(id, &challenge, sizeof(challenge), IB_CM_REJ_CONSUMER_DEFINED);
+}
+
+static int reply(struct krping_target_conn *tc)
+{
+	const struct krping_volume *v = tc->volume;
+	struct krping_proven_welcome private = { .welcome = {
+		.magic = cpu_to_be32(KRPING_MAGIC),
+		.version = KRPING_VERSION,
+		.flags = (v->opt.read_only ? KRPING_VOL_READ_ONLY : 0) |
+			 (v->opt.writeback ? KRPING_VOL_WRITEBACK : 0) |
+			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
+		.depth = cpu_to_be16(tc->depth),
+		.capacity = cpu_to_be64(krping_volume_size(v)),
+		.epoch = cpu_to_be64(tc->epoch),
+		.block_size = cpu_to_be32(v->opt.block_size),
+		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
+		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
+		.max_message = cpu_to_be32(KRPING_TARGET_MAX_MESSAGE),
+	} };
+	struct rdma_conn_param param = {
+		.private_data = &private,
+		.private_data_len = v->key ? sizeof(private) : sizeof(private.welcome),
+		.responder_resources = tc->peer_read_from,
+		.initiator_depth = tc->peer_reads,
+		.rnr_retry_count = 7,
+	};
+	int ret = 0;
+
+	if (v->key)
+		ret = krping_target_proof(v->key, &tc->transcript, &private.welcome, private.proof);
+	return ret ?: krping_conn_reply(&tc->conn, &param);
+}
+
+static void krping_target_conn_setup(struct work_struct *work)
+{
+	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, setup_work);
+	unsigned int flags = memalloc_noio_save();
+	int ret;
+
+	krping_target_conn_fence(tc);
+	tc->epoch = atomic64_read(&tc->volume->epoch);
+	ret = krping_conn_error(&tc->conn);
+	if (ret)
+		goto out;	/* the teardown waits for us */
+	ret = krping_target_conn_alloc(tc);
+	if (ret) {
+		rdma_lock_handler(tc->conn.id);
+		reject(tc->volume, tc->conn.id, KRPING_REJ_RESOURCES, 0);
+		rdma_unlock_handler(tc->conn.id);
+		krping_conn_fail(&tc->conn, ret);
+		goto out;
+	}
+	queue_delayed_work(krping_setup_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
+	ret = reply(tc);
+	if (ret) {
+		krping_err_ratelimited(tc->log_prefix, "cannot accept: %d", ret);
+		krping_conn_fail(&tc->conn, ret);
+		goto out;
+	}
+	atomic64_inc(&tc->volume->connections);
+	krping_info_ratelimited(tc->log_prefix, "queue %u of depth %u", tc->index, tc->depth);
+out:
+	memalloc_noio_restore(flags);
+}
+
+static struct krping_target_conn *target_conn_new(struct krping_volume *v, struct rdma_cm_id *id,
+						  const struct krping_hello *hello,
+						  const struct krping_transcript *transcript,
+						  const struct rdma_conn_param *param)
+{
+	const struct ib_device_attr *attrs = &id->device->attrs;
+	struct krping_target_conn *tc = kzalloc(sizeof(*tc), GFP_KERNEL);
+
+	if (!tc)
+		return NULL;
+	snprintf(tc->log_prefix, sizeof(tc->log_prefix), "%s@%pISpc", v->opt.block,
+		 &id->route.addr.dst_addr);
+	tc->volume = v;
+	memcpy(tc->session, hello->session, sizeof(tc->session));
+	tc->index = be16_to_cpu(hello->queue_index);
+	tc->transcript = *transcript;
+	tc->depth = min_t(u16, be16_to_cpu(hello->depth), KRPING_TARGET_DEPTH);
+	tc->peer_reads = min_t(int, param->initiator_depth, attrs->max_qp_init_rd_atom);
+	tc->peer_read_from = min_t(int, param->responder_resources, attrs->max_qp_rd_atom);
+	INIT_WORK(&tc->setup_work, krping_target_conn_setup);
+	krping_target_conn_init(tc);
+	return tc;
+}
+
+static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
+			      const struct rdma_cm_event *event)
+{
+	const struct rdma_conn_param *param = &event->param.conn;
+	unsigned int flags = memalloc_noio_save();
+	struct krping_transcript transcript = {};
+	enum krping_reject_reason reason;
+	struct krping_target_conn *tc = NULL;
+	struct krping_hello hello;
+	u32 value;
+
+	reason = check_client(v, id, param, &hello, &transcript, &value);
+	if (!reason && krping_fault(KRPING_FAULT_TARGET_REJECT, v->opt.block))
+		reason = KRPING_REJ_RESOURCES;
+	if (!reason) {
+		tc = target_conn_new(v, id, &hello, &transcript, param);
+		if (!tc)
+			reason = KRPING_REJ_RESOURCES;
+	}
+	if (!reason) {
+		krping_conn_adopt(&tc->conn, id, event);
+		reason = krping_target_conn_list(tc, &value);
+	}
+	memalloc_noio_restore(flags);
+	if (!reason)
+		return 0;
+	if (reason == KRPING_REJ_CHALLENGE)
+		challenge(v, id, &hello);
+	else
+		reject(v, id, reason, value);
+	kfree(tc);
+	return -ECONNREFUSED;	/* rdma_cm destroys the id */
+}
+
+static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	struct krping_volume *v = id->context;
+
+	switch (event->event) {
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+		return on_connect_request(v, id, event);
+	case RDMA_CM_EVENT_ADDR_CHANGE:		/* of a bond that fails over to another device */
+		krping_warn(v->log_prefix, "the address has moved");
+		mod_delayed_work(krping_setup_wq, &v->listen_work, 0);
+		break;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		krping_err(v->log_prefix, "the RDMA device is being removed");
+		mod_delayed_work(krping_setup_wq, &v->listen_work, 0);
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+/* ---- the listener ---- */
+
+/* Return: false if the volume is being stopped. */
+static bool set_state(struct krping_volume *v, enum krping_volume_state state)
+{
+	bool changed;
+
+	spin_lock(&v->lock);
+	changed = v->state != KRPING_VOLUME_STOPPING;
+	if (changed)
+		v->state = state;
+	spin_unlock(&v->lock);
+	return changed;
+}
+
+int krping_volume_listen(struct krping_volume *v, const char *log_prefix)
+{
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *id;
+	int ret;
+
+	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* its interface may have a new index */
+	if (ret)
+		return ret;
+	id = krping_listen(log_prefix, volume_event, v, v->net, &addr);
+	if (IS_ERR(id))
+		return PTR_ERR(id);
+	v->listener = id;
+	spin_lock(&v->lock);
+	if (id->device)		/* else the address is that of any */
+		strscpy(v->ibdev, id->device->name, sizeof(v->ibdev));
+	spin_unlock(&v->lock);
+	set_state(v, KRPING_VOLUME_LIVE);
+	return 0;
+}
+
+void krping_volume_stop_listening(struct krping_volume *v)
+{
+	if (v->listener)
+		rdma_destroy_id(v->listener);	/* returns when no event handler runs */
+	v->listener = NULL;
+}
+
+#define LISTEN_RETRY_DELAY	HZ
+
+/* Its RDMA device was removed and has to be let go of; or the address is on another one now. */
+void krping_volume_listen_again(struct work_struct *work)
+{
+	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume,
+					       listen_work);
+
+	mutex_lock(&v->listen_lock);
+	krping_volume_stop_listening(v);
+	if (set_state(v, KRPING_VOLUME_NO_DEVICE)) {
+		if (krping_volume_listen(v, NULL))
+			queue_delayed_work(krping_setup_wq, &v->listen_work, LISTEN_RETRY_DELAY);
+		else
+			krping_info(v->log_prefix, "serving again");
+	}
+	mutex_unlock(&v->listen_lock);
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The life of a target connection: what it uses, its place in the volume's list, its end. */
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "lib/log.h"
+#include "target/target.h"
+
+/*
+ * What may wait for another is on a queue of its own: a set-up (and a volume's end) for
+ * teardowns, a teardown for a set-up of before, for the worker, and for the store's work.
+ */
+struct workqueue_struct *krping_target_wq;
+struct workqueue_struct *krping_poll_wq;
+struct workqueue_struct *krping_setup_wq;
+static struct workqueue_struct *teardown_wq;
+
+void krping_target_exit(void)
+{
+	struct workqueue_struct *all[] = {
+		krping_setup_wq, teardown_wq, krping_poll_wq, krping_target_wq,
+	};
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(all); i++)
+		if (all[i])
+			destroy_workqueue(all[i]);
+}
+
+int krping_target_init(void)
+{
+	krping_target_wq = alloc_workqueue("krping_target", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	krping_poll_wq = alloc_workqueue("krping_target_poll", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	krping_setup_wq = alloc_workqueue("krping_target_setup", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	teardown_wq = alloc_workqueue("krping_target_end", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	if (krping_target_wq && krping_poll_wq && krping_setup_wq && teardown_wq)
+		return 0;
+	krping_target_exit();
+	return -ENOMEM;
+}
+
+/* ---- what a connection uses ---- */
+
+/*
+ * Commands that are answered but whose data is still on the way hold a message each, so
+ * there are @depth and KRPING_TARGET_TX of them at most; and one KEEP_ALIVE.
+ */
+static int alloc_cmds(struct krping_target_conn *tc)
+{
+	u32 nr = tc->depth + KRPING_TARGET_TX + 1, i;
+
+	tc->tags = bitmap_zalloc(KRPING_TAG_KEEP_ALIVE + 1, GFP_KERNEL);
+	tc->cmds = kvcalloc(nr, sizeof(*tc->cmds), GFP_KERNEL);
+	if (!tc->tags || !tc->cmds)
+		return -ENOMEM;
+	tc->nr_cmds = nr;
+	for (i = 0; i < nr; i++) {
+		struct krping_target_cmd *cmd = &tc->cmds[i];
+
+		cmd->tc = tc;
+		cmd->rw_cqe.done = krping_worker_read_done;
+		INIT_WORK(&cmd->work, krping_store_work);
+		sg_init_table(&cmd->small, 1);
+		if (i)
+			list_add_tail(&cmd->entry, &tc->free_cmds);
+		if (!i || !tc->volume->backing.bdev)
+			continue;
+		cmd->page = alloc_page(GFP_KERNEL);
+		if (!cmd->page)
+			return -ENOMEM;
+		sg_set_page(&cmd->small, cmd->page, PAGE_SIZE, 0);
+	}
+	tc->keep_alive = &tc->cmds[0];
+	return 0;
+}
+
+static void free_cmds(struct krping_target_conn *tc)
+{
+	u32 i;
+
+	for (i = 0; i < tc->nr_cmds; i++) {
+		struct krping_target_cmd *cmd = &tc->cmds[i];
+
+		if (cmd->nr_wrs)
+			krping_worker_end_transfer(cmd);
+		krping_free_large(cmd);
+		if (cmd->page)
+			__free_page(cmd->page);
+	}
+	krping_free_chunks(tc);
+	kvfree(tc->cmds);
+	bitmap_free(tc->tags);
+	tc->cmds = NULL;
+	tc->nr_cmds = 0;
+	tc->tags = NULL;
+}
+
+static int alloc_tx(struct krping_target_conn *tc)
+{
+	u32 i;
+	int ret = 0;
+
+	tc->tx = kvcalloc(KRPING_TARGET_TX, sizeof(*tc->tx), GFP_KERNEL);
+	if (!tc->tx)
+		return -ENOMEM;
+	for (i = 0; !ret && i < KRPING_TARGET_TX; i++) {
+		tc->tx[i].tc = tc;
+		tc->tx[i].buf.cqe.done = krping_worker_send_done;
+		ret = krping_buf_alloc(&tc->conn, &tc->tx[i].buf, KRPING_TARGET_MAX_MESSAGE,
+				       DMA_TO_DEVICE);
+	}
+	return ret;
+}
+
+static void free_tx(struct krping_target_conn *tc)
+{
+	u32 i;
+
+	if (!tc->tx)
+		return;
+	for (i = 0; i < KRPING_TARGET_TX; i++)
+		krping_buf_free(&tc->conn, &tc->tx[i].buf);
+	kvfree(tc->tx);
+	tc->tx = NULL;
+}
+
+/*
+ * The client may have @depth messages and a KEEP_ALIVE without a response: so many receives
+ * are posted at any time, while the worker reads one more.
+ */
+static u32 nr_receives(const struct krping_target_conn *tc)
+{
+	return tc->depth + 2;
+}
+
+static int alloc_rx(struct krping_target_conn *tc)
+{
+	u32 nr = nr_receives(tc);
+
+	tc->rx = kvcalloc(nr, sizeof(*tc->rx), GFP_KERNEL);
+	if (!tc->rx)
+		return -ENOMEM;
+	tc->nr_rx = nr;
+	return krping_bufs_alloc_recv(&tc->conn, tc->rx, nr, KRPING_TARGET_MAX_MESSAGE,
+				      krping_worker_recv_done);
+}
+
+static void free_rx(struct krping_target_conn *tc)
+{
+	u32 i;
+
+	for (i = 0; i < tc->nr_rx; i++)
+		krping_buf_free(&tc->conn, &tc->rx[i]);
+	kvfree(tc->rx);
+	tc->rx = NULL;
+	tc->nr_rx = 0;
+}
+
+/* Pieces of a READ or WRITE. Over iWARP a READ has one, a memory region, whatever its data is. */
+static u32 rw_pieces(const struct krping_target_conn *tc)
+{
+	const struct rdma_cm_id *id = tc->conn.id;
+	int sge = krping_dev_max_send_sge(id->device);
+
+	if (!rdma_protocol_iwarp(id->device, id->port_num))
+		sge = min(sge, id->device->attrs.max_sge_rd);
+	return clamp(sge, 1, 32);
+}
+
+#define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
+
+/* READs and WRITEs that the send queue is made for, of which a command takes @most. */
+static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
+{
+	/* 3: see krping_conn_alloc(), which says so if there is no room for one command. */
+	int fit = ((int)krping_dev_max_wr(tc->conn.id->device) - (int)send_wr - 1) / 3;
+
+	return min_t(u32, max_t(u32, 4 * most, MIN_RW_CTXS), max_t(int, fit, most));
+}
+
+/**
+ * krping_target_conn_alloc - queue pair, commands, messages and posted receives
+ * @tc:		with the request of a client
+ *
+ * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. Of
+ * these one command takes at most DIV_ROUND_UP(256 pages, pieces of a work request); there
+ * is room for four such, and they are counted in @tc->rw_room. So a command never needs more
+ * than there is, and what it needs comes back by completions.
+ *
+ * Return: 0 or a negative errno: the teardown frees what there is.
+ */
+int krping_target_conn_alloc(struct krping_target_conn *tc)
+{
+	const struct rdma_cm_id *id = tc->conn.id;
+	u32 pages = KRPING_TARGET_MAX_DATA / PAGE_SIZE, pieces = rw_pieces(tc);
+	u32 most = max(rdma_rw_mr_factor(id->device, id->port_num, pages),
+		       DIV_ROUND_UP(pages, pieces));
+	struct krping_qp_attr attr = {
+		.send_wr = KRPING_TARGET_TX + 1,	/* 1 = probe */
+		.recv_wr = nr_receives(tc),
+		.vector = tc->index,
+		.notify = krping_worker_notify,
+		.send_sge = pieces,
+		.rw_ctxs = rw_ctxs(tc, most, KRPING_TARGET_TX + 1),
+	};
+	int ret;
+
+	tc->chunk_order = krping_chunk_order(id->device);
+	tc->rw_size = attr.rw_ctxs;
+	tc->rw_room = attr.rw_ctxs;
+	ret = alloc_cmds(tc);
+	if (!ret)
+		ret = krping_conn_alloc(&tc->conn, &attr);
+	if (ret)
+		return ret;
+	ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP);	/* a drain waits for completions, too */
+	ret = alloc_tx(tc);
+	if (!ret)
+		ret = alloc_rx(tc);
+	if (ret)
+		return ret;
+	krping_worker_start(tc);
+	return 0;
+}
+
+/* ---- the end of a connection ---- */
+
+/*
+ * Until nothing of a closed connection is under way, and no setup runs. Afterwards neither the
+ * client nor the store touches memory of the connection.
+ */
+static void target_conn_drain(struct krping_target_conn *tc)
+{
+	flush_work(&tc->poll_work);	/* a later run sees that it is closed, and posts nothing */
+	krping_conn_drain(&tc->conn);
+	if (!atomic_dec_and_test(&tc->async))
+		wait_for_completion(&tc->async_done);
+	krping_worker_stop(tc);
+}
+
+/* Twin of krping_target_conn_alloc(); drained. */
+static void target_conn_free(struct krping_target_conn *tc)
+{
+	free_cmds(tc);
+	free_rx(tc);
+	free_tx(tc);
+	krping_conn_free(&tc->conn);
+}
+
+static void target_conn_unlist(struct krping_target_conn *tc)
+{
+	struct krping_volume *v = tc->volume;
+
+	spin_lock(&v->lock);
+	list_del(&tc->entry);
+	v->nr_conns--;
+	wake_up_all(&v->wait);	/* under the lock: the volume may be gone behind it */
+	spin_unlock(&v->lock);
+}
+
+static void krping_target_conn_teardown(struct work_struct *work)
+{
+	struct krping_target_conn *tc = container_of(work, struct krping_target_conn,
+						     teardown_work);
+	unsigned int flags = memalloc_noio_save();
+	int error = krping_conn_error(&tc->conn);
+
+	flush_work(&tc->setup_work);
+	cancel_delayed_work_sync(&tc->deadline_work);
+	target_conn_drain(tc);
+	target_conn_free(tc);
+	krping_conn_close(&tc->conn);
+	krping_info_ratelimited(tc->log_prefix, "queue %u disconnected (%d)", tc->index, error);
+	target_conn_unlist(tc);
+	kfree(tc);
+	memalloc_noio_restore(flags);
+}
+
+/* From here on @tc is the teardown's. */
+static void target_conn_closed(struct krping_conn *conn, int error)
+{
+	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
+
+	wake_up_all(&tc->volume->wait);
+	queue_work(teardown_wq, &tc->teardown_work);
+}
+
+static const struct krping_conn_ops target_conn_ops = {
+	.closed = target_conn_closed,
+};
+
+static void krping_target_conn_deadline(struct work_struct *work)
+{
+	struct krping_target_conn *tc = container_of(to_delayed_work(work),
+						     struct krping_target_conn, deadline_work);
+
+	if (READ_ONCE(tc->conn.state) >= KRPING_CONN_LIVE)
+		return;
+	krping_err_ratelimited(tc->log_prefix, "the client does not complete the connection");
+	krping_conn_fail(&tc->conn, -ETIMEDOUT);
+}
+
+void krping_target_conn_init(struct krping_target_conn *tc)
+{
+	krping_conn_init(&tc->conn, tc->log_prefix, &target_conn_ops);
+	INIT_WORK(&tc->teardown_work, krping_target_conn_teardown);
+	INIT_DELAYED_WORK(&tc->deadline_work, krping_target_conn_deadline);
+	atomic_set(&tc->async, 1);
+	init_completion(&tc->async_done);
+	INIT_LIST_HEAD(&tc->free_cmds);
+	INIT_LIST_HEAD(&tc->chunks);
+	krping_worker_init(tc);
+}
+
+/* ---- the list of a volume ---- */
+
+static bool is_same(const struct krping_target_conn *tc, const struct krping_target_conn *other)
+{
+	return tc->index == other->index &&
+	       !memcmp(tc->session, other->session, sizeof(tc->session));
+}
+
+/* Return: 0 if @tc is in the list and being set up, or why the client is refused. */
+enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value)
+{
+	struct krping_volume *v = tc->volume;
+	enum krping_reject_reason reason = 0;
+	struct krping_target_conn *other;
+	bool replaces = false;
+
+	spin_lock(&v->lock);
+	list_for_each_entry(other, &v->conns, entry)
+		replaces |= is_same(tc, other);
+	if (v->state == KRPING_VOLUME_STOPPING) {
+		reason = KRPING_REJ_RESOURCES;
+	} else if (v->nr_conns >= KRPING_TARGET_CONNECTIONS &&
+		   (!replaces || v->nr_conns >= 2 * KRPING_TARGET_CONNECTIONS)) {
+		reason = KRPING_REJ_BUSY;
+		*value = KRPING_TARGET_CONNECTIONS;
+	} else {
+		list_add_tail(&tc->entry, &v->conns);
+		v->nr_conns++;
+		strscpy(v->ibdev, tc->conn.id->device->name, sizeof(v->ibdev));
+		/* Under the lock: who closes the connection has found it in the list. */
+		queue_work(krping_setup_wq, &tc->setup_work);
+	}
+	spin_unlock(&v->lock);
+	return reason;
+}
+
+/*
+ * Return: true if no connection is left that is older than @tc and of the same session and index,
+ * or of any session and closed. A client that was stopped and starts anew has another session, and
+ * what the store still does for the old one must not come behind it.
+ */
+static bool is_only(struct krping_target_conn *tc, bool fail)
+{
+	struct krping_volume *v = tc->volume;
+	struct krping_target_conn *other;
+	bool only = true;
+
+	spin_lock(&v->lock);
+	list_for_each_entry(other, &v->conns, entry) {
+		if (other == tc)
+			break;
+		if (!is_same(tc, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED)
+			continue;
+		only = false;
+		if (fail)
+			krping_conn_fail(&other->conn, -ECONNRESET);
+	}
+	spin_unlock(&v->lock);
+	return only;
+}
+
+/* Nothing of an old connection of this queue reaches the store behind a new one's command. */
+void krping_target_conn_fence(struct krping_target_conn *tc)
+{
+	if (is_only(tc, true))
+		return;
+	krping_info_ratelimited(tc->log_prefix, "queue %u: an old connection is being closed first",
+				tc->index);
+	wait_event_idle(tc->volume->wait, is_only(tc, false) || krping_conn_error(&tc->conn));
+}

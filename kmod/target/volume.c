@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Volumes that are served: start, stop, list. */
+#include <linux/idr.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/nsproxy.h>
+#include <linux/random.h>
+#include <linux/slab.h>
+
+#include "lib/log.h"
+#include "target/target.h"
+
+static DEFINE_MUTEX(krping_volumes_lock);	/* protects the list */
+static LIST_HEAD(krping_volumes);
+static DEFINE_IDA(krping_volume_ids);
+
+static const char *const state_names[] = {
+	[KRPING_VOLUME_STARTING]	= "connecting",
+	[KRPING_VOLUME_LIVE]		= "live",
+	[KRPING_VOLUME_NO_DEVICE]	= "no_device",
+	[KRPING_VOLUME_STOPPING]	= "stopping",
+};
+
+static bool is_empty(struct krping_volume *v)
+{
+	bool empty;
+
+	spin_lock(&v->lock);
+	empty = list_empty(&v->conns);
+	spin_unlock(&v->lock);
+	return empty;
+}
+
+static void volume_free(struct kref *ref)
+{
+	struct krping_volume *v = container_of(ref, struct krping_volume, ref);
+
+	krping_challenges_free(v->challenges);
+	crypto_free_shash(v->key);
+	put_net(v->net);
+	destroy_workqueue(v->store_wq);
+	ida_free(&krping_volume_ids, v->id);
+	free_percpu(v->stats);
+	kfree(v);
+	module_put(THIS_MODULE);
+}
+
+static void volume_unlist(struct krping_volume *v)
+{
+	mutex_lock(&krping_volumes_lock);
+	list_del(&v->entry);
+	mutex_unlock(&krping_volumes_lock);
+}
+
+/* Connections that wait for a stalled disk take as long as it does: so this is not the stop's. */
+static void krping_volume_finish(struct work_struct *work)
+{
+	struct krping_volume *v = container_of(work, struct krping_volume, finish_work);
+	struct krping_target_conn *tc;
+
+	mutex_lock(&v->listen_lock);
+	krping_volume_stop_listening(v);	/* its events queue the work */
+	mutex_unlock(&v->listen_lock);
+	cancel_delayed_work_sync(&v->listen_work);
+	spin_lock(&v->lock);
+	list_for_each_entry(tc, &v->conns, entry)
+		krping_conn_fail(&tc->conn, -ECONNRESET);
+	spin_unlock(&v->lock);
+	wait_event_idle(v->wait, is_empty(v));
+	/* A listing that found the volume served may look at its backing yet. */
+	mutex_lock(&krping_volumes_lock);
+	mutex_unlock(&krping_volumes_lock);
+	krping_backing_close(&v->backing);	/* may wait for the disk */
+	mutex_lock(&krping_volumes_lock);
+	list_del(&v->entry);
+	mutex_unlock(&krping_volumes_lock);
+	if (v->served)
+		krping_info(v->log_prefix, "no longer served");
+	complete_all(&v->finished);
+	kref_put(&v->ref, volume_free);
+}
+
+static struct krping_volume *volume_new(const struct krping_options *opt)
+{
+	struct krping_volume *v = kzalloc(sizeof(*v), GFP_KERNEL);
+
+	if (!v)
+		return NULL;
+	v->stats = alloc_percpu(struct krping_stats);
+	if (!v->stats)
+		goto free_volume;
+	v->id = ida_alloc(&krping_volume_ids, GFP_KERNEL);
+	if (v->id < 0)
+		goto free_stats;
+	v->store_wq = alloc_workqueue("krping_%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, opt->block);
+	if (!v->store_wq)
+		goto free_id;
+	kref_init(&v->ref);
+	v->opt = *opt;
+	v->net = get_net(current->nsproxy->net_ns);
+	mutex_init(&v->listen_lock);
+	INIT_DELAYED_WORK(&v->listen_work, krping_volume_listen_again);
+	INIT_WORK(&v->finish_work, krping_volume_finish);
+	init_completion(&v->finished);
+	spin_lock_init(&v->lock);
+	INIT_LIST_HEAD(&v->conns);
+	init_waitqueue_head(&v->wait);
+	atomic64_set(&v->epoch, get_random_u64());
+	strscpy(v->ibdev, "-", sizeof(v->ibdev));
+	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
+	return v;
+
+free_id:
+	ida_free(&krping_volume_ids, v->id);
+free_stats:
+	free_percpu(v->stats);
+free_volume:
+	kfree(v);
+	return NULL;
+}
+
+/* Called with krping_volumes_lock held. */
+static struct krping_volume *volume_find(const char *name)
+{
+	struct krping_volume *v;
+
+	list_for_each_entry(v, &krping_volumes, entry)
+		if (!strcmp(v->opt.block, name))
+			return v;
+	return NULL;
+}
+
+static int volume_list(struct krping_volume *v)
+{
+	int ret = 0;
+
+	mutex_lock(&krping_volumes_lock);
+	if (volume_find(v->opt.block))
+		ret = -EEXIST;
+	else
+		list_add_tail(&v->entry, &krping_volumes);
+	mutex_unlock(&krping_volumes_lock);
+	return ret;
+}
+
+static int volume_find_key(struct krping_volume *v)
+{
+	struct crypto_shash *key;
+
+	if (!v->opt.key[0])
+		return 0;
+	key = krping_key_find(v->opt.key, v->log_prefix);
+	if (IS_ERR(key))
+		return PTR_ERR(key);
+	v->key = key;
+	v->challenges = krping_challenges_alloc();
+	return v->challenges ? 0 : -ENOMEM;
+}
+
+static int check_backing(struct krping_volume *v)
+{
+	u32 block_size = v->backing.block_size;
+
+	if (v->opt.block_size % block_size) {
+		krping_err(v->log_prefix, "block_size=%u: %s has blocks of %u bytes",
+			   v->opt.block_size, v->opt.backing, block_size);
+		return -EINVAL;
+	}
+	if (krping_volume_size(v))
+		return 0;
+	krping_err(v->log_prefix, "%s has not one block", v->opt.backing);
+	return -EINVAL;
+}
+
+/**
+ * krping_volume_start - begin to serve a volume
+ * @opt:	KRPING_BLOCK_SERVER
+ *
+ * Return: 0 when it is served, until krping_volume_stop(), or the errno that PROTOCOL.md
+ * documents, with nothing left behind.
+ */
+int krping_volume_start(const struct krping_options *opt)
+{
+	struct krping_volume *v = volume_new(opt);
+	int ret;
+
+	if (!v)
+		return -ENOMEM;
+	ret = krping_sockaddr(opt, v->net, &v->addr);
+	if (ret)
+		goto put_volume;
+	snprintf(v->log_prefix, sizeof(v->log_prefix), "%s@%pISpc", opt->block, &v->addr);
+	ret = volume_find_key(v);
+	if (ret)
+		goto put_volume;
+	ret = volume_list(v);
+	if (ret) {
+		krping_err_ratelimited(v->log_prefix, "a volume of that name is served already");
+		goto put_volume;
+	}
+	ret = krping_backing_open(&v->backing, opt, opt->read_only, v->log_prefix);
+	if (ret)
+		goto unlist;
+	ret = check_backing(v);
+	if (ret)
+		goto close_backing;
+	kref_get(&v->ref);	/* a stop may free it while the lock is being given back */
+	mutex_lock(&v->listen_lock);
+	ret = krping_volume_listen(v, v->log_prefix);
+	if (!ret) {	/* here, as a stop may end it all as soon as the lock is free */
+		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
+			    opt->writeback ? "writeback" : "write-through",
+			    opt->read_only ? ", read-only" : "");
+		v->served = true;
+	} else {
+		/*
+		 * It may have listened for a while, on one device of several or until the only
+		 * one was removed: connections and krping_volume_listen_again() may know it.
+		 */
+		spin_lock(&v->lock);
+		v->state = KRPING_VOLUME_STOPPING;
+		spin_unlock(&v->lock);
+		queue_work(krping_setup_wq, &v->finish_work);
+	}
+	mutex_unlock(&v->listen_lock);
+	if (ret)	/* as a stop does, not longer than until a signal */
+		wait_for_completion_interruptible(&v->finished);
+	kref_put(&v->ref, volume_free);
+	return ret;
+
+close_backing:
+	krping_backing_close(&v->backing);
+unlist:
+	volume_unlist(v);
+put_volume:
+	kref_put(&v->ref, volume_free);
+	return ret;
+}
+
+/* Return: the volume, with a reference and going to finish, or an ERR_PTR. */
+static struct krping_volume *volume_take(const char *name)
+{
+	struct krping_volume *v;
+	int ret = 0;
+
+	mutex_lock(&krping_volumes_lock);
+	v = volume_find(name);
+	if (!v) {
+		ret = -ENOENT;
+		goto out;
+	}
+	spin_lock(&v->lock);
+	if (v->state == KRPING_VOLUME_STARTING || v->state == KRPING_VOLUME_STOPPING)
+		ret = -EBUSY;
+	else
+		v->state = KRPING_VOLUME_STOPPING;
+	spin_unlock(&v->lock);
+	if (ret) {
+		krping_err_ratelimited(v->log_prefix, "it is being started or stopped");
+		goto out;
+	}
+	kref_get(&v->ref);
+	queue_work(krping_setup_wq, &v->finish_work);
+out:
+	mutex_unlock(&krping_volumes_lock);
+	return ret ? ERR_PTR(ret) : v;
+}
+
+/**
+ * krping_volume_stop - no longer serve a volume
+ * @name:	of the volume
+ *
+ * Its clients lose their connections. What they were not answered may be done or not.
+ *
+ * Return: 0, -ENOENT, -EBUSY, or -EINTR: then it ends as soon as its backing lets it.
+ */
+int krping_volume_stop(const char *name)
+{
+	struct krping_volume *v = volume_take(name);
+	int ret;
+
+	if (IS_ERR(v))
+		return PTR_ERR(v);
+	ret = wait_for_completion_interruptible(&v->finished);
+	kref_put(&v->ref, volume_free);
+	return ret ? -EINTR : 0;
+}
+
+static void volume_show(struct seq_file *seq, struct krping_volume *v)
+{
+	enum krping_volume_state state;
+	char ibdev[IB_DEVICE_NAME_MAX];
+	u32 inflight = 0, queues;
+	struct krping_target_conn *tc;
+
+	spin_lock(&v->lock);
+	state = v->state;
+	queues = v->nr_conns;
+	memcpy(ibdev, v->ibdev, sizeof(ibdev));
+	list_for_each_entry(tc, &v->conns, entry)
+		inflight += READ_ONCE(tc->nr_inflight);
+	spin_unlock(&v->lock);
+
+	seq_printf(seq, "id=%d name=%s role=target mode=remote dev=- state=%s peer=%pISpc ibdev=%s",
+		   v->id, v->opt.block, state_names[state], &v->addr, ibdev);
+	seq_printf(seq, " size=%llu block_size=%u writeback=%d read_only=%d queues=%u depth=%u inflight=%u",
+		   state == KRPING_VOLUME_STARTING || state == KRPING_VOLUME_STOPPING ? 0 :
+		   krping_volume_size(v), v->opt.block_size, v->opt.writeback, v->opt.read_only,
+		   queues, KRPING_TARGET_DEPTH, inflight);
+	krping_block_stats_show(v->stats, KRPING_TARGET_COUNTERS, seq);
+	seq_printf(seq, " violations=%lld connections=%lld rejected=%lld\n",
+		   atomic64_read(&v->violations), atomic64_read(&v->connections),
+		   atomic64_read(&v->rejected));
+}
+
+void krping_volumes_show(struct seq_file *seq)
+{
+	struct krping_volume *v;
+
+	mutex_lock(&krping_volumes_lock);
+	list_for_each_entry(v, &krping_volumes, entry)
+		volume_show(seq, v);
+	mutex_unlock(&krping_volumes_lock);
+}
