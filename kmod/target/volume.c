@@ -172,6 +172,66 @@ static int check_backing(struct krping_volume *v)
 	return -EINVAL;
 }
 
+/* Address, log prefix and key: volume_free() frees what there is. */
+static int volume_prepare(struct krping_volume *v)
+{
+	int ret = krping_sockaddr(&v->opt, v->net, &v->addr);
+
+	if (ret)
+		return ret;
+	snprintf(v->log_prefix, sizeof(v->log_prefix), "%s@%pISpc", v->opt.block, &v->addr);
+	return volume_find_key(v);
+}
+
+/* Lists the volume and opens its backing. Return: 0 or a negative errno with neither done. */
+static int volume_open(struct krping_volume *v)
+{
+	int ret = volume_list(v);
+
+	if (ret) {
+		krping_err_ratelimited(v->log_prefix, "a volume of that name is served already");
+		return ret;
+	}
+	ret = krping_backing_open(&v->backing, &v->opt, v->opt.read_only, v->log_prefix);
+	if (ret)
+		goto unlist;
+	ret = check_backing(v);
+	if (!ret)
+		return 0;
+	krping_backing_close(&v->backing);
+unlist:
+	volume_unlist(v);
+	return ret;
+}
+
+/* Listens; if that fails, ends the volume as a stop does. The caller holds a reference. */
+static int volume_serve(struct krping_volume *v)
+{
+	int ret;
+
+	mutex_lock(&v->listen_lock);
+	ret = krping_volume_listen(v, v->log_prefix);
+	if (!ret) {	/* under the lock: a stop may end it all once it is free */
+		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
+			    v->opt.writeback ? "writeback" : "write-through",
+			    v->opt.read_only ? ", read-only" : "");
+		v->served = true;
+	} else {
+		/*
+		 * It may have listened for a while, on one device of several or until the only
+		 * one was removed: connections and krping_volume_listen_again() may know it.
+		 */
+		spin_lock(&v->lock);
+		v->state = KRPING_VOLUME_STOPPING;
+		spin_unlock(&v->lock);
+		queue_work(krping_setup_wq, &v->finish_work);
+	}
+	mutex_unlock(&v->listen_lock);
+	if (ret)	/* as a stop does, until a signal at most */
+		wait_for_completion_interruptible(&v->finished);
+	return ret;
+}
+
 /**
  * krping_volume_start - begin to serve a volume
  * @opt:	KRPING_BLOCK_SERVER
@@ -186,53 +246,13 @@ int krping_volume_start(const struct krping_options *opt)
 
 	if (!v)
 		return -ENOMEM;
-	ret = krping_sockaddr(opt, v->net, &v->addr);
-	if (ret)
-		goto put_volume;
-	snprintf(v->log_prefix, sizeof(v->log_prefix), "%s@%pISpc", opt->block, &v->addr);
-	ret = volume_find_key(v);
-	if (ret)
-		goto put_volume;
-	ret = volume_list(v);
-	if (ret) {
-		krping_err_ratelimited(v->log_prefix, "a volume of that name is served already");
-		goto put_volume;
+	ret = volume_prepare(v);
+	if (!ret)
+		ret = volume_open(v);
+	if (!ret) {
+		kref_get(&v->ref);	/* krping_volume_finish() puts the list's */
+		ret = volume_serve(v);
 	}
-	ret = krping_backing_open(&v->backing, opt, opt->read_only, v->log_prefix);
-	if (ret)
-		goto unlist;
-	ret = check_backing(v);
-	if (ret)
-		goto close_backing;
-	kref_get(&v->ref);	/* a stop may free it while the lock is being given back */
-	mutex_lock(&v->listen_lock);
-	ret = krping_volume_listen(v, v->log_prefix);
-	if (!ret) {	/* here, as a stop may end it all as soon as the lock is free */
-		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
-			    opt->writeback ? "writeback" : "write-through",
-			    opt->read_only ? ", read-only" : "");
-		v->served = true;
-	} else {
-		/*
-		 * It may have listened for a while, on one device of several or until the only
-		 * one was removed: connections and krping_volume_listen_again() may know it.
-		 */
-		spin_lock(&v->lock);
-		v->state = KRPING_VOLUME_STOPPING;
-		spin_unlock(&v->lock);
-		queue_work(krping_setup_wq, &v->finish_work);
-	}
-	mutex_unlock(&v->listen_lock);
-	if (ret)	/* as a stop does, not longer than until a signal */
-		wait_for_completion_interruptible(&v->finished);
-	kref_put(&v->ref, volume_free);
-	return ret;
-
-close_backing:
-	krping_backing_close(&v->backing);
-unlist:
-	volume_unlist(v);
-put_volume:
 	kref_put(&v->ref, volume_free);
 	return ret;
 }
