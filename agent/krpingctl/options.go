@@ -25,7 +25,7 @@ func optionsReference() string {
 	for _, o := range proc.Options {
 		name := o.Name
 		if o.Value != "" {
-			name += "=" + strings.ToUpper(strings.ReplaceAll(o.Value, " ", "-"))
+			name += "=" + placeholder(o.Value)
 		}
 		goes := o.Contexts.String()
 		if tests := o.Tests.String(); tests != "" && tests != "all" {
@@ -36,10 +36,19 @@ func optionsReference() string {
 			text += ". " + o.Range()
 		}
 		if o.Default != "" {
-			text += ". Default " + o.Default
+			text += ". Default " + strings.ReplaceAll(o.Default, "`", "")
 		}
 		fmt.Fprintf(w, "%s\t%s\n\t  %s\n", name, goes, text)
 	}
 	_ = w.Flush() // cannot fail: b is a strings.Builder
 	return b.String()
+}
+
+// placeholder returns how the reference writes a kind of value, such as NUMBER or dma|reg.
+func placeholder(value string) string {
+	value = strings.ReplaceAll(value, " or ", "|")
+	if strings.ContainsAny(value, ":|") {
+		return value
+	}
+	return strings.ToUpper(strings.ReplaceAll(value, " ", "-"))
 }
