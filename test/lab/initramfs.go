@@ -19,9 +19,13 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// initModules are what the guest needs to reach the host's root; their dependencies
-// are added. A module that is built in is not needed.
-var initModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console"}
+// initModules are what the guest needs to reach the host's root, and what its RDMA device and rdma_krping
+// need: modprobe in the guest takes longer. Their dependencies are added. A module that is built in is not
+// needed.
+var initModules = []string{
+	"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console",
+	"rdma_rxe", "rdma_ucm", "ib_uverbs", "crc32_generic", "crc32c_generic", "libcrc32c",
+}
 
 // init mounts the host's root read-only with a tmpfs on top, the repository over it (it
 // may lie below /tmp, which is hidden), and starts the guest agent.

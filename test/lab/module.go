@@ -17,9 +17,9 @@ func (l *Lab) LoadModule(ctx context.Context) error {
 	return nil
 }
 
-// LoadModuleIn loads it in one VM.
+// LoadModuleIn loads it in one VM. The initramfs has loaded what it depends on.
 func (l *Lab) LoadModuleIn(ctx context.Context, vm *VM) error {
-	out, err := vm.Output(ctx, "modprobe -a rdma_cm ib_core libcrc32c && insmod "+Module(l.config.Kernel))
+	out, err := vm.Output(ctx, "insmod "+Module(l.config.Kernel))
 	if err != nil {
 		return fmt.Errorf("load the module in VM %d: %w: %s", vm.index+1, err, out)
 	}

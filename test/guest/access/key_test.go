@@ -259,7 +259,7 @@ func TestPingServersAllow(t *testing.T) {
 			} else {
 				cmd := guest.Start(t, guest.Binary(t, "krpingctl"), "server", "--addr", tc.addr, "--port", strconv.Itoa(port), "--allow", tc.allow)
 				guest.Eventually(t, 20*time.Second, "the server listens", func() bool {
-					return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), ":"+strconv.Itoa(port)+" ")
+					return guest.Listens(t, port)
 				})
 				end = func() { guest.Signal(t, cmd, unix.SIGINT); _ = cmd.Wait() }
 			}

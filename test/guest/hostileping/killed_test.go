@@ -35,7 +35,7 @@ func busy(t *testing.T) {
 
 func startRping(t *testing.T, addr netip.AddrPort) *exec.Cmd {
 	t.Helper()
-	return guest.StartRping(t, addr.Addr().String(), strconv.Itoa(int(addr.Port())))
+	return guest.StartRping(t, addr.Addr().String(), int(addr.Port()))
 }
 
 func bridgeProcess(t *testing.T, addr netip.AddrPort) *exec.Cmd {

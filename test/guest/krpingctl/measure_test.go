@@ -57,7 +57,7 @@ func TestMeasure(t *testing.T) {
 			done := make(chan guest.Result, 1)
 			go func() { done <- guest.Krpingctl(t, append([]string{"server"}, args...)...) }()
 			guest.Eventually(t, 20*time.Second, "the server listens", func() bool {
-				return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), fmt.Sprintf(":%d ", 9910+i))
+				return guest.Listens(t, 9910+i)
 			})
 			r := report(t, guest.MustKrpingctl(t, append([]string{"client", "--count", "300", "--json"}, args...)...))
 			if r.Version != measure.Version || "--"+r.Test != tc.test || r.Device != guest.Device(t) || r.Operations != 300*uint64(r.Connections) || r.OpsPerSecond <= 0 {

@@ -122,7 +122,7 @@ func TestNoDevice(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
-	rping := guest.StartRping(t, guest.Addr(t), "4420")
+	rping := guest.StartRping(t, guest.Addr(t), 4420)
 	fails(t, 1, []string{"the port is in use", "rping listens on " + guest.Addr(t) + ":4420", "--port"}, add(t)...)
 	_ = rping.Process.Kill()
 	_ = rping.Wait()

@@ -68,7 +68,7 @@ func crowd(t *testing.T, pairs int) {
 	}
 	guest.Eventually(t, patience, "the servers listen", func() bool {
 		allRun(t, servers)
-		return strings.Count(guest.Run(t, "rdma", "resource", "show", "cm_id"), " state LISTEN ") == pairs
+		return len(guest.Listeners(t)) == pairs
 	})
 	took("all listen")
 	// rxe of 6.12 fails to make one connection of a thousand or so ("rxe_modify_qp: returned err =
@@ -85,7 +85,7 @@ func crowd(t *testing.T, pairs int) {
 		}
 		servers[i] = begin(proc.Server, i)
 		guest.Eventually(t, patience, "the server listens again", func() bool {
-			return strings.Contains(guest.Run(t, "rdma", "resource", "show", "cm_id"), fmt.Sprintf(":%d ", 20000+i))
+			return guest.Listens(t, 20000+i)
 		})
 		clients[i] = begin(proc.Client, i)
 	}
@@ -145,9 +145,9 @@ func allRun(t *testing.T, running []*proc.Running) {
 	}
 }
 
-// giveWay waits until the command has pinged, and lowers the priority of its thread: endless
-// pings leave the set-up of more connections little time. Not before, as a set-up holds locks
-// of the kernel. It returns false for a command that has ended.
+// giveWay waits until the command has pinged, and then lowers the priority of its thread: endless pings
+// leave the set-up of more connections little time. Not before, as a set-up holds locks of the kernel. It
+// returns false for a command that has ended.
 func giveWay(t *testing.T, r *proc.Running) (runs bool) {
 	t.Helper()
 	guest.Eventually(t, patience, "the command runs or ends", func() bool {

@@ -20,7 +20,7 @@ func TestRpingMatrix(t *testing.T) {
 		option := addresses(t)[family]
 		for _, size := range rpingSizes {
 			t.Run(fmt.Sprintf("client/%s/%d", family, size), func(t *testing.T) {
-				guest.StartRping(t, addr, "9987", "-S", fmt.Sprint(size))
+				guest.StartRping(t, addr, 9987, "-S", fmt.Sprint(size))
 				rpingServes(t, option, size)
 			})
 			t.Run(fmt.Sprintf("server/%s/%d", family, size), func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRpingMatrix(t *testing.T) {
 		}
 		// A server of rping takes fewer bytes than its own size, even fewer than its smallest.
 		t.Run(fmt.Sprintf("client/%s/16", family), func(t *testing.T) {
-			guest.StartRping(t, addr, "9987", "-S", "64")
+			guest.StartRping(t, addr, 9987, "-S", "64")
 			rpingServes(t, option, 16)
 		})
 	}

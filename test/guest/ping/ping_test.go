@@ -24,7 +24,7 @@ import (
 )
 
 func TestRpingServesOurClient(t *testing.T) {
-	guest.StartRping(t, guest.Addr(t), "9999", "-C", "1000", "-S", "4096")
+	guest.StartRping(t, guest.Addr(t), 9999, "-C", "1000", "-S", "4096")
 	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", guest.Limit); err != nil {
 		t.Errorf("client: %v", err)
 	}
@@ -253,7 +253,7 @@ func TestKilledWriter(t *testing.T) {
 		_ = server
 	})
 	t.Run("client of a stopped server", func(t *testing.T) {
-		rping := guest.StartRping(t, guest.Addr(t), "9993")
+		rping := guest.StartRping(t, guest.Addr(t), 9993)
 		client := write("client,addr=" + addr + ",port=9993")
 		guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
 		guest.Signal(t, rping, unix.SIGSTOP)
@@ -270,7 +270,7 @@ func TestKilledWriter(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
-	rping := guest.StartRping(t, guest.Addr(t), "9992")
+	rping := guest.StartRping(t, guest.Addr(t), 9992)
 	done := make(chan error, 1)
 	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", guest.Limit) }()
 	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })

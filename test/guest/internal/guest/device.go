@@ -100,28 +100,3 @@ func SentPackets(t testing.TB) int {
 	t.Helper()
 	return Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
 }
-
-// NoResources waits until no RDMA resource is left but, on RoCE, the queue pair of the connection
-// manager.
-func NoResources(t testing.TB) {
-	t.Helper()
-	left := " qp 1 cm_id 0 mr 0 "
-	if strings.HasPrefix(Device(t), "siw") {
-		left = " qp 0 cm_id 0 mr 0 "
-	}
-	Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return strings.Contains(Run(t, "rdma", "resource", "show", Device(t)), left)
-	})
-}
-
-// Resources returns how many RDMA resources of each kind there are.
-func Resources(t testing.TB) string {
-	t.Helper()
-	return Run(t, "rdma", "resource", "show")
-}
-
-// SameResources waits until there are as many RDMA resources as Resources has returned before.
-func SameResources(t testing.TB, before string) {
-	t.Helper()
-	Eventually(t, 20*time.Second, "RDMA resources are what they were: "+before, func() bool { return Resources(t) == before })
-}

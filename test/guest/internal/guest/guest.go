@@ -183,11 +183,13 @@ func TryRun(argv ...string) (string, error) {
 // Eventually polls until the condition holds; after limit (Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
+	pause := time.Millisecond
 	for deadline := time.Now().Add(Slow(limit)); time.Now().Before(deadline); {
 		if condition() {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
 	}
 	late.Waited(t, limit, "%s%s", what, BlockedTasks())
 }
@@ -233,42 +235,28 @@ func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 // Limit is how long a command of a test may take.
 var Limit = Slow(time.Minute)
 
-// listeners returns what the module listens to. A thread is listed by /proc/krping before that.
-func listeners(t testing.TB) map[string]bool {
-	all := map[string]bool{}
-	for line := range strings.Lines(Run(t, "rdma", "resource", "show", "cm_id")) {
-		if strings.Contains(line, " state LISTEN ") && strings.Contains(line, " [rdma_krping] ") {
-			all[line] = true // with its number
-		}
-	}
-	return all
-}
-
 // StartServer runs a ping/pong server command in the background and waits until it listens;
 // its result is delivered once. One at a time.
 func StartServer(t testing.TB, command string) <-chan error {
 	t.Helper()
-	before := listeners(t)
+	before := map[uint32]bool{}
+	for _, l := range Listeners(t) {
+		before[l.Number] = true
+	}
 	done := make(chan error, 1)
 	go func() { done <- Command(command, Limit) }()
+	// /proc/krping lists a thread before it listens.
 	Eventually(t, 20*time.Second, "the server listens", func() bool {
-		for listener := range listeners(t) {
-			if !before[listener] {
-				return true
-			}
-		}
-		return len(done) > 0
+		return len(done) > 0 || slices.ContainsFunc(Listeners(t), func(l Listener) bool { return l.Module == "rdma_krping" && !before[l.Number] })
 	})
 	return done
 }
 
 // StartRping starts a server of rping and waits until it listens.
-func StartRping(t testing.TB, addr, port string, more ...string) *exec.Cmd {
+func StartRping(t testing.TB, addr string, port int, more ...string) *exec.Cmd {
 	t.Helper()
-	rping := Start(t, append([]string{"rping", "-s", "-a", addr, "-p", port}, more...)...)
-	Eventually(t, 20*time.Second, "rping listens", func() bool {
-		return strings.Contains(Run(t, "rdma", "resource", "show", "cm_id"), ":"+port+" ")
-	})
+	rping := Start(t, append([]string{"rping", "-s", "-a", addr, "-p", strconv.Itoa(port)}, more...)...)
+	Eventually(t, 20*time.Second, "rping listens", func() bool { return Listens(t, port) })
 	return rping
 }
 

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Of include/uapi/rdma/rdma_netlink.h.
+const (
+	cmdResCMIDGet    = 11 // RDMA_NLDEV_CMD_RES_CM_ID_GET
+	attrResState     = 27 // RDMA_NLDEV_ATTR_RES_...
+	attrResKernName  = 29
+	attrResCMID      = 30
+	attrResCMIDEntry = 31
+	attrResSrcAddr   = 33
+	attrResCMIDN     = 63
+	stateListen      = 8 // RDMA_CM_LISTEN of drivers/infiniband/core/cma_priv.h
+)
+
+// Listener is a CM id that listens.
+type Listener struct {
+	Number uint32
+	Port   int
+	Module string // that it belongs to, or "" for a process
+}
+
+// Listeners returns the CM ids that listen on the RDMA device. It asks the kernel itself: tests poll it
+// hundreds of times, and a run of rdma(8) takes 30 times as long.
+func Listeners(t testing.TB) []Listener {
+	t.Helper()
+	var all []Listener
+	dump(t, func() error {
+		all = nil
+		link, err := netlink.RdmaLinkByName(Device(t))
+		if err != nil {
+			return err
+		}
+		req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<10|cmdResCMIDGet, unix.NLM_F_DUMP)
+		req.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(link.Attrs.Index)))
+		messages, err := req.Execute(unix.NETLINK_RDMA, 0)
+		if err != nil {
+			return err
+		}
+		for _, message := range messages {
+			listeners, err := parseListeners(message)
+			if err != nil {
+				return err
+			}
+			all = append(all, listeners...)
+		}
+		return nil
+	})
+	return all
+}
+
+// Listens says whether anybody listens on a port of the RDMA device.
+func Listens(t testing.TB, port int) bool {
+	t.Helper()
+	return slices.ContainsFunc(Listeners(t), func(l Listener) bool { return l.Port == port })
+}
+
+// dump repeats a netlink dump that a change has interrupted.
+func dump(t testing.TB, ask func() error) {
+	t.Helper()
+	for range 100 {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			t.Fatalf("ask for RDMA resources: %v", err)
+		}
+	}
+	t.Fatal("ask for RDMA resources: changed 100 times in between")
+}
+
+// children returns the attributes of that kind in a nested attribute.
+func children(b []byte, kind uint16) ([][]byte, error) {
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil, err
+	}
+	var values [][]byte
+	for _, attr := range attrs {
+		if attr.Attr.Type&nl.NLA_TYPE_MASK == kind {
+			values = append(values, attr.Value)
+		}
+	}
+	return values, nil
+}
+
+func parseListeners(message []byte) ([]Listener, error) {
+	tables, err := children(message, attrResCMID)
+	if err != nil {
+		return nil, err
+	}
+	var all []Listener
+	for _, table := range tables {
+		entries, err := children(table, attrResCMIDEntry)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			attrs, err := nl.ParseRouteAttrAsMap(entry)
+			if err != nil {
+				return nil, err
+			}
+			if state := attrs[attrResState].Value; len(state) > 0 && state[0] == stateListen {
+				all = append(all, listener(attrs))
+			}
+		}
+	}
+	return all, nil
+}
+
+func listener(attrs map[uint16]syscall.NetlinkRouteAttr) Listener {
+	l := Listener{Module: strings.TrimRight(string(attrs[attrResKernName].Value), "\x00")}
+	if number := attrs[attrResCMIDN].Value; len(number) >= 4 {
+		l.Number = binary.NativeEndian.Uint32(number)
+	}
+	if addr := attrs[attrResSrcAddr].Value; len(addr) >= 4 { // a sockaddr: family, port
+		l.Port = int(binary.BigEndian.Uint16(addr[2:]))
+	}
+	return l
+}
+
+// resources returns how many RDMA resources of each kind each device has.
+func resources(t testing.TB) map[string]map[string]uint64 {
+	t.Helper()
+	all := map[string]map[string]uint64{}
+	dump(t, func() error {
+		list, err := netlink.RdmaResourceList()
+		for _, r := range list {
+			all[r.Name] = r.RdmaResourceSummaryEntries
+		}
+		return err
+	})
+	return all
+}
+
+// Resources returns how many RDMA resources of each kind there are, as text.
+func Resources(t testing.TB) string {
+	t.Helper()
+	var text strings.Builder
+	all := resources(t)
+	for _, device := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&text, "%s:", device)
+		for _, kind := range slices.Sorted(maps.Keys(all[device])) {
+			fmt.Fprintf(&text, " %s %d", kind, all[device][kind])
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// SameResources waits until there are as many RDMA resources as Resources has returned before.
+func SameResources(t testing.TB, before string) {
+	t.Helper()
+	Eventually(t, 20*time.Second, "RDMA resources are what they were: "+before, func() bool { return Resources(t) == before })
+}
+
+// NoResources waits until no RDMA resource is left but, on RoCE, the queue pair of the connection
+// manager.
+func NoResources(t testing.TB) {
+	t.Helper()
+	var qps uint64 = 1
+	if IWARP(t) {
+		qps = 0
+	}
+	Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
+		left, found := resources(t)[Device(t)]
+		return found && left["qp"] == qps && left["cm_id"] == 0 && left["mr"] == 0
+	})
+}
