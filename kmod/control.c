@@ -11,6 +11,7 @@
 #include "client/client.h"
 #include "control.h"
 #include "lib/log.h"
+#include "local/tap.h"
 #include "options.h"
 #include "ping/result.h"
 #include "target/target.h"
@@ -93,7 +94,8 @@ static int run(struct command_file *cf, char *text, size_t len)
 	case KRPING_PING_SERVER:
 		return run_thread(cf, &opt);
 	case KRPING_BLOCK_CLIENT:
-		return krping_session_start(&opt);
+		return opt.mode == KRPING_MODE_TAP ? krping_tap_start(&opt) :
+						     krping_session_start(&opt, NULL);
 	case KRPING_BLOCK_STOP:
 		return opt.target ? krping_volume_stop(opt.block) :
 				    krping_session_stop(opt.block, opt.force);

@@ -7,19 +7,19 @@
 #include "control.h"
 #include "lib/fault.h"
 #include "ping/result.h"
-#include "local/stack.h"
+#include "local/tap.h"
 #include "target/target.h"
 
 static int __init krping_init(void)
 {
 	int ret;
 
-	ret = krping_recovery_init();
+	ret = krping_client_init();
 	if (ret)
 		return ret;
 	ret = krping_target_init();
 	if (ret)
-		goto recovery_exit;
+		goto client_exit;
 	ret = krping_tap_init();
 	if (ret)
 		goto target_exit;
@@ -34,8 +34,8 @@ tap_exit:
 	krping_tap_exit();
 target_exit:
 	krping_target_exit();
-recovery_exit:
-	krping_recovery_exit();
+client_exit:
+	krping_client_exit();
 	return ret;
 }
 
@@ -47,7 +47,7 @@ static void __exit krping_exit(void)
 	krping_results_exit();
 	krping_tap_exit();
 	krping_target_exit();
-	krping_recovery_exit();
+	krping_client_exit();
 }
 
 module_init(krping_init);

@@ -3,7 +3,25 @@
 #include "client/client.h"
 #include "wire/key.h"
 #include "lib/log.h"
-#include "local/stack.h"
+
+int krping_client_init(void)
+{
+	int ret;
+
+	ret = krping_recv_init();
+	if (ret)
+		return ret;
+	ret = krping_recovery_init();
+	if (ret)
+		krping_recv_exit();
+	return ret;
+}
+
+void krping_client_exit(void)
+{
+	krping_recovery_exit();
+	krping_recv_exit();
+}
 
 /* From a connected session to one with a disk; undoes what it did on an error. */
 static int session_add_disk(struct krping_session *s)
@@ -24,8 +42,8 @@ static int session_add_disk(struct krping_session *s)
 	ret = krping_disk_add(s);
 	if (ret)
 		goto free_disk;
-	if (s->stack) {
-		ret = krping_stack_add(s);
+	if (s->ops) {
+		ret = s->ops->add(s);
 		if (ret)
 			goto del_disk;
 	}
@@ -42,8 +60,8 @@ static int session_add_disk(struct krping_session *s)
 	if (live)
 		return 0;	/* from here on a stop may free the session */
 	ret = -ECONNRESET;
-	if (s->stack)
-		krping_stack_del(s);
+	if (s->ops)
+		s->ops->del(s);
 del_disk:
 	krping_disk_del(s);
 free_disk:
@@ -77,18 +95,23 @@ static int session_find_key(struct krping_session *s)
 /**
  * krping_session_start - connect to a volume and make its disk
  * @opt:	KRPING_BLOCK_CLIENT
+ * @ops:	of a local disk on top of it, or NULL
  *
  * Return: 0 when the disk is there, or the errno that PROTOCOL.md documents, with
  * nothing left behind.
  */
-int krping_session_start(const struct krping_options *opt)
+int krping_session_start(const struct krping_options *opt,
+			 const struct krping_session_ops *ops)
 {
 	struct krping_session *s;
+	bool opened = false;
 	int ret;
 
-	s = krping_session_alloc(opt);
+	s = krping_session_alloc(opt, ops);
 	if (IS_ERR(s))
 		return PTR_ERR(s);
+	krping_recovery_prepare(s);
+	krping_heartbeat_prepare(s);
 	ret = krping_sockaddr(opt, s->net, &s->peer);
 	if (ret)
 		goto put_session;
@@ -101,9 +124,11 @@ int krping_session_start(const struct krping_options *opt)
 		krping_err_ratelimited(s->log_prefix, "a session of that name exists");
 		goto put_session;
 	}
-	ret = krping_stack_open(s);
-	if (ret)
-		goto unlist;
+	if (s->ops) {
+		ret = s->ops->open(s);
+		if (ret)
+			goto unlist;
+	}
 	ret = krping_session_connect(s, CONNECT_TIMEOUT);
 	if (!ret)
 		ret = session_add_disk(s);
@@ -111,9 +136,11 @@ int krping_session_start(const struct krping_options *opt)
 		return 0;
 
 	krping_session_close(s);
+	opened = s->ops;
 unlist:
 	krping_session_unlist(s);
-	krping_stack_close(s);	/* the listing looks into it */
+	if (opened)	/* not before: the listing looks into it */
+		s->ops->close(s);
 put_session:
 	krping_session_put(s);
 	return ret;
@@ -136,8 +163,8 @@ int krping_session_stop(const char *name, bool force)
 	if (IS_ERR(s))
 		return PTR_ERR(s);
 	krping_session_abort(s, force);
-	if (s->stack)
-		krping_stack_del(s);
+	if (s->ops)
+		s->ops->del(s);
 	krping_disk_del(s);
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
@@ -149,7 +176,8 @@ int krping_session_stop(const char *name, bool force)
 	krping_session_unlist(s);
 	krping_info(s->log_prefix, "%s stopped", krping_session_disk(s)->disk_name);
 	krping_disk_free(s);
-	krping_stack_close(s);
+	if (s->ops)
+		s->ops->close(s);
 	krping_session_put(s);
 	return 0;
 }

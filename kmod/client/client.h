@@ -37,7 +37,32 @@
 
 struct crypto_shash;
 struct krping_copy;
-struct krping_stack;
+struct krping_session;
+
+/**
+ * struct krping_session_ops - what a local disk on top of a session's own does
+ * @open:	before the session connects: sets @s->upper. Return: 0 or a negative errno, with
+ *		nothing left behind. Sleeps, as all do
+ * @close:	undoes @open, if that was called and did not fail; @s->upper may still be shown
+ * @free:	the last reference to the session is gone: frees @s->upper, which may be NULL
+ * @add:	the session is live and its disk, which is hidden, was added: adds the one that
+ *		applications open. Return: as @open
+ * @del:	undoes @add: nothing uses the hidden disk any more
+ * @disk:	what @add has added
+ * @data_lost:	the target has lost some of what it answered; nobody knows what
+ * @show:	adds keys to the session's line of /proc/krping_sessions, each with a space in
+ *		front; @s->upper may be NULL
+ */
+struct krping_session_ops {
+	int (*open)(struct krping_session *s);
+	void (*close)(struct krping_session *s);
+	void (*free)(struct krping_session *s);
+	int (*add)(struct krping_session *s);
+	void (*del)(struct krping_session *s);
+	struct gendisk *(*disk)(struct krping_session *s);
+	void (*data_lost)(struct krping_session *s, const char *what);
+	void (*show)(struct krping_session *s, struct seq_file *seq);
+};
 
 enum krping_session_state {
 	KRPING_SESSION_CONNECTING,	/* the writer of the command sets it up */
@@ -214,8 +239,9 @@ struct krping_queue {
  * @flushed_seq: value of @write_seq that the last flush covered
  * @tag_set:	one hardware queue per queue
  * @disk:	NULL until the first connection
- * @stack:	of mode=tap: @disk is hidden, and nobody waits for a target that is lost: requests
- *		fail. NULL for mode=remote. Constant while there is a @disk
+ * @ops:	of what stacks a local disk on @disk, which is hidden then; NULL if nothing does.
+ *		Constant
+ * @upper:	its own, from @ops->open() on; constant while there is a @disk
  * @stats:	enum krping_block_counter
  */
 struct krping_session {
@@ -256,12 +282,20 @@ struct krping_session {
 	atomic64_t flushed_seq;
 	struct blk_mq_tag_set tag_set;
 	struct gendisk *disk;
-	struct krping_stack *stack;
+	const struct krping_session_ops *ops;
+	void *upper;
 	struct krping_stats __percpu *stats;
 };
 
+/* A local disk is on top: then no request waits for a lost target, it fails. */
+static inline bool krping_session_is_stacked(const struct krping_session *s)
+{
+	return s->ops;
+}
+
 /* session.c */
-struct krping_session *krping_session_alloc(const struct krping_options *opt);
+struct krping_session *krping_session_alloc(const struct krping_options *opt,
+					    const struct krping_session_ops *ops);
 void krping_session_put(struct krping_session *s);
 void krping_session_set_state(struct krping_session *s, enum krping_session_state state);
 int krping_queue_violation(struct krping_queue *q, const char *what, u64 value);
@@ -272,7 +306,10 @@ struct gendisk *krping_session_disk(struct krping_session *s);
 void krping_sessions_show(struct seq_file *seq);
 
 /* attach.c */
-int krping_session_start(const struct krping_options *opt);
+int krping_client_init(void);
+void krping_client_exit(void);
+int krping_session_start(const struct krping_options *opt,
+			 const struct krping_session_ops *ops);
 int krping_session_stop(const char *name, bool force);
 
 /* connect.c */
@@ -283,19 +320,17 @@ void krping_session_close(struct krping_session *s);
 /* recovery.c */
 int krping_recovery_init(void);
 void krping_recovery_exit(void);
+void krping_recovery_prepare(struct krping_session *s);
 void krping_session_lost(struct krping_session *s, int error);
 void krping_session_go_live(struct krping_session *s);
 void krping_session_abort(struct krping_session *s, bool force);
-void krping_recover(struct work_struct *work);
 void krping_session_fast_fail(struct krping_session *s);
-extern struct workqueue_struct *krping_wq;		/* connects, looks after sessions */
-extern struct workqueue_struct *krping_check_wq;	/* computes CRCs; waits for nothing */
-extern const struct krping_conn_ops krping_queue_conn_ops;
+extern struct workqueue_struct *krping_wq;		/* recovery.c, monitor.c */
 
 /* monitor.c */
+void krping_heartbeat_prepare(struct krping_session *s);
 void krping_heartbeat_start(struct krping_session *s);
 void krping_heartbeat_stop(struct krping_session *s);
-void krping_heartbeat(struct work_struct *work);
 
 /* keepalive.c */
 unsigned long krping_look_interval(const struct krping_session *s);
@@ -321,6 +356,9 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc);
 
 /* recv.c */
+int krping_recv_init(void);
+void krping_recv_exit(void);
+extern struct workqueue_struct *krping_check_wq;	/* computes CRCs; waits for nothing */
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_complete_rq(struct request *rq);
 

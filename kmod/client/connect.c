@@ -9,7 +9,6 @@
 #include "client/client.h"
 #include "wire/key.h"
 #include "lib/log.h"
-#include "local/stack.h"
 
 #define MAX_DATA		SZ_1M
 
@@ -197,12 +196,12 @@ static int accept_epoch(struct krping_session *s, u64 epoch)
 		lost = "its volume, which was in memory";
 	else if (atomic64_read(&s->write_seq) != atomic64_read(&s->flushed_seq))
 		lost = "writes that were not flushed";
-	if (lost && !s->stack) {
+	if (lost && !s->ops) {
 		krping_err(s->log_prefix, "the target has lost %s", lost);
 		return -ESTALE;
 	}
 	if (lost) {
-		krping_stack_forgotten(s, lost);
+		s->ops->data_lost(s, lost);
 		atomic64_set(&s->flushed_seq, atomic64_read(&s->write_seq));
 	}
 	s->grant.epoch = epoch;

@@ -178,10 +178,10 @@ int krping_disk_alloc(struct krping_session *s)
 		blk_mq_free_tag_set(&s->tag_set);
 		return PTR_ERR(disk);
 	}
-	if (s->stack)
+	if (krping_session_is_stacked(s))
 		disk->flags |= GENHD_FL_HIDDEN;
 	snprintf(disk->disk_name, sizeof(disk->disk_name), "krping%d%s", s->id,
-		 s->stack ? "target" : "");
+		 krping_session_is_stacked(s) ? "target" : "");
 	disk->fops = &krping_disk_ops;
 	disk->private_data = s;
 	kref_get(&s->ref);

@@ -4,7 +4,7 @@
 
 #include "client/client.h"
 
-void krping_heartbeat(struct work_struct *work)
+static void krping_heartbeat(struct work_struct *work)
 {
 	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
 						beat);
@@ -41,4 +41,10 @@ void krping_heartbeat_start(struct krping_session *s)
 void krping_heartbeat_stop(struct krping_session *s)
 {
 	cancel_delayed_work_sync(&s->beat);
+}
+
+/* A new session: its timer does not run yet. */
+void krping_heartbeat_prepare(struct krping_session *s)
+{
+	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
 }

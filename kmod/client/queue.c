@@ -153,7 +153,7 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 	struct krping_request *req = to_req(rq);
 
 	krping_rq_unmap(q, slot, rq);
-	if (q->session->stack) {
+	if (krping_session_is_stacked(q->session)) {
 		req->error = -ENOTCONN;
 		blk_mq_complete_request(rq);
 		return;

@@ -9,7 +9,6 @@
 
 #include "client/client.h"
 #include "lib/log.h"
-#include "local/stack.h"
 #include "lib/trace.h"
 
 #define RECONNECT_TIMEOUT	(3 * HZ)	/* of one attempt for one queue */
@@ -17,24 +16,15 @@
 #define BACKOFF_MAX		(2 * HZ)
 
 struct workqueue_struct *krping_wq;
-struct workqueue_struct *krping_check_wq;
 
 int krping_recovery_init(void)
 {
 	krping_wq = alloc_workqueue("krping", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (!krping_wq)
-		return -ENOMEM;
-	krping_check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
-	if (!krping_check_wq) {
-		destroy_workqueue(krping_wq);
-		return -ENOMEM;
-	}
-	return 0;
+	return krping_wq ? 0 : -ENOMEM;
 }
 
 void krping_recovery_exit(void)
 {
-	destroy_workqueue(krping_check_wq);
 	destroy_workqueue(krping_wq);
 }
 
@@ -45,7 +35,7 @@ static void queue_closed(struct krping_conn *conn, int error)
 	krping_session_lost(q->session, error);
 }
 
-const struct krping_conn_ops krping_queue_conn_ops = {
+static const struct krping_conn_ops queue_conn_ops = {
 	.closed = queue_closed,
 };
 
@@ -79,7 +69,7 @@ void krping_session_lost(struct krping_session *s, int error)
 	spin_unlock_bh(&s->lock);
 	if (lost)
 		krping_warn_ratelimited(s->log_prefix, "connection lost (%d)%s", error,
-					s->stack ? "" : ", requests wait");
+					krping_session_is_stacked(s) ? "" : ", requests wait");
 }
 
 /* Requests may run; a queue that was lost meanwhile is noticed here. */
@@ -161,7 +151,7 @@ static void session_fail(struct krping_session *s, const char *why)
 	krping_session_set_state(s, KRPING_SESSION_FAILED);
 	spin_unlock_bh(&s->lock);
 	krping_err(s->log_prefix, "%s: I/O %s from now on", why,
-		   s->stack ? "is local" : "fails");
+		   krping_session_is_stacked(s) ? "is local" : "fails");
 	mutex_lock(&s->hold_lock);
 	release_requests(s);
 	mutex_unlock(&s->hold_lock);
@@ -175,7 +165,7 @@ static void session_fail(struct krping_session *s, const char *why)
  */
 void krping_session_fast_fail(struct krping_session *s)
 {
-	if (!s->opt.fast_fail || s->stack ||
+	if (!s->opt.fast_fail || krping_session_is_stacked(s) ||
 	    time_before(jiffies, s->away_since + s->opt.fast_fail * HZ))
 		return;
 	mutex_lock(&s->hold_lock);
@@ -191,7 +181,7 @@ void krping_session_fast_fail(struct krping_session *s)
 /* Jiffies in which the target may still come back, 0 if they are over. */
 static long time_left(const struct krping_session *s)
 {
-	if (s->stack)	/* waits for it as long as it takes */
+	if (krping_session_is_stacked(s))	/* waits for it as long as it takes */
 		return MAX_SCHEDULE_TIMEOUT;
 	return max_t(long, s->lost_since + s->opt.timeout * HZ - jiffies, 0);
 }
@@ -252,7 +242,7 @@ static void tear_down(struct krping_session *s)
 	hold_requests(s);
 	krping_session_disconnect(s);
 	s->torn_down = true;
-	if (s->stack)	/* nobody waits: they fail until it is live */
+	if (krping_session_is_stacked(s))	/* nobody waits: they fail until it is live */
 		release_requests(s);
 	mutex_unlock(&s->hold_lock);
 }
@@ -272,7 +262,7 @@ static void recover(struct krping_session *s)
 }
 
 /* Work of a session that was live: what is broken is taken down, then built again. */
-void krping_recover(struct work_struct *work)
+static void krping_recover(struct work_struct *work)
 {
 	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
 						recovery);
@@ -283,4 +273,14 @@ void krping_recover(struct work_struct *work)
 	if (READ_ONCE(s->state) == KRPING_SESSION_RECONNECTING)
 		recover(s);
 	memalloc_noio_restore(flags);
+}
+
+/* A new session: nothing is connected. */
+void krping_recovery_prepare(struct krping_session *s)
+{
+	u32 i;
+
+	INIT_DELAYED_WORK(&s->recovery, krping_recover);
+	for (i = 0; i < s->nr_queues; i++)
+		krping_conn_init(&s->queues[i].conn, s->log_prefix, &queue_conn_ops);
 }

@@ -8,6 +8,19 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
+struct workqueue_struct *krping_check_wq;
+
+int krping_recv_init(void)
+{
+	krping_check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	return krping_check_wq ? 0 : -ENOMEM;
+}
+
+void krping_recv_exit(void)
+{
+	destroy_workqueue(krping_check_wq);
+}
+
 static u32 digest_size(const struct krping_digest *digest)
 {
 	return digest->alg == KRPING_DIGEST_SHA256 ? 32 : 4;

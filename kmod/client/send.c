@@ -248,7 +248,7 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 	struct krping_slot *slot;
 	blk_status_t status;
 
-	if (s->stack) {		/* whoever asked counts and marks it */
+	if (krping_session_is_stacked(s)) {	/* whoever asked counts and marks it */
 		rq->rq_flags |= RQF_QUIET;
 		if (READ_ONCE(s->state) != KRPING_SESSION_LIVE)
 			return BLK_STS_TRANSPORT;

@@ -9,7 +9,6 @@
 
 #include "client/client.h"
 #include "lib/log.h"
-#include "local/stack.h"
 #include "lib/trace.h"
 
 static DEFINE_MUTEX(krping_sessions_lock);	/* protects the list */
@@ -46,7 +45,8 @@ int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 /* More than CPUs are never used: the block layer has a hardware queue a CPU at most. */
 #define MAX_DEFAULT_QUEUES	16u
 
-struct krping_session *krping_session_alloc(const struct krping_options *opt)
+struct krping_session *krping_session_alloc(const struct krping_options *opt,
+					    const struct krping_session_ops *ops)
 {
 	struct krping_session *s;
 	u32 i;
@@ -67,16 +67,14 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt)
 
 	kref_init(&s->ref);
 	s->opt = *opt;
+	s->ops = ops;
 	s->net = get_net(current->nsproxy->net_ns);
 	uuid_gen(&s->uuid);
 	spin_lock_init(&s->lock);
 	mutex_init(&s->hold_lock);
-	INIT_DELAYED_WORK(&s->recovery, krping_recover);
-	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 
-		krping_conn_init(&q->conn, s->log_prefix, &krping_queue_conn_ops);
 		q->session = s;
 		q->index = i;
 		spin_lock_init(&q->lock);
@@ -98,7 +96,8 @@ static void session_free(struct kref *ref)
 {
 	struct krping_session *s = container_of(ref, struct krping_session, ref);
 
-	krping_stack_free(s);
+	if (s->ops)
+		s->ops->free(s);
 	crypto_free_shash(s->key);
 	put_net(s->net);
 	ida_free(&krping_ids, s->id);
@@ -147,7 +146,7 @@ void krping_session_unlist(struct krping_session *s)
 /* What applications open. */
 struct gendisk *krping_session_disk(struct krping_session *s)
 {
-	return s->stack ? s->stack->head : s->disk;
+	return s->ops ? s->ops->disk(s) : s->disk;
 }
 
 static int refuse_stop(struct krping_session *s, const char *why)
@@ -196,8 +195,8 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
 	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
 		   s->opt.fast_fail, s->opt.heartbeat);
-	if (smp_load_acquire(&s->stack))	/* pairs with krping_stack_open() */
-		krping_stack_show(s, seq);
+	if (s->ops)
+		s->ops->show(s, seq);
 	seq_putc(seq, '\n');
 }
 

@@ -45,7 +45,7 @@ static void local_done(struct bio *bio)
 static void head_submit(struct bio *bio)
 {
 	struct krping_session *s = bio->bi_bdev->bd_disk->private_data;
-	struct krping_stack *st = s->stack;
+	struct krping_stack *st = s->upper;
 	struct krping_io *io;
 	struct bio *local;
 
@@ -135,7 +135,7 @@ static int check_target(struct krping_stack *st)
  */
 int krping_stack_add(struct krping_session *s)
 {
-	struct krping_stack *st = s->stack;
+	struct krping_stack *st = s->upper;
 	struct gendisk *head;
 	int ret;
 
@@ -171,7 +171,7 @@ int krping_stack_add(struct krping_session *s)
  */
 void krping_stack_del(struct krping_session *s)
 {
-	struct krping_stack *st = s->stack;
+	struct krping_stack *st = s->upper;
 
 	del_gendisk(st->head);
 	percpu_ref_kill(&st->users);
@@ -200,33 +200,33 @@ static int open_backing(struct krping_session *s, struct krping_stack *st)
 	return -EINVAL;
 }
 
-static void stack_init(struct krping_session *s, struct krping_stack *st)
+static void stack_init(struct krping_session *s, struct krping_stack *st,
+		       const struct krping_stack_ops *ops)
 {
 	st->session = s;
-	st->ops = &krping_tap_ops;
+	st->ops = ops;
 	init_completion(&st->idle);
 	spin_lock_init(&st->lock);
 	INIT_LIST_HEAD(&st->flight);
 }
 
 /**
- * krping_stack_open - open the local half of a session, if its mode has one
+ * krping_stack_open - open the local half of a session
  * @s:		not connected yet
+ * @ops:	of its mode
  *
  * Return: 0 or a negative errno, with nothing left behind.
  */
-int krping_stack_open(struct krping_session *s)
+int krping_stack_open(struct krping_session *s, const struct krping_stack_ops *ops)
 {
 	struct krping_stack *st;
 	int ret = -ENOMEM;
 
 	BUILD_BUG_ON((int)KRPING_STACK_COUNTERS > (int)KRPING_MAX_COUNTERS);
-	if (s->opt.mode == KRPING_MODE_REMOTE)
-		return 0;
 	st = kzalloc(sizeof(*st), GFP_KERNEL);
 	if (!st)
 		return -ENOMEM;
-	stack_init(s, st);
+	stack_init(s, st, ops);
 	st->stats = alloc_percpu(struct krping_stats);
 	if (!st->stats)
 		goto free_stack;
@@ -246,7 +246,7 @@ int krping_stack_open(struct krping_session *s)
 	ret = st->ops->alloc(st);
 	if (ret)
 		goto free_dirty;
-	smp_store_release(&s->stack, st);	/* pairs with session_show(): it is listed */
+	smp_store_release(&s->upper, st);	/* pairs with krping_stack_show() */
 	return 0;
 
 free_dirty:
@@ -264,13 +264,11 @@ free_stack:
 	return ret;
 }
 
-/* Twin of krping_stack_open(), if there is a stack: the backing is free for others. */
+/* Undoes krping_stack_open(): the backing is free for others. */
 void krping_stack_close(struct krping_session *s)
 {
-	struct krping_stack *st = s->stack;
+	struct krping_stack *st = s->upper;
 
-	if (!st)
-		return;
 	if (st->head)
 		put_disk(st->head);
 	st->ops->free(st);
@@ -283,24 +281,38 @@ void krping_stack_close(struct krping_session *s)
 /* What is left of it goes with the session. */
 void krping_stack_free(struct krping_session *s)
 {
-	if (!s->stack)
+	struct krping_stack *st = s->upper;
+
+	if (!st)
 		return;
-	free_percpu(s->stack->stats);
-	kfree(s->stack);
+	free_percpu(st->stats);
+	kfree(st);
+}
+
+/* What applications open. */
+struct gendisk *krping_stack_disk(struct krping_session *s)
+{
+	struct krping_stack *st = s->upper;
+
+	return st->head;
 }
 
 /* The target has lost some of what it answered: nobody knows what. */
-void krping_stack_forgotten(struct krping_session *s, const char *lost)
+void krping_stack_data_lost(struct krping_session *s, const char *what)
 {
-	krping_warn_ratelimited(s->log_prefix, "the target has lost %s: all is dirty", lost);
-	krping_dirty_set_all(&s->stack->dirty);
-	s->stack->ops->forgotten(s->stack);
+	struct krping_stack *st = s->upper;
+
+	krping_warn_ratelimited(s->log_prefix, "the target has lost %s: all is dirty", what);
+	krping_dirty_set_all(&st->dirty);
+	st->ops->data_lost(st);
 }
 
 void krping_stack_show(struct krping_session *s, struct seq_file *seq)
 {
-	struct krping_stack *st = s->stack;
+	struct krping_stack *st = smp_load_acquire(&s->upper);	/* pairs with krping_stack_open() */
 
+	if (!st)
+		return;
 	if (s->opt.ram)
 		seq_printf(seq, " backing=ram:%llu", s->opt.ram);
 	else

@@ -66,7 +66,7 @@ struct krping_io {
  * @free:	its twin; nothing is in flight, and @drain was called if there was a head. Sleeps
  * @submit:	begins an io; ends up in krping_backing_submit(). The submitting process' context
  * @local_done:	the backing has ended it with io->status; ends up in krping_io_end(). Any context
- * @forgotten:	the target has lost some of what it answered. Sleeps
+ * @data_lost:	the target has lost some of what it answered. Sleeps
  * @drain:	no io is left and none will come; returns when nothing is left that uses the
  *		hidden disk. Sleeps
  * @show:	keys of its own in /proc/krping_sessions, each with a space in front
@@ -76,7 +76,7 @@ struct krping_stack_ops {
 	void (*free)(struct krping_stack *st);
 	void (*submit)(struct krping_io *io);
 	void (*local_done)(struct krping_io *io);
-	void (*forgotten)(struct krping_stack *st);
+	void (*data_lost)(struct krping_stack *st);
 	void (*drain)(struct krping_stack *st);
 	void (*show)(struct krping_stack *st, struct seq_file *seq);
 };
@@ -121,15 +121,14 @@ struct krping_stack {
 	struct krping_stats __percpu *stats;
 };
 
-extern const struct krping_stack_ops krping_tap_ops;
-
-/* stack.c: called by the session */
-int krping_stack_open(struct krping_session *s);
+/* stack.c: what a mode's struct krping_session_ops is made of */
+int krping_stack_open(struct krping_session *s, const struct krping_stack_ops *ops);
 void krping_stack_close(struct krping_session *s);
 void krping_stack_free(struct krping_session *s);
 int krping_stack_add(struct krping_session *s);
 void krping_stack_del(struct krping_session *s);
-void krping_stack_forgotten(struct krping_session *s, const char *lost);
+struct gendisk *krping_stack_disk(struct krping_session *s);
+void krping_stack_data_lost(struct krping_session *s, const char *what);
 void krping_stack_show(struct krping_session *s, struct seq_file *seq);
 
 /* stack.c: called by the mode */
@@ -140,9 +139,5 @@ static inline bool krping_io_overlaps(const struct krping_io *io, sector_t secto
 {
 	return io->sector < end && sector < io->end;
 }
-
-/* tap.c: the workqueue */
-int krping_tap_init(void);
-void krping_tap_exit(void);
 
 #endif /* KRPING_STACK_H */

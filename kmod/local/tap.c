@@ -16,6 +16,7 @@
 #include "wire/crc.h"
 #include "lib/log.h"
 #include "local/stack.h"
+#include "local/tap.h"
 #include "lib/trace.h"
 
 #define MAX_COPIES	1024		/* of a session, waiting or in flight */
@@ -569,7 +570,7 @@ static void tap_free(struct krping_stack *st)
 }
 
 /* Reads that are under way tell nothing. */
-static void tap_forgotten(struct krping_stack *st)
+static void tap_data_lost(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;
 
@@ -611,12 +612,34 @@ static void tap_show(struct krping_stack *st, struct seq_file *seq)
 	seq_printf(seq, " queued=%d", atomic_read(&tap->nr_copies));
 }
 
-const struct krping_stack_ops krping_tap_ops = {
+static const struct krping_stack_ops tap_ops = {
 	.alloc		= tap_alloc,
 	.free		= tap_free,
 	.submit		= tap_submit,
 	.local_done	= tap_local_done,
-	.forgotten	= tap_forgotten,
+	.data_lost	= tap_data_lost,
 	.drain		= tap_drain,
 	.show		= tap_show,
 };
+
+static int tap_open(struct krping_session *s)
+{
+	return krping_stack_open(s, &tap_ops);
+}
+
+static const struct krping_session_ops tap_session_ops = {
+	.open		= tap_open,
+	.close		= krping_stack_close,
+	.free		= krping_stack_free,
+	.add		= krping_stack_add,
+	.del		= krping_stack_del,
+	.disk		= krping_stack_disk,
+	.data_lost	= krping_stack_data_lost,
+	.show		= krping_stack_show,
+};
+
+/* As krping_session_start(), with the backing that @opt names. */
+int krping_tap_start(const struct krping_options *opt)
+{
+	return krping_session_start(opt, &tap_session_ops);
+}
