@@ -17,42 +17,42 @@ import (
 	"krping/test/internal/nic"
 )
 
-// RemoveDevice takes the RDMA device away.
+// RemoveDevice deletes the RDMA device.
 func RemoveDevice(t testing.TB) {
 	t.Helper()
 	Run(t, "rdma", "link", "delete", Device(t))
 }
 
-// AddDevice makes the RDMA device again.
+// AddDevice creates the RDMA device again.
 func AddDevice(t testing.TB) {
 	t.Helper()
 	Run(t, "rdma", "link", "add", Device(t), "type", strings.TrimSuffix(Device(t), "0"), "netdev", "eth0")
 }
 
-// RemoveDevice takes the RDMA device away.
+// RemoveDevice deletes the RDMA device, which ends the bridge.
 func (b *Bridge) RemoveDevice(t testing.TB) {
 	t.Helper()
 	b.LosesDevice(t, func() { RemoveDevice(t) })
 }
 
-// LosesDevice removes the device by a call, for which the kernel waits until the bridge, which ends by
-// itself, has let go of it: one that does not says where it is, and is killed by that.
+// LosesDevice calls remove, which removes the RDMA device. The kernel waits there until the bridge has
+// released the device and ends. If the bridge does not, SIGQUIT makes it print its stacks and die.
 func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 	t.Helper()
 	limit := Slow(20 * time.Second)
 	hangs := time.AfterFunc(limit, func() {
-		t.Errorf("after %v the bridge has the device still%s", limit, BlockedTasks())
+		t.Errorf("the bridge still holds the device after %v%s", limit, BlockedTasks())
 		_ = b.Cmd.Process.Signal(unix.SIGQUIT)
 	})
 	defer hangs.Stop()
 	remove()
 	if err := b.Cmd.Wait(); err == nil {
-		t.Error("the bridge's exit status does not tell that its device is gone")
+		t.Error("the bridge exited with status 0 although its device is gone")
 	}
 }
 
-// RemoveNIC unplugs the network device below the RDMA device, and with it that. It returns what plugs it
-// in again and gives it back its addresses and the RDMA device.
+// RemoveNIC unplugs the network device, and with it the RDMA device on it. The function that it returns plugs
+// it in again and restores its addresses and the RDMA device.
 func RemoveNIC(t testing.TB) (add func()) {
 	t.Helper()
 	path, err := filepath.EvalSymlinks("/sys/class/net/eth0/device")
@@ -75,7 +75,7 @@ func RemoveNIC(t testing.TB) (add func()) {
 	}
 }
 
-// LinkLocal returns the IPv6 address of eth0 that needs its name.
+// LinkLocal returns the link-local IPv6 address of eth0, without the scope.
 func LinkLocal(t testing.TB) string {
 	t.Helper()
 	eth0, err := net.InterfaceByName("eth0")
@@ -95,8 +95,18 @@ func LinkLocal(t testing.TB) string {
 	return ""
 }
 
-// SentPackets is how many the Soft-RoCE device has sent.
+// SentPackets returns how many packets the Soft-RoCE device has sent.
 func SentPackets(t testing.TB) int {
 	t.Helper()
 	return Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts")
+}
+
+// CheckResources checks, when the test and its subtests have ended, that no thread of the module and no
+// RDMA resource is left.
+func CheckResources(t testing.TB) {
+	t.Helper()
+	t.Cleanup(func() {
+		NoThreads(t)
+		NoResources(t)
+	})
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Aligned returns memory for direct I/O, which begins with a page, until the end of the test.
+// Aligned returns page-aligned memory for direct I/O, until the end of the test.
 func Aligned(t testing.TB, n int) []byte {
 	t.Helper()
 	buf, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
@@ -51,21 +51,20 @@ func WriteAndSync(t testing.TB, dev *os.File) {
 	}
 }
 
-// RAMDisk returns a disk in memory of so many bytes, the same for all tests of a suite: what one has written
-// is there for the next.
+// RAMDisk returns a RAM disk of that size in bytes. It is the same for all tests of a suite, and keeps its data.
 func RAMDisk(t testing.TB, size int64) string {
 	t.Helper()
 	const disk = "/dev/ram0"
 	Run(t, "modprobe", "brd", "rd_nr=1", fmt.Sprintf("rd_size=%d", size>>10))
-	Eventually(t, 5*time.Second, "there is a RAM disk", func() bool {
+	Eventually(t, 5*time.Second, "the RAM disk exists", func() bool {
 		_, err := os.Stat(disk)
 		return err == nil
 	})
 	return disk
 }
 
-// NullDisk makes a disk of 16 MiB that remembers what is written to it, until the end of the
-// test. The attributes are those of null_blk in configfs.
+// NullDisk makes a memory-backed disk of 16 MiB, until the end of the test. The attributes are those of null_blk in
+// configfs.
 func NullDisk(t testing.TB, name string, attributes map[string]string) string {
 	t.Helper()
 	Run(t, "sh", "-c", "modprobe null_blk nr_devices=0; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config")
@@ -89,8 +88,7 @@ func NullDisk(t testing.TB, name string, attributes map[string]string) string {
 	return "/dev/" + name
 }
 
-// HalfBad returns a disk of size bytes that is the given one in its first half, and fails in its second,
-// until the end of the test.
+// HalfBad returns a disk on top of disk, whose second half fails, until the end of the test.
 func HalfBad(t testing.TB, disk string, size int64) string {
 	t.Helper()
 	Run(t, "modprobe", "dm-mod")
@@ -101,8 +99,8 @@ func HalfBad(t testing.TB, disk string, size int64) string {
 	return "/dev/dm-0"
 }
 
-// Flaky returns a disk that is the given one of size bytes, until the end of the test, and what has its
-// writes and flushes fail from now on, or work again.
+// Flaky returns a disk on top of disk, until the end of the test, and a function that makes its writes and flushes fail
+// or work again.
 func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bool)) {
 	t.Helper()
 	Run(t, "modprobe", "dm-flakey")
@@ -122,8 +120,8 @@ func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bo
 	}
 }
 
-// Stalling returns a disk that is the given one of size bytes, until the end of the test, and what has it
-// keep all that it is asked to do waiting from now on, or do it.
+// Stalling returns a disk on top of disk, until the end of the test, and a function that makes it hold all requests or
+// carry them out again.
 func Stalling(t testing.TB, disk string, size int64) (path string, stall func(yes bool)) {
 	t.Helper()
 	Run(t, "modprobe", "dm-mod")
@@ -151,8 +149,27 @@ func WantSame(t testing.TB, a, b string) {
 	}
 }
 
-// sha256Of reads a device around the page cache, and a file through it: its file system may
-// know nothing else.
+// Content returns the first n bytes of a file, or of a device, bypassing the page cache.
+func Content(t testing.TB, path string, n int) []byte {
+	t.Helper()
+	flags := os.O_RDONLY
+	if strings.HasPrefix(path, "/dev/") {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	data := Aligned(t, n)
+	if _, err := f.ReadAt(data, 0); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// sha256Of reads a device with direct I/O, and a file through the page cache: its file system may not support direct
+// I/O.
 func sha256Of(t testing.TB, path string) string {
 	t.Helper()
 	flags := os.O_RDONLY

@@ -13,14 +13,14 @@ import (
 	"krping/test/output"
 )
 
-// Load is verified I/O of a running fio.
+// Load is a running fio that verifies its data.
 type Load struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	out output.Buffer
 }
 
-// Runtime lets fio run so long, longer on a slow kernel (Slow): for loads that other things happen under.
+// Runtime returns the option for the time that fio runs, longer on a slow kernel (Slow).
 func Runtime(limit time.Duration) string {
 	return fmt.Sprintf("--runtime=%.0f", Slow(limit).Seconds())
 }
@@ -30,13 +30,13 @@ func fio(dev string, args []string) []string {
 		"--verify=crc32c", "--verify_fatal=1"}, args...)
 }
 
-// Fio runs fio on a device to its end; it verifies what it reads.
+// Fio runs fio on a device; it verifies what it reads.
 func Fio(t testing.TB, dev string, args ...string) {
 	t.Helper()
 	Run(t, fio(dev, args)...)
 }
 
-// StartFio starts such a fio in the background and kills it at the end of the test.
+// StartFio starts fio in the background and kills it at the end of the test.
 func StartFio(t testing.TB, dev string, args ...string) *Load {
 	t.Helper()
 	argv := fio(dev, args)
@@ -49,17 +49,17 @@ func StartFio(t testing.TB, dev string, args ...string) *Load {
 	return l
 }
 
-// StartWriting starts writes of all sizes to the first 32 MiB of a device, for so many seconds.
+// StartWriting starts writes of all sizes to the first 32 MiB of a device.
 func StartWriting(t testing.TB, dev, seconds string) *Load {
 	t.Helper()
 	return StartFio(t, dev, "--rw=randwrite", "--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g",
 		"--time_based", "--runtime="+seconds, "--verify_backlog=64")
 }
 
-// loadLimit is longer than any load runs.
+// loadLimit is more than any load takes.
 const loadLimit = 3 * time.Minute
 
-// wait returns how fio ended; one that does not has the test fail.
+// wait returns the error of fio. If fio does not end, the test fails.
 func (l *Load) wait() error {
 	l.t.Helper()
 	ended := make(chan error, 1)
@@ -67,7 +67,7 @@ func (l *Load) wait() error {
 	return Within(l.t, loadLimit, "fio ends", ended)
 }
 
-// Succeeds fails if an I/O failed, and returns what fio printed.
+// Succeeds waits for fio, which must not see an error, and returns its output.
 func (l *Load) Succeeds() string {
 	l.t.Helper()
 	if err := l.wait(); err != nil {
@@ -76,7 +76,7 @@ func (l *Load) Succeeds() string {
 	return l.out.String()
 }
 
-// Fails waits for the end of a load whose device is gone.
+// Fails waits for fio, whose device is removed meanwhile.
 func (l *Load) Fails() {
 	l.t.Helper()
 	if err := l.wait(); err == nil {

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package guest is what the suites share that run inside a VM of the lab.
+// Package guest has what the suites inside a VM of the lab share.
 package guest
 
 import (
@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ import (
 	"krping/test/output"
 )
 
-// Addr returns the guest's own IPv4 address, which its RDMA device serves.
+// Addr returns the IPv4 address of the guest and its RDMA device.
 func Addr(t testing.TB) string { return env(t, "KRPING_ADDR") }
 
 // Binary returns the path of a program of the build.
@@ -41,13 +42,18 @@ func Binary(t testing.TB, name string) string {
 // Module returns the path of rdma_krping.ko for the running kernel.
 func Module(t testing.TB) string { return env(t, "KRPING_KMOD") }
 
-// Device returns the name of the guest's RDMA device, which is that of its driver with a 0.
+// Device returns the name of the guest's RDMA device: its driver's and 0.
 func Device(t testing.TB) string { return env(t, "KRPING_DEVICE") }
 
-// IWARP says whether the device is of iWARP, not of RoCE.
+// IWARP says whether the device is an iWARP device, not a RoCE device.
 func IWARP(t testing.TB) bool { return strings.HasPrefix(Device(t), "siw") }
 
-// RegionPages is how many pages of 4096 bytes a memory region of the device holds.
+var ports atomic.Int32
+
+// NextPort returns a port that no test has used before: clients of an earlier test may still connect to theirs.
+func NextPort() int { return 13000 + int(ports.Add(1)) }
+
+// RegionPages returns the number of pages of 4096 bytes in a memory region of the device.
 func RegionPages(t testing.TB) int {
 	t.Helper()
 	if IWARP(t) {
@@ -56,7 +62,7 @@ func RegionPages(t testing.TB) int {
 	return 512
 }
 
-// Slow stretches a limit on a kernel that is slow because it looks for mistakes.
+// Slow lengthens a time limit on debug kernels.
 func Slow(limit time.Duration) time.Duration {
 	if factor, err := strconv.Atoi(os.Getenv("KRPING_SLOW")); err == nil && factor > 1 {
 		return limit * time.Duration(factor)
@@ -75,8 +81,8 @@ func env(t testing.TB, name string) string {
 
 var catchSignals sync.Once
 
-// Command writes one command to /proc/krping and returns its errno, or nil. After
-// limit the writing thread gets a signal, as Ctrl-C would send it.
+// Command writes a command to /proc/krping and returns its errno, or nil. After limit the writing thread
+// gets a signal, as if by Ctrl-C.
 func Command(command string, limit time.Duration) error {
 	catchSignals.Do(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) })
 	runtime.LockOSThread()
@@ -102,7 +108,7 @@ func Command(command string, limit time.Duration) error {
 			}
 		}
 	}(unix.Gettid())
-	// Any other signal to the process, SIGCHLD or the runtime's own, would end the command.
+	// Block other signals, such as SIGCHLD and the runtime's own: they would end the command.
 	var others, before unix.Sigset_t
 	for i := range others.Val {
 		others.Val[i] = ^uint64(0)
@@ -118,11 +124,11 @@ func Command(command string, limit time.Duration) error {
 	return err
 }
 
-// EndsWith checks that a command has ended as it should: in one of some ways.
+// EndsWith checks that err is one of the wanted errors.
 func EndsWith(t testing.TB, err error, want []error) {
 	t.Helper()
 	if !slices.ContainsFunc(want, func(w error) bool { return errors.Is(err, w) }) {
-		t.Errorf("the command ended with %v, want %v", err, want)
+		t.Errorf("got error %v, want one of %v", err, want)
 	}
 }
 
@@ -147,7 +153,7 @@ func Start(t testing.TB, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// Signal sends a signal to a program that runs. One that is told to stop has stopped when Signal returns.
+// Signal sends a signal to a running program. After SIGSTOP it waits until the program has stopped.
 func Signal(t testing.TB, cmd *exec.Cmd, sig unix.Signal) {
 	t.Helper()
 	send := func() error { return cmd.Process.Signal(sig) }
@@ -159,7 +165,7 @@ func Signal(t testing.TB, cmd *exec.Cmd, sig unix.Signal) {
 	}
 }
 
-// Run runs a program to its end and returns its output; a failure ends the test.
+// Run runs a program and returns its output. If it fails, the test fails.
 func Run(t testing.TB, argv ...string) string {
 	t.Helper()
 	out, err := TryRun(argv...)
@@ -169,7 +175,7 @@ func Run(t testing.TB, argv ...string) string {
 	return out
 }
 
-// TryRun runs a program to its end, at most two minutes (Slow), and returns its output.
+// TryRun runs a program for at most two minutes (Slow) and returns its output.
 func TryRun(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Slow(2*time.Minute))
 	defer cancel()
@@ -180,7 +186,7 @@ func TryRun(argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// Eventually polls until the condition holds; after limit (Slow) the test fails.
+// Eventually polls until the condition holds. After limit (Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	pause := time.Millisecond
@@ -194,7 +200,7 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 	late.Waited(t, limit, "%s%s", what, BlockedTasks())
 }
 
-// Within returns what is delivered; after limit (Slow) the test fails.
+// Within returns the value from a channel. After limit (Slow) the test fails.
 func Within[T any](t testing.TB, limit time.Duration, what string, delivered <-chan T) (value T) {
 	t.Helper()
 	limit = Slow(limit)
@@ -206,8 +212,8 @@ func Within[T any](t testing.TB, limit time.Duration, what string, delivered <-c
 	return value
 }
 
-// BlockedTasks returns the kernel stacks of the tasks that sleep uninterruptibly, or within the
-// module, each beginning with a new line, or "".
+// BlockedTasks returns the kernel stacks of all tasks in uninterruptible sleep or inside the module, each after a
+// newline.
 func BlockedTasks() string {
 	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*") // fails for bad patterns only
 	var report strings.Builder
@@ -232,11 +238,11 @@ func BlockedTasks() string {
 // Threads returns the lines of /proc/krping: the running ping/pong threads.
 func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 
-// Limit is how long a command of a test may take.
+// Limit is the time limit for a command.
 var Limit = Slow(time.Minute)
 
-// StartServer runs a ping/pong server command in the background and waits until it listens;
-// its result is delivered once. One at a time.
+// StartServer runs a ping/pong server command in the background, waits until it listens, and delivers its result once.
+// Only one server can be started at a time.
 func StartServer(t testing.TB, command string) <-chan error {
 	t.Helper()
 	before := map[uint32]bool{}
@@ -260,25 +266,31 @@ func StartRping(t testing.TB, addr string, port int, more ...string) *exec.Cmd {
 	return rping
 }
 
-// NoThreads waits until what earlier commands began has ended.
+// NoThreads waits until all threads of earlier commands have ended.
 func NoThreads(t testing.TB) {
 	t.Helper()
 	Eventually(t, 20*time.Second, "no thread is left", func() bool { return len(Threads(t)) == 0 })
 }
 
-// Session returns the key=value pairs of the client's block session of that name, or nil.
+// Session returns the key=value pairs of the client's session of that name, or nil.
 func Session(t testing.TB, name string) map[string]string {
 	t.Helper()
 	return session(t, name, "client")
 }
 
-// SessionBecomes waits until vol0's block session is in that state.
+// SessionBecomes waits until vol0's session is in that state.
 func SessionBecomes(t testing.TB, state string) {
 	t.Helper()
 	Eventually(t, 20*time.Second, "the session is "+state, func() bool { return Session(t, "vol0")["state"] == state })
 }
 
-// Volume returns the key=value pairs of the named volume that this kernel serves, or nil.
+// VolumeBecomes waits until the module's vol0 is in that state.
+func VolumeBecomes(t testing.TB, state string) {
+	t.Helper()
+	Eventually(t, 10*time.Second, "the volume is "+state, func() bool { return Volume(t, "vol0")["state"] == state })
+}
+
+// Volume returns the key=value pairs of the module's volume of that name, or nil.
 func Volume(t testing.TB, name string) map[string]string {
 	t.Helper()
 	return session(t, name, "target")
@@ -299,7 +311,17 @@ func session(t testing.TB, name, role string) map[string]string {
 	return nil
 }
 
-// Number returns what a file of sysfs or debugfs holds.
+// WantFields checks key=value pairs of a session or volume.
+func WantFields(t testing.TB, fields map[string]string, pairs ...string) {
+	t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if key, want := pairs[i], pairs[i+1]; fields[key] != want {
+			t.Errorf("%s=%s, want %s", key, fields[key], want)
+		}
+	}
+}
+
+// Number returns the number in a file of sysfs or debugfs.
 func Number(t testing.TB, path string) int {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -329,25 +351,25 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bridge is a running krping-bridge with one file-backed volume, vol0, or one that answers pings.
+// Bridge is a running krping-bridge that serves vol0 from a file, or answers pings.
 type Bridge struct {
 	Cmd   *exec.Cmd
 	Addr  string
 	Store string         // path of the volume's file
-	Log   *output.Buffer // all that it has said
+	Log   *output.Buffer // its output
 }
 
-// StorePath returns where a test may keep the file of vol0.
+// StorePath returns a path for the file of vol0.
 func StorePath(t testing.TB) string { return filepath.Join(t.TempDir(), "vol0.img") }
 
-// StartBridge starts krping-bridge on the guest's address and waits until it listens.
-// More arguments may add to or replace the volume's.
+// StartBridge starts krping-bridge on the guest's address and waits until it listens. More arguments can add options
+// or override them.
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
 	return startVolume(t, "krping-bridge", nil, port, store, size, args...)
 }
 
-// StartFaultyBridge starts a bridge whose faults have their knobs (package bridge/fault) in a directory.
+// StartFaultyBridge starts a bridge with fault injection, which is controlled by files (package bridge/fault) in knobs.
 func StartFaultyBridge(t testing.TB, port int, knobs, store, size string) *Bridge {
 	t.Helper()
 	return startVolume(t, "krping-bridge-faults", []string{"KRPING_FAULTS=" + knobs}, port, store, size)
@@ -362,13 +384,13 @@ func startVolume(t testing.TB, program string, env []string, port int, store, si
 	return b
 }
 
-// Rejected returns how many clients the bridge has refused: it says that when it gets SIGUSR1.
+// Rejected returns how many clients the bridge has rejected. The bridge logs that on SIGUSR1.
 func (b *Bridge) Rejected(t testing.TB) int {
 	t.Helper()
 	const counter = "clients rejected="
 	said := strings.Count(b.Log.String(), counter)
 	Signal(t, b.Cmd, unix.SIGUSR1)
-	Eventually(t, 5*time.Second, "the bridge says its counters", func() bool { return strings.Count(b.Log.String(), counter) > said })
+	Eventually(t, 5*time.Second, "the bridge logs its counters", func() bool { return strings.Count(b.Log.String(), counter) > said })
 	log := b.Log.String()
 	last, _, _ := strings.Cut(log[strings.LastIndex(log, counter)+len(counter):], "\n")
 	n, err := strconv.Atoi(last)
@@ -378,14 +400,14 @@ func (b *Bridge) Rejected(t testing.TB) int {
 	return n
 }
 
-// Kill kills the bridge as kill -9 does and waits until it is gone.
+// Kill kills the bridge with SIGKILL and waits for its end.
 func (b *Bridge) Kill() {
 	_ = b.Cmd.Process.Kill()
 	_ = b.Cmd.Wait()
 }
 
-// Attach makes the block device of vol0 and stops it at the end of the test. More options
-// are in the module's grammar, each with a comma in front.
+// Attach attaches vol0 until the end of the test and returns its device. More options are written as in the module's
+// commands, each after a comma.
 func Attach(t testing.TB, port int, options string) string {
 	t.Helper()
 	if err := Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0%s", Addr(t), port, options), Limit); err != nil {
@@ -402,8 +424,7 @@ func Attach(t testing.TB, port int, options string) string {
 	return "/dev/" + Session(t, "vol0")["dev"]
 }
 
-// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, and waits
-// until it listens.
+// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, and waits until it listens.
 func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	t.Helper()
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port)}
@@ -412,8 +433,8 @@ func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	return b
 }
 
-// startBridge starts krping-bridge, waits until it says that it is ready, and kills it at the
-// end of the test. It returns all that the bridge says.
+// startBridge starts krping-bridge, waits until its output contains ready, and kills it at the end of the test. It
+// returns the output.
 func startBridge(t testing.TB, cmd *exec.Cmd, ready string) *output.Buffer {
 	t.Helper()
 	var out output.Buffer

@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// Result of a run of a command.
+// Result is the result of a command.
 type Result struct {
 	Stdout, Stderr string
 	Code           int
 }
 
-// Exec runs a command and returns what it said.
+// Exec runs a command and returns its output and exit code.
 func Exec(t testing.TB, argv ...string) Result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -32,13 +32,13 @@ func Exec(t testing.TB, argv ...string) Result {
 	return Result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// Krpingctl runs krpingctl and returns what it said.
+// Krpingctl runs krpingctl and returns its output and exit code.
 func Krpingctl(t testing.TB, args ...string) Result {
 	t.Helper()
 	return Exec(t, append([]string{Binary(t, "krpingctl")}, args...)...)
 }
 
-// MustKrpingctl returns what krpingctl printed; it must succeed.
+// MustKrpingctl runs krpingctl, which must succeed, and returns its output.
 func MustKrpingctl(t testing.TB, args ...string) string {
 	t.Helper()
 	r := Krpingctl(t, args...)

@@ -31,10 +31,9 @@ func Slab(t testing.TB) int {
 	return 0
 }
 
-// NoSlabGrowth fails if the unreclaimable memory has grown since before, in n cycles in which a session
-// came and went: one that leaked would be 100 KiB and more, its queues' buffers, regions and requests. What
-// is half used grows and shrinks: by up to 350 KiB in 20 cycles on stock kernels, by 1 MiB on the debug kernel,
-// which keeps for a while what was freed.
+// NoSlabGrowth fails if the unreclaimable memory has grown in n cycles, each of which attached and stopped a session. A
+// leaked session is 100 KiB and more. Partly used slabs make the memory grow and shrink by up to 350 KiB in 20 cycles on
+// stock kernels, and by 1 MiB on the debug kernel, which delays freeing.
 func NoSlabGrowth(t testing.TB, before, n int) {
 	t.Helper()
 	grown := Slab(t) - before

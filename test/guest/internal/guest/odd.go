@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteOddData fills the first so many bytes of a device with what the prior art loses: NUL
-// bytes, all segments but the last, offsets. It reads each write back at once and returns
-// what it wrote. After each MiB it calls eachMiB, which may be nil.
+// WriteOddData fills the first size bytes of a device with many NUL bytes, from many segments at odd offsets in memory:
+// earlier modules lost such data. It reads each write back at once and returns all that it wrote. After each MiB it calls
+// eachMiB, which may be nil.
 func WriteOddData(t testing.TB, dev *os.File, size int, eachMiB func()) []byte {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -40,12 +40,12 @@ func WriteOddData(t testing.TB, dev *os.File, size int, eachMiB func()) []byte {
 		if n, err := unix.Pwritev(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
 			t.Fatalf("write %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
 		}
-		clear(memory) // what still has to be sent is private: this does not change it
+		clear(memory) // the write has ended: this does not change it
 		if n, err := unix.Preadv(int(dev.Fd()), vectors, int64(offset)); err != nil || n != length {
 			t.Fatalf("read %d bytes in %d segments at %d: %d, %v", length, len(vectors), offset, n, err)
 		}
 		if !bytes.Equal(bytes.Join(vectors, nil), want[offset:offset+length]) {
-			t.Fatalf("%d bytes in %d segments at %d: what was read is not what was written", length, len(vectors), offset)
+			t.Fatalf("%d bytes in %d segments at %d: read other data than was written", length, len(vectors), offset)
 		}
 		offset += length
 		if eachMiB != nil && offset%(1<<20) < length {

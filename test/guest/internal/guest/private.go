@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Lengths are those that private data can have, from none to the most; with -short every seventh.
+// Lengths returns the lengths of private data from 0 to most; with -short every seventh.
 func Lengths(most int) []int {
 	step := 1
 	if testing.Short() {
@@ -22,7 +22,7 @@ func Lengths(most int) []int {
 	return append(all, most)
 }
 
-// Fill returns the first n bytes of b, and 0xa5 behind it.
+// Fill returns b cut or extended to n bytes; the extension is 0xa5.
 func Fill(b []byte, n int) []byte {
 	return append(bytes.Clone(b), bytes.Repeat([]byte{0xa5}, n)...)[:n]
 }

@@ -12,13 +12,13 @@ import (
 	"krping/test/internal/late"
 )
 
-// ServeCommand has the module serve a volume on the guest's address. The options are in the module's
-// grammar, with commas between them; one is the backing.
+// ServeCommand returns the command that serves a volume on the guest's address. The options are written as in the
+// module's commands, with commas between them; one is backing=.
 func ServeCommand(t testing.TB, name string, port int, options string) string {
 	return fmt.Sprintf("server,addr=%s,port=%d,block=%s,%s", Addr(t), port, name, options)
 }
 
-// Serve begins to serve a volume, until the end of the test at the latest.
+// Serve serves a volume by the module until the end of the test or StopServing.
 func Serve(t testing.TB, name string, port int, options string) {
 	t.Helper()
 	if err := Command(ServeCommand(t, name, port, options), Limit); err != nil {
@@ -31,7 +31,7 @@ func Serve(t testing.TB, name string, port int, options string) {
 	})
 }
 
-// StopServing ends within two seconds, with some grace for a slow VM.
+// StopServing stops a volume, and checks that this takes at most 3 s.
 func StopServing(t testing.TB, name string) {
 	t.Helper()
 	start := time.Now()
@@ -39,6 +39,6 @@ func StopServing(t testing.TB, name string) {
 		t.Errorf("stop %s: %v", name, err)
 	}
 	if took := time.Since(start); took > Slow(3*time.Second) {
-		late.Errorf(t, "stop %s took %v", name, took)
+		late.Errorf(t, "stop %s took %v, want at most 3 s", name, took)
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Write is one that may take long: its target is away, or silent.
+// Write is a write that may wait for its target.
 type Write struct {
 	t     testing.TB
 	ended chan error
 }
 
-// StartWrite begins to write data, which is Aligned, to the beginning of a device.
+// StartWrite starts to write data of Aligned to the beginning of a device.
 func StartWrite(t testing.TB, dev *os.File, data []byte) *Write {
 	w := &Write{t, make(chan error, 1)}
 	go func() {
@@ -26,17 +26,17 @@ func StartWrite(t testing.TB, dev *os.File, data []byte) *Write {
 	return w
 }
 
-// Waits fails if the write ends within so long.
+// Waits fails if the write ends within d.
 func (w *Write) Waits(d time.Duration) {
 	w.t.Helper()
 	select {
 	case err := <-w.ended:
-		w.t.Fatalf("the write ended although it has to wait: %v", err)
+		w.t.Fatalf("the write did not wait for the target, but ended: %v", err)
 	case <-time.After(d):
 	}
 }
 
-// Succeeds waits until the write has ended, at most so long, and fails if it did with an error.
+// Succeeds waits for the end of the write, at most limit, and fails if it had an error.
 func (w *Write) Succeeds(limit time.Duration) {
 	w.t.Helper()
 	if err := Within(w.t, limit, "the write ends", w.ended); err != nil {
@@ -44,7 +44,7 @@ func (w *Write) Succeeds(limit time.Duration) {
 	}
 }
 
-// Fails waits until the write has ended, at most so long, and fails if it did without an error.
+// Fails waits for the end of the write, at most limit, and fails if it had no error.
 func (w *Write) Fails(limit time.Duration) {
 	w.t.Helper()
 	if err := Within(w.t, limit, "the write ends", w.ended); err == nil {

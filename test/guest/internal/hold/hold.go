@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package hold widens windows of the kernel that are a few instructions long: it has what runs there wait,
-// once, without giving up its CPU. What others do meanwhile on the same CPU waits, too.
+// Package hold widens race windows in the kernel: it makes the code there spin once, without giving up its CPU. Other
+// work on that CPU waits meanwhile.
 package hold
 
 import (
@@ -16,14 +16,14 @@ import (
 
 //go:generate go tool bpf2go -go-package hold -tags linux -target bpfel hold hold.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
-// Hold is what happens once.
+// Hold is one such delay.
 type Hold struct {
 	t       testing.TB
 	objects holdObjects
 }
 
-// Insertion holds the next request that this process inserts into a queue of the block layer, for about
-// so long: it has seen that the queue is quiesced, or not.
+// Insertion delays the next insertion of a request of this process into a queue of the block layer by about d, after it
+// has checked whether the queue is quiesced.
 func Insertion(t testing.TB, d time.Duration) *Hold {
 	t.Helper()
 	h := load(t, d, map[string]any{"process": uint32(os.Getpid())})
@@ -32,8 +32,8 @@ func Insertion(t testing.TB, d time.Duration) *Hold {
 	return h
 }
 
-// Call holds a call of a function of the kernel or of a module for about so long, at its beginning: the
-// next one, or one that so many come before.
+// Call delays a call of a function of the kernel or a module by about d, at its beginning, after as many calls as before
+// says.
 func Call(t testing.TB, function string, before uint32, d time.Duration) *Hold {
 	t.Helper()
 	h := load(t, d, map[string]any{"before": before})
@@ -62,7 +62,7 @@ func load(t testing.TB, d time.Duration, variables map[string]any) *Hold {
 	return h
 }
 
-// until the end of the test a program is attached.
+// until keeps a program attached until the end of the test.
 func (h *Hold) until(l link.Link, err error) {
 	h.t.Helper()
 	if err != nil {
@@ -71,10 +71,10 @@ func (h *Hold) until(l link.Link, err error) {
 	h.t.Cleanup(func() { _ = l.Close() })
 }
 
-// Began reports whether it waits now, or did before.
+// Began reports whether the delay has begun.
 func (h *Hold) Began() bool { h.t.Helper(); return h.stage() > 0 }
 
-// Holds reports whether it waits now.
+// Holds reports whether the delay lasts.
 func (h *Hold) Holds() bool { h.t.Helper(); return h.stage() == 1 }
 
 func (h *Hold) stage() (stage uint32) {

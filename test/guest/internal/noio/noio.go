@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package noio looks at what allocates memory where reclaim must not wait for I/O: to a disk of ours,
-// which the caller serves.
+// Package noio counts calls of a function by whether they may allocate memory with I/O. Where they serve a disk of
+// krping, memory reclaim must not do I/O: it could wait for the same disk.
 package noio
 
 import (
@@ -15,7 +15,7 @@ import (
 
 //go:generate go tool bpf2go -go-package noio -tags linux -target bpfel noio noio.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
-// Calls counts those of a function.
+// Calls counts the calls of a function.
 type Calls struct {
 	t       testing.TB
 	objects noioObjects
@@ -39,7 +39,7 @@ func Watch(t testing.TB, function string) *Calls {
 	return c
 }
 
-// WithIO is how many calls could allocate with I/O, WithoutIO how many could not.
+// WithIO returns the number of calls that could allocate with I/O, WithoutIO of those that could not.
 func (c *Calls) WithIO() int    { c.t.Helper(); return c.get(c.objects.With) }
 func (c *Calls) WithoutIO() int { c.t.Helper(); return c.get(c.objects.Without) }
 

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// Package targets starts the two targets, the module and krping-bridge, in one way, so that a test can
+// run against both.
+package targets
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
+)
+
+// Target is a program that serves volumes.
+type Target struct {
+	Name  string // of the subtests
+	start func(t testing.TB, c Config) *Served
+	store func(t testing.TB, size int64) string
+}
+
+var (
+	Module = Target{"module", serveModule, loopDisk}
+	Bridge = Target{"bridge", serveBridge, storeFile}
+)
+
+// Config is the volume vol0 that a target serves.
+type Config struct {
+	Port      int
+	Store     string // of NewStore, or another file or disk that exists, or the module's ram:SIZE
+	BlockSize int    // 0: 512
+	ReadOnly  bool
+	Writeback bool
+	Key       string // "": none
+	Allow     string // addresses; "": all
+}
+
+// Served is a target that serves vol0.
+type Served struct {
+	Config
+	Bridge   *guest.Bridge // nil for the module
+	Stop     func()        // stops serving, if it has not: kills the bridge, or stops the volume
+	Rejected func() int    // clients so far
+	Log      func() string // the bridge's output, or the whole kernel log
+
+	// RemoveDevice removes the RDMA device, and checks that the target releases it. Once the device is
+	// back, Return waits until the volume is served again.
+	RemoveDevice func(t testing.TB)
+	Return       func(t testing.TB)
+}
+
+// Each runs a test against each target, as subtests.
+func Each(t *testing.T, test func(t *testing.T, target Target)) {
+	for _, target := range []Target{Module, Bridge} {
+		t.Run(target.Name, func(t *testing.T) {
+			guest.CheckResources(t)
+			test(t, target)
+		})
+	}
+}
+
+// NewStore makes a store of zeros for a volume: a disk for the module, a file for the bridge.
+func (g Target) NewStore(t testing.TB, size int64) string { t.Helper(); return g.store(t, size) }
+
+// Serve serves vol0 until Stop, or the end of the test. Port 0 is one that no test has used before.
+func (g Target) Serve(t testing.TB, c Config) *Served {
+	t.Helper()
+	if c.Port == 0 {
+		c.Port = guest.NextPort()
+	}
+	return g.start(t, c)
+}
+
+// ServeNew serves vol0 with a new store.
+func (g Target) ServeNew(t testing.TB, size int64, c Config) *Served {
+	t.Helper()
+	c.Store = g.NewStore(t, size)
+	return g.Serve(t, c)
+}
+
+// Again serves the same volume once more, after Stop.
+func (s *Served) Again(t testing.TB) *Served {
+	t.Helper()
+	if s.Bridge != nil {
+		return serveBridge(t, s.Config)
+	}
+	return serveModule(t, s.Config)
+}
+
+// WantVolume checks fields of the module's volume. The bridge does not publish any.
+func (s *Served) WantVolume(t testing.TB, pairs ...string) {
+	t.Helper()
+	if s.Bridge == nil {
+		guest.WantFields(t, guest.Volume(t, "vol0"), pairs...)
+	}
+}
+
+// storeFile makes a sparse file.
+func storeFile(t testing.TB, size int64) string {
+	t.Helper()
+	path := guest.StorePath(t)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func loopDisk(t testing.TB, size int64) string { t.Helper(); return Loop(t, size) }
+
+// Loop makes a disk of zeros, with more arguments for losetup.
+func Loop(t testing.TB, size int64, args ...string) string {
+	t.Helper()
+	guest.Run(t, "modprobe", "loop")
+	argv := append([]string{"losetup"}, args...)
+	dev := strings.TrimSpace(guest.Run(t, append(argv, "--show", "-f", storeFile(t, size))...))
+	t.Cleanup(func() { guest.Run(t, "losetup", "-d", dev) })
+	return dev
+}
+
+// KeyFile makes a file with a key that only its owner may read.
+func KeyFile(t testing.TB, key string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// options returns those that both targets have.
+func (c Config) options(t testing.TB) []string {
+	t.Helper()
+	var args []string
+	if c.BlockSize != 0 {
+		args = append(args, "--block-size", strconv.Itoa(c.BlockSize))
+	}
+	if c.ReadOnly {
+		args = append(args, "--read-only")
+	}
+	if c.Writeback {
+		args = append(args, "--writeback")
+	}
+	if c.Key != "" {
+		args = append(args, "--key-file", KeyFile(t, c.Key))
+	}
+	if c.Allow != "" {
+		args = append(args, "--allow", c.Allow)
+	}
+	return args
+}
+
+func serveModule(t testing.TB, c Config) *Served {
+	t.Helper()
+	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(c.Port), "--block", "vol0", "--backing", c.Store}
+	guest.MustKrpingctl(t, append(args, c.options(t)...)...)
+	stop := func() {
+		if guest.Volume(t, "vol0") != nil { // else it is stopped already
+			guest.StopServing(t, "vol0")
+		}
+	}
+	t.Cleanup(stop)
+	rejected := func() int {
+		n, err := strconv.Atoi(guest.Volume(t, "vol0")["rejected"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return &Served{
+		Config: c, Stop: stop, Rejected: rejected, Log: func() string { return guest.Run(t, "dmesg") },
+		RemoveDevice: removeModulesDevice,
+		Return:       func(t testing.TB) { t.Helper(); guest.VolumeBecomes(t, "live") },
+	}
+}
+
+// removeModulesDevice checks that the volume stays, without connections.
+func removeModulesDevice(t testing.TB) {
+	t.Helper()
+	start := time.Now()
+	guest.RemoveDevice(t)
+	if took := time.Since(start); took > guest.Slow(5*time.Second) {
+		late.Errorf(t, "the removal of the device took %v, want less than 5 s", took)
+	}
+	if v := guest.Volume(t, "vol0"); v["state"] != "no_device" || v["queues"] != "0" {
+		t.Errorf("volume without a device: state=%s queues=%s, want no_device and 0", v["state"], v["queues"])
+	}
+}
+
+func serveBridge(t testing.TB, c Config) *Served {
+	t.Helper()
+	b := guest.StartBridge(t, c.Port, c.Store, sizeOf(t, c.Store), append([]string{"--verbose"}, c.options(t)...)...)
+	return &Served{
+		Config: c, Bridge: b, Stop: b.Kill, Rejected: func() int { return b.Rejected(t) }, Log: b.Log.String,
+		RemoveDevice: b.RemoveDevice,
+		Return:       func(t testing.TB) { t.Helper(); serveBridge(t, c) },
+	}
+}
+
+// sizeOf returns the size of a file or disk in bytes.
+func sizeOf(t testing.TB, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.FormatInt(n, 10)
+}
