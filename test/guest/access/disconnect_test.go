@@ -12,36 +12,39 @@ import (
 
 	"krping/bridge/transport"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// Where in the volume clients write that go, and how much.
+// What the clients write before they disconnect.
 const (
 	inlineAt, inlineSize = 1 << 20, 4096
 	largeAt, largeSize   = 2 << 20, 1 << 20
 	clearedAt            = 4 << 20
 )
 
-// leaver is a client that goes.
+// leaver is a client that disconnects.
 type leaver struct {
-	*client
-	fill   byte // of all that it writes, and of what it lends; of nothing that was written before
+	*fakeclient.Client
+	t      *testing.T
+	fill   byte // fills all that it writes and lends; no earlier client has used it
 	memory transport.Remote
 }
 
 func (l *leaver) write() wire.Request {
-	return write(inlineAt, bytes.Repeat([]byte{l.fill}, inlineSize))
+	return fakeclient.Write(2, inlineAt, bytes.Repeat([]byte{l.fill}, inlineSize))
 }
 
-// sendLarge sends a command with memory of the client's.
+// sendLarge sends a command whose data is in the client's memory.
 func (l *leaver) sendLarge(op wire.Op) {
 	l.t.Helper()
 	data := bytes.Repeat([]byte{l.fill}, largeSize)
-	l.memory = l.lend(data)
-	l.send(large(op, largeAt, data, l.memory))
+	l.memory = l.LendData(data)
+	l.Post(fakeclient.Large(op, largeAt, data, l.memory))
 }
 
-// begin waits until the data of such a command is being moved.
+// begin sends such a command and waits until its data is being moved.
 func (l *leaver) begin(op wire.Op) {
 	l.t.Helper()
 	const some = 20 // packets of at least 256
@@ -54,12 +57,12 @@ func (l *leaver) begin(op wire.Op) {
 	}
 }
 
-// step is what a client does before it goes.
+// step is what a client does before it disconnects.
 type step struct {
-	name  string
-	do    func(l *leaver)
-	acked bool                              // what it writes is acknowledged
-	midst func(l *leaver, stored bool) bool // has it gone before the data was moved? nil: that does not matter
+	name    string
+	do      func(l *leaver)
+	acked   bool                              // the target has acknowledged what was written
+	partway func(l *leaver, stored bool) bool // whether the client disconnected before all data was moved; nil: does not matter
 }
 
 func steps() []step {
@@ -67,23 +70,21 @@ func steps() []step {
 		{name: "the accept", do: func(*leaver) {}},
 		{name: "half a message", do: func(l *leaver) {
 			msg := l.write().Append(nil)
-			if err := l.Send(msg[:len(msg)/2], 0); err != nil {
-				l.t.Fatal(err)
-			}
+			l.PostMessage(msg[:len(msg)/2])
 			_ = l.Flush() // it ends the connection
 		}},
-		{name: "a WRITE", do: func(l *leaver) { l.send(l.write()) }},
+		{name: "a WRITE", do: func(l *leaver) { l.Post(l.write()) }},
 		{name: "a WRITE and its response", do: func(l *leaver) {
-			if a := l.call(l.write()); a.Status != wire.StatusOK {
+			if a := l.Call(l.write())[0]; a.Status != wire.StatusOK {
 				l.t.Errorf("%+v", a)
 			}
 		}, acked: true},
 		{name: "a large WRITE", do: func(l *leaver) { l.sendLarge(wire.OpWrite) }},
 		{name: "a large READ", do: func(l *leaver) { l.sendLarge(wire.OpRead) }},
 		{name: "some of an RDMA READ", do: func(l *leaver) { l.begin(wire.OpWrite) },
-			midst: func(_ *leaver, stored bool) bool { return !stored }},
+			partway: func(_ *leaver, stored bool) bool { return !stored }},
 		{name: "some of an RDMA WRITE", do: func(l *leaver) { l.begin(wire.OpRead) },
-			midst: func(l *leaver, _ bool) bool { return lent(l.t, l.memory, largeSize)[largeSize-1] == l.fill }},
+			partway: func(l *leaver, _ bool) bool { return l.Lent(l.memory, largeSize)[largeSize-1] == l.fill }},
 	}
 	for name, c := range map[string]wire.Command{
 		"a READ":         {Op: wire.OpRead, Flags: wire.FlagInline, Length: 4096},
@@ -93,61 +94,60 @@ func steps() []step {
 		"a DIGEST":       {Op: wire.OpDigest, Flags: wire.FlagInline, Length: largeSize, Offset: largeAt},
 		"a KEEP_ALIVE":   {Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive},
 	} {
-		steps = append(steps, step{name: name, do: func(l *leaver) { l.send(wire.Request{Command: c}) }})
+		steps = append(steps, step{name: name, do: func(l *leaver) { l.Post(wire.Request{Command: c}) }})
 	}
 	return steps
 }
 
-// holds returns whether a range holds n bytes of the fill; if it does not, it has to hold those of before.
-func (c *client) holds(offset uint64, n int, fill, before byte) bool {
-	c.t.Helper()
-	a := c.call(wire.Request{Command: wire.Command{Op: wire.OpDigest, Flags: wire.FlagInline, Length: uint32(n), Offset: offset}})
+// holds says whether a range holds n bytes of fill. If not, it must hold n bytes of before.
+func holds(t *testing.T, c *fakeclient.Client, offset uint64, n int, fill, before byte) bool {
+	t.Helper()
+	a := c.Call(wire.Request{Command: wire.Command{Op: wire.OpDigest, Flags: wire.FlagInline, Length: uint32(n), Offset: offset}})[0]
 	if a.Status != wire.StatusOK || len(a.Data) != 4 {
-		c.t.Fatalf("%+v", a)
+		t.Fatalf("%+v", a)
 	}
 	is := func(b byte) bool { return binary.BigEndian.Uint32(a.Data) == wire.CRC32C(bytes.Repeat([]byte{b}, n)) }
 	if !is(fill) && !is(before) {
-		c.t.Errorf("%d bytes at %d are neither what they were nor what was written", n, offset)
+		t.Errorf("the %d bytes at %d are neither the old nor the new data", n, offset)
 	}
 	return is(fill)
 }
 
-// Clients that go at any step: what is not acknowledged is written as a whole or not at all, what is
-// acknowledged is there, and other clients go on.
-func TestDisconnects(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		target.serve(t, port, "", "")
-		other := connectOpen(t, port, hello(1))
-		if a := other.call(wire.Request{Command: wire.Command{Op: wire.OpWriteZeroes, Length: size}}); a.Status != wire.StatusOK {
+// Clients disconnect at each step. An unacknowledged write is done completely or not at all, an acknowledged one is
+// not lost, and other clients are still served.
+func TestDisconnectAtEachStep(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		port := serve(t, target, "").Port
+		other := fakeclient.Connect(t, port, fakeclient.Hello(1))
+		if a := other.Call(wire.Request{Command: wire.Command{Op: wire.OpWriteZeroes, Length: size}})[0]; a.Status != wire.StatusOK {
 			t.Fatalf("%+v", a)
 		}
-		var fill, inline, moved byte // the last one, and what is at inlineAt and largeAt
+		var fill, inline, moved byte // the last fill, and what is at inlineAt and largeAt
 		for _, s := range steps() {
-			t.Run(s.name, func(t *testing.T) {
+			t.Run("after "+s.name, func(t *testing.T) {
 				for try := 1; ; try++ {
 					fill++
-					l := &leaver{client: connectOpen(t, port, hello(2)), fill: fill}
+					l := &leaver{t: t, Client: fakeclient.Connect(t, port, fakeclient.Hello(2)), fill: fill}
 					s.do(l)
 					l.Close()
-					next := connectOpen(t, port, hello(2)) // which waits for all that is under way of the last
-					if next.holds(inlineAt, inlineSize, fill, inline) {
+					next := fakeclient.Connect(t, port, fakeclient.Hello(2)) // after all commands of the last one have ended
+					if holds(t, next, inlineAt, inlineSize, fill, inline) {
 						inline = fill
 					} else if s.acked {
 						t.Error("an acknowledged write is lost")
 					}
-					stored := next.holds(largeAt, largeSize, fill, moved)
+					stored := holds(t, next, largeAt, largeSize, fill, moved)
 					if stored {
 						moved = fill
 					}
-					for _, c := range []*client{next, other} {
-						c.isServed()
+					for _, c := range []*fakeclient.Client{next, other} {
+						c.WantServed()
 					}
-					if s.midst == nil || s.midst(l, stored) {
+					if s.partway == nil || s.partway(l, stored) {
 						return
 					}
 					if try == 10 {
-						t.Fatal("each time the data had been moved before the client was gone")
+						t.Fatal("in each try all data was moved before the client disconnected")
 					}
 				}
 			})

@@ -6,143 +6,135 @@ package access
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"testing"
 	"time"
 
-	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// What does not prove the key is refused, and ends nobody's connection: also of who knows the
-// session's UUID.
-func TestHandshakeIsRefused(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		s := target.serve(t, port, secret, "")
-		honest := connect(t, port, hello(1), secret)
-		sibling := hello(1)
+// A client that does not prove the key is rejected and disconnects nobody, even if it knows the session's UUID.
+func TestHandshakeRejected(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		s := serve(t, target, secret)
+		port := s.Port
+		honest := fakeclient.ConnectKey(t, port, fakeclient.Hello(1), secret)
+		sibling := fakeclient.Hello(1)
 		sibling.QueueIndex = 1
-		other := connect(t, port, sibling, secret)
+		other := fakeclient.ConnectKey(t, port, sibling, secret)
 
-		refused(t, "no key", port, hello(1), wire.RejectNeedsKey)
-		wrong, _ := answer(hello(1), challenge(t, port, hello(1)), another)
-		refused(t, "another key", port, wrong, wire.RejectKey)
-		refused(t, "another key again", port, wrong, wire.RejectStale)
-		unasked, _ := answer(hello(1), &wire.Challenge{ID: 7}, secret)
-		refused(t, "no challenge", port, unasked, wire.RejectStale)
-		both := hello(1)
+		fakeclient.Rejected(t, "no key", port, fakeclient.Hello(1), wire.RejectNeedsKey)
+		wrong, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), another)
+		fakeclient.Rejected(t, "another key", port, wrong, wire.RejectKey)
+		fakeclient.Rejected(t, "another key again", port, wrong, wire.RejectStale)
+		unasked, _ := fakeclient.Answer(fakeclient.Hello(1), &wire.Challenge{ID: 7}, secret)
+		fakeclient.Rejected(t, "no challenge", port, unasked, wire.RejectStale)
+		both := fakeclient.Hello(1)
 		both.Flags = wire.HelloKey | wire.HelloProof
-		refused(t, "both flags", port, both, wire.RejectInvalid)
-		nowhere := hello(1)
+		fakeclient.Rejected(t, "both flags", port, both, wire.RejectInvalid)
+		nowhere := fakeclient.Hello(1)
 		nowhere.Flags, nowhere.Volume = wire.HelloKey, "vol1"
-		refused(t, "another volume", port, nowhere, wire.RejectVolume)
+		fakeclient.Rejected(t, "another volume", port, nowhere, wire.RejectVolume)
 		for name, tc := range map[string]struct {
 			change func(h *wire.Hello)
 			want   wire.Reason
 		}{
-			"another session":            {func(h *wire.Hello) { h.Session[15]++ }, wire.RejectStale},
-			"another queue":              {func(h *wire.Hello) { h.QueueIndex = 1 }, wire.RejectStale},
-			"another challenge":          {func(h *wire.Hello) { h.Answer.Challenge++ }, wire.RejectStale},
-			"a challenge of long before": {func(h *wire.Hello) { h.Answer.Challenge -= 256 }, wire.RejectStale},
-			"more queues":                {func(h *wire.Hello) { h.QueueCount++ }, wire.RejectKey},
-			"another depth":              {func(h *wire.Hello) { h.Depth++ }, wire.RejectKey},
-			"another nonce":              {func(h *wire.Hello) { h.Answer.Nonce[0]++ }, wire.RejectKey},
-			"a bit of the proof":         {func(h *wire.Hello) { h.Answer.Proof[15] ^= 1 }, wire.RejectKey},
-			"no proof":                   {func(h *wire.Hello) { h.Answer.Proof = wire.Proof{} }, wire.RejectKey},
+			"another session":      {func(h *wire.Hello) { h.Session[15]++ }, wire.RejectStale},
+			"another queue":        {func(h *wire.Hello) { h.QueueIndex = 1 }, wire.RejectStale},
+			"another challenge":    {func(h *wire.Hello) { h.Answer.Challenge++ }, wire.RejectStale},
+			"an old challenge":     {func(h *wire.Hello) { h.Answer.Challenge -= 256 }, wire.RejectStale},
+			"more queues":          {func(h *wire.Hello) { h.QueueCount++ }, wire.RejectKey},
+			"another depth":        {func(h *wire.Hello) { h.Depth++ }, wire.RejectKey},
+			"another nonce":        {func(h *wire.Hello) { h.Answer.Nonce[0]++ }, wire.RejectKey},
+			"one bit of the proof": {func(h *wire.Hello) { h.Answer.Proof[15] ^= 1 }, wire.RejectKey},
+			"no proof":             {func(h *wire.Hello) { h.Answer.Proof = wire.Proof{} }, wire.RejectKey},
 		} {
-			h, _ := answer(hello(1), challenge(t, port, hello(1)), secret)
+			h, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), secret)
 			tc.change(&h)
-			refused(t, name, port, h, tc.want)
+			fakeclient.Rejected(t, name, port, h, tc.want)
 		}
-		for _, c := range []*client{honest, other} {
-			c.isServed()
+		for _, c := range []*fakeclient.Client{honest, other} {
+			c.WantServed()
 		}
-		if s.rejected() != 15 {
-			t.Errorf("rejected=%d, want 15", s.rejected())
+		if s.Rejected() != 15 {
+			t.Errorf("rejected=%d, want 15", s.Rejected())
 		}
 
-		h, _ := answer(hello(2), challenge(t, port, hello(2)), secret)
-		served, _ := dial(t, port, h, config)
-		if served == nil {
-			t.Fatal("the right answer is refused")
-		}
-		refused(t, "a replay", port, h, wire.RejectStale)
-		served.isServed()
+		h, _ := fakeclient.Answer(fakeclient.Hello(2), fakeclient.Challenge(t, port, fakeclient.Hello(2)), secret)
+		served := fakeclient.Connect(t, port, h)
+		fakeclient.Rejected(t, "replayed answer", port, h, wire.RejectStale)
+		served.WantServed()
 
-		// The session itself fences its old connection, and no other.
-		again := connect(t, port, hello(1), secret)
-		honest.isEnded()
-		for _, c := range []*client{again, other, served} {
-			c.isServed()
+		// A session that reconnects replaces its own connection, and no other.
+		again := fakeclient.ConnectKey(t, port, fakeclient.Hello(1), secret)
+		honest.WantClosed("the session's old connection")
+		for _, c := range []*fakeclient.Client{again, other, served} {
+			c.WantServed()
 		}
 	})
 }
 
-// The challenge that a volume gives is worth nothing for another, and none for a client without
-// one.
+// In one bridge the key and the challenge of a volume are useless for another volume.
 func TestVolumesOfOneBridge(t *testing.T) {
-	leavesNothing(t)
-	port := nextPort()
-	guest.StartBridge(t, port, guest.StorePath(t), "8MiB", "--key-file", keyFile(t, secret),
-		"--volume", "other=mem:,size=1MiB,key-file="+keyFile(t, another), "--volume", "open=mem:,size=1MiB")
+	guest.CheckResources(t)
+	port := guest.NextPort()
+	guest.StartBridge(t, port, guest.StorePath(t), "8MiB", "--key-file", targets.KeyFile(t, secret),
+		"--volume", "other=mem:,size=1MiB,key-file="+targets.KeyFile(t, another), "--volume", "open=mem:,size=1MiB")
 	on := func(volume string) wire.Hello {
-		h := hello(1)
+		h := fakeclient.Hello(1)
 		h.Volume = volume
 		return h
 	}
-	owner := connect(t, port, on("vol0"), secret)
-	neighbour := connect(t, port, on("other"), another) // of the same session UUID
-	free, private := dial(t, port, on("open"), config)
-	if free == nil {
-		t.Fatalf("a volume without a key: %x", private)
-	}
+	owner := fakeclient.ConnectKey(t, port, on("vol0"), secret)
+	neighbour := fakeclient.ConnectKey(t, port, on("other"), another) // of the same session UUID
+	free := fakeclient.Connect(t, port, on("open"))
 	asks := on("open")
 	asks.Flags = wire.HelloKey
-	refused(t, "a key for a volume without", port, asks, wire.RejectNoKey)
+	fakeclient.Rejected(t, "key for a volume without a key", port, asks, wire.RejectNoKey)
 	for _, tc := range []struct{ asked, key string }{{"vol0", another}, {"other", secret}} {
-		h, _ := answer(on(tc.asked), challenge(t, port, on(tc.asked)), tc.key)
-		refused(t, tc.asked+" with the other's key", port, h, wire.RejectKey)
+		h, _ := fakeclient.Answer(on(tc.asked), fakeclient.Challenge(t, port, on(tc.asked)), tc.key)
+		fakeclient.Rejected(t, tc.asked+" with the other's key", port, h, wire.RejectKey)
 	}
 	// A challenge for other, answered for vol0 with the key of vol0.
-	h, _ := answer(on("vol0"), challenge(t, port, on("other")), secret)
-	refused(t, "another volume's challenge", port, h, wire.RejectKey)
-	isolated(t, map[string]*client{"vol0": owner, "other": neighbour, "open": free}, map[string]uint64{"vol0": size, "other": 1 << 20, "open": 1 << 20})
+	h, _ := fakeclient.Answer(on("vol0"), fakeclient.Challenge(t, port, on("other")), secret)
+	fakeclient.Rejected(t, "another volume's challenge", port, h, wire.RejectKey)
+	isolated(t, map[string]*fakeclient.Client{"vol0": owner, "other": neighbour, "open": free}, map[string]uint64{"vol0": size, "other": 1 << 20, "open": 1 << 20})
 }
 
 // Two volumes of the module, on ports of their own.
 func TestVolumesOfTheModule(t *testing.T) {
-	leavesNothing(t)
-	clients := map[string]*client{}
+	guest.CheckResources(t)
+	clients := map[string]*fakeclient.Client{}
 	for _, volume := range []string{"vol0", "vol1"} {
-		port := nextPort()
+		port := guest.NextPort()
 		command := fmt.Sprintf("server,addr=%s,port=%d,block=%s,backing=ram:8M,key=krping:k", guest.Addr(t), port, volume)
 		if err := commandWith("krping:k", secret, command); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "--target", volume) })
-		h := hello(1)
+		h := fakeclient.Hello(1)
 		h.Volume = volume
-		clients[volume] = connect(t, port, h, secret)
+		clients[volume] = fakeclient.ConnectKey(t, port, h, secret)
 		if volume == "vol1" {
 			h.Volume = "vol0"
 			h.Flags = wire.HelloKey
-			refused(t, "the other's volume", port, h, wire.RejectVolume)
+			fakeclient.Rejected(t, "the other's volume", port, h, wire.RejectVolume)
 		}
 	}
 	isolated(t, clients, map[string]uint64{"vol0": size, "vol1": size})
 }
 
-// isolated checks that each client reads what it wrote, whatever the others do, and nothing
+// isolated checks that each client reads what it wrote, whatever the others do, and that it cannot access anything
 // beyond its volume.
-func isolated(t *testing.T, clients map[string]*client, sizes map[string]uint64) {
+func isolated(t *testing.T, clients map[string]*fakeclient.Client, sizes map[string]uint64) {
 	t.Helper()
 	data := func(volume string) []byte { return bytes.Repeat([]byte(volume + "-------")[:8], 512) }
 	for volume, c := range clients {
-		if a := c.call(write(0, data(volume))); a.Status != wire.StatusOK {
+		if a := c.Call(fakeclient.Write(2, 0, data(volume)))[0]; a.Status != wire.StatusOK {
 			t.Errorf("%s: %+v", volume, a)
 		}
 	}
@@ -150,123 +142,111 @@ func isolated(t *testing.T, clients map[string]*client, sizes map[string]uint64)
 		end := sizes[volume]
 		for _, offset := range []uint64{end, end - 512, end + 1<<20, 1 << 40, math.MaxInt64 - 4095 - 512, math.MaxUint64 - 4095, math.MaxUint64 - 511} {
 			offset &^= 511
-			if a := c.call(read(offset, 4096)); a.Status != wire.StatusRange || a.Data != nil {
+			if a := c.Call(fakeclient.Read(1, offset, 4096))[0]; a.Status != wire.StatusRange || a.Data != nil {
 				t.Errorf("%s at %d: %+v", volume, offset, a.Response)
 			}
-			if a := c.call(write(offset, data("intruder"))); a.Status != wire.StatusRange {
+			if a := c.Call(fakeclient.Write(2, offset, data("intruder")))[0]; a.Status != wire.StatusRange {
 				t.Errorf("%s at %d: %+v", volume, offset, a.Response)
 			}
 		}
-		if a := c.call(read(0, 4096)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, data(volume)) {
-			t.Errorf("%s: another's data", volume)
+		if a := c.Call(fakeclient.Read(1, 0, 4096))[0]; a.Status != wire.StatusOK || !bytes.Equal(a.Data, data(volume)) {
+			t.Errorf("%s: data of another client", volume)
 		}
 	}
 }
 
-// lapses is after how long a challenge is not valid any more.
-const lapses = 30 * time.Second
+// expires is how long a challenge is valid.
+const expires = 30 * time.Second
 
-// A flood of clients that never answer takes neither the place of those that do for long, nor
-// memory.
+// A flood of clients that ask for challenges and never answer them does not keep others out.
 func TestFloodOfChallenges(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		target.serve(t, port, secret, "")
-		honest := connect(t, port, hello(1), secret)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		port := serve(t, target, secret).Port
+		honest := fakeclient.ConnectKey(t, port, fakeclient.Hello(1), secret)
 		start := time.Now()
-		first := challenge(t, port, hello(2))
-		kept, forgotten := challenge(t, port, hello(3)), 0
+		first := fakeclient.Challenge(t, port, fakeclient.Hello(2))
+		kept, dropped := fakeclient.Challenge(t, port, fakeclient.Hello(3)), 0
 		flood := 1000
 		if testing.Short() {
 			flood = 300
 		}
 		for i := range flood {
-			h := hello(4)
+			h := fakeclient.Hello(4)
 			h.Session[1], h.Session[2] = byte(i), byte(i>>8)
-			last := challenge(t, port, h)
-			if i == 253 { // with kept and this, 255 behind the first
-				answered, _ := answer(hello(3), kept, secret)
-				c, _ := dial(t, port, answered, config)
-				if c == nil && time.Since(start) < lapses {
-					t.Error("a challenge among the last 256 is forgotten")
+			last := fakeclient.Challenge(t, port, h)
+			if i == 253 { // with kept and this one, 255 after the first
+				answered, _ := fakeclient.Answer(fakeclient.Hello(3), kept, secret)
+				_, err := fakeclient.Dial(t, port, answered.Append(nil), fakeclient.Config)
+				if err != nil && time.Since(start) < expires {
+					t.Errorf("a challenge among the last 256 was dropped: %v", err)
 				}
 			}
 			if last.ID-first.ID == 256 {
-				forgotten++
+				dropped++
 			}
 		}
 		t.Logf("%d clients in %v", flood, time.Since(start))
-		if forgotten != 1 {
-			t.Errorf("ids are not in order")
+		if dropped != 1 {
+			t.Error("the challenges' ids are not in order")
 		}
-		answered, _ := answer(hello(2), first, secret)
-		refused(t, "one that was forgotten", port, answered, wire.RejectStale)
-		honest.isServed()
-		connect(t, port, hello(5), secret).isServed()
+		answered, _ := fakeclient.Answer(fakeclient.Hello(2), first, secret)
+		fakeclient.Rejected(t, "dropped challenge", port, answered, wire.RejectStale)
+		honest.WantServed()
+		fakeclient.ConnectKey(t, port, fakeclient.Hello(5), secret).WantServed()
 	})
 }
 
-func TestChallengeLapses(t *testing.T) {
-	leavesNothing(t)
+func TestChallengeExpires(t *testing.T) {
+	guest.CheckResources(t)
 	var stale []func()
-	for _, target := range targets {
-		port := nextPort()
-		target.serve(t, port, secret, "")
-		h, _ := answer(hello(1), challenge(t, port, hello(1)), secret)
-		stale = append(stale, func() { refused(t, target.name, port, h, wire.RejectStale) })
+	for _, target := range []targets.Target{targets.Module, targets.Bridge} {
+		port := serve(t, target, secret).Port
+		h, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), secret)
+		stale = append(stale, func() { fakeclient.Rejected(t, target.Name, port, h, wire.RejectStale) })
 	}
-	time.Sleep(lapses + time.Second)
+	time.Sleep(expires + time.Second)
 	for _, check := range stale {
 		check()
 	}
 }
 
-// A hello of any length, and with any byte of it changed, is refused or challenged; and the target
-// goes on.
+// A keyed hello that is cut to any length, or has any byte changed, is rejected or challenged.
 func TestPrivateDataOfAnyLength(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		target.serve(t, port, secret, "")
-		asks := hello(1)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		port := serve(t, target, secret).Port
+		asks := fakeclient.Hello(1)
 		asks.Flags = wire.HelloKey
 		for n := range wire.HelloSize + 1 {
-			conn, _, err := dialRaw(t, port, asks.Append(nil)[:n], small)
-			if err == nil {
-				conn.Release()
-				t.Errorf("%d bytes are accepted", n)
-			}
+			notAccepted(t, fmt.Sprintf("%d bytes", n), port, asks.Append(nil)[:n])
 		}
 		for n := range wire.HelloSize {
-			answered, _ := answer(hello(1), challenge(t, port, hello(1)), secret)
-			for answered.Answer.Proof[15] == 0 { // which padding would mend
-				answered, _ = answer(hello(1), challenge(t, port, hello(1)), secret)
+			answered, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), secret)
+			for answered.Answer.Proof[15] == 0 { // zeros are what the transport pads with
+				answered, _ = fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), secret)
 			}
-			conn, _, err := dialRaw(t, port, answered.Append(nil)[:n], small)
-			if err == nil {
-				conn.Release()
-				t.Errorf("an answer of %d bytes is accepted", n)
-			}
+			notAccepted(t, fmt.Sprintf("an answer of %d bytes", n), port, answered.Append(nil)[:n])
 		}
 		for i := range wire.HelloSize {
-			answered, _ := answer(hello(1), challenge(t, port, hello(1)), secret)
+			answered, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), secret)
 			private := answered.Append(nil)
 			private[i] ^= 0x40
-			conn, _, err := dialRaw(t, port, private, small)
-			if err == nil {
-				conn.Release()
-				t.Errorf("an answer with byte %d changed is accepted", i)
-			}
+			notAccepted(t, fmt.Sprintf("an answer with byte %d changed", i), port, private)
 		}
-		connect(t, port, hello(1), secret).isServed()
+		fakeclient.ConnectKey(t, port, fakeclient.Hello(1), secret).WantServed()
 	})
 }
 
-// A hello of any length is refused for what is missing of it, or served if that is no more than zeros, which the
-// transport adds.
+func notAccepted(t *testing.T, what string, port int, private []byte) {
+	t.Helper()
+	if _, err := fakeclient.Dial(t, port, private, fakeclient.Small); err == nil {
+		t.Errorf("%s: accepted", what)
+	}
+}
+
+// A hello that is cut is rejected for what is missing. If only zeros are missing, which the transport adds, it is accepted.
 func TestHellosOfAnyLength(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		target.serve(t, port, "", "")
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		port := serve(t, target, "").Port
 		for _, n := range guest.Lengths(wire.HelloSize) {
 			var want wire.Reason
 			switch {
@@ -279,24 +259,18 @@ func TestHellosOfAnyLength(t *testing.T) {
 			case n < 32: // a part of it
 				want = wire.RejectVolume
 			}
-			conn, _, err := dialRaw(t, port, hello(1).Append(nil)[:n], config)
-			var rejected *verbs.RejectedError
+			what := fmt.Sprintf("%d bytes", n)
+			c, err := fakeclient.Dial(t, port, fakeclient.Hello(1).Append(nil)[:n], fakeclient.Config)
 			switch {
-			case err == nil:
-				c := &client{Conn: conn, t: t}
-				c.isServed()
-				conn.Release()
-				if want != 0 {
-					t.Errorf("%d bytes are accepted", n)
-				}
-			case errors.As(err, &rejected):
-				if reject, err := wire.DecodeReject(rejected.Private); err != nil || reject.Reason != want {
-					t.Errorf("%d bytes: %+v, %v, want reason %d", n, reject, err, want)
-				}
+			case want != 0:
+				version := map[wire.Reason]uint32{wire.RejectVersion: wire.Version} // the one that the target has
+				fakeclient.WantRejected(t, what, err, want, version[want])
+			case err != nil:
+				t.Errorf("%s: %v", what, err)
 			default:
-				t.Errorf("%d bytes: %v", n, err)
+				c.WantServed()
 			}
 		}
-		connectOpen(t, port, hello(1)).isServed()
+		fakeclient.Connect(t, port, fakeclient.Hello(1)).WantServed()
 	})
 }

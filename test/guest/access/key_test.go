@@ -6,7 +6,6 @@ package access
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -20,57 +19,58 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// A disk of a volume with a key, which also goes on when its target comes back.
-func TestKeyedDisk(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		s := target.serve(t, port, secret, "")
-		dev := attach(t, port, "--key-file", keyFile(t, secret), "--queues", "2")
+// A disk of a volume with a key works, also after its target restarts.
+func TestDiskWithKey(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		s := serve(t, target, secret)
+		port := s.Port
+		dev := attach(t, port, "--key-file", targets.KeyFile(t, secret), "--queues", "2")
 		writeAndVerify(t, dev)
-		s.stop()
+		s.Stop()
 		guest.SessionBecomes(t, "reconnecting")
-		target.serve(t, port, secret, "")
+		s.Again(t)
 		guest.SessionBecomes(t, "live")
 		writeAndVerify(t, dev)
 		guest.MustKrpingctl(t, "stop", "vol0")
 	})
 }
 
-// A session whose target comes back with another key, or with none, waits for the right one.
-func TestTargetComesBackWithoutTheKey(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		s := target.serve(t, port, secret, "")
-		dev := attach(t, port, "--key-file", keyFile(t, secret), "--queues", "1")
+// If the target comes back with another key or without one, the session waits for the right key.
+func TestTargetRestartsWithAnotherKey(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		s := serve(t, target, secret)
+		port := s.Port
+		dev := attach(t, port, "--key-file", targets.KeyFile(t, secret), "--queues", "1")
 		for _, key := range []string{another, ""} {
-			s.stop()
+			s.Stop()
 			guest.SessionBecomes(t, "reconnecting")
-			s = target.serve(t, port, key, "")
-			time.Sleep(3 * time.Second) // some attempts to connect
+			s = serveAgain(t, target, s, key, "")
+			time.Sleep(3 * time.Second) // for some connection attempts
 			if state := guest.Session(t, "vol0")["state"]; state != "reconnecting" {
 				t.Fatalf("with key %q the session is %s", key, state)
 			}
 		}
-		s.stop()
-		target.serve(t, port, secret, "")
+		serveAgain(t, target, s, secret, "")
 		guest.SessionBecomes(t, "live")
 		writeAndVerify(t, dev)
 	})
 }
 
-// Nobody learns a key from what either side says, in the right or the wrong hands.
-func TestKeysAreInNoOutput(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		s := target.serve(t, port, secret, "")
-		attach(t, port, "--key-file", keyFile(t, secret), "--queues", "1")
+// No key appears in logs, /proc or command lines, whether it is the right one or not.
+func TestKeysAreNotPrinted(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		s := serve(t, target, secret)
+		port := s.Port
+		attach(t, port, "--key-file", targets.KeyFile(t, secret), "--queues", "1")
 		texts := map[string]string{}
 		search := func() {
 			t.Helper()
-			texts["the target's log"], texts["the kernel's log"] = s.log(), guest.Run(t, "dmesg")
+			texts["the target's log"], texts["the kernel's log"] = s.Log(), guest.Run(t, "dmesg")
 			for _, pattern := range []string{"/proc/krping*", "/proc/[0-9]*/cmdline"} {
 				files, _ := filepath.Glob(pattern) // fails for bad patterns only
 				for _, file := range files {
@@ -83,7 +83,7 @@ func TestKeysAreInNoOutput(t *testing.T) {
 				for _, key := range []string{secret[:10], another[:10]} {
 					for _, form := range []string{key, hex.EncodeToString([]byte(key))} {
 						if strings.Contains(strings.ToLower(text), form) {
-							t.Errorf("a key is in %s", name)
+							t.Errorf("%s contains a key", name)
 						}
 					}
 				}
@@ -91,25 +91,25 @@ func TestKeysAreInNoOutput(t *testing.T) {
 		}
 		search()
 		if !strings.Contains(texts["/proc/krping_sessions"], "name=vol0") || !strings.Contains(texts[fmt.Sprintf("/proc/%d/cmdline", os.Getpid())], "-test.") {
-			t.Error("what is searched is not there")
+			t.Error("/proc/krping_sessions or this command line was not searched")
 		}
 		guest.MustKrpingctl(t, "stop", "vol0")
-		r := guest.Krpingctl(t, "client", "--addr", guest.Addr(t), "--port", strconv.Itoa(port), "--block", "vol0", "--key-file", keyFile(t, another))
+		r := guest.Krpingctl(t, "client", "--addr", guest.Addr(t), "--port", strconv.Itoa(port), "--block", "vol0", "--key-file", targets.KeyFile(t, another))
 		if r.Code == 0 {
-			t.Error("a client with another key is served")
+			t.Error("a client with another key was accepted")
 		}
-		texts["what the client says"] = r.Stdout + r.Stderr
-		wrong, _ := answer(hello(1), challenge(t, port, hello(1)), another)
-		refused(t, "another key", port, wrong, wire.RejectKey)
+		texts["the client's output"] = r.Stdout + r.Stderr
+		wrong, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), another)
+		fakeclient.Rejected(t, "another key", port, wrong, wire.RejectKey)
 		search()
 		if !strings.Contains(texts["the target's log"], "rejected") {
-			t.Error("the target does not say that it has refused a client")
+			t.Error("the target's log has no rejected client")
 		}
 	})
 }
 
-// Refused clients are all counted, and of many a few are told of.
-func TestManyRefusals(t *testing.T) {
+// All rejected clients are counted, and a few of many are logged.
+func TestManyRejectedClients(t *testing.T) {
 	n := 100
 	if testing.Short() {
 		n = 50
@@ -121,81 +121,71 @@ func TestManyRefusals(t *testing.T) {
 		want             wire.Reason
 	}{
 		{"another key", secret, "", func(t *testing.T, port int) wire.Hello {
-			h, _ := answer(hello(1), challenge(t, port, hello(1)), another)
+			h, _ := fakeclient.Answer(fakeclient.Hello(1), fakeclient.Challenge(t, port, fakeclient.Hello(1)), another)
 			return h
 		}, wire.RejectKey},
-		{"an address that is not allowed", "", "10.0.0.0/8", func(*testing.T, int) wire.Hello { return hello(1) }, wire.RejectNotAllowed},
+		{"address that is not allowed", "", "10.0.0.0/8", func(*testing.T, int) wire.Hello { return fakeclient.Hello(1) }, wire.RejectNotAllowed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, target target) {
-				port := nextPort()
-				s := target.serve(t, port, tc.key, tc.allow)
-				before, start := len(line.FindAllString(s.log(), -1)), time.Now()
+			targets.Each(t, func(t *testing.T, target targets.Target) {
+				s := target.ServeNew(t, size, targets.Config{Key: tc.key, Allow: tc.allow})
+				port := s.Port
+				before, start := len(line.FindAllString(s.Log(), -1)), time.Now()
 				for range n {
-					refused(t, tc.name, port, tc.hello(t, port), tc.want)
+					fakeclient.Rejected(t, tc.name, port, tc.hello(t, port), tc.want)
 				}
-				if got := s.rejected(); got != n {
+				if got := s.Rejected(); got != n {
 					t.Errorf("%d clients are counted, want %d", got, n)
 				}
-				// Both tell of ten each five seconds, whichever client they are of: other tests have used these up.
-				lines, most := len(line.FindAllString(s.log(), -1))-before, 10*(int(time.Since(start)/(5*time.Second))+2)
-				t.Logf("%d refusals in %v, %d in the log", n, time.Since(start).Round(time.Millisecond), lines)
+				// Both log ten lines in five seconds, of all clients: earlier tests may have used these up.
+				lines, most := len(line.FindAllString(s.Log(), -1))-before, 10*(int(time.Since(start)/(5*time.Second))+2)
+				t.Logf("%d rejected clients in %v, %d in the log", n, time.Since(start).Round(time.Millisecond), lines)
 				if lines > min(most, n-1) {
-					t.Errorf("%d of %d refusals are in the log, want %d at most", lines, n, min(most, n-1))
+					t.Errorf("%d of %d rejected clients are in the log, want %d at most", lines, n, min(most, n-1))
 				}
 				time.Sleep(5*time.Second + 100*time.Millisecond)
-				refused(t, tc.name, port, tc.hello(t, port), tc.want)
-				guest.Eventually(t, 5*time.Second, "the log tells of a refusal again", func() bool {
-					return len(line.FindAllString(s.log(), -1))-before > lines
+				fakeclient.Rejected(t, tc.name, port, tc.hello(t, port), tc.want)
+				guest.Eventually(t, 5*time.Second, "a rejected client is logged again", func() bool {
+					return len(line.FindAllString(s.Log(), -1))-before > lines
 				})
-				s.stop()
+				s.Stop()
 			})
 		})
 	}
 }
 
-func wants(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-// What clients in the kernel hear that have not the key, or an address that is not allowed.
-func TestClientsAreRefused(t *testing.T) {
-	onBoth(t, func(t *testing.T, target target) {
+// The errors of clients in the kernel without the right key or address.
+func TestRejectedDisks(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
 		const key = ",queues=1,key=krping:k"
-		port := nextPort()
-		s := target.serve(t, port, secret, "")
-		wants(t, "no key", commandWith("", "", clientCommand(t, port, ",queues=1")), unix.ENOKEY)
-		wants(t, "another key", commandWith("krping:k", another, clientCommand(t, port, key)), unix.EKEYREJECTED)
-		wants(t, "a part of the key", commandWith("krping:k", secret[:16], clientCommand(t, port, key)), unix.EKEYREJECTED)
-		if s.rejected() != 3 {
-			t.Errorf("rejected=%d, want 3", s.rejected())
+		s := serve(t, target, secret)
+		port := s.Port
+		wantError(t, "no key", commandWith("", "", clientCommand(t, port, ",queues=1")), unix.ENOKEY)
+		wantError(t, "another key", commandWith("krping:k", another, clientCommand(t, port, key)), unix.EKEYREJECTED)
+		wantError(t, "a part of the key", commandWith("krping:k", secret[:16], clientCommand(t, port, key)), unix.EKEYREJECTED)
+		if s.Rejected() != 3 {
+			t.Errorf("rejected=%d, want 3", s.Rejected())
 		}
 		r := guest.Krpingctl(t, "client", "--addr", guest.Addr(t), "--port", strconv.Itoa(port), "--block", "vol0")
 		if r.Code != 5 || !strings.Contains(r.Stderr, "the client needs key=") || !strings.Contains(r.Stderr, "--key-file") {
 			t.Errorf("krpingctl: %+v", r)
 		}
-		s.stop()
-		s = target.serve(t, port, "", "")
-		wants(t, "a target without a key", commandWith("krping:k", secret, clientCommand(t, port, key)), unix.EKEYREJECTED)
-		s.stop()
-		s = target.serve(t, port, "", "10.0.0.0/8,fd77::1")
-		wants(t, "an address that is not allowed", commandWith("", "", clientCommand(t, port, ",queues=1")), unix.ECONNREFUSED)
-		if s.rejected() != 1 {
-			t.Errorf("rejected=%d, want 1", s.rejected())
+		s = serveAgain(t, target, s, "", "")
+		wantError(t, "a target without a key", commandWith("krping:k", secret, clientCommand(t, port, key)), unix.EKEYREJECTED)
+		s = serveAgain(t, target, s, "", "10.0.0.0/8,fd77::1")
+		wantError(t, "an address that is not allowed", commandWith("", "", clientCommand(t, port, ",queues=1")), unix.ECONNREFUSED)
+		if s.Rejected() != 1 {
+			t.Errorf("rejected=%d, want 1", s.Rejected())
 		}
-		s.stop()
-		target.serve(t, port, secret, "10.0.0.0/8,"+guest.Addr(t)+"/24")
-		wants(t, "a key and an address", commandWith("krping:k", secret, clientCommand(t, port, key)), nil)
+		serveAgain(t, target, s, secret, "10.0.0.0/8,"+guest.Addr(t)+"/24")
+		wantError(t, "a key and an address", commandWith("krping:k", secret, clientCommand(t, port, key)), nil)
 		guest.MustKrpingctl(t, "stop", "vol0")
 	})
 }
 
-// Keys that are none, before anything is connected.
-func TestKeysOfTheKeyring(t *testing.T) {
-	leavesNothing(t)
+// Keys that are missing or invalid fail the command before it connects.
+func TestInvalidKeys(t *testing.T) {
+	guest.CheckResources(t)
 	for _, tc := range []struct {
 		name, key string
 		want      error
@@ -205,21 +195,21 @@ func TestKeysOfTheKeyring(t *testing.T) {
 		{"65 bytes", strings.Repeat("k", 65), unix.EINVAL},
 		{"64 bytes", strings.Repeat("k", 64), unix.ECONNREFUSED}, // nobody listens
 	} {
-		port := nextPort()
-		wants(t, tc.name+", client", commandWith("krping:k", tc.key, clientCommand(t, port, ",key=krping:k")), tc.want)
+		port := guest.NextPort()
+		wantError(t, tc.name+", client", commandWith("krping:k", tc.key, clientCommand(t, port, ",key=krping:k")), tc.want)
 		if tc.want != unix.ECONNREFUSED {
 			command := "server,addr=" + guest.Addr(t) + ",port=" + strconv.Itoa(port) + ",block=vol0,backing=ram:8M,key=krping:k"
-			wants(t, tc.name+", server", commandWith("krping:k", tc.key, command), tc.want)
+			wantError(t, tc.name+", server", commandWith("krping:k", tc.key, command), tc.want)
 		}
 	}
-	wants(t, "another subsystem's", commandWith("other:k", secret, clientCommand(t, 1, ",key=other:k")), unix.EINVAL)
+	wantError(t, "another subsystem's", commandWith("other:k", secret, clientCommand(t, 1, ",key=other:k")), unix.EINVAL)
 	if guest.Session(t, "vol0") != nil || guest.Volume(t, "vol0") != nil {
-		t.Error("something is left")
+		t.Error("a session or volume is left")
 	}
 }
 
 func TestKeyFileThatOthersMayRead(t *testing.T) {
-	file := keyFile(t, secret)
+	file := targets.KeyFile(t, secret)
 	if err := os.Chmod(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -237,9 +227,9 @@ func TestKeyFileThatOthersMayRead(t *testing.T) {
 	}
 }
 
-// Servers of pings have no key, but a list of addresses: others do not end them.
+// Ping servers have no key but a list of addresses. A client that is not on it does not end the server.
 func TestPingServersAllow(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	const addr6 = "fd77::1"
 	guest.Run(t, "ip", "-6", "addr", "replace", addr6+"/64", "dev", "eth0", "nodad")
 	for _, tc := range []struct {
@@ -252,7 +242,7 @@ func TestPingServersAllow(t *testing.T) {
 		{addr6, "addr6", "fd77::/64", nil},
 	} {
 		for _, server := range []string{"module", "bridge"} {
-			port := nextPort()
+			port := guest.NextPort()
 			end := func() {}
 			if server == "bridge" {
 				guest.StartPingBridge(t, port, "--ping", netip.AddrPortFrom(netip.MustParseAddr(tc.addr), uint16(port)).String(), "--allow", tc.allow)
@@ -265,13 +255,13 @@ func TestPingServersAllow(t *testing.T) {
 			}
 			for range 3 {
 				err := guest.Command("client,"+tc.option+"="+tc.addr+",port="+strconv.Itoa(port)+",count=3,validate", guest.Limit)
-				wants(t, server+", "+tc.allow, err, tc.want)
-				if server == "module" && tc.want == nil { // which served its one client
+				wantError(t, server+", "+tc.allow, err, tc.want)
+				if server == "module" && tc.want == nil { // it ends after its one client
 					break
 				}
 			}
 			if server == "module" && tc.want != nil && len(guest.Threads(t)) != 1 {
-				t.Error("a client that is not allowed ends the server")
+				t.Error("a client that is not allowed ended the server")
 			}
 			end()
 		}

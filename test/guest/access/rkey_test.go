@@ -6,212 +6,113 @@ package access
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
-	"krping/bridge/access"
-	"krping/bridge/store"
-	bridge "krping/bridge/target"
 	"krping/bridge/transport"
-	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
+	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// snoop is a target that uses what clients lend it longer than it may.
-type snoop struct {
-	t      *testing.T
-	target *bridge.Target
+const denial = "remote access error"
 
-	mu    sync.Mutex
-	uses  func(c *snoopConn, r transport.Remote) // what is done with a key when it was given back, once
-	keys  [][]uint32                             // of the commands, by connection
-	tries chan error                             // what became of such a use
-	reply int                                    // bytes of what it says beside an accept, if it has not so many
-}
+// use is what a target does with an rkey after the response, which invalidates it.
+type use func(c *faketarget.Conn, r transport.Remote) error
 
-// snoopConn is a connection of it.
-type snoopConn struct {
-	*verbs.Conn
-	s     *snoop
-	index int
-	lent  map[uint32]uint64 // addresses by key, under s.mu
-}
-
-func (c *snoopConn) Read(p []byte, from transport.Remote) error {
-	c.s.mu.Lock()
-	c.lent[from.Rkey] = from.Addr
-	c.s.keys[c.index] = append(c.s.keys[c.index], from.Rkey)
-	c.s.mu.Unlock()
-	return c.Conn.Read(p, from)
-}
-
-// Send gives the key of a WRITE back, behind which it is worth nothing.
-func (c *snoopConn) Send(msg []byte, invalidate uint32) error {
-	err := c.Conn.Send(msg, invalidate)
-	c.s.mu.Lock()
-	addr, lent := c.lent[invalidate]
-	use := c.s.uses
-	if lent && use != nil {
-		c.s.uses = nil
-	}
-	c.s.mu.Unlock()
-	if lent && use != nil && err == nil {
-		use(c, transport.Remote{Addr: addr, Rkey: invalidate})
-	}
+func readMemory(c *faketarget.Conn, r transport.Remote) error {
+	_, err := c.Get(r, faketarget.Small)
 	return err
 }
 
-// read uses the key once more.
-func (c *snoopConn) read(r transport.Remote) {
-	data, err := c.Buffer(4096)
-	if err == nil {
-		err = c.Conn.Read(data, r)
-		c.Free(data)
-	}
-	c.s.tries <- err
+func writeMemory(c *faketarget.Conn, r transport.Remote) error {
+	return c.Put(r, make([]byte, faketarget.Small))
 }
 
-func (c *snoopConn) write(r transport.Remote) {
-	data, err := c.Buffer(4096)
-	if err == nil {
-		err = c.Conn.Write(data, r)
-		c.Free(data)
-	}
-	c.s.tries <- err
-}
-
-// startSnoop serves vol0 on the port until the end of the test, with a key unless it is "".
-func startSnoop(t *testing.T, port int, key string) *snoop {
+// useAfterResponse makes a target use the rkey of the next large write after the response, and returns the error.
+func useAfterResponse(t *testing.T, g *faketarget.Target, dev string, use use) error {
 	t.Helper()
-	volume := &bridge.Volume{Name: "vol0", BlockSize: 512}
-	if key != "" {
-		volume.Key = access.Key(key)
-	}
-	memory, err := store.Open("mem:", size, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	volume.Store = memory
-	tg, err := bridge.New(zerolog.Nop(), nil, volume)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &snoop{t: t, target: tg, tries: make(chan error, 8)}
-	var clients sync.WaitGroup
-	listen(t, port, func(r *verbs.Request) { clients.Go(func() { s.serve(r) }) }, func() {
-		_ = tg.Close()
-		clients.Wait()
-	})
-	return s
+	defer g.Behave()
+	used := make(chan error, 1)
+	g.Misbehave(faketarget.Misbehaviour{Op: wire.OpWrite, N: faketarget.Large, Do: func(c *faketarget.Conn, r wire.Request) bool {
+		c.Answer(r)
+		used <- use(c, faketarget.Remote(r))
+		return true
+	}})
+	guest.MustKrpingctl(t, "write", dev, "--size", "256KiB", "--bs", "64KiB", "--direct")
+	return guest.Within(t, 30*time.Second, "the rkey is used", used)
 }
 
-func (s *snoop) serve(request *verbs.Request) {
-	session, err := s.target.Admit(request.Private, request.Addr())
-	if err != nil {
-		var refusal interface{ Append([]byte) []byte }
-		if errors.As(err, &refusal) {
-			request.Reject(refusal.Append(nil))
-		}
-		return
-	}
-	s.mu.Lock()
-	reply := guest.Fill(session.Private, max(s.reply, len(session.Private)))
-	s.mu.Unlock()
-	conn, err := request.Accept(reply, verbs.Config{Receives: int(session.Welcome.Depth) + 1, MaxMessage: bridge.MaxMessage, Buffers: 8, MaxData: bridge.MaxData})
-	if err != nil {
-		return
-	}
-	s.mu.Lock()
-	c := &snoopConn{Conn: conn, s: s, index: len(s.keys), lent: map[uint32]uint64{}}
-	s.keys = append(s.keys, nil)
-	s.mu.Unlock()
-	s.target.Serve(s.t.Context(), session, c)
-	conn.Release()
-}
-
-// next has the next key that is given back used, and returns what became of it.
-func (s *snoop) next(use func(c *snoopConn, r transport.Remote), dev string) error {
-	s.t.Helper()
-	s.mu.Lock()
-	s.uses = use
-	s.mu.Unlock()
-	guest.MustKrpingctl(s.t, "write", dev, "--size", "256KiB", "--bs", "64KiB", "--direct")
-	return guest.Within(s.t, 30*time.Second, "a key is used", s.tries)
-}
-
-// denied checks that the client's device refuses a use of a key. The client disconnects then: if that is seen before
-// the refusal, it says nothing, and a key is used once more.
-func (s *snoop) denied(what string, use func(c *snoopConn, r transport.Remote), dev string) {
-	s.t.Helper()
+// wantDenied checks that the client's device refuses a use of an rkey. The client disconnects then: if the target sees
+// the disconnect before the refusal, it is tried again.
+func wantDenied(t *testing.T, what string, g *faketarget.Target, dev string, use use) {
+	t.Helper()
 	var err error
 	for range 5 {
-		err = s.next(use, dev)
-		guest.SessionBecomes(s.t, "live")
+		err = useAfterResponse(t, g, dev, use)
+		guest.SessionBecomes(t, "live")
 		if err == nil || !strings.Contains(err.Error(), "RDMA_CM_EVENT_DISCONNECTED") {
 			break
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "remote access error") {
-		s.t.Errorf("%s: %v, want a remote access error", what, err)
+	if err == nil || !strings.Contains(err.Error(), denial) {
+		t.Errorf("%s: %v, want a %s", what, err, denial)
 	}
 }
 
-// A key opens the memory of one command: behind its response it is worth nothing, neither there
-// nor on another connection; and the next command has another.
-func TestKeysAreForOneCommand(t *testing.T) {
-	leavesNothing(t)
-	port := nextPort()
-	s := startSnoop(t, port, secret)
-	dev := attach(t, port, "--key-file", keyFile(t, secret), "--queues", "1")
-	guest.MustKrpingctl(t, "write", dev, "--size", "2MiB", "--bs", "64KiB", "--direct")
-	s.mu.Lock()
-	keys := slices.Clone(s.keys[0])
-	s.mu.Unlock()
-	if len(keys) < 32 {
-		t.Fatalf("%d keys of 32 writes", len(keys))
+// An rkey opens the memory of one command. After the response it is useless, on its connection and on others, and
+// each command has another rkey.
+func TestRkeysAreForOneCommand(t *testing.T) {
+	guest.CheckResources(t)
+	g := faketarget.Start(t, secret)
+	dev := attach(t, g.Port, "--key-file", targets.KeyFile(t, secret), "--queues", "1")
+	var rkeys []uint32
+	g.Misbehave(faketarget.Misbehaviour{Op: wire.OpWrite, N: faketarget.Large, Do: func(c *faketarget.Conn, r wire.Request) bool {
+		rkeys = append(rkeys, r.Rkey)
+		c.Answer(r)
+		return false
+	}})
+	guest.MustKrpingctl(t, "write", dev, "--size", "1MiB", "--bs", "32KiB", "--direct")
+	g.Behave()
+	if len(rkeys) < 32 {
+		t.Fatalf("%d rkeys of 32 writes", len(rkeys))
 	}
-	slices.Sort(keys)
-	if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) {
-		t.Errorf("%d keys for %d commands", n, len(keys))
+	slices.Sort(rkeys)
+	if n := len(slices.Compact(slices.Clone(rkeys))); n != len(rkeys) {
+		t.Errorf("%d rkeys for %d commands", n, len(rkeys))
 	}
 
 	var old transport.Remote
-	for name, use := range map[string]func(c *snoopConn, r transport.Remote){
-		"an RDMA READ":  func(c *snoopConn, r transport.Remote) { old = r; c.read(r) },
-		"an RDMA WRITE": func(c *snoopConn, r transport.Remote) { c.write(r) },
-	} {
-		s.denied(name+" behind the response", use, dev)
-	}
-	s.denied("a key of another connection", func(c *snoopConn, _ transport.Remote) { c.read(old) }, dev)
+	wantDenied(t, "RDMA READ after the response", g, dev, func(c *faketarget.Conn, r transport.Remote) error {
+		old = r
+		return readMemory(c, r)
+	})
+	wantDenied(t, "RDMA WRITE after the response", g, dev, writeMemory)
+	wantDenied(t, "rkey of an earlier connection", g, dev, func(c *faketarget.Conn, _ transport.Remote) error { return readMemory(c, old) })
 	guest.MustKrpingctl(t, "verify", dev)
 }
 
-// A key that is valid opens its memory to the connection of who has lent it, to no other: what it gets by another
-// client's the target does not get, nor does it fill it.
-func TestLiveKeysOfOthers(t *testing.T) {
-	const denial = "remote access error"
-	onBoth(t, func(t *testing.T, target target) {
-		port := nextPort()
-		s := target.serve(t, port, "", "")
+// A valid rkey works on the connection of the client that lent the memory, and on no other. With another client's
+// rkey a target neither reads nor writes that client's memory.
+func TestRkeysOfOtherClients(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		s := serve(t, target, "")
 		stored, own := bytes.Repeat([]byte("stored--"), 512), bytes.Repeat([]byte("owner's-"), 512)
-		owner := connectOpen(t, port, hello(1))
-		owner.call(write(0, stored))
-		memory := owner.lend(own)
+		owner := fakeclient.Connect(t, s.Port, fakeclient.Hello(1))
+		owner.Call(fakeclient.Write(2, 0, stored))
+		memory := owner.LendData(own)
 		for _, op := range []wire.Op{wire.OpRead, wire.OpWrite} {
 			denied := func() bool {
-				before := strings.Count(s.log(), denial)
-				intruder := connectOpen(t, port, hello(2))
-				intruder.send(large(op, 0, own, memory))
-				intruder.isEnded()
+				before := strings.Count(s.Log(), denial)
+				intruder := fakeclient.Connect(t, s.Port, fakeclient.Hello(2))
+				intruder.Post(fakeclient.Large(op, 0, own, memory))
+				intruder.WantClosed("another client's rkey")
 				for end := time.Now().Add(guest.Slow(time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-					if strings.Count(s.log(), denial) > before {
+					if strings.Count(s.Log(), denial) > before {
 						return true
 					}
 				}
@@ -221,17 +122,16 @@ func TestLiveKeysOfOthers(t *testing.T) {
 			for ; tries < 5 && !denied(); tries++ {
 			}
 			if tries == 5 {
-				t.Errorf("%v: the target says nothing of a %s", op, denial)
+				t.Errorf("%v: the target does not log a %s", op, denial)
 			}
-			if !bytes.Equal(lent(t, memory, len(own)), own) {
-				t.Errorf("%v: the owner's memory is not what it was", op)
+			if !bytes.Equal(owner.Lent(memory, len(own)), own) {
+				t.Errorf("%v: the owner's memory has changed", op)
 			}
-			if a := owner.call(read(0, 4096)); a.Status != wire.StatusOK || !bytes.Equal(a.Data, stored) {
-				t.Errorf("%v: the volume is not what it was: %+v", op, a.Response)
+			if a := owner.Call(fakeclient.Read(1, 0, 4096))[0]; a.Status != wire.StatusOK || !bytes.Equal(a.Data, stored) {
+				t.Errorf("%v: the volume has changed: %+v", op, a.Response)
 			}
 		}
-		// To its owner's connection it is valid still.
-		owner.send(large(wire.OpRead, 0, own, memory))
-		guest.Eventually(t, 5*time.Second, "the owner gets the data", func() bool { return bytes.Equal(lent(t, memory, len(own)), stored) })
+		owner.Post(fakeclient.Large(wire.OpRead, 0, own, memory)) // on the owner's connection it is still valid
+		guest.Eventually(t, 5*time.Second, "the owner gets the data", func() bool { return bytes.Equal(owner.Lent(memory, len(own)), stored) })
 	})
 }
