@@ -2,12 +2,11 @@
 
 //go:build lab
 
-// Package block tests the block path inside one VM: /dev/krpingN against krping-bridge
-// over the VM's Soft-RoCE device.
+// Package block tests /dev/krpingN inside one VM, against the module's target and krping-bridge over
+// the VM's RDMA device.
 package block
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -15,175 +14,235 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"krping/agent/disk/verify"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// Mixed sizes at depth 32 from two jobs, verified by fio; then both ends hold the same.
-func TestFioVerify(t *testing.T) {
-	for _, options := range []string{"", ",queues=2,depth=16"} {
-		t.Run("options"+options, func(t *testing.T) {
-			store := guest.StorePath(t)
-			guest.StartBridge(t, 9800, store, "64MiB")
-			dev := guest.Attach(t, 9800, options)
-			guest.Fio(t, dev, "--rw=randrw", "--bsrange=512-1M", "--blockalign=512", "--iodepth=32", "--numjobs=2", "--size=32M",
-				"--offset_increment=32M", "--io_size=16M", "--group_reporting")
-			guest.WantSame(t, dev, store)
-			s := guest.Session(t, "vol0")
-			for _, key := range []string{"errors", "crc_errors", "inflight"} {
-				if s[key] != "0" {
-					t.Errorf("%s=%s", key, s[key])
-				}
-			}
-			// Not zero in rare runs: kmod/PROTOCOL.md section 7 on Soft-RoCE's REG_MR.
-			t.Logf("reconnects=%s retries=%s", s["reconnects"], s["retries"])
-		})
-	}
+const mib = 1 << 20
+
+// attach serves a new volume and returns its device.
+func attach(t *testing.T, target targets.Target, size int64, c targets.Config, options string) (*targets.Served, string) {
+	t.Helper()
+	s := target.ServeNew(t, size, c)
+	return s, guest.Attach(t, s.Port, options)
 }
 
-// What the prior art loses: NUL bytes, all segments but the last, offsets.
+// krpingctl runs a command that must succeed.
+func krpingctl(t *testing.T, args ...string) { t.Helper(); guest.MustKrpingctl(t, args...) }
+
+// Two jobs of fio write and verify requests of mixed sizes; then device and store hold the same data.
+func TestFioVerify(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		for _, tc := range []struct {
+			name    string
+			config  targets.Config
+			options string
+		}{
+			{"two queues", targets.Config{}, ",queues=2"},
+			{"depth 16", targets.Config{}, ",queues=2,depth=16"},
+			{"write-back with large blocks", targets.Config{BlockSize: 4096, Writeback: true}, ""},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				tc.config.Store = target.NewStore(t, 16*mib)
+				fioVerify(t, target, tc.config, tc.options)
+			})
+		}
+	})
+}
+
+// The module also serves memory.
+func TestFioVerifyMemory(t *testing.T) {
+	guest.CheckResources(t)
+	fioVerify(t, targets.Module, targets.Config{Store: "ram:16M", BlockSize: 4096}, ",queues=2,depth=16")
+}
+
+func fioVerify(t *testing.T, target targets.Target, c targets.Config, options string) {
+	t.Helper()
+	served := target.Serve(t, c)
+	dev := guest.Attach(t, served.Port, options)
+	block := max(c.BlockSize, 512)
+	guest.Fio(t, dev, "--rw=randrw", fmt.Sprintf("--bsrange=%d-1M", block), fmt.Sprintf("--blockalign=%d", block), "--iodepth=32", "--numjobs=2",
+		"--size=8M", "--offset_increment=8M", "--io_size=3M", "--group_reporting")
+	krpingctl(t, "verify", dev)
+	if filepath.IsAbs(c.Store) {
+		guest.WantSame(t, dev, c.Store)
+	}
+	session := guest.Session(t, "vol0")
+	guest.WantFields(t, session, "errors", "0", "crc_errors", "0", "inflight", "0")
+	served.WantVolume(t, "errors", "0", "crc_errors", "0", "inflight", "0", "violations", "0",
+		"block_size", strconv.Itoa(block), "size", strconv.Itoa(16*mib), "state", "live")
+	// Not zero in rare runs: kmod/PROTOCOL.md section 7 on Soft-RoCE's REG_MR.
+	t.Logf("reconnects=%s retries=%s", session["reconnects"], session["retries"])
+}
+
+// Data with NUL bytes, at odd offsets in memory, in many segments: earlier modules lost such data.
 func TestOddData(t *testing.T) {
-	store := guest.StorePath(t)
-	guest.StartBridge(t, 9801, store, "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9801, ""))
-	want := guest.WriteOddData(t, dev, 16<<20, nil)
-	got, err := os.ReadFile(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("the store does not hold what was written")
-	}
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served, dev := attach(t, target, 6*mib, targets.Config{}, "")
+		guest.WriteOddData(t, guest.OpenDirect(t, dev), 6*mib, nil)
+		guest.WantSame(t, dev, served.Store)
+	})
 }
 
 func TestFileSystem(t *testing.T) {
-	store := guest.StorePath(t)
-	guest.StartBridge(t, 9802, store, "128MiB")
-	dev := guest.Attach(t, 9802, "")
-	guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
-	mount := t.TempDir()
-	guest.Run(t, "mount", dev, mount)
-	guest.Run(t, "cp", "-r", "/usr/include/rdma", mount)
-	guest.Run(t, "diff", "-r", "/usr/include/rdma", mount+"/rdma")
-	if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("stop while mounted: %v, want EBUSY", err)
-	}
-	guest.Run(t, "umount", mount)
-	guest.Run(t, "fsck.ext4", "-fn", dev)
-	guest.WantSame(t, dev, store)
-	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-	guest.Run(t, "fsck.ext4", "-fn", store)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served, dev := attach(t, target, 32*mib, targets.Config{}, "")
+		guest.Run(t, "mkfs.ext4", "-q", "-F", dev)
+		mount := t.TempDir()
+		guest.Run(t, "mount", dev, mount)
+		guest.Run(t, "cp", "-r", "/usr/include/rdma", mount)
+		guest.Run(t, "diff", "-r", "/usr/include/rdma", mount+"/rdma")
+		if err := guest.Command("stop,block=vol0", guest.Limit); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("stop while mounted: %v, want EBUSY", err)
+		}
+		guest.Run(t, "umount", mount)
+		guest.Run(t, "fsck.ext4", "-fn", dev)
+		guest.WantSame(t, dev, served.Store)
+		if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		guest.Run(t, "fsck.ext4", "-fn", served.Store)
+	})
 }
 
-// FLUSH and FUA reach a writeback volume; a write-through one needs none.
+// FLUSH is sent to a write-back volume only.
 func TestFlush(t *testing.T) {
-	for _, writeback := range []bool{false, true} {
-		t.Run(fmt.Sprintf("writeback=%t", writeback), func(t *testing.T) {
-			var args []string
-			if writeback {
-				args = append(args, "--writeback")
-			}
-			guest.StartBridge(t, 9803, guest.StorePath(t), "16MiB", args...)
-			dev := guest.OpenDirect(t, guest.Attach(t, 9803, ""))
-			guest.WriteAndSync(t, dev)
-			s := guest.Session(t, "vol0")
-			if flushed := s["flushes"] != "0"; flushed != writeback || s["writeback"] != map[bool]string{true: "1", false: "0"}[writeback] {
-				t.Errorf("flushes=%s writeback=%s", s["flushes"], s["writeback"])
-			}
-		})
-	}
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		for _, writeback := range []bool{false, true} {
+			t.Run(fmt.Sprintf("writeback=%t", writeback), func(t *testing.T) {
+				want := "0"
+				if writeback {
+					want = "1"
+				}
+				served, path := attach(t, target, 16*mib, targets.Config{Writeback: writeback}, "")
+				guest.WriteAndSync(t, guest.OpenDirect(t, path))
+				session := guest.Session(t, "vol0")
+				guest.WantFields(t, session, "writeback", want)
+				if flushed := session["flushes"] != "0"; flushed != writeback {
+					t.Errorf("flushes=%s writeback=%t", session["flushes"], writeback)
+				}
+				served.WantVolume(t, "writeback", want, "flushes", want)
+			})
+		}
+	})
 }
 
-// A digest tells of the data: who may not read that gets none.
-func TestDigestIsForReaders(t *testing.T) {
-	guest.StartBridge(t, 9803, guest.StorePath(t), "16MiB")
-	dev := guest.Attach(t, 9803, "")
-	for flags, want := range map[int]error{os.O_RDONLY: nil, os.O_RDWR: nil, os.O_WRONLY: unix.EBADF} {
-		f, err := os.OpenFile(dev, flags, 0)
-		if err != nil {
-			t.Fatal(err)
+// A digest reveals the data, so it needs a descriptor that can read.
+func TestDigestNeedsReadAccess(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		_, dev := attach(t, target, 16*mib, targets.Config{}, "")
+		for flags, want := range map[int]error{os.O_RDONLY: nil, os.O_RDWR: nil, os.O_WRONLY: unix.EBADF} {
+			f, err := os.OpenFile(dev, flags, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := verify.NewTarget(f); !errors.Is(err, want) {
+				t.Errorf("opened with flags %#x: %v, want %v", flags, err, want)
+			}
+			_ = f.Close()
 		}
-		if _, err := verify.NewTarget(f); !errors.Is(err, want) {
-			t.Errorf("opened with flags %#x: %v, want %v", flags, err, want)
-		}
-		_ = f.Close()
-	}
+	})
 }
 
 func TestReadOnlyAndBlockSize(t *testing.T) {
-	guest.StartBridge(t, 9804, guest.StorePath(t), "16MiB", "--read-only", "--block-size", "4096")
-	dev := guest.Attach(t, 9804, "")
-	if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
-		t.Errorf("block size and read-only: %q", got)
-	}
-	if err := os.WriteFile(dev, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
-		t.Errorf("write: %v, want EPERM", err)
-	}
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		store := target.NewStore(t, 4*mib)
+		guest.Run(t, "dd", "if=/dev/urandom", "of="+store, "bs=1M", "count=4", "conv=notrunc,fsync")
+		served := target.Serve(t, targets.Config{Store: store, ReadOnly: true, BlockSize: 4096})
+		dev := guest.Attach(t, served.Port, "")
+		if got := strings.TrimSpace(guest.Run(t, "blockdev", "--getss", "--getro", dev)); got != "4096\n1" {
+			t.Errorf("block size and read-only: %q", got)
+		}
+		guest.WantSame(t, dev, store)
+		if err := os.WriteFile(dev, []byte("x"), 0); !errors.Is(err, unix.EPERM) {
+			t.Errorf("write: %v, want EPERM", err)
+		}
+	})
 }
 
-func TestRefusals(t *testing.T) {
-	guest.StartBridge(t, 9805, guest.StorePath(t), "16MiB")
-	addr := guest.Addr(t)
-	if err := guest.Command("client,addr="+addr+",port=9805,block=nosuch", guest.Limit); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("unknown volume: %v, want ENOENT", err)
+func TestRefusedCommands(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served := target.ServeNew(t, 16*mib, targets.Config{})
+		at := fmt.Sprintf("client,addr=%s,port=%d", guest.Addr(t), served.Port)
+		if err := guest.Command(at+",block=nosuch", guest.Limit); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("unknown volume: %v, want ENOENT", err)
+		}
+		guest.Attach(t, served.Port, "")
+		if err := guest.Command(at+",block=vol0", guest.Limit); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("second session of the name: %v, want EEXIST", err)
+		}
+		if err := guest.Command(at, guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("ping of a block target: %v, want ECONNREFUSED", err)
+		}
+		if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
+			t.Errorf("rmmod with a session open succeeded: %s", out)
+		}
+	})
+}
+
+// serveThree serves three volumes and returns their ports: one bridge has them on one port, in the module each has
+// its own.
+func serveThree(t *testing.T, target targets.Target, names [3]string) (ports [3]int) {
+	t.Helper()
+	if target.Name == targets.Bridge.Name {
+		port := guest.NextPort()
+		dir := t.TempDir()
+		guest.StartBridge(t, port, filepath.Join(dir, names[0]+".img"), "16MiB", "--name", names[0],
+			"--volume", names[1]+"=mem:,size=8MiB", "--volume", names[2]+"=file:"+dir+"/2.img,size=4MiB,block-size=4096")
+		return [3]int{port, port, port}
 	}
-	guest.Attach(t, 9805, "")
-	if err := guest.Command("client,addr="+addr+",port=9805,block=vol0", guest.Limit); !errors.Is(err, unix.EEXIST) {
-		t.Errorf("second session of the name: %v, want EEXIST", err)
+	for i, name := range names {
+		ports[i] = guest.NextPort()
+		guest.Serve(t, name, ports[i], "backing=ram:8M")
 	}
-	if err := guest.Command("client,addr="+addr+",port=9805", guest.Limit); err == nil {
-		t.Error("a ping client is served by a block target")
-	}
-	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
-		t.Errorf("unload with a session open succeeded: %s", out)
-	}
+	return ports
 }
 
 func TestSeveralVolumes(t *testing.T) {
-	dir := t.TempDir()
-	guest.StartBridge(t, 9806, filepath.Join(dir, "vol0.img"), "16MiB", "--volume", "a=mem:,size=8MiB", "--volume", "b=file:"+dir+"/b.img,size=4MiB,block-size=4096")
-	for i, name := range []string{"vol0", "a", "b"} {
-		if err := guest.Command(fmt.Sprintf("client,addr=%s,port=9806,block=%s", guest.Addr(t), name), guest.Limit); err != nil {
-			t.Fatalf("attach %s: %v", name, err)
-		}
-		t.Cleanup(func() {
-			if err := guest.Command("stop,block="+name, guest.Limit); err != nil {
-				t.Errorf("stop %s: %v", name, err)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		names := [3]string{"vol0", "a", "b"}
+		ports := serveThree(t, target, names)
+		for i, name := range names {
+			if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=%s", guest.Addr(t), ports[i], name), guest.Limit); err != nil {
+				t.Fatalf("attach %s: %v", name, err)
 			}
-		})
-		guest.Run(t, guest.Binary(t, "krpingctl"), "write", "/dev/"+guest.Session(t, name)["dev"], "--seed", strconv.Itoa(i), "--size", "4MiB", "--direct")
-	}
-	for i, name := range []string{"vol0", "a", "b"} {
-		guest.Run(t, guest.Binary(t, "krpingctl"), "verify", "/dev/"+guest.Session(t, name)["dev"], "--pattern", "random", "--seed", strconv.Itoa(i), "--size", "4MiB")
-	}
+			t.Cleanup(func() {
+				if err := guest.Command("stop,block="+name, guest.Limit); err != nil {
+					t.Errorf("stop %s: %v", name, err)
+				}
+			})
+			krpingctl(t, "write", "/dev/"+guest.Session(t, name)["dev"], "--seed", strconv.Itoa(i), "--size", "4MiB", "--direct")
+		}
+		for i, name := range names {
+			krpingctl(t, "verify", "/dev/"+guest.Session(t, name)["dev"], "--pattern", "random", "--seed", strconv.Itoa(i), "--size", "4MiB")
+		}
+	})
 }
 
-func TestAttachAndStopManyTimes(t *testing.T) {
-	guest.StartBridge(t, 9807, guest.StorePath(t), "16MiB")
-	before := guest.Run(t, "rdma", "resource", "show", guest.Device(t))
-	for range 30 {
-		if err := guest.Command("client,addr="+guest.Addr(t)+",port=9807,block=vol0,depth=8", guest.Limit); err != nil {
-			t.Fatal(err)
+func TestAttachAndStopRepeatedly(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served := target.ServeNew(t, 16*mib, targets.Config{})
+		before := guest.Resources(t)
+		for range 15 {
+			if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0,depth=8", guest.Addr(t), served.Port), guest.Limit); err != nil {
+				t.Fatal(err)
+			}
+			if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
-			t.Fatal(err)
-		}
-	}
-	guest.Eventually(t, 20*time.Second, "no RDMA resource is left", func() bool {
-		return guest.Run(t, "rdma", "resource", "show", guest.Device(t)) == before
+		guest.SameResources(t, before)
 	})
 }
 
 func TestTracepoints(t *testing.T) {
 	const events = "/sys/kernel/tracing/events/krping/"
-	guest.StartBridge(t, 9808, guest.StorePath(t), "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9808, ""))
+	_, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
+	dev := guest.OpenDirect(t, path)
 	if err := os.WriteFile(events+"enable", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}

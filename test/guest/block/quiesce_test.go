@@ -14,25 +14,25 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
+	"krping/test/guest/internal/targets"
 	"krping/test/internal/needs"
 )
 
-// A request that is inserted into the block layer's queue while the session becomes live again is sent,
-// even if nothing comes after it.
+// A request that is inserted into the block layer's queue while the session becomes live again is sent even if
+// no other request follows.
 func TestInsertedWhileReconnecting(t *testing.T) {
 	needs.Test(t, needs.EBPF)
-	store := guest.StorePath(t)
-	bridge := guest.StartBridge(t, 9819, store, "16MiB")
-	dev := guest.OpenDirect(t, guest.Attach(t, 9819, ""))
+	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
+	dev := guest.OpenDirect(t, path)
 	const tries = 5
 	for range tries {
-		bridge.Kill()
+		served.Stop()
 		guest.SessionBecomes(t, "reconnecting")
-		time.Sleep(time.Second) // until its requests wait
+		time.Sleep(time.Second) // until requests wait in the queue
 		insertion := hold.Insertion(t, 3*time.Second)
 		read := readOn(t, 1, dev)
 		guest.Eventually(t, 10*time.Second, "the request is being inserted", insertion.Began)
-		bridge = guest.StartBridge(t, 9819, store, "16MiB")
+		served = served.Again(t)
 		guest.SessionBecomes(t, "live")
 		meanwhile := insertion.Holds()
 		if err := guest.Within(t, guest.Slow(15*time.Second), "the read ends", read); err != nil {
@@ -45,8 +45,8 @@ func TestInsertedWhileReconnecting(t *testing.T) {
 	t.Errorf("the session was never live before the request was inserted, in %d tries", tries)
 }
 
-// readOn begins to read from a device on a CPU. Of direct I/O, reads have no plug: the submitter issues
-// the request itself.
+// readOn starts a read from a device on a CPU. Direct reads are not plugged: the submitter issues the request
+// itself.
 func readOn(t *testing.T, cpu int, dev *os.File) <-chan error {
 	t.Helper()
 	data := guest.Aligned(t, 4096)

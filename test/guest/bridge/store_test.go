@@ -15,10 +15,10 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// half of the disk of 16 MiB is good.
-const half = 8 << 20
+const half = 8 * mib // the good part of the disk
 
-// badDisk is a disk whose blocks of 4 KiB, too large for direct I/O in 512 bytes, fail from the middle on.
+// badDisk opens a disk of 16 MiB whose second half fails. Its blocks have 4 KiB, too large for direct I/O in units
+// of 512 bytes.
 func badDisk(t *testing.T, writeback bool) store.Store {
 	t.Helper()
 	disk := guest.HalfBad(t, guest.NullDisk(t, "bad", map[string]string{"blocksize": "4096"}), 2*half)
@@ -30,12 +30,12 @@ func badDisk(t *testing.T, writeback bool) store.Store {
 	return s
 }
 
-// The error of a write belongs to that write: none that the disk has refused succeeds because another one
-// at the same time was told of it.
-func TestWriteErrorsAreOfTheirWrites(t *testing.T) {
+// Among concurrent writes, each that the disk failed gets its error: none succeeds because the error was reported
+// to another.
+func TestEachFailedWriteGetsItsError(t *testing.T) {
 	const block = 4096
 	s := badDisk(t, false)
-	var taken, refused atomic.Int64
+	var stored, failed atomic.Int64
 	var writers sync.WaitGroup
 	end := time.Now().Add(5 * time.Second)
 	for i := range int64(16) {
@@ -43,39 +43,39 @@ func TestWriteErrorsAreOfTheirWrites(t *testing.T) {
 			data := bytes.Repeat([]byte{byte(i + 1)}, block)
 			for n := i; time.Now().Before(end); n += 16 {
 				at := n * block % half
-				if i%2 == 0 { // a bad one
+				if i%2 == 0 { // a bad block
 					at += half
 				}
 				_, err := s.WriteAt(data, at)
 				switch {
-				case i%2 != 0: // it may fail with a bad one beside it
+				case i%2 != 0: // may fail together with a bad one
 				case err == nil:
-					taken.Add(1)
+					stored.Add(1)
 				default:
-					refused.Add(1)
+					failed.Add(1)
 				}
 			}
 		})
 	}
 	writers.Wait()
-	t.Logf("%d writes of bad blocks were refused", refused.Load())
-	if taken.Load() > 0 || refused.Load() < 100 {
-		t.Errorf("of bad blocks %d were written, %d refused: want none, 100 or more", taken.Load(), refused.Load())
+	t.Logf("%d writes to bad blocks failed", failed.Load())
+	if stored.Load() > 0 || failed.Load() < 100 {
+		t.Errorf("%d writes to bad blocks succeeded, %d failed: want 0, and 100 or more", stored.Load(), failed.Load())
 	}
 	if _, err := s.WriteAt(make([]byte, block), 0); err != nil {
-		t.Errorf("when all is over a good block is refused: %v", err)
+		t.Errorf("a later write to a good block: %v", err)
 	}
 }
 
-// What is lost stays lost: the kernel tells it to one flush only.
-func TestFlushFailsForEver(t *testing.T) {
+// The kernel reports a lost write to one flush only. The store remembers it: all later flushes fail.
+func TestFlushKeepsFailing(t *testing.T) {
 	s := badDisk(t, true)
 	if _, err := s.WriteAt(make([]byte, 4096), half); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
 		if err := s.Flush(); err == nil {
-			t.Errorf("flush %d of a write that the disk has refused succeeds", i+1)
+			t.Errorf("flush %d succeeded after a write that the disk had failed", i+1)
 		}
 	}
 }

@@ -9,20 +9,21 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 	"krping/test/internal/needs"
 )
 
-// An idle client is looked for now and then, not all the time.
+// The target probes an idle client now and then, not all the time.
 func TestIdleClient(t *testing.T) {
 	needs.Test(t, needs.RoCE)
-	guest.Serve(t, "vol0", port, "backing=ram:16M")
-	guest.Attach(t, port, ",queues=2")
-	time.Sleep(22 * time.Second) // each queue but the first was looked for
+	served := targets.Module.Serve(t, targets.Config{Store: "ram:16M"})
+	guest.Attach(t, served.Port, ",queues=2")
+	time.Sleep(22 * time.Second) // each queue but the first was probed
 	before := guest.SentPackets(t)
 	time.Sleep(3 * time.Second)
 	if n := guest.SentPackets(t) - before; n > 50 {
-		t.Errorf("%d packets in 3 s of an idle session", n)
+		t.Errorf("an idle session sent %d packets in 3 s, want at most 50", n)
 	}
-	wants(t, guest.Session(t, "vol0"), "reconnects", "0")
-	wants(t, guest.Volume(t, "vol0"), "queues", "2")
+	guest.WantFields(t, guest.Session(t, "vol0"), "reconnects", "0")
+	served.WantVolume(t, "queues", "2")
 }

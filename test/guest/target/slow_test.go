@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
 )
 
-// slowDisk takes one command at a time, and as long as it is told for each.
+// slowDisk makes a disk that carries out one command at a time and takes that long for each.
 func slowDisk(t *testing.T, mib int, each time.Duration) string {
 	t.Helper()
 	return guest.NullDisk(t, "slow", map[string]string{
@@ -26,10 +28,10 @@ func slowDisk(t *testing.T, mib int, each time.Duration) string {
 	})
 }
 
-// Commands that wait for a disk's only request do not keep the target from giving a sign of life.
-func TestSlowDisk(t *testing.T) {
-	guest.Serve(t, "vol0", port, "backing="+slowDisk(t, 16, 1500*time.Millisecond))
-	dev := guest.OpenDirect(t, guest.Attach(t, port, ",queues=1,heartbeat=1"))
+// The target answers KEEP_ALIVE while commands wait for the disk's only request.
+func TestKeepAliveOfSlowDisk(t *testing.T) {
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 1500*time.Millisecond)})
+	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
 	data := guest.Aligned(t, 4096)
 	var writes errgroup.Group
 	for i := range int64(2) {
@@ -41,30 +43,28 @@ func TestSlowDisk(t *testing.T) {
 	if err := writes.Wait(); err != nil {
 		t.Error(err)
 	}
-	wants(t, guest.Session(t, "vol0"), "reconnects", "0", "errors", "0")
+	guest.WantFields(t, guest.Session(t, "vol0"), "reconnects", "0", "errors", "0")
 }
 
-// What a client that is gone has left undone of a long command does not keep others out.
-func TestAbandonedZeroes(t *testing.T) {
-	const volume = 192 // MiB, of which the disk zeroes 3 a second
-	guest.Serve(t, "vol0", port, "backing="+slowDisk(t, volume, 40*time.Millisecond))
-	gone := connect(t, honest)
-	if err := gone.Send(request(wire.OpWriteZeroes, 0, volume<<20).Append(nil), 0); err != nil {
-		t.Fatal(err)
-	}
-	guest.Eventually(t, 5*time.Second, "it is zeroed", func() bool { return guest.Volume(t, "vol0")["inflight"] == "1" })
+// The target abandons a long command when its client disconnects, and so admits another client at once.
+func TestAbandonedWriteZeroes(t *testing.T) {
+	const volume = 192 // MiB; the disk zeroes 3 MiB/s
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 40*time.Millisecond)})
+	gone := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
+	gone.Post(fakeclient.Command(wire.OpWriteZeroes, 0, volume*mib))
+	guest.Eventually(t, 5*time.Second, "the command runs", func() bool { return guest.Volume(t, "vol0")["inflight"] == "1" })
 	time.Sleep(time.Second)
 	gone.Close()
 	start := time.Now()
-	connect(t, func(h *wire.Hello) { h.Session[0]++ })
-	t.Logf("another client was let in after %v", time.Since(start).Round(time.Millisecond))
+	fakeclient.Connect(t, served.Port, fakeclient.Hello(2))
+	t.Logf("another client was admitted after %v", time.Since(start).Round(time.Millisecond))
 }
 
-// A disk that is slow to close, since it has to write first what others left in the page cache, does not
-// keep the list of volumes from being read, or other volumes from being served and stopped.
-func TestVolumesWhileDiskCloses(t *testing.T) {
+// A disk is slow to close, because dirty pages have to be written first. Meanwhile the list of volumes can be
+// read, and other volumes can be served and stopped.
+func TestOtherVolumesWhileDiskCloses(t *testing.T) {
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, 16<<20), 16<<20)
-	guest.Serve(t, "slow", port, "backing="+disk)
+	guest.Serve(t, "slow", guest.NextPort(), "backing="+disk)
 	if err := os.WriteFile(disk, make([]byte, 1<<20), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestVolumesWhileDiskCloses(t *testing.T) {
 			t.Errorf("stop: %v", err)
 		}
 	}()
-	closing := func() bool { // since Linux 6.11 by a work of the kernel's own
+	closing := func() bool { // since Linux 6.11 in a work item of the kernel
 		tasks := guest.BlockedTasks()
 		return strings.Contains(tasks, "krping_backing_close") || strings.Contains(tasks, "bdev_release")
 	}
@@ -86,17 +86,17 @@ func TestVolumesWhileDiskCloses(t *testing.T) {
 	go func() {
 		_, err := os.ReadFile("/proc/krping_sessions")
 		if err == nil {
-			err = guest.Command(guest.ServeCommand(t, "other", port+1, "backing=ram:1M"), guest.Limit)
+			err = guest.Command(guest.ServeCommand(t, "other", guest.NextPort(), "backing=ram:1M"), guest.Limit)
 		}
 		if err == nil {
 			err = guest.Command("stop,target,block=other", guest.Limit)
 		}
 		others <- err
 	}()
-	if err := guest.Within(t, 5*time.Second, "others go on", others); err != nil {
+	if err := guest.Within(t, 5*time.Second, "other volumes are served", others); err != nil {
 		t.Error(err)
 	}
 	if !closing() {
-		t.Error("the disk was closed before others went on")
+		t.Error("the disk was closed before other volumes were served")
 	}
 }

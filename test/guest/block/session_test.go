@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package block
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
+	"krping/test/internal/late"
+)
+
+// A target that hangs while no I/O is in flight is detected by keep-alive. When it continues, the client
+// reconnects and I/O is done.
+func TestHangingTarget(t *testing.T) {
+	const heartbeat = 3 * time.Second
+	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, ",heartbeat=3")
+	dev := guest.OpenDirect(t, path)
+	time.Sleep(heartbeat + time.Second) // an idle session whose target answers stays live
+	guest.WantFields(t, guest.Session(t, "vol0"), "state", "live", "reconnects", "0")
+	guest.Signal(t, served.Bridge.Cmd, unix.SIGSTOP)
+	start := time.Now()
+	guest.SessionBecomes(t, "reconnecting")
+	if took := time.Since(start); took > guest.Slow(heartbeat+time.Second) {
+		late.Errorf(t, "the hang was detected after %v, want at most %v", took, heartbeat)
+	} else {
+		t.Logf("detected after %v", took.Round(time.Millisecond))
+	}
+	write := guest.StartWrite(t, dev, guest.Aligned(t, 65536))
+	guest.Signal(t, served.Bridge.Cmd, unix.SIGCONT)
+	write.Succeeds(30 * time.Second)
+}
+
+// With fast_fail= I/O fails while the target is away, whatever the interval of keep-alive, and works again when
+// the target is back.
+func TestFastFail(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		for _, heartbeat := range []string{"1", "300"} {
+			t.Run("heartbeat="+heartbeat, func(t *testing.T) { fastFail(t, target, heartbeat) })
+		}
+	})
+}
+
+func fastFail(t *testing.T, target targets.Target, heartbeat string) {
+	t.Helper()
+	served, path := attach(t, target, 16*mib, targets.Config{}, ",fast_fail=2,heartbeat="+heartbeat)
+	dev := guest.OpenDirect(t, path)
+	start := time.Now()
+	served.Stop()
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("write: %v, want EIO", err)
+	}
+	if took := time.Since(start); took < time.Second {
+		t.Errorf("the write failed after %v, want about 2 s", took)
+	} else if took > guest.Slow(10*time.Second) {
+		late.Errorf(t, "the write failed after %v, want about 2 s", took)
+	}
+	start = time.Now()
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("the next write: %v, want EIO", err)
+	}
+	if took := time.Since(start); took > guest.Slow(time.Second) {
+		late.Errorf(t, "the next write failed after %v, want at once", took)
+	}
+	guest.WantFields(t, guest.Session(t, "vol0"), "state", "reconnecting", "errors", "2")
+	served.Again(t)
+	guest.SessionBecomes(t, "live")
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
+		t.Errorf("write after the target's return: %v", err)
+	}
+}
+
+// writeOnes fills the first MiB of the device with ones, and returns it.
+func writeOnes(t *testing.T, dev *os.File) []byte {
+	t.Helper()
+	ones := guest.Aligned(t, mib)
+	copy(ones, bytes.Repeat([]byte{1}, len(ones)))
+	if _, err := dev.WriteAt(ones, 0); err != nil {
+		t.Fatal(err)
+	}
+	return ones
+}
+
+func TestDiscardAndWriteZeroes(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served, path := attach(t, target, 16*mib, targets.Config{}, "")
+		ones := writeOnes(t, guest.OpenDirect(t, path))
+		guest.Run(t, "blkdiscard", "--zeroout", "--offset", "4096", "--length", "8192", path)
+		guest.Run(t, "blkdiscard", "--offset", "65536", "--length", "65536", path)
+		want := bytes.Clone(ones)
+		clear(want[4096:][:8192])
+		clear(want[65536:][:65536]) // both targets discard by punching a hole into the file
+		if !bytes.Equal(guest.Content(t, served.Store, mib), want) {
+			t.Error("the store does not hold what was written, zeroed and discarded")
+		}
+		session := guest.Session(t, "vol0")
+		if session["discards"] == "0" || session["zeroes"] == "0" {
+			t.Errorf("discards=%s zeroes=%s, want more than 0", session["discards"], session["zeroes"])
+		}
+		guest.WantFields(t, session, "errors", "0")
+	})
+}
+
+// waitForSize waits until the device has grown.
+func waitForSize(t *testing.T, dev, size string) {
+	t.Helper()
+	guest.Eventually(t, 10*time.Second, "the device has "+size+" bytes", func() bool {
+		return strings.TrimSpace(guest.Run(t, "blockdev", "--getsize64", dev)) == size
+	})
+}
+
+func TestResize(t *testing.T) {
+	served, dev := attach(t, targets.Bridge, 16*mib, targets.Config{}, ",heartbeat=2")
+	if err := os.Truncate(served.Store, 24*mib); err != nil {
+		t.Fatal(err)
+	}
+	waitForSize(t, dev, "25165824")
+	data := guest.Aligned(t, 4096)
+	if _, err := guest.OpenDirect(t, dev).WriteAt(data, 24*mib-4096); err != nil {
+		t.Errorf("write at the new end: %v", err)
+	}
+	guest.WantFields(t, guest.Session(t, "vol0"), "size", "25165824", "reconnects", "0")
+}
