@@ -15,33 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/wire"
+	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
 )
 
-// isSkipped says whether the case of that number is left out.
+// isSkipped says whether -short leaves out the case of that number.
 func isSkipped(i int) bool { return testing.Short() && i%3 != 0 }
 
-// attachFails checks that a client of the rogue ends with one of the errors, in time and with nothing left.
-func (g *rogue) attachFails(t *testing.T, want ...error) {
+// attachFails checks that attaching fails with one of the errors, in time, and leaves nothing behind.
+func attachFails(t *testing.T, g *faketarget.Target, want ...error) {
 	t.Helper()
 	start := time.Now()
-	guest.EndsWith(t, guest.Command(g.command(""), guest.Limit), want)
+	guest.EndsWith(t, guest.Command(command(t, g, ""), guest.Limit), want)
 	if took := time.Since(start); took > guest.Slow(5*time.Second) {
-		late.Errorf(t, "the command ended after %v", took)
+		late.Errorf(t, "the command ended after %v, want at most 5 s", took)
 	}
 	isGone(t)
 }
 
-// ofBytes is the welcome with other bytes from one on.
-func ofBytes(at int, value ...byte) []byte { return with(at, value...)(grant.Append(nil)) }
+// withBytes returns the welcome with changed bytes.
+func withBytes(at int, value ...byte) []byte {
+	return with(at, value...)(faketarget.Welcome.Append(nil))
+}
 
-// TestLyingWelcomes has welcomes that no client takes: one field of each is not right.
-func TestLyingWelcomes(t *testing.T) {
-	leavesNothing(t)
-	g := startRogue(t)
+// Welcomes that a client refuses, because one field is invalid.
+func TestInvalidWelcomes(t *testing.T) {
+	guest.CheckResources(t)
+	g := faketarget.Start(t, "")
 	field := func(change func(w *wire.Welcome)) []byte { return granting(change).Append(nil) }
-	// RoCE pads with zeros what is too short.
+	// RoCE pads short private data with zeros.
 	cut := func(roce string) string {
 		if guest.IWARP(t) {
 			return "length "
@@ -51,102 +54,102 @@ func TestLyingWelcomes(t *testing.T) {
 	for i, tc := range []struct {
 		name    string
 		private []byte
-		says    string
+		log     string
 	}{
-		{"no byte", nil, cut("magic 0")},
-		{"all but the sizes", grant.Append(nil)[:24], cut("block size 0")},
-		{"magic", ofBytes(3, 'b'), "magic "},
-		{"version 2", ofBytes(4, 2), "version 2"},
+		{"empty", nil, cut("magic 0")},
+		{"sizes missing", faketarget.Welcome.Append(nil)[:24], cut("block size 0")},
+		{"magic", withBytes(3, 'b'), "magic "},
+		{"version 2", withBytes(4, 2), "version 2"},
 		{"unknown flag", field(func(w *wire.Welcome) { w.Flags = 0x08 }), "flags 8"},
-		{"blocks of no bytes", field(func(w *wire.Welcome) { w.BlockSize = 0 }), "block size 0"},
-		{"blocks of 513 bytes", field(func(w *wire.Welcome) { w.BlockSize = 513 }), "block size 513"},
-		{"blocks of 1024 bytes", field(func(w *wire.Welcome) { w.BlockSize = 1024 }), "block size 1024"},
-		{"no capacity", field(func(w *wire.Welcome) { w.Capacity = 0 }), "capacity 0"},
+		{"block size 0", field(func(w *wire.Welcome) { w.BlockSize = 0 }), "block size 0"},
+		{"block size 513", field(func(w *wire.Welcome) { w.BlockSize = 513 }), "block size 513"},
+		{"block size 1024", field(func(w *wire.Welcome) { w.BlockSize = 1024 }), "block size 1024"},
+		{"capacity 0", field(func(w *wire.Welcome) { w.Capacity = 0 }), "capacity 0"},
 		{"odd capacity", field(func(w *wire.Welcome) { w.Capacity++ }), "capacity 1048577"},
-		{"capacity of half a large block", field(func(w *wire.Welcome) { w.BlockSize, w.Capacity = 4096, capacity+2048 }), "capacity 1050624"},
-		{"capacity over what the kernel has", field(func(w *wire.Welcome) { w.Capacity = 1 << 63 }), "capacity 9223372036854775808"},
-		{"no large data", field(func(w *wire.Welcome) { w.MaxData = 0 }), "max_data 0"},
-		{"large data of less than a page", field(func(w *wire.Welcome) { w.MaxData = 4095 }), "max_data 4095"},
-		{"messages of 63 bytes", field(func(w *wire.Welcome) { w.MaxMessage, w.MaxInline = 63, 32 }), "max_message 63"},
-		{"messages over 64 KiB", field(func(w *wire.Welcome) { w.MaxMessage = 65537 }), "max_message 65537"},
-		{"messages of 4 GiB less one", field(func(w *wire.Welcome) { w.MaxMessage = 0xffffffff }), "max_message 4294967295"},
-		{"inline data of 31 bytes", field(func(w *wire.Welcome) { w.MaxInline = 31 }), "max_inline 31"},
-		{"inline data larger than its message", field(func(w *wire.Welcome) { w.MaxInline = w.MaxMessage - 31 }), "max_inline 16353"},
-		{"inline data of 4 GiB less one", field(func(w *wire.Welcome) { w.MaxInline = 0xffffffff }), "max_inline 4294967295"},
-		{"no command in flight", field(func(w *wire.Welcome) { w.Depth = 0 }), "depth 0"},
-		{"one command more than was asked for", field(func(w *wire.Welcome) { w.Depth++ }), "depth 5"},
+		{"capacity with half a large block", field(func(w *wire.Welcome) { w.BlockSize, w.Capacity = 4096, capacity+2048 }), "capacity 1050624"},
+		{"capacity of 2^63 bytes", field(func(w *wire.Welcome) { w.Capacity = 1 << 63 }), "capacity 9223372036854775808"},
+		{"max_data 0", field(func(w *wire.Welcome) { w.MaxData = 0 }), "max_data 0"},
+		{"max_data less than a page", field(func(w *wire.Welcome) { w.MaxData = 4095 }), "max_data 4095"},
+		{"max_message 63", field(func(w *wire.Welcome) { w.MaxMessage, w.MaxInline = 63, 32 }), "max_message 63"},
+		{"max_message more than 64 KiB", field(func(w *wire.Welcome) { w.MaxMessage = 65537 }), "max_message 65537"},
+		{"largest max_message", field(func(w *wire.Welcome) { w.MaxMessage = 0xffffffff }), "max_message 4294967295"},
+		{"max_inline 31", field(func(w *wire.Welcome) { w.MaxInline = 31 }), "max_inline 31"},
+		{"max_inline larger than a message", field(func(w *wire.Welcome) { w.MaxInline = w.MaxMessage - 31 }), "max_inline 16353"},
+		{"largest max_inline", field(func(w *wire.Welcome) { w.MaxInline = 0xffffffff }), "max_inline 4294967295"},
+		{"depth 0", field(func(w *wire.Welcome) { w.Depth = 0 }), "depth 0"},
+		{"depth larger than asked for", field(func(w *wire.Welcome) { w.Depth++ }), "depth 5"},
 	} {
 		if isSkipped(i) {
 			continue
 		}
 		t.Run(tc.name, func(t *testing.T) {
 			log := openLog(t, 1)
-			g.replies(tc.private)
-			g.attachFails(t, unix.EPROTO)
-			log.says(t, "the target's welcome is refused: "+tc.says)
+			g.Reply(tc.private)
+			attachFails(t, g, unix.EPROTO)
+			log.waitFor(t, "the target's welcome is refused: "+tc.log)
 		})
 	}
 }
 
-// What is at the limits is none of the lies.
-func TestExtremeGrants(t *testing.T) {
-	leavesNothing(t)
+// The client accepts a welcome whose fields are at the limits.
+func TestWelcomesAtTheLimits(t *testing.T) {
+	guest.CheckResources(t)
 	for name, w := range map[string]wire.Welcome{
-		"the least": granting(func(w *wire.Welcome) {
+		"smallest": granting(func(w *wire.Welcome) {
 			w.Depth, w.Capacity, w.BlockSize, w.MaxData, w.MaxInline, w.MaxMessage = 1, small, 4096, 4096, 32, 64
 		}),
-		"the most": granting(func(w *wire.Welcome) { w.MaxInline, w.MaxMessage, w.MaxData = 65536-32, 65536, 0xffffffff }),
+		"largest": granting(func(w *wire.Welcome) { w.MaxInline, w.MaxMessage, w.MaxData = 65536-32, 65536, 0xffffffff }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := startRogue(t)
-			g.grants(w)
-			dev := g.attach(t, "")
-			data, got := noise(t, small), guest.Aligned(t, small)
-			if err := writes(t, dev, data); err != nil {
+			g := faketarget.Start(t, "")
+			g.Grant(w)
+			dev := attach(t, g, "")
+			data, got := random(t, small), guest.Aligned(t, small)
+			if err := write(t, dev, data); err != nil {
 				t.Error(err)
 			}
-			if err := reads(t, dev, got, 0); err != nil || !bytes.Equal(got, data) {
-				t.Errorf("%v, or other data than was written", err)
+			if err := read(t, dev, got, 0); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("read: %v, or other data than was written", err)
 			}
 		})
 	}
 }
 
-// A target that lies or hangs up while a client attaches fails the command: adding the disk reads it.
-func TestTargetsThatLieAtOnce(t *testing.T) {
-	leavesNothing(t)
+// A target that misbehaves while a client attaches makes the command fail: to add a disk, the kernel reads it.
+func TestMisbehaviourDuringAttach(t *testing.T) {
+	guest.CheckResources(t)
 	for _, tc := range []struct {
 		name   string
-		greets func(l *link)
-		tell   func(l *link, r wire.Request) bool
+		greets func(c *faketarget.Conn)
+		do     func(c *faketarget.Conn, r wire.Request) bool
 	}{
-		{"hangs up when it has accepted", func(l *link) { l.Close() }, nil},
-		{"an empty message unasked", func(l *link) { _ = l.Send(nil, 0) }, nil},
-		{"an answer to nothing", func(l *link) { _ = l.Send(wire.Response{}.Append(nil, nil), 0) }, nil},
-		{"hangs up on the first command", nil, func(l *link, _ wire.Request) bool { l.Close(); return true }},
-		{"an empty answer to the first command", nil, func(l *link, _ wire.Request) bool { _ = l.Send(nil, 0); return true }},
+		{"disconnects after the accept", func(c *faketarget.Conn) { c.Close() }, nil},
+		{"empty message without a command", func(c *faketarget.Conn) { _ = c.Send(nil, 0) }, nil},
+		{"answer without a command", func(c *faketarget.Conn) { _ = c.Send(wire.Response{}.Append(nil, nil), 0) }, nil},
+		{"disconnects on the first command", nil, func(c *faketarget.Conn, _ wire.Request) bool { c.Close(); return true }},
+		{"empty answer to the first command", nil, func(c *faketarget.Conn, _ wire.Request) bool { _ = c.Send(nil, 0); return true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := startRogue(t)
-			g.greet(tc.greets)
-			if tc.tell != nil {
-				g.tells(fib{op: wire.OpRead, n: small, tell: tc.tell})
+			g := faketarget.Start(t, "")
+			g.Greet(tc.greets)
+			if tc.do != nil {
+				g.Misbehave(faketarget.Misbehaviour{Op: wire.OpRead, N: small, Do: tc.do})
 			}
-			g.attachFails(t, unix.ECONNRESET, unix.ETIMEDOUT, unix.EPROTO)
+			attachFails(t, g, unix.ECONNRESET, unix.ETIMEDOUT, unix.EPROTO)
 		})
 	}
 }
 
-// comesBack has the target go and come back with another welcome, and returns how a write ends meanwhile.
-func (g *rogue) comesBack(t *testing.T, dev *os.File, w wire.Welcome) error {
+// reconnect makes the client reconnect and get another welcome, and returns how a write ends meanwhile.
+func reconnect(t *testing.T, g *faketarget.Target, dev *os.File, w wire.Welcome) error {
 	t.Helper()
-	g.grants(w)
-	g.hangUp()
-	return writes(t, dev, noise(t, small))
+	g.Grant(w)
+	g.HangUp()
+	return write(t, dev, random(t, small))
 }
 
-// A target that is not the one it was gets nothing of what waits: the device fails, and says why.
-func TestTargetsThatChange(t *testing.T) {
+// A target that comes back with another volume gets none of the waiting I/O: the session fails, and the log says why.
+func TestTargetChanges(t *testing.T) {
 	const (
 		limits = "the target's limits are not what they were"
 		other  = "the target is not the one it was: I/O fails from now on"
@@ -154,157 +157,158 @@ func TestTargetsThatChange(t *testing.T) {
 	for i, tc := range []struct {
 		name          string
 		before, after func(w *wire.Welcome)
-		says          string // "" if it may
+		log           string // "": the client accepts it
 	}{
-		{"less inline data", nil, func(w *wire.Welcome) { w.MaxInline = 2048 }, limits},
-		{"more inline data", nil, func(w *wire.Welcome) { w.MaxInline = 8192 }, limits},
+		{"smaller max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 2048 }, limits},
+		{"larger max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 8192 }, limits},
 		{"larger blocks", nil, func(w *wire.Welcome) { w.BlockSize = 4096 }, limits},
-		{"less large data", nil, func(w *wire.Welcome) { w.MaxData = 32768 }, limits},
-		{"shorter messages", nil, func(w *wire.Welcome) { w.MaxMessage = 8192 }, limits},
-		{"fewer commands in flight", nil, func(w *wire.Welcome) { w.Depth-- }, limits},
+		{"smaller max_data", nil, func(w *wire.Welcome) { w.MaxData = 32768 }, limits},
+		{"smaller max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 8192 }, limits},
+		{"smaller depth", nil, func(w *wire.Welcome) { w.Depth-- }, limits},
 		{"read-only", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeReadOnly }, limits},
-		{"no longer write-through", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, limits},
+		{"write-back", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, limits},
 		{"volatile", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeVolatile }, limits},
-		{"a smaller volume", nil, func(w *wire.Welcome) { w.Capacity -= 512 }, "the volume has shrunk from 1048576 to 1048064 bytes"},
-		{"a welcome that lies", nil, func(w *wire.Welcome) { w.Capacity++ }, "the target's welcome is refused: capacity 1048577"},
-		{"a new life of a volatile volume", func(w *wire.Welcome) { w.Flags = wire.VolumeVolatile }, func(w *wire.Welcome) { w.Epoch++ },
+		{"smaller capacity", nil, func(w *wire.Welcome) { w.Capacity -= 512 }, "the volume has shrunk from 1048576 to 1048064 bytes"},
+		{"invalid welcome", nil, func(w *wire.Welcome) { w.Capacity++ }, "the target's welcome is refused: capacity 1048577"},
+		{"new epoch of a volatile volume", func(w *wire.Welcome) { w.Flags = wire.VolumeVolatile }, func(w *wire.Welcome) { w.Epoch++ },
 			"the target has lost its volume, which was in memory"},
-		{"a new life with writes that were not flushed", func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, func(w *wire.Welcome) { w.Epoch++ },
+		{"new epoch after unflushed writes", func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, func(w *wire.Welcome) { w.Epoch++ },
 			"the target has lost writes that were not flushed"},
-		{"a new life of a write-through volume", nil, func(w *wire.Welcome) { w.Epoch++ }, ""},
-		{"a larger volume", nil, func(w *wire.Welcome) { w.Capacity += 4096 }, ""},
+		{"new epoch of a write-through volume", nil, func(w *wire.Welcome) { w.Epoch++ }, ""},
+		{"larger capacity", nil, func(w *wire.Welcome) { w.Capacity += 4096 }, ""},
 	} {
 		if isSkipped(i) {
 			continue
 		}
 		t.Run(tc.name, func(t *testing.T) {
-			leavesNothing(t)
-			g := startRogue(t)
-			w := grant
+			guest.CheckResources(t)
+			g := faketarget.Start(t, "")
+			w := faketarget.Welcome
 			if tc.before != nil {
 				tc.before(&w)
 			}
-			g.grants(w)
-			dev := g.attach(t, "")
-			if err := writes(t, dev, noise(t, small)); err != nil {
+			g.Grant(w)
+			dev := attach(t, g, "")
+			if err := write(t, dev, random(t, small)); err != nil {
 				t.Fatal(err)
 			}
 			log := openLog(t, 1)
 			tc.after(&w)
-			err := g.comesBack(t, dev, w)
-			if tc.says == "" {
+			err := reconnect(t, g, dev, w)
+			if tc.log == "" {
 				if err != nil || counter(t, "reconnects") != 1 {
 					t.Errorf("write: %v, session: %v", err, guest.Session(t, "vol0"))
 				}
 				return
 			}
 			guest.EndsWith(t, err, []error{unix.EIO})
-			log.says(t, tc.says)
-			log.says(t, other)
+			log.waitFor(t, tc.log)
+			log.waitFor(t, other)
 			if state := guest.Session(t, "vol0")["state"]; state != "failed" {
 				t.Errorf("the session is %s, not failed", state)
 			}
-			if err := reads(t, dev, guest.Aligned(t, small), 0); !errors.Is(err, unix.EIO) {
-				t.Errorf("a read of what has failed: %v", err)
+			if err := read(t, dev, guest.Aligned(t, small), 0); !errors.Is(err, unix.EIO) {
+				t.Errorf("read of a failed session: %v, want EIO", err)
 			}
 		})
 	}
 }
 
-// A target that accepts its client and then says nothing, or nothing that it was asked, is none that is back.
-func TestTargetsThatOnlyAccept(t *testing.T) {
-	leavesNothing(t)
-	for name, greets := range map[string]func(l *link){
-		"says nothing": func(l *link) { <-l.Done() },
-		"says what nobody asked": func(l *link) {
-			_ = l.Send(nil, 0)
-			<-l.Done()
+// Accepting the connection does not prove recovery: without an answer to KEEP_ALIVE the session stays
+// reconnecting.
+func TestTargetOnlyAccepts(t *testing.T) {
+	guest.CheckResources(t)
+	for name, greets := range map[string]func(c *faketarget.Conn){
+		"sends nothing": func(c *faketarget.Conn) { <-c.Done() },
+		"sends an empty message": func(c *faketarget.Conn) {
+			_ = c.Send(nil, 0)
+			<-c.Done()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := startRogue(t)
-			dev := g.attach(t, ",timeout=600,fast_fail=2")
-			g.greet(greets)
-			g.hangUp()
-			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO})
+			g := faketarget.Start(t, "")
+			dev := attach(t, g, ",timeout=600,fast_fail=2")
+			g.Greet(greets)
+			g.HangUp()
+			guest.EndsWith(t, write(t, dev, random(t, small)), []error{unix.EIO})
 			if n, state := counter(t, "reconnects"), guest.Session(t, "vol0")["state"]; n != 0 || state != "reconnecting" {
 				t.Errorf("%d reconnects, the session is %s", n, state)
 			}
-			g.greet(nil)
+			g.Greet(nil)
 			guest.Eventually(t, ioTime, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
-			if err := writes(t, dev, noise(t, small)); err != nil {
+			if err := write(t, dev, random(t, small)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	t.Run("a client that comes", func(t *testing.T) {
-		g := startRogue(t)
-		g.greet(func(l *link) { <-l.Done() })
-		if err := guest.Command(g.command(""), guest.Limit); !errors.Is(err, unix.ETIMEDOUT) {
+	t.Run("new client", func(t *testing.T) {
+		g := faketarget.Start(t, "")
+		g.Greet(func(c *faketarget.Conn) { <-c.Done() })
+		if err := guest.Command(command(t, g, ""), guest.Limit); !errors.Is(err, unix.ETIMEDOUT) {
 			t.Errorf("%v, want %v", err, unix.ETIMEDOUT)
 		}
 	})
 }
 
-// A target that accepts a client again and again and never answers it holds I/O up for as long as that was told to
-// wait, and no longer. It is asked less and less often.
-func TestTargetsThatNeverAnswer(t *testing.T) {
-	leavesNothing(t)
-	hangsUpAfterASign := fib{op: wire.OpKeepAlive, tell: func(l *link, r wire.Request) bool {
-		l.answer(r)
-		time.Sleep(guest.Slow(50 * time.Millisecond)) // or its client would not be back
-		l.Close()
+// A target that accepts connections but never answers I/O delays it until timeout= or fast_fail= and no longer. The
+// client reconnects less and less often.
+func TestTargetNeverAnswers(t *testing.T) {
+	guest.CheckResources(t)
+	disconnectsLive := faketarget.Misbehaviour{Op: wire.OpKeepAlive, Do: func(c *faketarget.Conn, r wire.Request) bool {
+		c.Answer(r)
+		time.Sleep(guest.Slow(50 * time.Millisecond)) // until the client counts as reconnected
+		c.Close()
 		return false
 	}}
 	for _, tc := range []struct {
 		name string
-		fib  fib
+		does faketarget.Misbehaviour
 	}{
-		{"hangs up on each command", fib{op: wire.OpWrite, n: small, tell: func(l *link, _ wire.Request) bool { l.Close(); return false }}},
-		{"an empty answer to each command", fib{op: wire.OpWrite, n: small, tell: func(l *link, _ wire.Request) bool { _ = l.Send(nil, 0); return false }}},
-		{"hangs up on each client", hangsUpAfterASign},
+		{"disconnects on each command", faketarget.Misbehaviour{Op: wire.OpWrite, N: small, Do: func(c *faketarget.Conn, _ wire.Request) bool { c.Close(); return false }}},
+		{"empty answer to each command", faketarget.Misbehaviour{Op: wire.OpWrite, N: small, Do: func(c *faketarget.Conn, _ wire.Request) bool { _ = c.Send(nil, 0); return false }}},
+		{"disconnects each live client", disconnectsLive},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const wait = 2 // seconds
-			g := startRogue(t)
-			dev := g.attach(t, fmt.Sprintf(",timeout=%d", wait))
-			g.tells(tc.fib)
-			g.hangUp()
+			g := faketarget.Start(t, "")
+			dev := attach(t, g, fmt.Sprintf(",timeout=%d", wait))
+			g.Misbehave(tc.does)
+			g.HangUp()
 			start := time.Now()
-			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO})
+			guest.EndsWith(t, write(t, dev, random(t, small)), []error{unix.EIO})
 			if took := time.Since(start); took < (wait-1)*time.Second {
-				t.Errorf("the write failed after %v", took)
+				t.Errorf("the write failed after %v, want about 2 s", took)
 			} else if took > wait*time.Second+guest.Slow(5*time.Second) {
-				late.Errorf(t, "the write failed after %v", took)
+				late.Errorf(t, "the write failed after %v, want about 2 s", took)
 			}
 			if n := counter(t, "reconnects"); n > 10 {
-				t.Errorf("%d reconnects", n)
+				t.Errorf("%d reconnects, want at most 10", n)
 			}
-			write := guest.StartWrite(t, dev, noise(t, small))
-			write.Waits(200 * time.Millisecond)
+			waiting := guest.StartWrite(t, dev, random(t, small))
+			waiting.Waits(200 * time.Millisecond)
 			stopInTime(t, ",force")
-			write.Fails(5 * time.Second)
+			waiting.Fails(5 * time.Second)
 		})
 		t.Run(tc.name+"/fast_fail", func(t *testing.T) {
-			g := startRogue(t)
-			dev := g.attach(t, ",timeout=600,fast_fail=2")
-			g.tells(tc.fib)
-			g.hangUp()
-			guest.EndsWith(t, writes(t, dev, noise(t, small)), []error{unix.EIO}) // and does not wait for 600 s
+			g := faketarget.Start(t, "")
+			dev := attach(t, g, ",timeout=600,fast_fail=2")
+			g.Misbehave(tc.does)
+			g.HangUp()
+			guest.EndsWith(t, write(t, dev, random(t, small)), []error{unix.EIO}) // before timeout=
 		})
 	}
-	t.Run("a timeout shorter than the longest backoff", func(t *testing.T) {
-		g := startRogue(t)
-		g.attach(t, ",timeout=1")
-		g.tells(hangsUpAfterASign)
-		g.hangUp()
+	t.Run("timeout shorter than the longest backoff", func(t *testing.T) {
+		g := faketarget.Start(t, "")
+		attach(t, g, ",timeout=1")
+		g.Misbehave(disconnectsLive)
+		g.HangUp()
 		for reconnects := 0; reconnects < 6; reconnects = counter(t, "reconnects") {
 			if state := guest.Session(t, "vol0")["state"]; state == "failed" {
 				t.Fatalf("the session has failed after %d reconnects", reconnects)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		g.behaves()
+		g.Behave()
 		guest.Eventually(t, ioTime, "the session is live", func() bool { return guest.Session(t, "vol0")["state"] == "live" })
 	})
 }
