@@ -14,23 +14,23 @@ import (
 	"time"
 
 	"krping/bridge/wire"
-	"krping/test/guest/internal/crowd"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
 )
 
-const bridgeTimeout = 10 * time.Second // of a client's step
+const bridgeTimeout = 10 * time.Second // for each step of a client
 
-// startBridge starts a krping-bridge and waits until it has answered a client.
+// startBridge starts a krping-bridge, and checks that it serves a client.
 func startBridge(t *testing.T, addr netip.AddrPort) *guest.Bridge {
 	t.Helper()
 	b := guest.StartPingBridge(t, int(addr.Port()), "--ping-max-size", fmt.Sprint(size))
-	answers(t, addr)
+	wantAnswers(t, addr)
 	return b
 }
 
-// answers checks that the bridge serves a good client.
-func answers(t *testing.T, addr netip.AddrPort) {
+// wantAnswers checks that the bridge serves a client that keeps to the protocol.
+func wantAnswers(t *testing.T, addr netip.AddrPort) {
 	t.Helper()
 	if err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=10,validate", addr.Addr(), addr.Port()), guest.Limit); err != nil {
 		t.Errorf("a good client: %v", err)
@@ -46,140 +46,141 @@ func openFiles(t *testing.T, cmd *exec.Cmd) int {
 	return len(files)
 }
 
-// closesAll checks that the bridge is left with about as many open files as before.
-func closesAll(t *testing.T, cmd *exec.Cmd, before int) {
+// wantClosedFiles checks that the bridge has about as many open files as before.
+func wantClosedFiles(t *testing.T, cmd *exec.Cmd, before int) {
 	t.Helper()
 	guest.Eventually(t, 2*bridgeTimeout, fmt.Sprintf("the bridge has about %d open files", before), func() bool {
 		return openFiles(t, cmd) <= before+3
 	})
 }
 
-// outlives has a new bridge meet clients, after which it serves a good one and has closed what was theirs.
-func outlives(t *testing.T, clients func(t *testing.T, addr netip.AddrPort)) *guest.Bridge {
+// survives runs hostile clients against a new bridge. Then the bridge must serve a good client, and have closed the
+// files of the others.
+func survives(t *testing.T, clients func(t *testing.T, addr netip.AddrPort)) *guest.Bridge {
 	t.Helper()
-	leavesNothing(t)
-	addr := address(t)
+	guest.CheckResources(t)
+	addr := nextAddr(t)
 	b := startBridge(t, addr)
 	before := openFiles(t, b.Cmd)
 	t.Run("clients", func(t *testing.T) { clients(t, addr) })
-	answers(t, addr)
-	closesAll(t, b.Cmd, before)
+	wantAnswers(t, addr)
+	wantClosedFiles(t, b.Cmd, before)
 	return b
 }
 
-// isEnded checks that the bridge ends the connection.
-func (p *peer) isEnded() {
+// wantClosed checks that the bridge closes the connection.
+func (p *peer) wantClosed() {
 	p.t.Helper()
 	select {
 	case <-p.Done():
 	case <-time.After(guest.Slow(bridgeTimeout + 5*time.Second)):
-		late.Errorf(p.t, "the bridge keeps the connection")
+		late.Errorf(p.t, "the connection is still open")
 	}
 }
 
 func TestHostileClientsOfTheBridge(t *testing.T) {
-	outlives(t, func(t *testing.T, addr netip.AddrPort) {
+	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for _, tc := range []struct {
 			name, options string
-			lies          []lie
+			wrong         []misbehaviour
 		}{
-			{"ping", "", pingLies()},
-			{"rlat", ",rlat", lentLies()},
-			{"bw", ",bw", lentLies()},
+			{"ping", "", pingMisbehaviour()},
+			{"rlat", ",rlat", lentMisbehaviour()},
+			{"bw", ",bw", lentMisbehaviour()},
 		} {
-			for _, lie := range tc.lies {
-				t.Run(tc.name+"/"+lie.name, func(t *testing.T) {
+			for _, m := range tc.wrong {
+				t.Run(tc.name+"/"+m.name, func(t *testing.T) {
 					t.Parallel()
 					p := connect(t, addr, kinds[tc.options].Append(nil))
-					lie.do(p)
-					p.isEnded()
+					m.do(p)
+					p.wantClosed()
 				})
 			}
 		}
 	})
 }
 
-// As of a server in the kernel, a memory region of whose peer rxe may not let go of.
-func TestImmediateDataToTheBridgeAgainAndAgain(t *testing.T) {
-	outlives(t, func(t *testing.T, addr netip.AddrPort) {
+// TestImmediateDataRepeatedly with the bridge as the server.
+func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
+	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for i := range 100 {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
 				p := connect(t, addr, kinds[",bw"].Append(nil))
 				writeMessageLength(p)
-				p.isEnded()
+				p.wantClosed()
 			})
 		}
 	})
 }
 
 func TestBadHellosToTheBridge(t *testing.T) {
-	leavesNothing(t)
-	addr := address(t)
+	guest.CheckResources(t)
+	addr := nextAddr(t)
 	startBridge(t, addr)
 	for _, tc := range append(badHellos,
 		badHello{"wlat", kinds[",wlat"].Append(nil), wire.RejectTest, uint32(wire.TestPing)},
 		badHello{"duplex", kinds[",bw,duplex"].Append(nil), wire.RejectDuplex, 0},
-		badHello{"no byte", hello(wire.TestHello{QPs: 1}), wire.RejectTestSize, size},
+		badHello{"size 0", hello(wire.TestHello{QPs: 1}), wire.RejectTestSize, size},
 	) {
-		t.Run(tc.name, func(t *testing.T) { refused(t, addr, tc.hello, tc.reason, tc.value) })
+		t.Run(tc.name, func(t *testing.T) { wantRejected(t, addr, tc.hello, tc.reason, tc.value) })
 	}
-	answers(t, addr)
+	wantAnswers(t, addr)
 }
 
-const most = 256 // clients of the bridge
+const maxClients = 256 // of a bridge
 
-// dialTo is for a crowd.
+// dialTo returns a function for fakeclient.DialMany.
 func dialTo(t *testing.T, addr netip.AddrPort, private []byte) func(i int) (*peer, error) {
 	return func(int) (*peer, error) { return dial(t, addr, private) }
 }
 
-// More than the bridge takes have to wait until another has ended.
+// The bridge rejects clients beyond its limit, until another disconnects.
 func TestTooManyClientsOfTheBridge(t *testing.T) {
-	leavesNothing(t)
-	addr := address(t)
+	guest.CheckResources(t)
+	addr := nextAddr(t)
 	startBridge(t, addr)
 	private := kinds[",rlat"].Append(nil)
 	t.Run("clients", func(t *testing.T) {
-		peers := crowd.Dial(t, most+20, func(int) (*peer, error) {
+		peers := fakeclient.DialMany(t, maxClients+20, func(int) (*peer, error) {
 			p, err := dial(t, addr, private)
 			if err == nil {
-				take(p, testSteps) // else it would soon be late
+				take(p, testSteps) // so that the bridge does not time out
 			}
 			return p, err
-		}, crowd.Busy(most))
-		crowd.Filled(t, len(peers), most)
-		peers[0].hangUp()
-		guest.Eventually(t, bridgeTimeout, "the place is given to another", func() bool {
+		}, fakeclient.Busy(maxClients))
+		fakeclient.WantAccepted(t, len(peers), maxClients)
+		peers[0].disconnect()
+		guest.Eventually(t, bridgeTimeout, "another client gets the place", func() bool {
 			p, err := dial(t, addr, private)
 			if err == nil {
-				p.hangUp()
+				p.disconnect()
 			}
 			return err == nil
 		})
 		for _, p := range peers[1:] {
-			p.hangUp()
+			p.disconnect()
 		}
 	})
-	answers(t, addr)
+	wantAnswers(t, addr)
 }
 
-// As many as there are, which say nothing: each is refused, or taken and soon ended for another. The log has a few of
-// them, not each.
-func TestManySilentClientsOfTheBridge(t *testing.T) {
+// Clients that connect and send nothing: each is rejected, or accepted and disconnected after its timeout. A few of them
+// are logged.
+func TestManyIdleClientsOfTheBridge(t *testing.T) {
 	var start time.Time
-	b := outlives(t, func(t *testing.T, addr netip.AddrPort) {
+	b := survives(t, func(t *testing.T, addr netip.AddrPort) {
 		start = time.Now()
-		peers := crowd.Dial(t, most+20, dialTo(t, addr, nil), crowd.Busy(most))
-		if took := time.Since(start); len(peers) < most || len(peers) > most && took < bridgeTimeout {
-			t.Errorf("%d clients were taken in %v, want %d each %v", len(peers), took, most, bridgeTimeout)
+		peers := fakeclient.DialMany(t, maxClients+20, dialTo(t, addr, nil), fakeclient.Busy(maxClients))
+		if took := time.Since(start); len(peers) < maxClients || len(peers) > maxClients && took < bridgeTimeout {
+			t.Errorf("%d clients were accepted in %v, want %d in each %v", len(peers), took, maxClients, bridgeTimeout)
 		}
 		for _, p := range peers {
-			p.isEnded()
+			p.wantClosed()
 		}
 	})
 	lines, limit := strings.Count(b.Log.String(), "ping client has ended"), 10*(int(time.Since(start)/(5*time.Second))+2)
 	if lines < 1 || lines > limit {
-		t.Errorf("the ends of %d clients are in the log, want 1 to %d", lines, limit)
+		t.Errorf("the log has the end of %d clients, want 1 to %d", lines, limit)
 	}
 }

@@ -2,19 +2,16 @@
 
 //go:build lab
 
-// Package hostileping tests both ends of ping/pong inside one VM against peers that lie, stall,
-// hang up and die: none of them keeps a writer of /proc/krping longer than its time-out, and
-// nothing is left of it.
+// Package hostileping tests both ends of ping/pong inside one VM against peers that break the protocol, stall,
+// disconnect and die. None of them delays a write to /proc/krping beyond its timeout, and no resource is left.
 package hostileping
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,44 +20,32 @@ import (
 	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
 )
 
 const (
 	timeout = 2 * time.Second // of the commands: timeout=2
-	size    = 4096            // the most that the servers take: size=4096
+	size    = 4096            // largest ping that the servers accept: size=4096
 	short   = 64              // bytes of a ping
-	noKey   = 0xdeadbeef      // nobody has it
 )
 
 func TestMain(m *testing.M) {
-	// Stalling is waiting: more of it at once than the VM has processors.
+	// Most tests wait for a timeout: run more of them at once than the VM has processors.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-var ports atomic.Int32
-
-// address returns one that was not used before.
-func address(t *testing.T) netip.AddrPort {
+// nextAddr returns an address whose port was not used before.
+func nextAddr(t *testing.T) netip.AddrPort {
 	t.Helper()
-	return netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(12000+ports.Add(1)))
+	return netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(guest.NextPort()))
 }
 
-// leavesNothing checks, when the test and its subtests have ended, that no thread, queue
-// pair, CM id or memory region is left.
-func leavesNothing(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() {
-		guest.NoThreads(t)
-		guest.NoResources(t)
-	})
-}
-
-// writer is the thread that writes a command.
+// writer is a thread that writes a command to /proc/krping.
 type writer struct{ ended chan ending }
 
 type ending struct {
@@ -68,7 +53,7 @@ type ending struct {
 	at  time.Time
 }
 
-// write begins a command. One that is stuck ends with EINTR.
+// write starts a command. If it hangs, a signal ends it with EINTR.
 func write(format string, args ...any) writer {
 	w := writer{make(chan ending, 1)}
 	go func() {
@@ -78,37 +63,37 @@ func write(format string, args ...any) writer {
 	return w
 }
 
-// ends checks that the command ends as it should, and in time from now on.
+// ends checks that the command ends with one of the errors, within its timeout from now on.
 func (w writer) ends(t *testing.T, want ...error) {
 	t.Helper()
 	guest.EndsWith(t, w.end(t), want)
 }
 
-// end returns how the command ends, and checks that it is in time from now on.
+// end returns the error of the command, and checks that it ends within its timeout from now on.
 func (w writer) end(t *testing.T) error {
 	t.Helper()
 	last := time.Now()
 	end := <-w.ended
 	if after := end.at.Sub(last); after > timeout+guest.Slow(time.Second) {
-		late.Errorf(t, "the command ended after %v, more than its time-out and a second", after)
+		late.Errorf(t, "the command ended after %v, want at most its timeout and a second", after)
 	}
 	return end.err
 }
 
-// meets has a command meet a hostile peer, and checks how it ends. A peer that hangs up says so
-// with one datagram, that is sent again after more than the time-out only: to a command that
-// does not get it, the peer stalls. That may happen, twice in a row on a busy machine, but not four times.
-func meets(t *testing.T, begin func() (writer, *peer), do func(p *peer), want []error) {
+// endsAfter runs a command against a hostile peer, and checks its error. A peer that disconnects sends one datagram,
+// which is not repeated within the timeout: if it is lost, the peer seems to stall. On a busy machine that may happen
+// twice in a row, but not four times.
+func endsAfter(t *testing.T, begin func() (writer, *peer), do func(p *peer), want []error) {
 	t.Helper()
 	for left := 3; ; left-- {
 		w, p := begin()
 		do(p)
 		err := w.end(t)
-		if left == 0 || !p.hungUp || !errors.Is(err, unix.ETIMEDOUT) {
+		if left == 0 || !p.disconnected || !errors.Is(err, unix.ETIMEDOUT) {
 			guest.EndsWith(t, err, want)
 			return
 		}
-		t.Log("the command did not hear that its peer had hung up: once more")
+		t.Log("the command did not notice the disconnect: trying again")
 	}
 }
 
@@ -116,11 +101,11 @@ func meets(t *testing.T, begin func() (writer, *peer), do func(p *peer), want []
 type peer struct {
 	*verbs.Conn
 	t *testing.T
-	// As a server it hears of the client's; as a client of rlat, wlat and bw, of the server's sink.
-	source, sink wire.PingMessage
-	data         []byte // read from the source, in the one buffer
-	deaf         bool   // does not post a receive again
-	hungUp       bool
+	// What the other side has announced: to a server both, to a client of rlat, wlat and bw the sink.
+	source, sink  wire.PingMessage
+	data          []byte // read from the source, in the one buffer
+	keepsReceives bool   // does not post a receive again
+	disconnected  bool
 }
 
 var config = verbs.Config{Receives: 2, MaxMessage: 64, Buffers: 1, MaxData: size}
@@ -132,22 +117,18 @@ func newPeer(t *testing.T, conn *verbs.Conn) *peer {
 
 const invalidService = 8 // IB_CM_REJ_INVALID_SERVICE_ID: nobody listens
 
-// dial connects, when somebody listens.
+// dial connects as soon as the server listens.
 func dial(t *testing.T, addr netip.AddrPort, private []byte) (*peer, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for {
-		conn, _, err := verbs.Dial(ctx, addr, private, config)
-		var rejected *verbs.RejectedError
-		if errors.As(err, &rejected) && rejected.Status == invalidService && ctx.Err() == nil {
-			time.Sleep(20 * time.Millisecond)
-			continue
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		conn, _, err := fakeclient.DialConn(t, int(addr.Port()), private, config)
+		if err == nil {
+			return newPeer(t, conn), nil
 		}
-		if err != nil {
+		var rejected *verbs.RejectedError
+		if !errors.As(err, &rejected) || rejected.Status != invalidService || time.Now().After(end) {
 			return nil, err
 		}
-		return newPeer(t, conn), nil
 	}
 }
 
@@ -160,7 +141,7 @@ func connect(t *testing.T, addr netip.AddrPort, private []byte) *peer {
 	return p
 }
 
-// send returns when the message has arrived, or has ended the connection.
+// send returns when the message has arrived or the connection has ended.
 func (p *peer) send(msg []byte, invalidate uint32) {
 	p.t.Helper()
 	if err := p.Send(msg, invalidate); err != nil {
@@ -169,16 +150,16 @@ func (p *peer) send(msg []byte, invalidate uint32) {
 	_ = p.Flush()
 }
 
-func (p *peer) hangUp() {
-	p.hungUp = true
+func (p *peer) disconnect() {
+	p.disconnected = true
 	p.Close()
 }
 
-func (p *peer) tell(m wire.PingMessage) { p.t.Helper(); p.send(m.Append(nil), 0) }
+func (p *peer) sendMessage(m wire.PingMessage) { p.t.Helper(); p.send(m.Append(nil), 0) }
 
-func (p *peer) goAhead() { p.t.Helper(); p.tell(wire.PingMessage{}) }
+func (p *peer) goAhead() { p.t.Helper(); p.sendMessage(wire.PingMessage{}) }
 
-func (p *peer) hear() wire.PingMessage {
+func (p *peer) recvMessage() wire.PingMessage {
 	p.t.Helper()
 	message, err := p.Recv()
 	if err != nil {
@@ -188,13 +169,13 @@ func (p *peer) hear() wire.PingMessage {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if !p.deaf {
-		_ = message.Release() // a lie may have ended the connection already
+	if !p.keepsReceives {
+		_ = message.Release() // the connection may have ended already
 	}
 	return m
 }
 
-// lend returns what an honest peer tells of n bytes that it lends.
+// lend lends n bytes, and returns the message that announces them.
 func (p *peer) lend(n uint32) wire.PingMessage {
 	p.t.Helper()
 	r, err := p.Lend(int(n))
@@ -224,12 +205,12 @@ func (p *peer) write(m wire.PingMessage, n uint32, fill byte) error {
 	return p.Write(data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
-// writeImmediate does so, and takes a receive of the other side's, as a message of n bytes would.
+// writeImmediate does so with immediate data, which consumes a receive of the other side as a message of n bytes does.
 func (p *peer) writeImmediate(m wire.PingMessage, n uint32) {
 	p.t.Helper()
 	data := p.buffer(n)
 	defer p.Free(data)
-	_ = p.WriteImmediate(data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey}) // the end may come before the completion
+	_ = p.WriteImmediate(data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey}) // the connection may end before the completion
 }
 
 // read reads the first n bytes of the other side's memory.
@@ -239,7 +220,7 @@ func (p *peer) read(m wire.PingMessage, n uint32) error {
 	return p.Read(p.data, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
-// step is one that an honest peer takes.
+// step is a step of a peer that keeps to the protocol.
 type step struct {
 	name string
 	do   func(p *peer)

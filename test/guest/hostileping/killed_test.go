@@ -17,10 +17,10 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// busy waits until the one thread has exchanged some messages or done some operations.
-func busy(t *testing.T) {
+// waitBusy waits until the module's thread has exchanged some messages or done some operations.
+func waitBusy(t *testing.T) {
 	t.Helper()
-	guest.Eventually(t, 20*time.Second, "our side is busy", func() bool {
+	guest.Eventually(t, 20*time.Second, "the module is busy", func() bool {
 		for _, line := range guest.Threads(t) {
 			fields := strings.Fields(line)
 			for i := 2; i < len(fields); i += 2 { // numbers of messages and operations
@@ -44,7 +44,7 @@ func bridgeProcess(t *testing.T, addr netip.AddrPort) *exec.Cmd {
 }
 
 func TestKilledServer(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	for _, tc := range []struct {
 		name, options string
 		start         func(t *testing.T, addr netip.AddrPort) *exec.Cmd
@@ -53,15 +53,15 @@ func TestKilledServer(t *testing.T) {
 		{"rping", "", startRping, ends(unix.ECONNRESET)},
 		{"krping-bridge", "", bridgeProcess, ends(unix.ECONNRESET)},
 		{"krping-bridge at reg and server_inv", ",mem_mode=reg,server_inv", bridgeProcess, ends(unix.ECONNRESET)},
-		{"krping-bridge at rlat", ",rlat", bridgeProcess, denied}, // its memory goes before its queue pair
+		{"krping-bridge at rlat", ",rlat", bridgeProcess, denied}, // its memory is freed before its queue pair
 		{"krping-bridge at bw", ",bw", bridgeProcess, denied},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			addr := address(t)
+			addr := nextAddr(t)
 			peer := tc.start(t, addr)
 			guest.NoThreads(t)
 			w := write("client,addr=%s,port=%d,timeout=2%s", addr.Addr(), addr.Port(), tc.options)
-			busy(t)
+			waitBusy(t)
 			guest.Signal(t, peer, unix.SIGKILL)
 			w.ends(t, tc.want...)
 		})
@@ -69,13 +69,13 @@ func TestKilledServer(t *testing.T) {
 }
 
 func TestKilledClient(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	for _, tc := range []struct {
 		name   string
 		signal unix.Signal
 		want   []error
 	}{
-		{"killed", unix.SIGKILL, ends(nil, unix.ECONNRESET)}, // between two pings or in one
+		{"killed", unix.SIGKILL, ends(nil, unix.ECONNRESET)}, // between two pings or during one
 		{"stopped", unix.SIGSTOP, ends(unix.ETIMEDOUT)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestKilledClient(t *testing.T) {
 			w, addr := server(t, "")
 			guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 			peer := guest.Start(t, "rping", "-c", "-a", addr.Addr().String(), "-p", strconv.Itoa(int(addr.Port())))
-			busy(t)
+			waitBusy(t)
 			guest.Signal(t, peer, tc.signal)
 			w.ends(t, tc.want...)
 		})

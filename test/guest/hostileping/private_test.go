@@ -15,18 +15,18 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// The most private data that a client has room for, and a server's reject and accept.
+// The longest private data of a connect request, a reject and an accept.
 const (
 	mostOfRequest = 56
 	mostOfReject  = 148
 	mostOfAccept  = 196
 )
 
-// Of a hello that is cut the transport makes zeros. The fields end so far from its beginning; the last
-// bytes of the size and of the group are zeros.
+// cutHello returns the reject of a hello that is cut to n bytes, or nil. The transport pads with zeros: the cases are the
+// ends of the fields, whose last bytes are zeros in the size and the group.
 func cutHello(n int, sized, connections *wire.Reject) *wire.Reject {
 	switch {
-	case n < 4: // no magic: it says nothing
+	case n < 4: // no magic: not taken for a hello
 		return nil
 	case n < 5:
 		return &wire.Reject{Reason: wire.RejectVersion, Value: 1}
@@ -38,17 +38,17 @@ func cutHello(n int, sized, connections *wire.Reject) *wire.Reject {
 	return nil
 }
 
-// A client with private data of any length is served, or refused for what is missing.
+// A client with private data of any length is served, or rejected for what is missing.
 func TestPrivateDataOfClients(t *testing.T) {
-	leavesNothing(t)
-	bridge := address(t)
+	guest.CheckResources(t)
+	bridge := nextAddr(t)
 	startBridge(t, bridge)
 	noConnection := &wire.Reject{Reason: wire.RejectQPs, Value: 1}
 	noByte := &wire.Reject{Reason: wire.RejectTestSize, Value: size}
 	meet := func(t *testing.T, addr netip.AddrPort, private []byte, want *wire.Reject) {
 		t.Helper()
 		if want != nil {
-			refused(t, addr, private, want.Reason, want.Value)
+			wantRejected(t, addr, private, want.Reason, want.Value)
 			return
 		}
 		p := connect(t, addr, private)
@@ -72,12 +72,12 @@ func TestPrivateDataOfClients(t *testing.T) {
 			})
 		}
 	})
-	answers(t, bridge)
+	wantAnswers(t, bridge)
 }
 
-// What a server says beside its accept does not matter to a client, whatever its length.
+// A client ignores the private data of the accept, whatever its length.
 func TestPrivateDataOfAccepts(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	for _, n := range guest.Lengths(mostOfAccept) {
 		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
 			t.Parallel()
@@ -92,9 +92,9 @@ func TestPrivateDataOfAccepts(t *testing.T) {
 	}
 }
 
-// A client that is refused ends, whatever the length of the reason.
+// A rejected client ends, whatever the length of the private data.
 func TestPrivateDataOfRejects(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	reason := (&wire.Reject{Reason: wire.RejectTestSize, Value: 3}).Append(nil)
 	for _, n := range guest.Lengths(mostOfReject) {
 		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {

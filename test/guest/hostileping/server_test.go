@@ -15,15 +15,16 @@ import (
 	"krping/bridge/transport"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 )
 
 const pings = ",count=2,validate" // options of most clients
 
-// client begins a client with the options and returns its request to connect.
+// client starts a client with the options and returns its connect request.
 func client(t *testing.T, options string) (writer, *verbs.Request) {
 	t.Helper()
-	addr := address(t)
+	addr := nextAddr(t)
 	l, err := verbs.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -39,12 +40,12 @@ func client(t *testing.T, options string) (writer, *verbs.Request) {
 	return w, r
 }
 
-func TestRefusingServers(t *testing.T) {
-	leavesNothing(t)
+func TestRejectingServers(t *testing.T) {
+	guest.CheckResources(t)
 	for name, private := range map[string][]byte{
-		"without a word":          nil,
+		"without private data":    nil,
 		"with a reason":           (&wire.Reject{Reason: wire.RejectTest, Value: 3}).Append(nil),
-		"with no known reason":    (&wire.Reject{Reason: 0xffff, Value: 0xffffffff}).Append(nil),
+		"with an unknown reason":  (&wire.Reject{Reason: 0xffff, Value: 0xffffffff}).Append(nil),
 		"with half a reason":      (&wire.Reject{Reason: wire.RejectTest}).Append(nil)[:7],
 		"with 148 bytes of noise": bytes.Repeat([]byte{0xa5}, 148),
 	} {
@@ -58,27 +59,27 @@ func TestRefusingServers(t *testing.T) {
 }
 
 func TestServerThatNeverAnswers(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	w, r := client(t, pings)
 	w.ends(t, unix.ETIMEDOUT)
 	r.Reject(nil)
 }
 
-// The steps of an honest server, in pings and in the tests.
+// The steps of a server that keeps to the protocol, in pings and in the tests.
 var (
 	answerSteps = []step{
 		{"accepting", func(*peer) {}},
-		{"hearing of the source", func(p *peer) { p.source = p.hear() }},
+		{"receiving the source", func(p *peer) { p.source = p.recvMessage() }},
 		{"reading", func(p *peer) { p.readSource() }},
 		{"the first go-ahead", func(p *peer) { p.goAhead() }},
-		{"hearing of the sink", func(p *peer) { p.sink = p.hear() }},
+		{"receiving the sink", func(p *peer) { p.sink = p.recvMessage() }},
 		{"writing", func(p *peer) { p.writeSink() }},
 		{"the second go-ahead", func(p *peer) { p.goAhead() }},
 	}
 	lendSteps = []step{
 		{"accepting", func(*peer) {}},
-		{"hearing of the client's sink", func(p *peer) { p.sink = p.hear() }},
-		{"telling of its sink", func(p *peer) { p.tell(p.lend(size)) }},
+		{"receiving the client's sink", func(p *peer) { p.sink = p.recvMessage() }},
+		{"announcing its sink", func(p *peer) { p.sendMessage(p.lend(size)) }},
 	}
 )
 
@@ -97,17 +98,17 @@ func (p *peer) writeSink() {
 	p.Free(p.data)
 }
 
-// answer is what a server does after it has accepted the client of the options, and how that ends.
+// answer is what a server does after it has accepted a client, and the error with which the client ends.
 type answer struct {
 	name, options string
 	do            func(p *peer)
 	want          []error
 }
 
-// A device that has not yet heard that its connection is established hangs up without a word.
+// A device that has not yet seen its connection established disconnects without telling the peer.
 var early = ends(unix.ECONNRESET, unix.ETIMEDOUT)
 
-// wrongSize is how a client ends that gets a message of n bytes.
+// wrongSize returns the errors of a client that receives a message of n bytes.
 func wrongSize(n int) []error {
 	if n > wire.PingMessageSize { // the device refuses it
 		return denied
@@ -125,73 +126,73 @@ func pingAnswers() []answer {
 		}
 		answers = append(answers,
 			answer{"stalls after " + s.name, pings, func(p *peer) { take(p, sofar) }, ends(unix.ETIMEDOUT)},
-			answer{"hangs up after " + s.name, pings, func(p *peer) { take(p, sofar); p.hangUp() }, lost})
+			answer{"disconnects after " + s.name, pings, func(p *peer) { take(p, sofar); p.disconnect() }, lost})
 	}
 	for _, n := range []int{0, 1, 15, 17, 64} {
-		answers = append(answers, answer{fmt.Sprintf("go-ahead of %d bytes", n), pings, func(p *peer) { p.hear(); p.send(make([]byte, n), 0) }, wrongSize(n)})
+		answers = append(answers, answer{fmt.Sprintf("go-ahead of %d bytes", n), pings, func(p *peer) { p.recvMessage(); p.send(make([]byte, n), 0) }, wrongSize(n)})
 	}
 	const inv = ",count=2,mem_mode=reg,server_inv"
 	return append(answers,
-		answer{"hangs up after the last ping", pings, func(p *peer) { take(p, answerSteps); take(p, answerSteps); p.hangUp() }, ends(nil)},
-		answer{"neither reads nor writes", pings, func(p *peer) { p.hear(); p.goAhead(); p.hear(); p.goAhead() }, ends(unix.EBADMSG)},
+		answer{"disconnects after the last ping", pings, func(p *peer) { take(p, answerSteps); take(p, answerSteps); p.disconnect() }, ends(nil)},
+		answer{"neither reads nor writes", pings, func(p *peer) { p.recvMessage(); p.goAhead(); p.recvMessage(); p.goAhead() }, ends(unix.EBADMSG)},
 		answer{"writes half", pings, func(p *peer) {
 			take(p, answerSteps[:5])
 			p.data = p.data[:short/2]
 			take(p, answerSteps[5:])
 		}, ends(unix.EBADMSG)},
-		answer{"writes with one bit turned", pings, func(p *peer) {
+		answer{"writes with one bit flipped", pings, func(p *peer) {
 			take(p, answerSteps[:5])
 			p.data[short-1] ^= 1
 			take(p, answerSteps[5:])
 		}, ends(unix.EBADMSG)},
-		answer{"immediate data for a go-ahead", pings, func(p *peer) {
+		answer{"immediate data instead of a go-ahead", pings, func(p *peer) {
 			take(p, answerSteps[:6])
 			data := p.buffer(wire.PingMessageSize)
 			defer p.Free(data)
 			_ = p.WriteImmediate(data, transport.Remote{Addr: p.sink.Addr, Rkey: p.sink.Rkey})
 		}, ends(unix.EPROTO)},
 		answer{"two go-aheads for one source", pings, func(p *peer) {
-			p.hear()
+			p.recvMessage()
 			p.goAhead()
 			_ = p.Send(make([]byte, wire.PingMessageSize), 0)
-		}, ends(unix.EPROTO, unix.EBADMSG)}, // out of turn, or the sink's
+		}, ends(unix.EPROTO, unix.EBADMSG)}, // EBADMSG: taken for the go-ahead of the sink
 		answer{"eight go-aheads at once", pings, func(p *peer) {
-			p.hear()
+			p.recvMessage()
 			for range 8 {
 				_ = p.Send(make([]byte, wire.PingMessageSize), 0)
 			}
 		}, ends(unix.EPROTO, unix.EBADMSG)},
-		answer{"writes to the source", pings, func(p *peer) {
+		answer{"RDMA WRITE to the source", pings, func(p *peer) {
 			take(p, answerSteps[:3])
 			if p.Write(p.data, transport.Remote{Addr: p.source.Addr, Rkey: p.source.Rkey}) == nil {
-				p.t.Error("it may")
+				p.t.Error("the access was allowed")
 			}
 		}, ends(unix.ECONNRESET)},
-		answer{"reads behind the source", pings, func(p *peer) {
-			if p.read(p.hear(), size) == nil {
-				p.t.Error("it may")
+		answer{"RDMA READ past the end of the source", pings, func(p *peer) {
+			if p.read(p.recvMessage(), size) == nil {
+				p.t.Error("the access was allowed")
 			}
 		}, ends(unix.ECONNRESET)},
-		answer{"invalidates a key unasked", pings, func(p *peer) {
-			p.send(make([]byte, wire.PingMessageSize), p.hear().Rkey)
+		answer{"invalidates an rkey without server_inv", pings, func(p *peer) {
+			p.send(make([]byte, wire.PingMessageSize), p.recvMessage().Rkey)
 		}, ends(unix.EPROTO)},
-		answer{"does not invalidate", inv, func(p *peer) { p.hear(); p.goAhead() }, ends(unix.EPROTO)},
-		answer{"invalidates a key that nobody has", inv, func(p *peer) {
-			p.hear()
-			p.send(make([]byte, wire.PingMessageSize), noKey)
+		answer{"does not invalidate", inv, func(p *peer) { p.recvMessage(); p.goAhead() }, ends(unix.EPROTO)},
+		answer{"invalidates an unknown rkey", inv, func(p *peer) {
+			p.recvMessage()
+			p.send(make([]byte, wire.PingMessageSize), fakeclient.NoKey)
 		}, ends(unix.EPROTO)},
-		answer{"reads with an invalidated key", inv, func(p *peer) {
-			p.source = p.hear()
+		answer{"RDMA READ with an invalidated rkey", inv, func(p *peer) {
+			p.source = p.recvMessage()
 			p.send(make([]byte, wire.PingMessageSize), p.source.Rkey)
-			p.hear()
+			p.recvMessage()
 			if p.read(p.source, short) == nil {
-				p.t.Error("it may")
+				p.t.Error("the access was allowed")
 			}
 		}, ends(unix.ECONNRESET)},
 	)
 }
 
-// lendAnswers are to the clients of the tests, that never end by themselves.
+// lendAnswers are those to clients of the tests, which never end by themselves.
 func lendAnswers(test string) []answer {
 	options := "," + test + ",size=" + fmt.Sprint(size)
 	var answers []answer
@@ -201,40 +202,40 @@ func lendAnswers(test string) []answer {
 			answers = append(answers, answer{"stalls after " + s.name, options, func(p *peer) { take(p, sofar) }, ends(unix.ETIMEDOUT)})
 		}
 		if i > 0 {
-			answers = append(answers, answer{"hangs up after " + s.name, options, func(p *peer) { take(p, sofar); p.hangUp() }, early})
+			answers = append(answers, answer{"disconnects after " + s.name, options, func(p *peer) { take(p, sofar); p.disconnect() }, early})
 		}
 	}
-	for _, lie := range []struct {
+	for _, wrong := range []struct {
 		name   string
 		change func(m *wire.PingMessage)
 		want   []error
 	}{
-		{"no key", func(m *wire.PingMessage) { m.Rkey = 0 }, ends(unix.EPROTO)},
-		{"no length", func(m *wire.PingMessage) { m.Length = 0 }, ends(unix.EPROTO)},
+		{"no rkey", func(m *wire.PingMessage) { m.Rkey = 0 }, ends(unix.EPROTO)},
+		{"length 0", func(m *wire.PingMessage) { m.Length = 0 }, ends(unix.EPROTO)},
 		{"smaller than the size", func(m *wire.PingMessage) { m.Length-- }, ends(unix.EPROTO)},
-		{"a key that nobody has", func(m *wire.PingMessage) { m.Rkey = noKey }, denied},
-		{"an address of no memory", func(m *wire.PingMessage) { m.Addr = 0 }, denied},
+		{"unknown rkey", func(m *wire.PingMessage) { m.Rkey = fakeclient.NoKey }, denied},
+		{"address 0", func(m *wire.PingMessage) { m.Addr = 0 }, denied},
 	} {
-		answers = append(answers, answer{"told of a sink: " + lie.name, options, func(p *peer) {
-			p.hear()
+		answers = append(answers, answer{"wrong sink: " + wrong.name, options, func(p *peer) {
+			p.recvMessage()
 			m := p.lend(size)
-			lie.change(&m)
-			p.tell(m)
-		}, lie.want})
+			wrong.change(&m)
+			p.sendMessage(m)
+		}, wrong.want})
 	}
 	for _, n := range []int{0, 1, 15, 17, 64} {
-		answers = append(answers, answer{fmt.Sprintf("message of %d bytes", n), options, func(p *peer) { p.hear(); p.send(make([]byte, n), 0) }, wrongSize(n)})
+		answers = append(answers, answer{fmt.Sprintf("message of %d bytes", n), options, func(p *peer) { p.recvMessage(); p.send(make([]byte, n), 0) }, wrongSize(n)})
 	}
-	return append(answers, answer{"message of 17 bytes in the test", options, func(p *peer) { take(p, lendSteps); p.send(make([]byte, 17), 0) }, wrongSize(17)})
+	return append(answers, answer{"message of 17 bytes during the test", options, func(p *peer) { take(p, lendSteps); p.send(make([]byte, 17), 0) }, wrongSize(17)})
 }
 
-// movedAnswers are lies that are found when all of the server's sink is read or written.
+// movedAnswers adds an error that the client finds only when it has moved all of the server's sink.
 func movedAnswers(test string) []answer {
-	return append(lendAnswers(test), answer{"told of a sink: longer than it is", "," + test + ",size=" + fmt.Sprint(size), func(p *peer) {
-		p.hear()
+	return append(lendAnswers(test), answer{"wrong sink: length larger than the memory", "," + test + ",size=" + fmt.Sprint(size), func(p *peer) {
+		p.recvMessage()
 		m := p.lend(size - 1)
 		m.Length = size
-		p.tell(m)
+		p.sendMessage(m)
 	}, denied})
 }
 
@@ -244,27 +245,27 @@ func latencyAnswers() []answer {
 		answer{"never writes", options, func(p *peer) { take(p, lendSteps) }, ends(unix.ETIMEDOUT)},
 		answer{"writes once", options, func(p *peer) { take(p, lendSteps); _ = p.write(p.sink, size, 1) }, ends(unix.ETIMEDOUT)},
 		answer{"writes a wrong number", options, func(p *peer) { take(p, lendSteps); _ = p.write(p.sink, size, 77) }, ends(unix.ETIMEDOUT)},
-		answer{"writes behind the client's sink", options, func(p *peer) {
+		answer{"RDMA WRITE past the end of the client's sink", options, func(p *peer) {
 			take(p, lendSteps)
 			p.sink.Addr++
 			if p.write(p.sink, size, 1) == nil {
-				p.t.Error("it may")
+				p.t.Error("the access was allowed")
 			}
 		}, ends(unix.ECONNRESET)},
 	)
 }
 
 func TestHostileServers(t *testing.T) {
-	leavesNothing(t)
+	guest.CheckResources(t)
 	for name, answers := range map[string][]answer{
 		"ping": pingAnswers(), "rlat": movedAnswers("rlat"), "bw": movedAnswers("bw"), "wlat": latencyAnswers(), "fr": lendAnswers("fr"),
 	} {
 		for _, a := range answers {
 			t.Run(name+"/"+a.name, func(t *testing.T) {
-				if name != "wlat" { // which spins, and would slow the others
+				if name != "wlat" { // it spins, and would slow the others down
 					t.Parallel()
 				}
-				meets(t, func() (writer, *peer) {
+				endsAfter(t, func() (writer, *peer) {
 					w, r := client(t, a.options)
 					conn, err := r.Accept(nil, config)
 					if err != nil {
