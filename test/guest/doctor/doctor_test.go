@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package doctor breaks one thing after the other in a VM, and tests that `krpingctl doctor`
-// names it, and that the remedy that it prints mends it.
+// Package doctor breaks one thing after another inside a VM, and tests that `krpingctl doctor` reports it and
+// that the fix that it prints works.
 package doctor
 
 import (
@@ -21,7 +21,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// examine runs krpingctl doctor. What comes before it starts it: a program such as setpriv.
+// examine runs krpingctl doctor, by way of another program such as setpriv if before is not "".
 func examine(t *testing.T, before string, args ...string) doctor.Report {
 	t.Helper()
 	argv := append(strings.Fields(before), guest.Binary(t, "krpingctl"), "doctor", "--json")
@@ -36,14 +36,14 @@ func examine(t *testing.T, before string, args ...string) doctor.Report {
 	}
 	for _, f := range r.Findings {
 		if f.Level != doctor.OK && (f.Cause == "" || f.Fix == "") {
-			t.Errorf("has no cause, or no remedy: %+v", f)
+			t.Errorf("a finding without a cause or a fix: %+v", f)
 		}
 	}
 	return r
 }
 
-// named returns the finding of a check that has all those words; it must have that level.
-func named(t *testing.T, r doctor.Report, check string, level doctor.Level, words ...string) doctor.Finding {
+// findingOf returns the finding of a check that has the level and contains all words.
+func findingOf(t *testing.T, r doctor.Report, check string, level doctor.Level, words ...string) doctor.Finding {
 	t.Helper()
 next:
 	for _, f := range r.Findings {
@@ -61,25 +61,25 @@ next:
 	return doctor.Finding{}
 }
 
-// shell runs a command as a user does who has the build's programs in the path.
+// shell runs a command with the build's programs in PATH.
 func shell(t *testing.T, command string) {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(guest.Binary(t, "krpingctl"))+":"+os.Getenv("PATH"))
 	guest.Run(t, "sh", "-c", command)
 }
 
-// first returns the first of the remedies of a finding.
-func first(f doctor.Finding) string {
+// firstFix returns the first of a finding's fixes.
+func firstFix(f doctor.Finding) string {
 	fix, _, _ := strings.Cut(f.Fix, "; or")
 	return fix
 }
 
-func mend(t *testing.T, f doctor.Finding) {
+func fix(t *testing.T, f doctor.Finding) {
 	t.Helper()
-	shell(t, first(f))
+	shell(t, firstFix(f))
 }
 
-// restore gives eth0 back what set-up gave it: less than 1280 bytes, or down, it has no IPv6.
+// restore configures eth0 again as the lab did. With an MTU below 1280, or down, it loses its IPv6 addresses.
 func restore(t *testing.T) {
 	guest.Run(t, "ip", "link", "set", "eth0", "mtu", "4300", "up")
 	guest.Run(t, "ip", "-6", "addr", "replace", "fd77::1/64", "dev", "eth0", "nodad")
@@ -88,12 +88,12 @@ func restore(t *testing.T) {
 
 func healthy(t *testing.T) {
 	t.Helper()
-	guest.Eventually(t, 20*time.Second, "nothing is wrong", func() bool {
+	guest.Eventually(t, 20*time.Second, "doctor finds no problem", func() bool {
 		return examine(t, "", "--addr", guest.Addr(t)).Problems == 0
 	})
 }
 
-func TestNothingIsWrong(t *testing.T) {
+func TestNoProblems(t *testing.T) {
 	out, err := guest.TryRun(guest.Binary(t, "krpingctl"), "doctor", "--addr", guest.Addr(t))
 	if err != nil || !strings.Contains(out, " 0 problems, 0 warnings\n") {
 		t.Errorf("%v\n%s", err, out)
@@ -105,7 +105,7 @@ func TestNothingIsWrong(t *testing.T) {
 		"mtu": "4096 bytes", "namespaces": "shared", "address": "served by rxe0", "memlock": "unlimited", "btf": "BTF", "firewall": "passes",
 		"port": "nothing listens",
 	} {
-		named(t, r, check, doctor.OK, word)
+		findingOf(t, r, check, doctor.OK, word)
 	}
 }
 
@@ -120,62 +120,62 @@ func TestUsage(t *testing.T) {
 func TestModule(t *testing.T) {
 	guest.Run(t, "rmmod", "rdma_krping")
 	r := examine(t, "", "--peer", guest.Addr(t))
-	named(t, r, "rdma devices", doctor.OK)
-	named(t, r, "peer", doctor.Note, "was not pinged")
-	f := named(t, r, "module", doctor.Problem, "not installed for kernel")
+	findingOf(t, r, "rdma devices", doctor.OK)
+	findingOf(t, r, "peer", doctor.Note, "was not pinged")
+	f := findingOf(t, r, "module", doctor.Problem, "not installed for kernel")
 	f.Fix = strings.NewReplacer("make -C kmod modules", "true", "kmod/rdma_krping.ko", guest.Module(t)).Replace(f.Fix)
-	mend(t, f)
+	fix(t, f)
 	healthy(t)
 }
 
 func TestDriversNotLoaded(t *testing.T) {
 	guest.Run(t, "rmmod", "rdma_ucm")
-	mend(t, named(t, examine(t, ""), "drivers", doctor.Note, "rdma_ucm"))
-	named(t, examine(t, ""), "drivers", doctor.OK)
+	fix(t, findingOf(t, examine(t, ""), "drivers", doctor.Note, "rdma_ucm"))
+	findingOf(t, examine(t, ""), "drivers", doctor.OK)
 }
 
 func TestNoDevice(t *testing.T) {
 	guest.Run(t, "rdma", "link", "del", "rxe0")
 	r := examine(t, "", "--addr", guest.Addr(t))
-	named(t, r, "address", doctor.Problem, "eth0, which has no RDMA device")
-	mend(t, named(t, r, "rdma devices", doctor.Problem, "this host has no RDMA device", "--netdev eth0"))
+	findingOf(t, r, "address", doctor.Problem, "eth0, which has no RDMA device")
+	fix(t, findingOf(t, r, "rdma devices", doctor.Problem, "this host has no RDMA device", "--netdev eth0"))
 	healthy(t)
 }
 
-// The network device is down while the packet is sent that withdraws a request to connect.
+// The network device is down while the packet is sent that cancels a connect request.
 func TestBrokenGSI(t *testing.T) {
 	defer restore(t)
 	const away = "192.168.77.99"
 	guest.Run(t, "ip", "neigh", "replace", away, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
 	client := guest.Start(t, guest.Binary(t, "krpingctl"), "client", "--addr", away, "--count", "1", "--timeout", "3s")
 	time.Sleep(time.Second)
-	guest.Run(t, "ip", "link", "set", "eth0", "down") // which forgets the neighbour, too
+	guest.Run(t, "ip", "link", "set", "eth0", "down") // the neighbour entry is dropped, too
 	if err := client.Wait(); err == nil {
-		t.Error("a client of nobody succeeded")
+		t.Error("a client without a server succeeded")
 	}
 	guest.Run(t, "ip", "link", "set", "eth0", "up")
 	words := "rxe0 on eth0 is ACTIVE, but makes no connections"
-	if strings.HasPrefix(guest.Run(t, "uname", "-r"), "6.1.") { // the state does not say it there
-		named(t, examine(t, ""), "rdma devices", doctor.OK)
+	if strings.HasPrefix(guest.Run(t, "uname", "-r"), "6.1.") { // the device's state does not show it there
+		findingOf(t, examine(t, ""), "rdma devices", doctor.OK)
 		words = "rxe0 does not answer at " + guest.Addr(t)
 	}
-	mend(t, named(t, examine(t, "", "--addr", guest.Addr(t)), "rdma devices", doctor.Problem, words))
+	fix(t, findingOf(t, examine(t, "", "--addr", guest.Addr(t)), "rdma devices", doctor.Problem, words))
 	healthy(t)
 }
 
 func TestNetdevDown(t *testing.T) {
 	defer restore(t)
 	guest.Run(t, "ip", "link", "set", "eth0", "down")
-	mend(t, named(t, examine(t, ""), "rdma devices", doctor.Problem, "eth0", "down"))
+	fix(t, findingOf(t, examine(t, ""), "rdma devices", doctor.Problem, "eth0", "down"))
 	healthy(t)
 }
 
 func TestSmallMTU(t *testing.T) {
 	defer restore(t)
 	guest.Run(t, "ip", "link", "set", "eth0", "mtu", "300")
-	mend(t, named(t, examine(t, ""), "mtu", doctor.Problem, "has MTU 300"))
-	mend(t, named(t, examine(t, ""), "mtu", doctor.Note, "1024 bytes"))
-	named(t, examine(t, ""), "mtu", doctor.OK)
+	fix(t, findingOf(t, examine(t, ""), "mtu", doctor.Problem, "has MTU 300"))
+	fix(t, findingOf(t, examine(t, ""), "mtu", doctor.Note, "1024 bytes"))
+	findingOf(t, examine(t, ""), "mtu", doctor.OK)
 }
 
 func TestNetdevWithoutDevice(t *testing.T) {
@@ -184,16 +184,16 @@ func TestNetdevWithoutDevice(t *testing.T) {
 	guest.Run(t, "ip", "addr", "add", "10.7.0.1/24", "dev", "dummy7")
 	guest.Run(t, "ip", "link", "set", "dummy7", "up")
 	r := examine(t, "", "--addr", "10.7.0.1", "--peer", "10.7.0.2")
-	named(t, r, "route", doctor.Problem, "dummy7, which has no RDMA device")
-	mend(t, named(t, r, "address", doctor.Problem, "dummy7, which has no RDMA device"))
+	findingOf(t, r, "route", doctor.Problem, "dummy7, which has no RDMA device")
+	fix(t, findingOf(t, r, "address", doctor.Problem, "dummy7, which has no RDMA device"))
 	defer guest.Run(t, "rdma", "link", "del", "rxe1")
-	named(t, examine(t, "", "--addr", "10.7.0.1"), "address", doctor.OK, "served by rxe1")
+	findingOf(t, examine(t, "", "--addr", "10.7.0.1"), "address", doctor.OK, "served by rxe1")
 }
 
 func TestNoAddress(t *testing.T) {
-	named(t, examine(t, "", "--addr", "10.9.9.9"), "address", doctor.Problem, "not an address of this host")
-	f := named(t, examine(t, "", "--addr", "192.168.77.77"), "address", doctor.Problem, "eth0")
-	mend(t, f)
+	findingOf(t, examine(t, "", "--addr", "10.9.9.9"), "address", doctor.Problem, "not an address of this host")
+	f := findingOf(t, examine(t, "", "--addr", "192.168.77.77"), "address", doctor.Problem, "eth0")
+	fix(t, f)
 	defer guest.Run(t, "ip", "addr", "del", "192.168.77.77/24", "dev", "eth0")
 	guest.Eventually(t, 5*time.Second, "the address is served", func() bool {
 		return examine(t, "", "--addr", "192.168.77.77").Problems == 0
@@ -203,13 +203,13 @@ func TestNoAddress(t *testing.T) {
 func TestPort(t *testing.T) {
 	bridge := guest.StartPingBridge(t, 9950)
 	args := []string{"--addr", guest.Addr(t), "--port", "9950"}
-	f := named(t, examine(t, "", args...), "port", doctor.Note, "krping-bridge listens on "+guest.Addr(t)+":9950")
-	mend(t, f)
+	f := findingOf(t, examine(t, "", args...), "port", doctor.Note, "krping-bridge listens on "+guest.Addr(t)+":9950")
+	fix(t, f)
 	_ = bridge.Cmd.Wait()
-	named(t, examine(t, "", args...), "port", doctor.OK)
+	findingOf(t, examine(t, "", args...), "port", doctor.OK)
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9950")
-	named(t, examine(t, "", args...), "port", doctor.Note, guest.Addr(t)+":9950")
-	named(t, examine(t, "", append(args, "--peer", guest.Addr(t))...), "peer", doctor.OK, "answered a ping")
+	findingOf(t, examine(t, "", args...), "port", doctor.Note, guest.Addr(t)+":9950")
+	findingOf(t, examine(t, "", append(args, "--peer", guest.Addr(t))...), "peer", doctor.OK, "answered a ping")
 	if err := guest.Within(t, 20*time.Second, "the server has ended", done); err != nil {
 		t.Errorf("server: %v", err)
 	}
@@ -217,16 +217,16 @@ func TestPort(t *testing.T) {
 
 func TestPeer(t *testing.T) {
 	args := []string{"--peer", guest.Addr(t), "--port", "9951"}
-	named(t, examine(t, "", args...), "peer", doctor.Warning, "nothing listens on port 9951", "krping-bridge --ping")
+	findingOf(t, examine(t, "", args...), "peer", doctor.Warning, "nothing listens on port 9951", "krping-bridge --ping")
 	bridge := guest.StartBridge(t, 9951, guest.StorePath(t), "16MiB")
-	named(t, examine(t, "", args...), "peer", doctor.OK, "speaks this version")
+	findingOf(t, examine(t, "", args...), "peer", doctor.OK, "speaks this version")
 	bridge.Kill()
 	guest.StartPingBridge(t, 9951)
-	named(t, examine(t, "", args...), "peer", doctor.OK, "answered a ping")
+	findingOf(t, examine(t, "", args...), "peer", doctor.OK, "answered a ping")
 	guest.NoThreads(t)
 
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9952,rlat")
-	named(t, examine(t, "", "--peer", guest.Addr(t), "--port", "9952"), "peer", doctor.Warning, "refused", "the server runs another test")
+	findingOf(t, examine(t, "", "--peer", guest.Addr(t), "--port", "9952"), "peer", doctor.Warning, "refused", "the server runs another test")
 	if err := guest.Within(t, 20*time.Second, "the server has ended", done); !errors.Is(err, unix.EPROTO) {
 		t.Errorf("server: %v, want EPROTO", err)
 	}
@@ -234,13 +234,13 @@ func TestPeer(t *testing.T) {
 
 func TestPeerNotThere(t *testing.T) {
 	r := examine(t, "", "--peer", "192.168.77.99")
-	named(t, r, "route", doctor.OK, "eth0, RDMA device rxe0")
-	named(t, r, "neighbour", doctor.Problem, "192.168.77.99 does not answer on eth0")
-	named(t, r, "peer", doctor.Problem, "not reachable")
-	named(t, examine(t, "", "--peer", "203.0.113.1"), "route", doctor.Problem, "no route to 203.0.113.1")
+	findingOf(t, r, "route", doctor.OK, "eth0, RDMA device rxe0")
+	findingOf(t, r, "neighbour", doctor.Problem, "192.168.77.99 does not answer on eth0")
+	findingOf(t, r, "peer", doctor.Problem, "not reachable")
+	findingOf(t, examine(t, "", "--peer", "203.0.113.1"), "route", doctor.Problem, "no route to 203.0.113.1")
 }
 
-// A peer with a smaller MTU than ours loses our large packets, and says nothing.
+// A peer with a smaller MTU drops our large packets silently.
 func TestSmallerMTUOfThePeer(t *testing.T) {
 	for _, command := range []string{
 		"ip netns add blue", "ip link add veth7 mtu 4300 type veth peer name eth7 netns blue",
@@ -253,9 +253,9 @@ func TestSmallerMTUOfThePeer(t *testing.T) {
 	defer guest.Run(t, "ip", "link", "del", "veth7")
 	defer guest.Run(t, "rdma", "link", "del", "rxe7")
 	r := examine(t, "", "--peer", "10.6.0.2")
-	named(t, r, "neighbour", doctor.OK, "10.6.0.2")
-	mend(t, named(t, r, "path", doctor.Problem, "with 4096 bytes of data do not get to 10.6.0.2", "those with 1024 do"))
-	named(t, examine(t, "", "--peer", "10.6.0.2"), "path", doctor.OK, "1024")
+	findingOf(t, r, "neighbour", doctor.OK, "10.6.0.2")
+	fix(t, findingOf(t, r, "path", doctor.Problem, "with 4096 bytes of data do not get to 10.6.0.2", "those with 1024 do"))
+	findingOf(t, examine(t, "", "--peer", "10.6.0.2"), "path", doctor.OK, "1024")
 }
 
 func TestFirewall(t *testing.T) {
@@ -268,20 +268,20 @@ func TestFirewall(t *testing.T) {
 		t.Run(rules, func(t *testing.T) {
 			guest.Run(t, "nft", "add table inet broken; "+rules)
 			defer guest.Run(t, "nft", "delete", "table", "inet", "broken")
-			mend(t, named(t, examine(t, ""), "firewall", doctor.Problem, "drops RoCE", "table inet broken"))
-			named(t, examine(t, ""), "firewall", doctor.OK)
+			fix(t, findingOf(t, examine(t, ""), "firewall", doctor.Problem, "drops RoCE", "table inet broken"))
+			findingOf(t, examine(t, ""), "firewall", doctor.OK)
 		})
 	}
 }
 
-// A ping that the firewall drops on its way out could not be ended: rxe sends it for ever.
-func TestFirewallDropsWhatIsSent(t *testing.T) {
+// No ping runs here: rxe would resend the dropped packets for ever, and the ping could not be stopped.
+func TestFirewallDropsOutput(t *testing.T) {
 	guest.Run(t, "nft", "add table inet broken; add chain inet broken output { type filter hook output priority 0; }; add rule inet broken output udp dport 4791 drop")
 	defer guest.Run(t, "nft", "delete", "table", "inet", "broken")
 	r := examine(t, "", "--peer", "192.168.77.99")
-	named(t, r, "firewall", doctor.Problem, "to other hosts")
-	named(t, r, "peer", doctor.Note, "was not pinged")
-	named(t, examine(t, "", "--peer", guest.Addr(t)), "peer", doctor.Warning, "nothing listens")
+	findingOf(t, r, "firewall", doctor.Problem, "to other hosts")
+	findingOf(t, r, "peer", doctor.Note, "was not pinged")
+	findingOf(t, examine(t, "", "--peer", guest.Addr(t)), "peer", doctor.Warning, "nothing listens")
 }
 
 func TestNamespaces(t *testing.T) {
@@ -291,22 +291,22 @@ func TestNamespaces(t *testing.T) {
 		return err == nil
 	}
 	defer guest.Eventually(t, 20*time.Second, "the devices are shared again", shared)
-	mend(t, named(t, examine(t, ""), "namespaces", doctor.Note, "netns exclusive"))
-	named(t, examine(t, ""), "namespaces", doctor.OK, "shared")
+	fix(t, findingOf(t, examine(t, ""), "namespaces", doctor.Note, "netns exclusive"))
+	findingOf(t, examine(t, ""), "namespaces", doctor.OK, "shared")
 
 	guest.Run(t, "rdma", "system", "set", "netns", "exclusive")
 	guest.Run(t, "ip", "netns", "add", "blue")
 	defer guest.Run(t, "ip", "netns", "del", "blue")
 	r := examine(t, "ip netns exec blue", "--addr", guest.Addr(t))
-	mend(t, named(t, r, "address", doctor.Problem, "first network namespace", "nsenter"))
-	named(t, r, "rdma devices", doctor.Problem, "this network namespace has no RDMA device", "exclusive")
+	fix(t, findingOf(t, r, "address", doctor.Problem, "first network namespace", "nsenter"))
+	findingOf(t, r, "rdma devices", doctor.Problem, "this network namespace has no RDMA device", "exclusive")
 }
 
 func TestAddressInAnotherNamespace(t *testing.T) {
 	guest.Run(t, "ip", "netns", "add", "blue")
 	defer guest.Run(t, "ip", "netns", "del", "blue")
 	guest.Run(t, "ip", "-n", "blue", "addr", "add", "10.8.0.1/24", "dev", "lo")
-	named(t, examine(t, "", "--addr", "10.8.0.1"), "address", doctor.Problem, "network namespace blue", "ip netns exec blue krpingctl doctor")
+	findingOf(t, examine(t, "", "--addr", "10.8.0.1"), "address", doctor.Problem, "network namespace blue", "ip netns exec blue krpingctl doctor")
 }
 
 func TestMemlock(t *testing.T) {
@@ -317,15 +317,15 @@ func TestMemlock(t *testing.T) {
 		}
 		return "setpriv --bounding-set=-ipc_lock sh " + script
 	}
-	f := named(t, examine(t, limited("")), "memlock", doctor.Warning, "64 KiB")
-	named(t, examine(t, limited(first(f))), "memlock", doctor.OK, "unlimited")
+	f := findingOf(t, examine(t, limited("")), "memlock", doctor.Warning, "64 KiB")
+	findingOf(t, examine(t, limited(firstFix(f))), "memlock", doctor.OK, "unlimited")
 }
 
-// What needs root says so, and hides nothing else.
+// Checks that need root say so. All others still run.
 func TestNotRoot(t *testing.T) {
 	r := examine(t, "setpriv --reuid=65534 --regid=65534 --clear-groups", "--peer", guest.Addr(t))
-	named(t, r, "firewall", doctor.Warning, "could not be checked", "sudo krpingctl doctor")
-	named(t, r, "peer", doctor.Warning, "sudo krpingctl doctor")
-	named(t, r, "rdma devices", doctor.OK, "rxe0")
-	named(t, r, "module", doctor.OK)
+	findingOf(t, r, "firewall", doctor.Warning, "could not be checked", "sudo krpingctl doctor")
+	findingOf(t, r, "peer", doctor.Warning, "sudo krpingctl doctor")
+	findingOf(t, r, "rdma devices", doctor.OK, "rxe0")
+	findingOf(t, r, "module", doctor.OK)
 }

@@ -20,7 +20,7 @@ import (
 	"krping/test/internal/soak"
 )
 
-// wantEIO waits for the end of the load, which has to be an I/O error of every worker.
+// wantEIO waits for the end of the load: every worker must see an I/O error.
 func (r *rig) wantEIO(limit time.Duration) {
 	r.t.Helper()
 	select {
@@ -40,8 +40,7 @@ func (r *rig) wantEIO(limit time.Duration) {
 	}
 }
 
-// A writeback target that dies has lost what was not flushed, and says so with EIO; what was
-// flushed is there.
+// A killed write-back target loses unflushed writes, and the client gets EIO. Flushed writes are kept.
 func TestWritebackTargetKilledUnderLoad(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
 	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
@@ -60,7 +59,7 @@ func TestWritebackTargetKilledUnderLoad(t *testing.T) {
 	r.check(true)
 }
 
-// A writeback target that dies when all is flushed has lost nothing.
+// A write-back target that is killed after a flush loses nothing.
 func TestWritebackTargetKilledAfterFlush(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
 	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
@@ -77,7 +76,7 @@ func TestWritebackTargetKilledAfterFlush(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.bridge.Kill()
-	r.check(false) // all of it: nothing was acknowledged after the flush
+	r.check(false) // everything: no write was acknowledged after the flush
 	r.start()
 	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
 	if err := r.stopped(); err != nil {
@@ -86,14 +85,14 @@ func TestWritebackTargetKilledAfterFlush(t *testing.T) {
 	r.check(false)
 }
 
-// A forced stop under load ends in time, whatever the target does; all I/O ends with it.
+// A forced stop under load ends in time, whatever the target does, and ends all I/O.
 func TestForcedStopUnderLoad(t *testing.T) {
 	for name, fault := range map[string]func(r *rig){
 		"target works":  func(*rig) {},
 		"target killed": func(r *rig) { r.bridge.Kill() },
 		"target killed and noticed": func(r *rig) {
 			r.bridge.Kill()
-			guest.Eventually(r.t, patience, "the loss is noticed", func() bool { return r.state() == "reconnecting" })
+			guest.Eventually(r.t, patience, "the loss is detected", func() bool { return r.state() == "reconnecting" })
 			r.sleep(0, time.Second)
 		},
 		"target silent": func(r *rig) { r.signal(unix.SIGSTOP) },
@@ -113,7 +112,7 @@ func TestForcedStopUnderLoad(t *testing.T) {
 			took := time.Since(start)
 			t.Logf("stop took %v", took.Round(time.Millisecond))
 			if took > stopLimit+slow {
-				late.Errorf(t, "stop took %v, want %v", took.Round(time.Millisecond), stopLimit)
+				late.Errorf(t, "stop took %v, want at most %v", took.Round(time.Millisecond), stopLimit)
 			}
 			r.wantEnd(10 * time.Second)
 			r.check(false)
@@ -122,30 +121,30 @@ func TestForcedStopUnderLoad(t *testing.T) {
 	}
 }
 
-// wantEnd waits for the end of a load whose device is gone.
+// wantEnd waits for the end of a load whose device was removed.
 func (r *rig) wantEnd(limit time.Duration) {
 	r.t.Helper()
 	guest.Within(r.t, limit, "I/O ends after the stop", r.run.Done())
 	if err := r.stopped(); err == nil || errors.As(err, new(*acklog.HungError)) {
-		r.t.Errorf("the writer sees %v, want an error of the device", err)
+		r.t.Errorf("the writer got %v, want an I/O error", err)
 	}
 }
 
-// left fails if the session left something behind.
+// left fails if anything of the session is left.
 func (r *rig) left() {
 	r.t.Helper()
 	if guest.Session(r.t, "vol0") != nil {
-		r.t.Error("the session is still there")
+		r.t.Error("the session is left")
 	}
 	if _, err := os.Stat(r.dev); err == nil {
-		r.t.Errorf("%s is still there", r.dev)
+		r.t.Errorf("%s is left", r.dev)
 	}
 	guest.Eventually(r.t, 20*time.Second, "the module holds no RDMA resource", func() bool {
 		return !strings.Contains(guest.Run(r.t, "rdma", "resource", "show", "qp"), "[rdma_krping]")
 	})
 }
 
-// A device in use is not stopped, and its module not unloaded; after a stop it is.
+// A device in use cannot be stopped, nor the module unloaded. After a forced stop it can.
 func TestStopAndUnloadUnderLoad(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32")
 	r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})
@@ -157,7 +156,7 @@ func TestStopAndUnloadUnderLoad(t *testing.T) {
 	}
 	r.progress(20)
 	if err := r.stopped(); err != nil {
-		t.Errorf("the writer sees %v", err)
+		t.Errorf("the writer got %v", err)
 	}
 	r.check(false)
 	if err := guest.Command("stop,block=vol0", patience); err != nil {
@@ -174,7 +173,7 @@ func TestStopAndUnloadUnderLoad(t *testing.T) {
 	r.check(false)
 }
 
-// The RDMA device goes away for good under load: I/O ends with an error after the time-out.
+// The RDMA device is removed for good under load: I/O fails after the timeout.
 func TestDeviceRemovedForGood(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32,timeout=3")
 	r.write(acklog.Load{ReadOne: 4})
@@ -190,7 +189,7 @@ func TestDeviceRemovedForGood(t *testing.T) {
 	r.left()
 }
 
-// Sessions come and go without leaving memory or RDMA resources behind.
+// Attaching and stopping sessions leaks neither memory nor RDMA resources.
 func TestAttachAndStopCycles(t *testing.T) {
 	cycles := 100
 	if soak.Duration(t) > 0 {
@@ -205,7 +204,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 			t.Fatalf("attach: %v", err)
 		}
 	}
-	for range 10 { // what the kernel allocates once
+	for range 10 { // for what the kernel allocates once
 		cycle()
 	}
 	before, resources := guest.Slab(t), guest.Resources(t)
@@ -222,7 +221,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 	t.Logf("%d cycles of %v", cycles, each.Round(time.Millisecond))
 }
 
-// A target that is killed and restarted again and again loses nothing.
+// A target that is killed and restarted many times loses nothing.
 func TestTargetKilledAgainAndAgain(t *testing.T) {
 	times := 3
 	if soak.Duration(t) > 0 {
@@ -237,12 +236,12 @@ func TestTargetKilledAgainAndAgain(t *testing.T) {
 		r.resumed()
 	}
 	if err := r.stopped(); err != nil {
-		r.fail("the writer sees %v", err)
+		r.fail("the writer got %v", err)
 	}
 	r.check(false)
 	s := guest.Session(t, "vol0")
 	if s["errors"] != "0" {
 		t.Errorf("errors=%s", s["errors"])
 	}
-	t.Logf("killed %d times under %d acknowledged writes; I/O went on within %v; session: %v", times, r.log.Acked(), r.row.Resumed.Round(time.Millisecond), s)
+	t.Logf("killed %d times during %d acknowledged writes; I/O resumed within %v; session: %v", times, r.log.Acked(), r.row.Resumed.Round(time.Millisecond), s)
 }

@@ -20,7 +20,7 @@ import (
 	"krping/test/internal/soak"
 )
 
-// recoverable are the faults that an application must not notice but for the time.
+// recoverable are faults that an application must not see, except for a delay.
 var recoverable = []struct {
 	name  string
 	times int // a round
@@ -93,15 +93,15 @@ func (r *rig) signal(sig unix.Signal) {
 	guest.Signal(r.t, r.bridge.Cmd, sig)
 }
 
-// kill leaves the store to be looked at with writes in flight.
+// kill kills the target with writes in flight: then the store is checked.
 func (r *rig) kill() {
 	r.t.Helper()
 	r.bridge.Kill()
 	r.check(false)
 }
 
-// Whatever happens to the target and to the way to it, the writer sees no error, and the
-// store holds what was acknowledged, while the fault lasts and afterwards.
+// Whatever fault hits the target or the network, the writer sees no error, and the store holds all acknowledged writes,
+// during the fault and afterwards.
 func TestRecovery(t *testing.T) {
 	r := newRig(t, "24MiB", ",queues=2,depth=32")
 	var table soak.Table
@@ -122,7 +122,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// suffer makes a fault under writes and checks them.
+// suffer causes a fault under writes and checks them.
 func (r *rig) suffer(name string, fault func(r *rig)) {
 	r.t.Helper()
 	r.row.Times++
@@ -132,7 +132,7 @@ func (r *rig) suffer(name string, fault func(r *rig)) {
 	began := time.Now()
 	fault(r)
 	took := time.Since(began)
-	r.t.Logf("%s: %v, I/O went on after %v", name, took.Round(time.Millisecond), r.resumed().Round(time.Millisecond))
+	r.t.Logf("%s: %v, I/O resumed after %v", name, took.Round(time.Millisecond), r.resumed().Round(time.Millisecond))
 	r.progress(10)
 	if err := r.stopped(); err != nil {
 		r.fail("%s: the writer sees %v", name, err)
@@ -141,40 +141,39 @@ func (r *rig) suffer(name string, fault func(r *rig)) {
 	r.check(false)
 }
 
-// A target that is silent under load is noticed by the heartbeat, not by a time-out of the
-// fabric, as its queue pairs still answer.
-func TestSilentTargetIsNoticed(t *testing.T) {
+// A suspended target is detected by keep-alive under load: its queue pairs still acknowledge, so the fabric does not time
+// out.
+func TestSuspendedTargetUnderLoad(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32")
 	r.suffer("silent target", func(r *rig) {
 		r.signal(unix.SIGSTOP)
 		defer r.signal(unix.SIGCONT)
 		start := time.Now()
-		guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+		guest.Eventually(t, patience, "the suspended target is detected", func() bool { return r.state() != "live" })
 		took := time.Since(start)
-		t.Logf("noticed after %v", took.Round(time.Millisecond))
+		t.Logf("detected after %v", took.Round(time.Millisecond))
 		if took > noticeLimit+slow {
-			late.Errorf(t, "noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+			late.Errorf(t, "detected after %v, want at most %v", took.Round(time.Millisecond), noticeLimit)
 		}
 	})
 }
 
-// The same without a request in flight.
-func TestSilentTargetIsNoticedWhenIdle(t *testing.T) {
+// The same without requests in flight.
+func TestSuspendedTargetWhenIdle(t *testing.T) {
 	r := newRig(t, "16MiB", "")
 	r.signal(unix.SIGSTOP)
 	start := time.Now()
-	guest.Eventually(t, patience, "the silence is noticed", func() bool { return r.state() != "live" })
+	guest.Eventually(t, patience, "the suspended target is detected", func() bool { return r.state() != "live" })
 	if took := time.Since(start); took > noticeLimit+slow {
-		late.Errorf(t, "noticed after %v, want %v", took.Round(time.Millisecond), noticeLimit)
+		late.Errorf(t, "detected after %v, want at most %v", took.Round(time.Millisecond), noticeLimit)
 	}
 	r.signal(unix.SIGCONT)
 	guest.Eventually(t, patience, "the session is live", func() bool { return r.state() == "live" })
 }
 
-// The network device below the RDMA device goes down, which takes its routes away, and comes up.
-// Soft-RoCE moves its GSI queue pair to the error state for good when the connection manager
-// sends without a route: where that happens no connection can be made by anybody, and the
-// RDMA device has to be made anew. Nothing is lost, nothing fails.
+// The network device goes down, which removes its routes, and up again. Nothing is lost and nothing fails. If the
+// connection manager sends without a route, Soft-RoCE leaves its GSI queue pair in the error state: nobody can connect
+// until the RDMA device is created again.
 func TestLinkDownAndUp(t *testing.T) {
 	downs := []time.Duration{7 * time.Second}
 	if soak.Duration(t) > 0 {
@@ -182,7 +181,7 @@ func TestLinkDownAndUp(t *testing.T) {
 	}
 	for _, d := range downs {
 		t.Run(d.String(), func(t *testing.T) {
-			t.Cleanup(func() { // what is broken now must not break other tests
+			t.Cleanup(func() { // what is broken here must not break other tests
 				guest.RemoveDevice(t)
 				guest.AddDevice(t)
 			})
@@ -202,7 +201,7 @@ func TestLinkDownAndUp(t *testing.T) {
 				if _, err := guest.TryRun("timeout", "5", "rping", "-c", "-a", guest.Addr(t), "-p", strconv.Itoa(port), "-C", "1"); err != nil && strings.Contains(err.Error(), "exit status 124") {
 					t.Log("nobody can connect through rxe0 any more: it is made anew")
 				} else {
-					t.Errorf("I/O does not go on although others reach the target: %v", err)
+					t.Errorf("I/O does not resume although rping reaches the target: %v", err)
 				}
 				r.bridge.RemoveDevice(t)
 				guest.AddDevice(t)

@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package faults makes what can go wrong go wrong, under writes that are accounted for:
-// each acknowledged one has to be in the store, whatever happened.
+// Package faults causes faults of the target and the network under writes that are logged: the store must hold each
+// acknowledged write, whatever happened.
 package faults
 
 import (
@@ -22,13 +22,13 @@ import (
 const (
 	port = 9900
 
-	// What the device promises, and what an emulated machine with two slow CPUs may take
-	// longer: its bridge alone needs half a second to start.
+	// The documented limits, plus some time for an emulated machine with two slow CPUs: its bridge needs half a
+	// second to start.
 	resumeLimit = 3 * time.Second
 	noticeLimit = 5 * time.Second
 	stopLimit   = 2 * time.Second
 
-	patience = 90 * time.Second // for what may wait for a time-out of the fabric
+	patience = 90 * time.Second // for steps that may wait for a timeout of the fabric
 )
 
 var slow = guest.Slow(1500 * time.Millisecond)
@@ -64,7 +64,7 @@ func newRig(t *testing.T, size, options string, more ...string) *rig {
 	return r
 }
 
-// start starts the bridge, again if need be, on the same store.
+// start starts the bridge, or starts it again on the same store.
 func (r *rig) start() {
 	r.t.Helper()
 	r.bridge = guest.StartBridge(r.t, port, r.store, r.size, r.more...)
@@ -87,7 +87,7 @@ func (r *rig) write(load acklog.Load) {
 		r.t.Fatal(err)
 	}
 	r.run = run
-	r.t.Cleanup(func() { // ends with the device at the latest, which is stopped by then
+	r.t.Cleanup(func() { // ends with the device, which has been stopped by then
 		if _, err := run.Stop(); err != nil {
 			r.t.Log(err)
 		}
@@ -95,17 +95,17 @@ func (r *rig) write(load acklog.Load) {
 	r.progress(10)
 }
 
-// progress waits until so many more writes are acknowledged.
+// progress waits until n more writes are acknowledged.
 func (r *rig) progress(n int) {
 	r.t.Helper()
 	want := r.log.Acked() + n
-	guest.Eventually(r.t, patience, "I/O goes on", func() bool { return r.log.Acked() >= want || r.run.Ended() })
+	guest.Eventually(r.t, patience, "I/O makes progress", func() bool { return r.log.Acked() >= want || r.run.Ended() })
 	if r.run.Ended() {
 		r.fail("the load ended: %v", r.stopped())
 	}
 }
 
-// stopped ends the load and returns its error.
+// stopped stops the load and returns its error.
 func (r *rig) stopped() error {
 	_, err := r.run.Stop()
 	var hung *acklog.HungError
@@ -135,17 +135,17 @@ func (r *rig) check(flushed bool) {
 	}
 }
 
-// resumed waits until I/O goes on after a fault that is over, and returns how long that took.
+// resumed waits after a fault until I/O makes progress again, and returns how long that took.
 func (r *rig) resumed() time.Duration {
 	r.t.Helper()
 	start, acked := time.Now(), r.log.Acked()
-	guest.Eventually(r.t, patience, "the session is live and I/O goes on", func() bool {
+	guest.Eventually(r.t, patience, "the session is live and I/O makes progress", func() bool {
 		return r.run.Ended() || r.log.Acked() > acked && r.state() == "live"
 	})
 	took := time.Since(start)
 	r.row.Resumed = max(r.row.Resumed, took)
 	if took > resumeLimit+slow {
-		late.Errorf(r.t, "I/O went on after %v, want %v", took.Round(time.Millisecond), resumeLimit)
+		late.Errorf(r.t, "I/O resumed after %v, want at most %v", took.Round(time.Millisecond), resumeLimit)
 	}
 	return took
 }

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package fs puts file systems on the block device and kills its target under them.
+// Package fs tests file systems on the block device whose target is killed meanwhile.
 package fs
 
 import (
@@ -24,10 +24,10 @@ import (
 	"krping/test/internal/soak"
 )
 
-// The smallest volume that mkfs.xfs takes, and some.
+// A little more than the smallest volume that mkfs.xfs accepts.
 const size = "320MiB"
 
-const limit = 2 * time.Minute // for what takes 20 s, after its last fault
+const limit = 2 * time.Minute // for steps that take 20 s after their last fault
 
 func TestExt4(t *testing.T) {
 	run(t, 9910, []string{"mkfs.ext4", "-q", "-F"}, []string{"fsck.ext4", "-fn"})
@@ -37,8 +37,8 @@ func TestXFS(t *testing.T) {
 	run(t, 9911, []string{"mkfs.xfs", "-q", "-f", "-K"}, []string{"xfs_repair", "-n"})
 }
 
-// run fills a file system and stresses it while its target is killed, and looks at every
-// byte and at its structure afterwards.
+// run fills a file system and stresses it while its target is killed. Afterwards it checks every byte and the file
+// system's structure.
 func run(t *testing.T, port int, mkfs, fsck []string) {
 	began := time.Now()
 	step := func(what string) {
@@ -56,12 +56,12 @@ func run(t *testing.T, port int, mkfs, fsck []string) {
 	}
 	guest.Run(t, "mount", dev, dir)
 	step("make and mount")
-	t.Cleanup(func() { // if the test did not come so far
+	t.Cleanup(func() { // if the test has failed before
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Errorf("unmount: %v", err)
 		}
 	})
-	// killDuring runs work and kills the target at these times after its beginning.
+	// killDuring runs work and kills the target at these times after its start.
 	killDuring := func(what string, work func() error, after ...time.Duration) {
 		t.Helper()
 		begun := time.Now()
@@ -127,8 +127,8 @@ func syncFS(dir string) error {
 	return nil
 }
 
-// makeTree makes files as a kernel's source has them: some large, most small, about twenty
-// in a directory, four levels deep. It returns the SHA-256 of each.
+// makeTree creates files like those of a kernel source tree: mostly small, about twenty per directory, four levels deep.
+// It returns the SHA-256 of each.
 func makeTree(root string, files int, seed uint64) (map[string][32]byte, error) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	sums := make(map[string][32]byte, files)
@@ -155,7 +155,7 @@ func makeTree(root string, files int, seed uint64) (map[string][32]byte, error) 
 	return sums, nil
 }
 
-// verifyTree reads all files, some at a time.
+// verifyTree reads all files in parallel.
 func verifyTree(t *testing.T, root string, sums map[string][32]byte) {
 	t.Helper()
 	var readers errgroup.Group
@@ -167,13 +167,13 @@ func verifyTree(t *testing.T, root string, sums map[string][32]byte) {
 		}
 		want, known := sums[path]
 		if !known {
-			return fmt.Errorf("%s: nobody wrote it", path)
+			return fmt.Errorf("%s: the test did not write this file", path)
 		}
 		seen++
 		readers.Go(func() error {
 			data, err := os.ReadFile(path)
 			if err == nil && sha256.Sum256(data) != want {
-				err = fmt.Errorf("%s: its %d bytes are not what was written", path, len(data))
+				err = fmt.Errorf("%s: its %d bytes differ from what was written", path, len(data))
 			}
 			return err
 		})

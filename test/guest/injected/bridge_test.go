@@ -26,7 +26,7 @@ var bridgePoints = []point{
 	{setting: setting{name: "store_refresh", rate: 1}, idle: true},
 }
 
-// bridge starts one that makes faults and serves vol0, and attaches a client.
+// bridge starts a bridge with fault injection that serves vol0, and attaches a client.
 func bridge(t *testing.T) path {
 	t.Helper()
 	faults, store := t.TempDir(), guest.StorePath(t)

@@ -49,7 +49,7 @@ var modulePoints = []point{
 
 const faults knobs = "/sys/kernel/debug/krping/faults" // of the module
 
-// load loads the module that makes faults instead of the other one, which is back at the end.
+// load replaces the module by the one with fault injection, until the end of the test.
 func load(t *testing.T) {
 	t.Helper()
 	faulty := filepath.Join(filepath.Dir(guest.Module(t))+"-faults", filepath.Base(guest.Module(t)))
@@ -61,7 +61,7 @@ func load(t *testing.T) {
 	guest.Run(t, "insmod", faulty)
 }
 
-// serve has the module serve a disk as vol0 and be its client.
+// serve makes the module serve a disk as vol0, and attaches it.
 func serve(t *testing.T, options string) path {
 	t.Helper()
 	disk := guest.NullDisk(t, "injected", nil)
@@ -77,9 +77,8 @@ func module(t *testing.T) path {
 
 func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
 
-// A device that has room for less in a work request and in a queue is used with less: a queue that it has
-// no room for is refused, and the work requests of large data are more, for which the queues of the target
-// grow as far as there is room.
+// A device with lower limits is used within them: a queue that is too large is refused, and large data takes more work
+// requests, for which the target's queues grow as far as the limits allow.
 func TestSmallDevice(t *testing.T) {
 	load(t)
 	entries := map[int]int{}
@@ -87,7 +86,7 @@ func TestSmallDevice(t *testing.T) {
 		t.Run(strconv.Itoa(small), func(t *testing.T) {
 			faults.set(t, setting{name: "small_device", rate: small})
 			defer faults.clear(t, "small_device")
-			// Nobody listens there, which a client learns that could make its queue.
+			// Nobody listens: a client whose queue fits the device gets ECONNREFUSED.
 			err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,bw,txdepth=1000,count=1", guest.Addr(t), port+1), guest.Limit)
 			if !errors.Is(err, want) {
 				t.Errorf("a queue of 1000 work requests: %v, want %v", err, want)
@@ -99,11 +98,11 @@ func TestSmallDevice(t *testing.T) {
 	}
 	t.Logf("entries of the largest completion queue: %d, of a small device %d", entries[0], entries[1])
 	if entries[1] <= entries[0] {
-		t.Error("large data takes no more work requests where one has room for less")
+		t.Error("large data takes no more work requests on a device with smaller ones")
 	}
 }
 
-// largestQueue returns the entries of the largest completion queue of the module.
+// largestQueue returns the number of entries of the module's largest completion queue.
 func largestQueue(t *testing.T) (largest int) {
 	t.Helper()
 	for line := range strings.Lines(guest.Run(t, "rdma", "resource", "show", "cq")) {
@@ -118,7 +117,7 @@ func largestQueue(t *testing.T) (largest int) {
 	return largest
 }
 
-// A session is stopped just when nobody has answered for its target's address: over a pair of veth, whose
+// A session is stopped just when the resolution of its target's address has failed. The address is on a veth pair whose
 // other end does not have it.
 func TestStopWhileAddressIsUnresolved(t *testing.T) {
 	const target = "10.7.0.1"
@@ -145,25 +144,25 @@ func TestStopWhileAddressIsUnresolved(t *testing.T) {
 	command("client,addr=%s,port=%d,block=vol7", target, port)
 
 	guest.Run(t, "ip", "addr", "del", target+"/24", "dev", "veth7")
-	guest.Run(t, "ip", "addr", "add", "10.7.0.9/24", "dev", "veth7") // a secondary address goes with the first
+	guest.Run(t, "ip", "addr", "add", "10.7.0.9/24", "dev", "veth7") // a secondary address is removed with the first
 	const point = "resolve_stall"
 	faults.set(t, setting{name: point, rate: 1, ms: 3000})
 	defer faults.clear(t, point)
 	faults.set(t, setting{name: "disconnect", rate: 1})
 	ended := make(chan error, 1)
 	go func() { ended <- write("/dev/"+guest.Session(t, "vol7")["dev"], 1, 4096) }()
-	// It is tried for a second, and then looked at, late.
-	guest.Eventually(t, patience, "nobody answers for the address", func() bool { return faults.fired(t, point) > 0 })
+	// The resolution takes a second, and its failure is handled late.
+	guest.Eventually(t, patience, "the address cannot be resolved", func() bool { return faults.fired(t, point) > 0 })
 	faults.clear(t, "disconnect")
 	command("stop,block=vol7,force")
 	if err := guest.Within(t, guest.Limit, "the write ends", ended); err == nil {
-		t.Error("a write was answered by a target that cannot be reached")
+		t.Error("a write succeeded although its target cannot be reached")
 	}
 	guest.NoResources(t)
 }
 
-// A target that hangs up at once has welcomed the client all the same: what follows is a loss, and no other welcome.
-func TestTargetHangsUpAtOnce(t *testing.T) {
+// A target that disconnects right after its accept has still sent a welcome: the client reports a lost connection.
+func TestTargetDisconnectsAfterAccept(t *testing.T) {
 	load(t)
 	t.Cleanup(func() { guest.NoResources(t) })
 	const point, times = "connect_stall", 50
@@ -192,7 +191,7 @@ func TestTargetHangsUpAtOnce(t *testing.T) {
 	for range times {
 		err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=1,depth=4", guest.Addr(t), port+2), guest.Limit)
 		if !errors.Is(err, unix.ECONNRESET) {
-			t.Errorf("a client of a target that hangs up: %v, want %v", err, unix.ECONNRESET)
+			t.Errorf("a client of a target that disconnects: %v, want %v", err, unix.ECONNRESET)
 		}
 	}
 	if fired := faults.fired(t, point); fired == 0 {
@@ -200,8 +199,8 @@ func TestTargetHangsUpAtOnce(t *testing.T) {
 	}
 }
 
-// A ping server ends when its client has gone before it could accept it, as when that has pinged.
-func TestClientGoesBeforeItIsAccepted(t *testing.T) {
+// A ping server whose client disconnects before the accept ends as after a ping.
+func TestClientDisconnectsBeforeAccept(t *testing.T) {
 	load(t)
 	t.Cleanup(func() { guest.NoResources(t) })
 	const point = "accept_stall"
@@ -213,23 +212,23 @@ func TestClientGoesBeforeItIsAccepted(t *testing.T) {
 	defer cancel()
 	if conn, _, err := verbs.Dial(ctx, addr, nil, verbs.Config{Receives: 2, MaxMessage: 64}); err == nil {
 		conn.Release()
-		t.Error("the server has accepted although it stalls")
+		t.Error("the server accepted the client although it stalls")
 	}
 	if err := guest.Within(t, guest.Slow(20*time.Second), "the server ends", ended); err != nil {
 		t.Errorf("the server: %v", err)
 	}
 }
 
-// A disk has the limits of the device that it was made over. Over one with less it is not connected again, which
-// the log tells.
-func TestConnectedAgainOverASmallerDevice(t *testing.T) {
+// A disk keeps the limits of the device on which it was attached. On a device with lower limits it does not reconnect,
+// and the log says why.
+func TestReconnectOverSmallerDevice(t *testing.T) {
 	p := module(t)
 	defer p.clear(t, "small_device")
 	p.set(t, setting{name: "small_device", rate: 1})
 	p.set(t, setting{name: "disconnect", rate: 1})
 	ended := make(chan error, 1)
 	go func() { ended <- write(p.dev, 1, 4096) }()
-	guest.Eventually(t, patience, "the log tells of the limit", func() bool {
+	guest.Eventually(t, patience, "the log names the limit", func() bool {
 		return strings.Contains(guest.Run(t, "dmesg"), " registers 256 pages ")
 	})
 	p.clear(t, "disconnect")
@@ -246,8 +245,8 @@ func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short"
 
 func TestNewSession(t *testing.T) { module(t).newSession(t, "target_store_stall") }
 
-// A disk may take longer for a range than for a read or write; the connection is not lost for that. This
-// build waits for 3 s only.
+// Commands on ranges may take longer than reads and writes without the loss of the connection. In this build the limit
+// is 3 s.
 func TestLongCommands(t *testing.T) {
 	p := module(t)
 	p.set(t, setting{name: "target_store_stall", rate: 1, ms: 7000})

@@ -2,9 +2,8 @@
 
 //go:build lab
 
-// Package injected makes faults happen in the client, in the module's own target (kmod/lib/fault.h) or in
-// the bridge (package bridge/fault), under writes that are accounted for: each acknowledged one has
-// to be in the store.
+// Package injected injects faults into the client, the module's target (kmod/lib/fault.h) and the bridge (package
+// bridge/fault) under writes that are logged: the store must hold each acknowledged write.
 package injected
 
 import (
@@ -32,13 +31,13 @@ const (
 	patience = 90 * time.Second
 )
 
-// times that a fault happens at least.
+// the least number of times that a fault happens.
 const times = 3
 
-// knobs is the directory of all faults of one program.
+// knobs is the directory with the files that control the faults of a program.
 type knobs string
 
-// setting of a fault: what is not set stays 0.
+// setting is that of a fault; fields that are not set are 0.
 type setting struct {
 	name            string
 	rate, gapMS, ms int
@@ -51,7 +50,7 @@ func (k knobs) write(t *testing.T, fault, knob string, value int) {
 	}
 }
 
-// set writes the rate last, and clear that alone: a fault never happens without its gap.
+// set writes the rate last, and clear clears only the rate: a fault never happens without its gap.
 func (k knobs) set(t *testing.T, s setting) {
 	t.Helper()
 	k.write(t, s.name, "ms", s.ms)
@@ -69,7 +68,7 @@ func (k knobs) fired(t *testing.T, name string) int {
 	return guest.Number(t, filepath.Join(string(k), name, "fired"))
 }
 
-// limit has faults happen to the session or volume of a name only, or "" to all.
+// limit restricts faults to the session or volume of a name; "" is all.
 func (k knobs) limit(t *testing.T, session string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(string(k), "session"), []byte(session+"\n"), 0); err != nil {
@@ -77,16 +76,16 @@ func (k knobs) limit(t *testing.T, session string) {
 	}
 }
 
-// A point is a fault as it is provoked. Corrupt data is sent once more, and has to be whole
-// then: so that fault keeps its distance.
+// A point is a fault and how it is provoked. Corrupt data is sent a second time, which must succeed: so that fault has a
+// gap.
 type point struct {
 	setting
-	with []setting // needed to get there
-	idle bool      // happens only while nothing else does
+	with []setting // needed to reach the fault
+	idle bool      // happens only without I/O
 	lost bool      // costs the connection
 }
 
-// A path is a device with faults on its way to the store.
+// A path is a device and the faults between it and its store.
 type path struct {
 	knobs
 	dev, store string
@@ -103,7 +102,7 @@ func number(t *testing.T, key string) int {
 	return n
 }
 
-// sweepAll provokes one fault after the other. Each is hidden from the writer, and loses nothing.
+// sweepAll provokes one fault after another. The writer sees none of them, and nothing is lost.
 func (p path) sweepAll(t *testing.T, points []point) {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -122,7 +121,7 @@ func (p path) sweepAll(t *testing.T, points []point) {
 	}
 }
 
-// sweep writes while the fault happens, and looks at the store.
+// sweep writes while the fault happens, and checks the store.
 func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	before, reconnects, fired := acked.Acked(), number(t, "reconnects"), p.fired(t, at.name)
 	run, err := acklog.Load{Path: p.dev, Workers: 4, FsyncOne: 50, ReadOne: 3, MaxLength: 64 << 10, Limit: patience}.Start(acked)
@@ -133,14 +132,14 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 		_, err := run.Stop()
 		return err
 	}
-	defer stop() //nolint:errcheck // a test that has failed
+	defer stop() //nolint:errcheck // of a test that has failed
 	for _, s := range append(at.with, at.setting) {
 		p.set(t, s)
 		defer p.clear(t, s.name)
 	}
 	if at.idle {
 		if err := stop(); err != nil {
-			t.Fatalf("the writer sees %v", err)
+			t.Fatalf("the writer got %v", err)
 		}
 	}
 	enough := times
@@ -161,14 +160,14 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	over, went := time.Now(), acked.Acked()
 	guest.Eventually(t, patience, "the session is live", func() bool { return session(t, "state") == "live" })
 	if !at.idle {
-		guest.Eventually(t, patience, "I/O goes on", func() bool { return acked.Acked() > went+10 || run.Ended() })
+		guest.Eventually(t, patience, "I/O makes progress", func() bool { return acked.Acked() > went+10 || run.Ended() })
 		row.Resumed = max(row.Resumed, time.Since(over))
 		if err := stop(); err != nil {
 			if errors.As(err, new(*acklog.HungError)) {
 				row.Hung++
 				err = fmt.Errorf("%w%s", err, guest.BlockedTasks())
 			}
-			t.Fatalf("the writer sees %v; session: %v", err, guest.Session(t, "vol0"))
+			t.Fatalf("the writer got %v; session: %v", err, guest.Session(t, "vol0"))
 		}
 	}
 	row.Times += p.fired(t, at.name) - fired
@@ -187,7 +186,7 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	}
 }
 
-// lookAnew has the store read as it is, not as it was when it was read before.
+// lookAnew drops cached data of the store, so that it is read again.
 func (p path) lookAnew(t *testing.T) {
 	t.Helper()
 	if strings.HasPrefix(p.store, "/dev/") {
@@ -211,8 +210,8 @@ func write(dev string, value byte, n int) error {
 	return err
 }
 
-// newSession stops a client while the store still has a write of it, and starts another: what that one
-// writes to the same place is there in the end.
+// newSession stops a client while the store still carries out one of its writes, and starts another: what that one writes
+// to the same place must be there in the end.
 func (p path) newSession(t *testing.T, stall string) {
 	t.Helper()
 	const bytesOf = 4096
@@ -220,19 +219,19 @@ func (p path) newSession(t *testing.T, stall string) {
 	p.set(t, setting{name: stall, rate: 1, ms: 6000})
 	old := make(chan error, 1)
 	go func() { old <- write(p.dev, 1, bytesOf) }()
-	guest.Eventually(t, patience, "the store has the write", func() bool { return p.fired(t, stall) > fired })
+	guest.Eventually(t, patience, "the store carries out the write", func() bool { return p.fired(t, stall) > fired })
 	p.clear(t, stall)
 	began := time.Now()
 	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-old; err == nil {
-		t.Error("the write of the client that was stopped has succeeded")
+		t.Error("the write of the stopped client succeeded")
 	}
 	if err := write(guest.Attach(t, port, ""), 2, bytesOf); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Until(began.Add(8 * time.Second))) // the old one is stored now
+	time.Sleep(time.Until(began.Add(8 * time.Second))) // the old write has ended by now
 	p.lookAnew(t)
 	store, err := os.Open(p.store)
 	if err != nil {
@@ -244,12 +243,12 @@ func (p path) newSession(t *testing.T, stall string) {
 		t.Fatal(err)
 	}
 	if buf[0] != 2 {
-		t.Errorf("the store has the write of session %d at the end: one that was acknowledged is lost", buf[0])
+		t.Errorf("in the end the store has the write of session %d: an acknowledged write was lost", buf[0])
 	}
 }
 
-// shortReads has the store return less than was asked for, which is an error of the read, and not other
-// data; no fault happens to the session of another name.
+// shortReads makes the store return less than was asked for. The read fails and does not return other data. Sessions of
+// another name have no faults.
 func (p path) shortReads(t *testing.T, name string) {
 	t.Helper()
 	guest.Run(t, guest.Binary(t, "krpingctl"), "write", p.dev, "--direct", "--size", "1MiB", "--bs", "64KiB")

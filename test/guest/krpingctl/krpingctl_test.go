@@ -49,7 +49,7 @@ func TestInterruptedClient(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+	guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 	guest.Signal(t, server, unix.SIGINT)
 	_ = server.Wait()
 	if code := server.ProcessState.ExitCode(); code != 130 {
@@ -107,7 +107,7 @@ func TestModuleNotLoaded(t *testing.T) {
 		}
 	}
 	if out := guest.MustKrpingctl(t, "stat"); !strings.Contains(out, "not loaded") || !strings.Contains(out, "rxe0") {
-		t.Errorf("stat hides the RDMA device behind the missing module, or says nothing of it:\n%s", out)
+		t.Errorf("stat does not show the RDMA device or the missing module:\n%s", out)
 	}
 }
 
@@ -163,10 +163,10 @@ func TestWriteAndVerify(t *testing.T) {
 		}
 	}
 	if out := guest.MustKrpingctl(t, "verify", dev); !strings.Contains(out, "verified 64 MiB: device and target agree") {
-		t.Errorf("verify of everything: %s", out)
+		t.Errorf("verify of the whole device: %s", out)
 	}
 
-	// A byte is flipped where the data rests.
+	// Flip a byte in the store.
 	const at = 5<<20 + 12345
 	store, err := os.OpenFile(bridge.Store, os.O_RDWR, 0)
 	if err != nil {

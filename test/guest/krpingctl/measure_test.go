@@ -36,7 +36,7 @@ func report(t *testing.T, text string) measure.Report {
 	return r
 }
 
-// Each test between krpingctl client and krpingctl server.
+// Each kind of test, with krpingctl on both sides.
 func TestMeasure(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
@@ -75,8 +75,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// A host without the module answers: many clients at once, one port.
-func TestBridgeAnswersKrpingctl(t *testing.T) {
+// The bridge, on a host without the module, serves many clients at once on one port.
+func TestBridgeAsPingServer(t *testing.T) {
 	guest.StartPingBridge(t, 9930)
 	to := []string{"client", "--addr", guest.Addr(t), "--port", "9930"}
 	run := func(more ...string) string { return guest.MustKrpingctl(t, append(to, more...)...) }
@@ -105,7 +105,7 @@ func TestBridgeAnswersKrpingctl(t *testing.T) {
 	}
 }
 
-func TestInterruptedMeasurementIsShown(t *testing.T) {
+func TestInterruptedMeasurementPrintsResult(t *testing.T) {
 	guest.StartPingBridge(t, 9931)
 	cmd := exec.Command(guest.Binary(t, "krpingctl"), "client", "--addr", guest.Addr(t), "--port", "9931", "--csv")
 	var out bytes.Buffer
@@ -131,8 +131,8 @@ func TestInterruptedMeasurementIsShown(t *testing.T) {
 	}
 }
 
-// The Go runtime sends SIGURG to its threads as it likes: it does not end a command.
-func TestRuntimeSignalsEndNoCommand(t *testing.T) {
+// The Go runtime sends SIGURG to its threads at any time: that must not end a command.
+func TestRuntimeSignalsDoNotEndCommands(t *testing.T) {
 	guest.StartPingBridge(t, 9933)
 	fs, err := proc.NewFS("/proc")
 	if err != nil {
@@ -146,14 +146,14 @@ func TestRuntimeSignalsEndNoCommand(t *testing.T) {
 		result, _ := r.Result()
 		return result.Ops
 	}
-	guest.Eventually(t, 20*time.Second, "it pings", func() bool { return ops() > 0 })
+	guest.Eventually(t, 20*time.Second, "the client pings", func() bool { return ops() > 0 })
 	for range 20 {
 		if err := unix.Tgkill(os.Getpid(), r.Thread(), unix.SIGURG); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := ops()
-	guest.Eventually(t, 20*time.Second, "it goes on", func() bool { return ops() > before+10 })
+	guest.Eventually(t, 20*time.Second, "the client still pings", func() bool { return ops() > before+10 })
 	r.Stop()
 	if _, err := r.Wait(); !errors.Is(err, unix.EINTR) {
 		t.Errorf("stopped: %v, want EINTR", err)
@@ -176,7 +176,7 @@ func TestSweep(t *testing.T) {
 	}
 	defer file.Close()
 	if rows, err := csv.NewReader(file).ReadAll(); err != nil || len(rows) != 9 {
-		t.Errorf("sweep.csv has %d rows, %v, want a head and 8", len(rows), err)
+		t.Errorf("sweep.csv has %d rows, %v, want a header and 8", len(rows), err)
 	}
 	for name, want := range map[string]string{"sweep.svg": "<svg", "sweep.html": "4096 bytes, 4 connections per thread"} {
 		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Contains(data, []byte(want)) {
@@ -187,6 +187,6 @@ func TestSweep(t *testing.T) {
 		t.Errorf("1001 threads: exit code %d\n%s", r.Code, r.Stderr)
 	}
 	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9", "--duration", "200ms", "--out", dir); r.Code != 5 {
-		t.Errorf("nobody there: exit code %d, want 5\n%s", r.Code, r.Stderr)
+		t.Errorf("no server: exit code %d, want 5\n%s", r.Code, r.Stderr)
 	}
 }

@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package lifecycle has the module, its sessions and its callers come and go, many times and at
-// inconvenient moments.
+// Package lifecycle loads and unloads the module, attaches and stops sessions, and removes devices and callers, many times
+// and at inconvenient moments.
 package lifecycle
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const port = 9960
 
-// cycles returns how often a cycle is to be repeated: many times in a soak.
+// cycles returns how many times a cycle is repeated: more with -soak.
 func cycles(t *testing.T, few, many int) int {
 	t.Helper()
 	if soak.Duration(t) > 0 {
@@ -34,11 +34,11 @@ func cycles(t *testing.T, few, many int) int {
 	return few
 }
 
-// The module is loaded, makes a disk, moves data both ways, stops and is unloaded, and leaves no memory
-// and no RDMA resource behind.
+// The module is loaded, a disk attached, written, read and stopped, and the module unloaded. Neither memory nor RDMA
+// resources are left.
 func TestLoadAndUnload(t *testing.T) {
 	guest.StartBridge(t, port, guest.StorePath(t), "16MiB")
-	resources := guest.Resources(t) // the bridge's
+	resources := guest.Resources(t) // those of the bridge
 	data, read := guest.Aligned(t, 64<<10), guest.Aligned(t, 64<<10)
 	cycle := func(t *testing.T) {
 		guest.Run(t, "rmmod", "rdma_krping")
@@ -52,7 +52,7 @@ func TestLoadAndUnload(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(data, read) {
-			t.Fatal("the device does not return what was written")
+			t.Fatal("the device returned other data than was written")
 		}
 		if err := dev.Close(); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestLoadAndUnload(t *testing.T) {
 		stop(t, "vol0", "")
 		guest.SameResources(t, resources)
 	}
-	for range 5 { // what the kernel allocates once
+	for range 5 { // for what the kernel allocates once
 		cycle(t)
 	}
 	n, before, start := cycles(t, 20, 1000), guest.Slab(t), time.Now()
@@ -81,8 +81,8 @@ func stop(t *testing.T, name, options string) {
 	}
 }
 
-// A disk is attached, written to, and detached by force in the middle of it, again and again beside
-// another one that is written to all the time. All that was acknowledged is there.
+// A disk is attached, written, and stopped by force during the writes, many times, while another disk is written all the
+// time. All acknowledged writes are kept.
 func TestAttachAndDetachUnderLoad(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -102,27 +102,27 @@ func TestAttachAndDetachUnderLoad(t *testing.T) {
 		cut := write(t, come, "/dev/"+guest.Session(t, "vol1")["dev"])
 		time.Sleep(time.Duration(rnd.Int64N(int64(300 * time.Millisecond))))
 		stop(t, "vol1", ",force")
-		guest.Within(t, 20*time.Second, "I/O of vol1 ends with it", cut.Done())
+		guest.Within(t, 20*time.Second, "I/O ends when vol1 stops", cut.Done())
 		if _, err := cut.Stop(); errors.As(err, new(*acklog.HungError)) {
 			t.Fatalf("%v%s", err, guest.BlockedTasks())
 		}
 		check(t, come, other)
 	}
 	if _, err := run.Stop(); err != nil {
-		t.Errorf("the writer of the disk that stays sees %v%s", err, guest.BlockedTasks())
+		t.Errorf("the writer of vol0 got %v%s", err, guest.BlockedTasks())
 	}
 	check(t, steady, store)
-	t.Logf("%d times attached and detached under %d acknowledged writes, beside %d", n, come.Acked(), steady.Acked())
+	t.Logf("attached and stopped %d times during %d acknowledged writes, and %d to the other disk", n, come.Acked(), steady.Acked())
 	if s := guest.Session(t, "vol0"); s["errors"] != "0" || s["reconnects"] != "0" {
-		t.Errorf("the disk that stays was disturbed: %v", s)
+		t.Errorf("vol0 was disturbed: %v", s)
 	}
 	if come.Acked() == 0 {
-		t.Error("nothing was written to the disk that comes and goes")
+		t.Error("nothing was written to vol1")
 	}
 }
 
-// A volume is started, and stopped if it could be, while its RDMA device goes and comes.
-func TestServeWhileTheDeviceGoes(t *testing.T) {
+// A volume is started and stopped while its RDMA device is removed and added.
+func TestServeWhileDeviceIsRemoved(t *testing.T) {
 	stopped := make(chan bool)
 	ended := make(chan struct{})
 	go func() {
@@ -151,7 +151,7 @@ func TestServeWhileTheDeviceGoes(t *testing.T) {
 	}
 	close(stopped)
 	<-ended
-	t.Logf("%d times served, %d times refused", served, refused)
+	t.Logf("served %d times, refused %d times", served, refused)
 }
 
 func newLog(t *testing.T, seed uint64) *acklog.Log {

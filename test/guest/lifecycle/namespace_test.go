@@ -16,8 +16,8 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// What a caller asks for happens in the caller's network namespace: an address of another one is not
-// reached, even if the namespaces have the same address.
+// A command uses its caller's network namespace: it does not reach an address of another namespace, even if both have the
+// same address.
 func TestCallersNetworkNamespace(t *testing.T) {
 	guest.Run(t, "ip", "netns", "add", "blue")
 	t.Cleanup(func() { guest.Run(t, "ip", "netns", "del", "blue") })
@@ -35,7 +35,7 @@ func TestCallersNetworkNamespace(t *testing.T) {
 			err := commandIn(t, "blue", command)
 			took := time.Since(start).Round(time.Millisecond)
 			if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENETUNREACH) {
-				t.Errorf("%s: %s: %v after %v, want an error of the address", when, command, err, took)
+				t.Errorf("%s: %s: %v after %v, want an address error", when, command, err, took)
 			}
 			t.Logf("%s: %s: %v after %v", when, command, err, took)
 		}
@@ -51,21 +51,21 @@ func TestCallersNetworkNamespace(t *testing.T) {
 	}
 	refused("no route")
 	guest.Run(t, "ip", "link", "add", "veth6", "type", "veth", "peer", "name", "eth6", "netns", "blue")
-	defer guest.Run(t, "ip", "link", "del", "veth6") // the namespace takes its time to go
+	defer guest.Run(t, "ip", "link", "del", "veth6") // the namespace is removed some time later
 	guest.Run(t, "ip", "-n", "blue", "addr", "add", guest.Addr(t)+"/24", "dev", "eth6")
 	guest.Run(t, "ip", "-n", "blue", "link", "set", "eth6", "up")
 	refused("the same address without an RDMA device")
 
-	dev := guest.Attach(t, port, "") // by a caller of the device's own namespace
+	dev := guest.Attach(t, port, "") // the caller is in the device's namespace
 	guest.WriteAndSync(t, guest.OpenDirect(t, dev))
 }
 
-// A namespace with an RDMA device is where the connections of its callers are made, and made again when the
-// callers are gone: a client's, and that which a volume listens to.
+// In a namespace with an RDMA device, clients connect and volumes listen in that namespace, also after their callers have
+// ended and the connections are made again.
 //
-// rxe asks the first namespace for the route of its packets, whatever namespace its network device is in. So
-// that one has an interface with the same index and address. It has none of the packets: both ends of the
-// connections are on one device, which sends them to itself.
+// rxe looks up routes in the initial namespace, whatever namespace its network device is in. So the initial namespace gets
+// an interface with the same index and address. No packet uses it: both ends of the connections are on one device, which
+// sends the packets to itself.
 func TestConnectionsInANamespace(t *testing.T) {
 	const (
 		addr  = "10.7.0.1"
@@ -100,7 +100,7 @@ func TestConnectionsInANamespace(t *testing.T) {
 		{fmt.Sprintf("client,addr=%s,port=%d,block=vol1", addr, port+1), "vol1", ",force"},
 	} {
 		if err := guest.Command(c.begin, guest.Limit); !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			t.Errorf("%s from another namespace: %v, want an error of the address", c.begin, err)
+			t.Errorf("%s from another namespace: %v, want an address error", c.begin, err)
 		}
 		if err := commandIn(t, "blue", c.begin); err != nil {
 			t.Fatalf("%s: %v", c.begin, err)
@@ -122,12 +122,12 @@ func TestConnectionsInANamespace(t *testing.T) {
 	for _, name := range []string{"vol0", "vol1"} {
 		works(name)
 		if s := guest.Session(t, name); s["reconnects"] == "0" || s["ibdev"] != "rxe6" {
-			t.Errorf("%s did not connect again over the device: %v", name, s)
+			t.Errorf("%s did not reconnect over the device: %v", name, s)
 		}
 	}
 }
 
-// in does something in a network namespace, by a thread that is gone when in returns.
+// in calls do in a network namespace, in a thread that has ended when in returns.
 func in(t *testing.T, namespace string, do func()) {
 	t.Helper()
 	fd, err := unix.Open("/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -138,7 +138,7 @@ func in(t *testing.T, namespace string, do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread is not to be used again
+		runtime.LockOSThread() // for good: the thread must not be used again
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 			return
@@ -148,7 +148,7 @@ func in(t *testing.T, namespace string, do func()) {
 	<-done
 }
 
-// commandIn gives the module a command in a network namespace.
+// commandIn writes a command to /proc/krping in a network namespace.
 func commandIn(t *testing.T, namespace, command string) (err error) {
 	t.Helper()
 	in(t, namespace, func() { err = guest.Command(command, guest.Limit) })

@@ -15,9 +15,9 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A neighbour that nobody asked for so far answers before ib_core waits for the answer: over a pair of
-// veth in the call that asks. The client goes on all the same, and sends its request to connect; nobody
-// takes that. Of one that does not answer the log says so.
+// A new neighbour on a veth pair answers within the call that asks for it, before ib_core waits for the answer. The client
+// continues nevertheless and sends its connect request, which nobody receives. If a neighbour does not answer, the log
+// says so.
 func TestUnknownNeighbour(t *testing.T) {
 	guest.Run(t, "ip", "netns", "add", "blue")
 	defer guest.Run(t, "ip", "netns", "del", "blue")
@@ -41,10 +41,10 @@ func TestUnknownNeighbour(t *testing.T) {
 		return guest.Number(t, counter) - before
 	}
 	if connect("10.6.0.2") == 0 {
-		t.Error("a neighbour that answered was not asked for a connection")
+		t.Error("no connect request was sent to the neighbour that answered")
 	}
 	if sent := connect("10.6.0.3"); sent != 0 {
-		t.Errorf("%d packets were sent to nobody", sent)
+		t.Errorf("%d packets were sent to the neighbour that did not answer", sent)
 	}
 	if log := guest.Run(t, "dmesg"); !strings.Contains(log, "the address does not answer") {
 		t.Error("the log does not say that the address does not answer")

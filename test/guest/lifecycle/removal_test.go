@@ -18,7 +18,7 @@ import (
 	"krping/test/internal/late"
 )
 
-// endsWithin is what a command has for a step, and so for its end when it has lost its device.
+// endsWithin is the timeout of a step, and so the limit for the end of a command that has lost its device.
 const endsWithin = 10 * time.Second
 
 func pings(t *testing.T, role, options string) string {
@@ -26,8 +26,8 @@ func pings(t *testing.T, role, options string) string {
 	return fmt.Sprintf("%s,addr=%s,port=%d,timeout=%.0f,%s", role, guest.Addr(t), port+5, endsWithin.Seconds(), options)
 }
 
-// startClient starts a command that would never end, and waits until it and its server, if that is a
-// command of this kernel, have the connection and some time to use it.
+// startClient starts an endless command, and waits until it and its server, if that is in this kernel, are connected
+// and have exchanged messages.
 func startClient(t *testing.T, options string, threads int) <-chan error {
 	t.Helper()
 	client := make(chan error, 1)
@@ -45,7 +45,7 @@ func startClient(t *testing.T, options string, threads int) <-chan error {
 	return client
 }
 
-// ends returns how a command has ended after the device went.
+// ends returns the error of a command after the removal of the device.
 func ends(t *testing.T, who string, command <-chan error) error {
 	t.Helper()
 	err := guest.Within(t, endsWithin, "the "+who+" ends", command)
@@ -53,10 +53,10 @@ func ends(t *testing.T, who string, command <-chan error) error {
 	return err
 }
 
-// isLost says whether a command ended because the device is gone, or the peer that was told before.
+// isLost says whether a command ended because its device was removed, or its peer, which noticed that earlier, gone.
 func isLost(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNRESET) }
 
-// wasRunning fails if the client, which has ended, had not begun.
+// wasRunning fails if the client had not begun before it ended.
 func wasRunning(t *testing.T) {
 	t.Helper()
 	fs, err := proc.NewFS("/proc")
@@ -71,7 +71,7 @@ func wasRunning(t *testing.T) {
 		if r := results[i]; r.Role == proc.Client {
 			t.Logf("%d operations", r.Ops)
 			if r.Ops == 0 {
-				late.Errorf(t, "the client had done nothing when the device went")
+				late.Errorf(t, "the client had done nothing before the device was removed")
 			}
 			return
 		}
@@ -79,8 +79,8 @@ func wasRunning(t *testing.T) {
 	t.Error("no result of a client")
 }
 
-// The RDMA device is removed under a ping or measurement, and comes back. Both sides end, the one that is
-// told first with the reason; to the other its peer is gone, which is how a server's test ends anyway.
+// The RDMA device is removed during a ping or measurement, and added again. Both sides end. The one that is told first gets
+// the reason; the other one sees its peer disconnect, as a server does at the end of each test.
 func TestDeviceRemovedUnderCommand(t *testing.T) {
 	for _, options := range []string{"validate", "size=8192,mem_mode=reg,server_inv", "rlat", "rlat,poll", "wlat", "wlat,poll", "bw,qps=3", "bw,duplex", "bw,poll", "fr"} {
 		t.Run(options, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestDeviceRemovedUnderCommand(t *testing.T) {
 				t.Errorf("client: %v, server: %v, want %v of one", clients, servers, unix.ENODEV)
 			}
 			if !isLost(clients) || servers != nil && !isLost(servers) {
-				t.Errorf("client: %v, server: %v, want that the device is gone, or the connection", clients, servers)
+				t.Errorf("client: %v, server: %v, want ENODEV or a lost connection", clients, servers)
 			}
 			guest.NoThreads(t)
 			wasRunning(t)
@@ -110,7 +110,7 @@ func TestDeviceRemovedUnderCommand(t *testing.T) {
 	}
 }
 
-// The same under a client of a bridge, which ends as well.
+// The same with a bridge as the server, which ends as well.
 func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 	for _, options := range []string{"validate", "rlat", "bw", "fr"} {
 		t.Run(options, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 			bridge.RemoveDevice(t)
 			guest.AddDevice(t)
 			if err := ends(t, "client", client); !isLost(err) {
-				t.Errorf("client: %v, want that the device is gone, or the connection", err)
+				t.Errorf("client: %v, want ENODEV or a lost connection", err)
 			}
 			guest.NoThreads(t)
 			wasRunning(t)
@@ -129,7 +129,7 @@ func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 	}
 }
 
-// A server that has no client yet is told, too.
+// A server that has no client yet ends, too.
 func TestDeviceRemovedUnderWaitingServer(t *testing.T) {
 	server := guest.StartServer(t, pings(t, "server", "validate"))
 	guest.RemoveDevice(t)
@@ -140,7 +140,7 @@ func TestDeviceRemovedUnderWaitingServer(t *testing.T) {
 	guest.NoThreads(t)
 }
 
-// ping fails if a ping does.
+// ping checks that a ping succeeds.
 func ping(t *testing.T) {
 	t.Helper()
 	if err := guest.Command(pings(t, "client", "count=10,validate"), guest.Limit); err != nil {

@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package nomem has allocations of the module fail, one by one and at random: nothing may crash,
-// leak, or lose a write that was acknowledged. It needs the debug kernel, which looks for that.
+// Package nomem makes allocations of the module fail, one by one and at random. Nothing may crash, leak, or lose an
+// acknowledged write. It needs the debug kernel, which detects that.
 package nomem
 
 import (
@@ -21,13 +21,13 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// injectors of the kernel, and what each lets pass unless it is told not to.
+// injectors are the kernel's, with the attribute of each that exempts some allocations unless it is cleared.
 var injectors = map[string][]string{
 	"failslab":        {"ignore-gfp-wait"},
 	"fail_page_alloc": {"ignore-gfp-wait", "ignore-gfp-highmem"},
 }
 
-// file returns the path of an attribute of an injector.
+// file returns the path of an injector's attribute.
 func file(injector, attribute string) string {
 	return filepath.Join("/sys/kernel/debug", injector, attribute)
 }
@@ -39,7 +39,7 @@ func set(t *testing.T, injector, attribute, value string) {
 	}
 }
 
-// setUp has every allocation be one that may fail, and none fail yet, until the end of the test.
+// setUp makes all allocations eligible to fail, until the end of the test. None fails yet.
 func setUp(t *testing.T) {
 	t.Helper()
 	for injector, exceptions := range injectors {
@@ -54,7 +54,7 @@ func setUp(t *testing.T) {
 	t.Cleanup(func() { stop(t) })
 }
 
-// stop has nothing fail any more.
+// stop ends the failures.
 func stop(t *testing.T) {
 	t.Helper()
 	for injector := range injectors {
@@ -62,15 +62,15 @@ func stop(t *testing.T) {
 	}
 }
 
-// Frames between an allocation and whoever asked for it: an allocation of the RDMA core for the
-// module is the module's, too, and one that a driver makes for the core.
+// Stack frames that are searched for the module: allocations by the RDMA core or a driver on behalf of the module count
+// as the module's.
 const depth = "12"
 
-// enough is more allocations than ever fail: how many of it are left tells how many have failed.
+// enough is more than the number of failures: what is left of it tells how many there were.
 const enough = 1 << 30
 
-// failOurs has so many percent of the allocations fail, of the kinds that the injectors are for, that
-// are made for the module, whatever thread or interrupt makes them.
+// failOurs makes a percentage of the module's allocations fail, in all threads and interrupts, for the kinds of the
+// injectors.
 func failOurs(t *testing.T, percent int, injectors ...string) {
 	t.Helper()
 	from, to := module(t)
@@ -83,13 +83,13 @@ func failOurs(t *testing.T, percent int, injectors ...string) {
 	}
 }
 
-// failed returns how many allocations have failed since failOurs, of the kind that an injector is for.
+// failed returns the number of an injector's failures since failOurs.
 func failed(t *testing.T, injector string) int {
 	t.Helper()
 	return enough - guest.Number(t, file(injector, "times"))
 }
 
-// module returns where the module lies in memory.
+// module returns the module's address range.
 func module(t *testing.T) (from, to uint64) {
 	t.Helper()
 	f, err := os.Open("/proc/modules")
@@ -116,8 +116,8 @@ func module(t *testing.T) (from, to uint64) {
 	return 0, 0
 }
 
-// failNth has the nth allocation of this thread fail that do makes, in one system call. It
-// returns how many fewer than n there were: 0 if the nth was made.
+// failNth makes the nth allocation in do, which is one system call of this thread, fail. It returns how many allocations
+// were missing to n: 0 if one failed.
 func failNth(t *testing.T, n int, do func() error) (missing int, result error) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -127,7 +127,7 @@ func failNth(t *testing.T, n int, do func() error) (missing int, result error) {
 		t.Fatal(err)
 	}
 	defer unix.Close(nth)
-	// The runtime's signals would end the command.
+	// Signals of the Go runtime would end the command.
 	var all, before unix.Sigset_t
 	for i := range all.Val {
 		all.Val[i] = ^uint64(0)
@@ -153,8 +153,8 @@ func failNth(t *testing.T, n int, do func() error) (missing int, result error) {
 	return missing, result
 }
 
-// failNthOf is failNth of a command that is written to /proc/krping. It returns its errno, and
-// whether there was an nth allocation.
+// failNthOf is failNth for a command to /proc/krping. It returns the command's errno, and whether there was an nth
+// allocation.
 func failNthOf(t *testing.T, n int, command string) (failed bool, result error) {
 	t.Helper()
 	krping, err := unix.Open("/proc/krping", unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -170,8 +170,8 @@ func failNthOf(t *testing.T, n int, command string) (failed bool, result error) 
 	return missing == 0, err
 }
 
-// sweep calls do with n of failNthOf, until do returns that there were less than n allocations. The
-// first ones are tried one by one, of the rest some: a queue has the same many times.
+// sweep calls do with increasing n for failNthOf, until do reports fewer than n allocations. It tries all of the first
+// ones and some of the rest, since queues repeat the same allocations.
 func sweep(t *testing.T, do func(n int) (failed bool)) {
 	t.Helper()
 	n, tried := 1, 0
@@ -182,10 +182,10 @@ func sweep(t *testing.T, do func(n int) (failed bool)) {
 			return
 		}
 	}
-	t.Logf("%d of %d allocations failed once", tried, n)
+	t.Logf("%d of %d allocations were made to fail", tried, n)
 }
 
-// sparse is the number of allocations up to which all are tried, and then ever fewer.
+// sparse is the number of allocations that are all tried; beyond it ever fewer are.
 func sparse(t *testing.T) int {
 	if testing.Short() {
 		return 20
@@ -193,10 +193,10 @@ func sparse(t *testing.T) int {
 	return 60
 }
 
-// nothingLeft fails if a command that failed has left a session.
+// nothingLeft fails if a failed command has left a session.
 func nothingLeft(t *testing.T, n int, err error) {
 	t.Helper()
 	if guest.Session(t, "vol0") != nil {
-		t.Errorf("allocation %d failed: %v, and the session is there", n, err)
+		t.Errorf("allocation %d failed: %v, but there is a session", n, err)
 	}
 }

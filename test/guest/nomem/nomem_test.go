@@ -20,13 +20,13 @@ import (
 
 const port = 9950
 
-// attach is small, so that there are not the same allocations again and again.
+// attach makes a small session, so that few allocations are repeated.
 func attach(t *testing.T, more string) string {
 	t.Helper()
 	return fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=1,depth=2,timeout=60%s", guest.Addr(t), port, more)
 }
 
-// A client that cannot get memory while it starts fails, with nothing left, or does without.
+// A client that gets no memory while it starts fails and leaves nothing behind, or copes without it.
 func TestAttach(t *testing.T) {
 	for _, mode := range []string{"", ",mode=tap,backing=ram:4M"} {
 		t.Run(mode, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestAttach(t *testing.T) {
 					return failed
 				}
 				if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
-					t.Errorf("allocation %d failed, and then the stop: %v", n, err)
+					t.Errorf("allocation %d failed, then the stop did: %v", n, err)
 				}
 				return failed
 			})
@@ -47,7 +47,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// A stop ends, whatever memory there is.
+// A stop succeeds even without memory.
 func TestStop(t *testing.T) {
 	setUp(t)
 	guest.StartBridge(t, port, guest.StorePath(t), "4MiB")
@@ -56,7 +56,7 @@ func TestStop(t *testing.T) {
 		failed, err := failNthOf(t, n, "stop,block=vol0")
 		if err != nil {
 			if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
-				t.Errorf("allocation %d failed, and then the second stop: %v", n, err)
+				t.Errorf("allocation %d failed, then the second stop did: %v", n, err)
 			}
 		}
 		nothingLeft(t, n, err)
@@ -64,7 +64,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A volume that the kernel is to serve, and the stop of it.
+// The start and stop of a volume.
 func TestServe(t *testing.T) {
 	setUp(t)
 	serve := guest.ServeCommand(t, "vol0", port, "backing=ram:1M")
@@ -78,7 +78,7 @@ func TestServe(t *testing.T) {
 				failed, err := failNthOf(t, begin, serve)
 				if err != nil {
 					if guest.Volume(t, "vol0") != nil {
-						t.Errorf("allocation %d failed: %v, and the volume is there", n, err)
+						t.Errorf("allocation %d failed: %v, but there is a volume", n, err)
 					}
 					return failed
 				}
@@ -87,7 +87,7 @@ func TestServe(t *testing.T) {
 					return failed || failedToo
 				}
 				if err := guest.Command("stop,target,block=vol0", guest.Limit); err != nil {
-					t.Errorf("allocation %d failed, and then the second stop: %v", n, err)
+					t.Errorf("allocation %d failed, then the second stop did: %v", n, err)
 				}
 				return failed || failedToo
 			})
@@ -104,9 +104,9 @@ func TestPing(t *testing.T) {
 				server := guest.StartServer(t, fmt.Sprintf("server,addr=%s,port=%d,size=8192,timeout=2,%s", guest.Addr(t), port, test))
 				failed, err := failNthOf(t, n, fmt.Sprintf("client,addr=%s,port=%d,count=3,size=8192,timeout=2,%s", guest.Addr(t), port, test))
 				if err != nil && !failed {
-					t.Errorf("nothing failed, and yet: %v", err)
+					t.Errorf("no allocation failed, but the command did: %v", err)
 				}
-				if err != nil { // the server may wait for its client still
+				if err != nil { // the server may still wait for its client
 					_ = guest.Command(fmt.Sprintf("client,addr=%s,port=%d,count=1,size=8192,timeout=2,%s", guest.Addr(t), port, test), guest.Limit)
 				}
 				<-server
@@ -117,7 +117,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// target is who serves the volume of a load.
+// target serves the volume of a load.
 type target struct {
 	name  string
 	start func(t *testing.T, store string) (kill func())
@@ -137,7 +137,7 @@ var targets = []target{
 	}},
 }
 
-// insist gives a command until there is memory for it.
+// insist repeats a command until there is memory for it.
 func insist(t *testing.T, command string) {
 	t.Helper()
 	guest.Eventually(t, 20*time.Second, command, func() bool {
@@ -158,20 +158,19 @@ func loopOf(t *testing.T, store string) string {
 
 const patience = time.Minute
 
-// loads are what TestLoad writes to: what the target serves, and what lies in memory of this host and is
-// copied to the target.
+// loads are the disks of TestLoad: volumes of both targets, and a tap, whose local disk is in memory.
 var loads = []struct {
 	target target
 	mode   string // and its backing
-	needs  bool   // memory under load: a client of a bridge has all that it needs
+	needs  bool   // allocates memory under load: a client of a bridge has allocated all that it needs
 }{
 	{targets[0], "", false},
 	{targets[1], "", true},
 	{targets[0], ",mode=tap,backing=ram:16M", true},
 }
 
-// failing has so many percent of the allocations for the module fail while do runs. With some, it goes on
-// until one has of the first kind: a phase in which none did would prove nothing.
+// failing makes a percentage of the module's allocations fail while do runs. If the load needs memory, it continues until
+// one of the first kind has failed: otherwise the phase would prove nothing.
 func failing(t *testing.T, percent int, some bool, when string, do func(), injectors ...string) {
 	t.Helper()
 	failOurs(t, percent, injectors...)
@@ -185,8 +184,8 @@ func failing(t *testing.T, percent int, some bool, when string, do func(), injec
 	}
 }
 
-// I/O goes on when there is memory again, and what was acknowledged is there: under allocations
-// that fail at random, with the target taken away and brought back meanwhile.
+// Allocations fail at random while the target is removed and brought back. I/O makes progress when there is memory again,
+// and all acknowledged writes are kept.
 func TestLoad(t *testing.T) {
 	for _, test := range loads {
 		t.Run(test.target.name+test.mode, func(t *testing.T) {
@@ -213,7 +212,7 @@ func TestLoad(t *testing.T) {
 			progress := func(when string) {
 				t.Helper()
 				want := log.Acked() + 20
-				guest.Eventually(t, patience, "I/O goes on "+when, func() bool { return log.Acked() >= want || run.Ended() })
+				guest.Eventually(t, patience, "I/O makes progress "+when, func() bool { return log.Acked() >= want || run.Ended() })
 				if run.Ended() {
 					_, err := run.Stop()
 					t.Fatalf("the load ended %s: %v; session: %v", when, err, guest.Session(t, "vol0"))
@@ -257,15 +256,15 @@ func TestLoad(t *testing.T) {
 			insist(t, "stop,block=vol0,force")
 			stop(t)
 			kill()
-			if test.mode == "" { // a tap may drop a copy, and says so
+			if test.mode == "" { // a tap may drop a copy, and logs that
 				check(store)
 			}
 		})
 	}
 }
 
-// A lost session that is made again has no need of large blocks of memory: a host that has run long may
-// have none, least of all when it wants to write some of its memory to this disk.
+// A session that reconnects needs no large blocks of memory: a host that has run for long may have none, least of all
+// while it writes out memory to this disk.
 func TestReconnectFragmented(t *testing.T) {
 	setUp(t)
 	store := guest.StorePath(t)
@@ -283,15 +282,15 @@ func TestReconnectFragmented(t *testing.T) {
 	if err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	// That the blocks were refused is seen from what is attached for the first time.
+	// A new session needs large blocks: it fails, so they were refused.
 	err = guest.Command(attach(t, ""), guest.Limit)
 	if !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("attach without large blocks of memory: %v, want ENOMEM", err)
 	}
 }
 
-// A module that cannot get memory while it begins is not loaded, with nothing left of it. Its own
-// allocations are among the last of those of the loading.
+// A module that gets no memory in its init function is not loaded, and leaves nothing behind. Its own allocations are among
+// the last of the load.
 func TestLoadModule(t *testing.T) {
 	setUp(t)
 	guest.NoThreads(t)
@@ -326,6 +325,6 @@ func TestLoadModule(t *testing.T) {
 	}
 	t.Logf("%d of the last 100 of %d allocations are needed", refused, many-missing)
 	if refused == 0 {
-		t.Error("no allocation that failed kept the module from being loaded")
+		t.Error("no failed allocation prevented the load of the module")
 	}
 }
