@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package proc is the interface to the rdma_krping module: commands, threads, sessions, results
-// and kernel messages (kmod/PROTOCOL.md sections 3 to 5). No other package opens /proc/krping.
+// and kernel messages (kmod/INTERFACE.md). No other package opens /proc/krping.
 // Functions that read files are kept apart from parsers, which are pure.
 package proc
 

@@ -98,7 +98,7 @@ func (o Option) Range() string {
 	}
 }
 
-// Options are all options of /proc/krping in the order of the reference. kmod/PROTOCOL.md contains
+// Options are all options of /proc/krping in the order of the reference. kmod/INTERFACE.md contains
 // OptionTable's output.
 var Options = []Option{
 	{Name: "client", Contexts: PingClient | BlockClient, Tests: allTests, Text: "run a ping/pong client; with `block`, attach a volume as a block device"},

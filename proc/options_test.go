@@ -45,12 +45,12 @@ func TestOptionsMatchModule(t *testing.T) {
 }
 
 func TestProtocolHasOptionTable(t *testing.T) {
-	data, err := os.ReadFile("../kmod/PROTOCOL.md")
+	data, err := os.ReadFile("../kmod/INTERFACE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(data), OptionTable()) {
-		t.Errorf("kmod/PROTOCOL.md does not contain this table:\n%s", OptionTable())
+		t.Errorf("kmod/INTERFACE.md does not contain this table:\n%s", OptionTable())
 	}
 }
 

@@ -20,7 +20,7 @@ type Bucket struct {
 }
 
 // Result is the measurement of a ping/pong command: a line of /proc/krping_results
-// (kmod/PROTOCOL.md section 3.1).
+// (kmod/INTERFACE.md).
 type Result struct {
 	ID     uint64
 	PID    int // thread that wrote the command

@@ -36,9 +36,9 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		errnos[unix.ErrnoName(errno)] = errno
 	}
 	errnos["EOPNOTSUPP"] = unix.EOPNOTSUPP // ErrnoName calls it ENOTSUP, which has the same number
-	names := regexp.MustCompile(`(?m)^\| (E[A-Z, ]+) \|`).FindAllStringSubmatch(read(t, "../../kmod/PROTOCOL.md"), -1)
+	names := regexp.MustCompile(`(?m)^\| (E[A-Z, ]+) \|`).FindAllStringSubmatch(read(t, "../../kmod/INTERFACE.md"), -1)
 	if len(names) < 10 {
-		t.Fatalf("PROTOCOL.md has only %d rows of errnos", len(names))
+		t.Fatalf("INTERFACE.md has only %d rows of errnos", len(names))
 	}
 	for _, row := range names {
 		for name := range strings.SplitSeq(row[1], ", ") {
@@ -53,7 +53,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		}
 	}
 	for name := range documented {
-		t.Errorf("%s: in the README's table, not in PROTOCOL.md", name)
+		t.Errorf("%s: in the README's table, not in INTERFACE.md", name)
 	}
 }
 
