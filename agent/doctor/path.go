@@ -65,9 +65,10 @@ func pathFinding(peer netip.Addr, n netdev, most, size int) Finding {
 
 // echo sends ICMP echo requests to a host.
 type echo struct {
-	conn *net.IPConn
-	to   netip.Addr
-	seq  int
+	conn    *net.IPConn
+	to      netip.Addr
+	timeout time.Duration // of each request
+	seq     int
 }
 
 func newEcho(to netip.Addr) (*echo, error) {
@@ -89,7 +90,7 @@ func newEcho(to netip.Addr) (*echo, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("set up a socket for ICMP: %w", err)
 	}
-	return &echo{conn: conn, to: to.Unmap()}, nil
+	return &echo{conn: conn, to: to.Unmap(), timeout: 500 * time.Millisecond}, nil
 }
 
 // answered reports whether the host answers an echo request as large as a RoCE packet with size
@@ -115,7 +116,7 @@ func (e *echo) once(size int) bool {
 	if err != nil {
 		return false
 	}
-	if err := e.conn.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+	if err := e.conn.SetDeadline(time.Now().Add(e.timeout)); err != nil {
 		return false
 	}
 	if _, err := e.conn.WriteTo(message, &net.IPAddr{IP: e.to.AsSlice(), Zone: e.to.Zone()}); err != nil {

@@ -88,7 +88,7 @@ func (r *running) notified(want string) string {
 	r.t.Helper()
 	buf := make([]byte, 4096)
 	for {
-		_ = r.notify.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = r.notify.SetReadDeadline(time.Now().Add(time.Minute))
 		n, err := r.notify.Read(buf)
 		if err != nil {
 			r.t.Fatalf("waiting for %s: %v\n%s", want, err, r.log.String())
@@ -137,7 +137,7 @@ func get(t *testing.T, method, address, path, accept string) (code int, kind, bo
 		t.Fatal(err)
 	}
 	request.Header.Set("Accept", accept)
-	response, err := client(address, 10*time.Second).Do(request)
+	response, err := client(address, time.Minute).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func ends(t *testing.T, ended <-chan error) {
 	t.Helper()
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("samples still arrive from an address where the agent no longer listens")
 	}
 }

@@ -44,7 +44,7 @@ func serve(t *testing.T, p *Page) string {
 // get requests a URL. The body is closed at the end of the test.
 func get(t *testing.T, url, lastEventID string) *http.Response {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestCloseEndsStreams(t *testing.T) {
 	server := httptest.NewServer(p)
 	server.Config.RegisterOnShutdown(p.Close)
 	follow(t, server.URL, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := server.Config.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown with a client: %v", err)
