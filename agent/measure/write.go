@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 )
 
-// Formats are the formats of Write.
-var Formats = []string{"table", "json", "csv"}
+// formats are the formats of Write.
+var formats = []string{"table", "json", "csv"}
 
 // columns of the CSV in order. Their names are those of the JSON.
 var columns = []struct {
@@ -66,7 +66,7 @@ func Write(out io.Writer, format string, reports ...Report) error {
 	case "table":
 		return writeTable(out, reports)
 	}
-	return fmt.Errorf("format %q: must be one of %s", format, strings.Join(Formats, ", "))
+	return fmt.Errorf("format %q: must be one of %s", format, strings.Join(formats, ", "))
 }
 
 func writeCSV(out io.Writer, reports []Report) error {
