@@ -22,10 +22,10 @@ type Cmd struct {
 	Argv           []string
 	Env            []string // KEY=VALUE, added to the guest's environment
 	Dir            string
-	Stdout, Stderr io.Writer // nil: thrown away
+	Stdout, Stderr io.Writer // nil: discarded
 }
 
-// ExitError is how a command fails.
+// ExitError is a non-zero exit status of a command.
 type ExitError struct {
 	Argv []string
 	Code int // 128 + the signal if it was killed
@@ -35,7 +35,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit status %d", strings.Join(e.Argv, " "), e.Code)
 }
 
-// ErrVMGone is how commands end whose VM does.
+// ErrVMGone is the error of a command whose VM has ended.
 var ErrVMGone = errors.New("the VM is gone")
 
 // Process is a command that runs in a guest.
@@ -48,7 +48,7 @@ type Process struct {
 	err    error
 }
 
-// Start begins a command.
+// Start starts a command.
 func (vm *VM) Start(cmd Cmd) (*Process, error) {
 	conn, err := vm.session.Open()
 	if err != nil {
@@ -129,7 +129,7 @@ func (vm *VM) Output(ctx context.Context, script string) (string, error) {
 	return out.String(), err
 }
 
-// blockedLimit is how long a VM that may hang has to answer.
+// blockedLimit is how long to wait for the answer of a VM that may hang.
 const blockedLimit = 30 * time.Second
 
 // Blocked returns the kernel stacks of the tasks that sleep uninterruptibly.

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A line of the kernel that fails a run. An RCU or soft-lockup message is not among
-// them: a starved emulator provokes those in a healthy kernel; a task that hangs is.
+// complaints match kernel messages that fail a run. RCU stalls and soft lockups are not among them: a
+// starved emulator causes those in a healthy kernel. Hung tasks are.
 var complaints = regexp.MustCompile(strings.Join([]string{
 	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|possible|bad|suspicious|inconsistent|[Nn]ested|held lock|lock held|still has locks)`, `\bKASAN: `, `\bUBSAN: `,
 	`\bOops\b`, `general protection fault`, `unable to handle kernel`, `Kernel panic`, `blocked for more than \d+ seconds`,
@@ -21,16 +21,16 @@ var complaints = regexp.MustCompile(strings.Join([]string{
 
 var starvation = regexp.MustCompile(`BUG: (soft lockup|workqueue lockup)`)
 
-// A data race of two others is theirs: the kernel has many that it lives with.
+// Only data races in the module count: the kernel has many of its own, which it tolerates.
 var (
 	race     = regexp.MustCompile(`BUG: KCSAN: `)
 	ourRaces = "[rdma_krping]"
 )
 
-// Around is how many lines a report shows before a complaint and after it.
+// around is how many lines a report shows after a complaint; it shows a third of them before it.
 const around = 30
 
-// isComplaint says whether a line of the console fails the run.
+// isComplaint reports whether a line of the console fails the run.
 func isComplaint(line string) bool {
 	if race.MatchString(line) {
 		return strings.Contains(line, ourRaces)
@@ -38,11 +38,11 @@ func isComplaint(line string) bool {
 	return complaints.MatchString(line) && !starvation.MatchString(line)
 }
 
-// stuckCPU is where the kernel shows what a CPU does that does nothing else.
+// stuckCPU matches the messages in which the kernel shows what a stuck CPU is doing.
 var stuckCPU = regexp.MustCompile(`BUG: soft lockup|NMI backtrace for cpu`)
 
-// findStuckCPU returns the first such place of a console's log, or "". It is no complaint, but explains
-// one, or a suite that does not end.
+// findStuckCPU returns the first report of a stuck CPU in a console's log, or "". It is not a complaint, but
+// may explain one, or a suite that does not end.
 func findStuckCPU(log string) string {
 	lines := strings.Split(log, "\n")
 	if i := slices.IndexFunc(lines, stuckCPU.MatchString); i >= 0 {
@@ -52,7 +52,7 @@ func findStuckCPU(log string) string {
 }
 
 // findComplaint returns a report on the first complaint in the console's log, with the
-// lines around it, or "". A line that holds one of the expected strings is none.
+// lines around it, or "". Lines that contain one of the expected strings do not count.
 func findComplaint(log string, expected []string) string {
 	lines := strings.Split(log, "\n")
 	for i, line := range lines {

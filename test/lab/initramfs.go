@@ -4,7 +4,6 @@ package lab
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -27,8 +26,8 @@ var initModules = []string{
 	"rdma_rxe", "rdma_ucm", "ib_uverbs", "crc32_generic", "crc32c_generic", "libcrc32c",
 }
 
-// init mounts the host's root read-only with a tmpfs on top, the repository over it (it
-// may lie below /tmp, which is hidden), and starts the guest agent.
+// initScript mounts the host's root read-only with a tmpfs on top, mounts the repository over it (it may
+// be in /tmp, which is hidden), and starts the guest agent.
 const initScript = `#!/bin/busybox sh
 /bin/busybox mkdir -p /sbin /usr/bin /usr/sbin /proc /sys /dev /host /rw /new
 /bin/busybox --install -s
@@ -51,7 +50,7 @@ for d in proc sys dev; do mount --move /$d /new/$d; done
 exec switch_root /new %[2]s
 `
 
-// initramfs builds the gzipped archive: busybox, the modules in load order, the script.
+// initramfs builds an archive of busybox, the modules in load order and the script.
 func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
 	modules, err := moduleClosure(kernel, initModules)
 	if err != nil {
@@ -76,18 +75,17 @@ func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
 		records = append(records, cpio.StaticFile(fmt.Sprintf("modules/%02d-%s", i, name), string(data), 0o644))
 	}
 	var out bytes.Buffer
-	zip := gzip.NewWriter(&out)
-	w := cpio.Newc.Writer(zip)
+	w := cpio.Newc.Writer(&out) // not compressed: an emulated guest takes longer to unpack it than to read it
 	if err := cpio.WriteRecords(w, records); err != nil {
 		return nil, fmt.Errorf("write the initramfs: %w", err)
 	}
-	if err := errors.Join(cpio.WriteTrailer(w), zip.Close()); err != nil {
+	if err := cpio.WriteTrailer(w); err != nil {
 		return nil, fmt.Errorf("write the initramfs: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
-// moduleClosure returns paths of the modules with their dependencies, those first.
+// moduleClosure returns the paths of the modules and, before each, of its dependencies.
 func moduleClosure(kernel Kernel, names []string) ([]string, error) {
 	var (
 		mu    sync.Mutex // kmodule calls back concurrently

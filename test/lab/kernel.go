@@ -12,20 +12,20 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Kernels are the series that the project supports, with the package of each.
+// Kernels maps each supported kernel series to its Debian package.
 var Kernels = map[string]string{
 	"6.1":  "linux-image-amd64",
 	"6.12": "linux-image-6.12-amd64",
 }
 
-// Kernels that scripts/debug-kernel builds, each by test/lab/config/NAME.config. They look for
-// mistakes of their own and of modules, and take their time.
+// Kernels that scripts/debug-kernel builds from test/lab/config/NAME.config. They check themselves and
+// modules for bugs, and are slow.
 const (
-	Debug = "debug" // memory, locking, lifetimes, leaks
+	Debug = "debug" // memory errors, locking, lifetimes, leaks
 	KCSAN = "kcsan" // data races
 )
 
-// builtSlow is how many times longer things take on a kernel that looks for mistakes.
+// builtSlow is how many times longer things may take on such a kernel.
 const builtSlow = 5
 
 // Kernel is an installed kernel.
@@ -33,11 +33,11 @@ type Kernel struct {
 	Release string // as uname -r
 	Image   string // path of its vmlinuz
 	Root    string // its modules are in lib/modules/RELEASE below this directory
-	Slow    int    // how many times longer than elsewhere things may take
+	Slow    int    // how many times longer things may take than on a stock kernel
 	Built   bool   // by scripts/debug-kernel
 }
 
-// FindKernel returns the newest installed kernel of a series such as "6.1", or a kernel built here.
+// FindKernel returns the newest installed kernel of a series such as "6.1", or the built Debug or KCSAN kernel.
 func FindKernel(series string) (Kernel, error) {
 	if series == Debug || series == KCSAN {
 		return findBuilt(filepath.Join(Build(), "kernel-"+series), series)
@@ -81,8 +81,8 @@ func findKernel(boot, series string) (Kernel, error) {
 
 func release(image string) string { return strings.TrimPrefix(filepath.Base(image), "vmlinuz-") }
 
-// version makes 6.1.0-56-amd64 and 6.12.117+deb12-amd64 comparable: a dash begins an ABI
-// number, which counts as the patch level of Debian's 6.1.
+// version makes 6.1.0-56-amd64 and 6.12.117+deb12-amd64 comparable. A number after a dash is the ABI
+// number of Debian's 6.1; it counts as the patch level.
 func version(image string) string {
 	r := strings.TrimSuffix(release(image), "-amd64")
 	r, _, _ = strings.Cut(r, "+")

@@ -4,9 +4,9 @@
 // files, with Soft-RoCE between them, and runs commands in them. It needs QEMU, no KVM
 // and no RDMA hardware.
 //
-// The host's root is the guest's, read-only with a tmpfs on top: every program that is
-// installed here is there. The repository is there at its own path too, and /lab/out
-// in the guest is a directory of the host.
+// The guest's root is the host's, read-only with a tmpfs on top: programs installed on the host are
+// available in the guest. The repository has the same path in the guest, and /lab/out in the guest is a
+// directory of the host.
 package lab
 
 import (
@@ -21,33 +21,33 @@ import (
 	"time"
 )
 
-// Config of a lab.
+// Config describes a lab.
 type Config struct {
 	Kernel  string        // series: "6.1" or "6.12"; or Debug or KCSAN
 	VMs     int           // 1 or 2
 	Out     string        // directory for the guests' files and console logs; "" for a temporary one
 	NoRXE   bool          // do not add rxe0
-	IWARP   bool          // add siw0 instead: the debug kernel can
-	Console io.Writer     // gets the consoles as they come; nil for none
-	Boot    time.Duration // limit of one boot; 0 for one minute, more for a slow kernel; one that hangs is tried again
-	Memory  int           // MiB of one VM; 0 for 1536, twice that for a slow kernel, and again for siw's large queue pairs
+	IWARP   bool          // add siw0 instead; only the debug kernel has siw
+	Console io.Writer     // gets a copy of the consoles; may be nil
+	Boot    time.Duration // time limit of one boot, which is repeated once; 0 for one minute, more for a slow kernel
+	Memory  int           // MiB of one VM; 0 for 1536, doubled for a slow kernel and for siw's large queue pairs
 	CPUs    int           // of one VM; 0 for 2
-	InTurn  bool          // a VM's CPUs run in turn, for tests in which the kernel patches its code: see inTurn
-	Shells  bool          // a shell on a second console of each VM: see ShellSocket
+	InTurn  bool          // run a VM's CPUs in turn, for tests in which the kernel patches its code: see inTurn
+	Shells  bool          // open a shell on a second console of each VM: see ShellSocket
 }
 
 // Lab is a set of running VMs.
 type Lab struct {
 	Kernel Kernel
-	config Config // with nothing left out
+	config Config // with defaults filled in
 	vms    []*VM
-	dir    string // sockets and initramfs, removed at the end
-	image  string // the kernel's, ELF if it can be
+	dir    string // holds sockets and the initramfs; removed by Close
+	image  string // path of the kernel's image, unpacked unless it is a built kernel
 	kvm    bool
 	used   time.Duration // CPU time of VMs that are gone
 }
 
-// CPUs returns how many each VM has.
+// CPUs returns the number of CPUs of each VM.
 func (l *Lab) CPUs() int { return l.config.CPUs }
 
 // Device returns the name of each VM's RDMA device.
@@ -64,7 +64,7 @@ func Repo() string {
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
 
-// Build returns the directory of the build's results.
+// Build returns the directory that make writes to.
 func Build() string { return filepath.Join(Repo(), "build") }
 
 // Module returns the path of rdma_krping.ko for a kernel series.
@@ -105,7 +105,7 @@ func start(ctx context.Context, config Config, kernel Kernel, agent string, kvm 
 
 func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	l.image = l.Kernel.Image
-	if !l.Kernel.Built { // PVH's C code runs before KASAN has its shadow
+	if !l.Kernel.Built { // KASAN's shadow is not set up yet when PVH's C code runs
 		image, err := vmlinux(l.Kernel, filepath.Join(Build(), "kernels"))
 		if err != nil {
 			return err
@@ -138,11 +138,11 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	return onceMore(ctx, l.bootVMs)
 }
 
-// errBoot is a boot in which the kernel complained, with nothing of this project loaded.
+// errBoot means that the kernel complained while it booted, when nothing of this project was loaded.
 var errBoot = errors.New("while it booted")
 
-// onceMore boots again if a VM hangs or its kernel complains while it boots: emulated CPUs do about
-// once in a hundred boots, before the guest's first process.
+// onceMore repeats a boot that hung or in which the kernel complained. With emulated CPUs that happens in
+// about one of a hundred boots, before the guest's first process starts.
 func onceMore(ctx context.Context, boot func(context.Context) error) error {
 	err := boot(ctx)
 	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errBoot)) && ctx.Err() == nil {
@@ -171,8 +171,8 @@ func (l *Lab) bootVMs(ctx context.Context) error {
 	return nil
 }
 
-// Restart boots the last VM again after its death: the link between VMs has its end with
-// the first. Its console goes on; VM returns the new one.
+// Restart kills the last VM and boots it again; not the first one, which owns the link between them. The
+// new console is appended to the old one. VM returns the new VM.
 func (l *Lab) Restart(ctx context.Context) error {
 	last := len(l.vms) - 1
 	l.vms[last].Kill()
@@ -194,8 +194,8 @@ func (l *Lab) Restart(ctx context.Context) error {
 // VM returns a VM, from 0.
 func (l *Lab) VM(i int) *VM { return l.vms[i] }
 
-// Complaints returns a report on what the kernels complained about, or "". A line with
-// one of the expected strings is none.
+// Complaints returns a report on what the kernels complained about, or "". Lines that contain one of the
+// expected strings do not count.
 func (l *Lab) Complaints(expected ...string) string {
 	var reports []string
 	for i, vm := range l.vms {
@@ -206,10 +206,10 @@ func (l *Lab) Complaints(expected ...string) string {
 	return strings.Join(reports, "\n")
 }
 
-// StuckCPU returns where the first VM's console says that a CPU does nothing else for long, and what, or "".
+// StuckCPU returns the report of a stuck CPU in the first VM's console, or "".
 func (l *Lab) StuckCPU() string { return findStuckCPU(l.vms[0].Console()) }
 
-// Close kills the VMs and removes what the lab made, but for Config.Out.
+// Close kills the VMs and removes the lab's files except Config.Out.
 func (l *Lab) Close() error {
 	l.kill()
 	return os.RemoveAll(l.dir)

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Scripts that have kmemleak look for memory that nobody points to, and print it. An object has to
-// be 5 s old, and to be the same at two looks.
+// Scripts that let kmemleak scan for memory without references and print what it found. It reports objects
+// that are at least 5 s old and did not change between two scans.
 const (
 	withModule    = `cd /sys/kernel/debug && echo scan > kmemleak && sleep 6 && echo scan > kmemleak && cat kmemleak`
 	withoutModule = `rmmod rdma_krping && cd /sys/kernel/debug && echo scan > kmemleak && cat kmemleak`
 )
 
-// CheckMemory looks for what the module has leaked in a VM with the debug kernel; first with the
-// module, so that its functions have names, and then without it, which nothing may hold. It also
-// checks that lockdep was on all the time. Leaks of others are returned as a note.
+// CheckMemory looks for memory that the module has leaked, in a VM with the debug kernel: first while the
+// module is loaded, so that its functions have names, then after unloading it, which must succeed. It also
+// checks that lockdep is still on. Leaks of others are returned as a note.
 func (vm *VM) CheckMemory(ctx context.Context) (note string, err error) {
 	state, err := vm.Output(ctx, "grep debug_locks: /proc/lockdep_stats")
 	if err != nil {
@@ -37,26 +37,25 @@ func (vm *VM) CheckMemory(ctx context.Context) (note string, err error) {
 		ours, others := leaks(report)
 		if ours != "" {
 			failures = append(failures, fmt.Errorf("the module leaks memory:\n%s", ours))
-			break // without the module the same
+			break // it would be reported again without the module
 		}
 		note = others
 	}
 	return note, errors.Join(failures...)
 }
 
-// ourFrame is a function of the module in the backtrace of a leak, or of a module that was
-// unloaded: that was ours, too.
+// ourFrame matches a function of the module in the backtrace of a leak, or one of an unloaded module, which
+// was ours, too.
 var ourFrame = regexp.MustCompile(`\[rdma_krping\]|\] 0x`)
 
-// othersFrame is a function that loses memory whoever calls it: the name of a slab cache that cannot be
-// shown in sysfs, for lack of memory.
+// othersFrame is a kernel function that leaks by itself: the name of a slab cache when sysfs has no memory.
 const othersFrame = "sysfs_slab_add+"
 
-// leaks parts kmemleak's report into the objects that the module has allocated and the rest.
+// leaks splits kmemleak's report into objects that the module has allocated and others.
 func leaks(report string) (ours, others string) {
 	for i, object := range strings.Split(report, "unreferenced object ") {
 		switch {
-		case i == 0: // before the first one
+		case i == 0: // the text before the first object
 		case ourFrame.MatchString(object) && !strings.Contains(object, othersFrame):
 			ours += "unreferenced object " + object
 		default:

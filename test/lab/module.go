@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// LoadModule loads rdma_krping of the build, in every VM.
+// LoadModule loads the built rdma_krping in every VM.
 func (l *Lab) LoadModule(ctx context.Context) error {
 	for _, vm := range l.vms {
 		if err := l.LoadModuleIn(ctx, vm); err != nil {

@@ -18,8 +18,8 @@ func monitorSocket(l *Lab, index int) string {
 // monitorLimit is how long QEMU may take to answer.
 const monitorLimit = 30 * time.Second
 
-// SetLink plugs the VM's network cable in or pulls it: the guest loses the carrier and
-// keeps its addresses and routes.
+// SetLink plugs in or pulls the VM's network cable. A guest without a carrier keeps its addresses and
+// routes.
 func (vm *VM) SetLink(up bool) error {
 	if err := vm.ask("set_link", map[string]any{"name": "net", "up": up}); err != nil {
 		return fmt.Errorf("set the link of VM %d: %w", vm.index+1, err)
@@ -27,10 +27,10 @@ func (vm *VM) SetLink(up bool) error {
 	return nil
 }
 
-// Suspend stops the VM's CPUs and clocks until Resume: the world goes on without it.
+// Suspend stops the VM's CPUs and clocks until Resume. Its peers keep running.
 func (vm *VM) Suspend() error { return vm.must("stop") }
 
-// Resume lets a suspended VM go on.
+// Resume resumes a suspended VM.
 func (vm *VM) Resume() error { return vm.must("cont") }
 
 func (vm *VM) must(command string) error {
@@ -40,7 +40,7 @@ func (vm *VM) must(command string) error {
 	return nil
 }
 
-// ask has QEMU's monitor run a command (the QEMU Machine Protocol).
+// ask makes QEMU's monitor run a command (QEMU Machine Protocol).
 func (vm *VM) ask(command string, arguments map[string]any) error {
 	conn, err := net.DialTimeout("unix", vm.monitor, monitorLimit)
 	if err != nil {
@@ -70,7 +70,7 @@ func (vm *VM) ask(command string, arguments map[string]any) error {
 	return nil
 }
 
-// answered reads up to the answer to a request; events may come before it.
+// answered reads the answer to a request, and skips events before it.
 func answered(answers *json.Decoder) error {
 	for {
 		var answer struct {

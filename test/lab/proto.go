@@ -7,28 +7,28 @@ import (
 	"io"
 )
 
-// The conversation with the guest agent: one yamux stream a command, gob values both
-// ways. The guest's first bytes on the port, before yamux, are Ready.
+// The protocol between host and guest agent: a yamux stream for each command, with gob values in both
+// directions. Before yamux starts, the agent sends Ready.
 
 // PortName is the virtio-serial port of the agent.
 const PortName = "krping.lab"
 
-// Ready ends the line with which the agent announces itself.
+// Ready is the line with which the agent announces itself.
 const Ready = "krping lab ready\n"
 
-// Request begins a command; closing the stream kills it and its process group.
+// Request starts a command. Closing the stream kills it and its process group.
 type Request struct {
 	Argv []string
 	Env  []string // added to the guest's environment
 	Dir  string   // "" for /
 }
 
-// ToGuest follows a Request: a signal to the command's process group.
+// ToGuest may follow a Request: a signal to the command's process group.
 type ToGuest struct {
 	Signal int
 }
 
-// FromGuest is output of the command or its end.
+// FromGuest is output of the command or tells how it ended.
 type FromGuest struct {
 	Stdout, Stderr []byte
 	Ended          bool
@@ -36,7 +36,7 @@ type FromGuest struct {
 	Err            string // why it could not be started
 }
 
-// Stream pairs the coders of one stream.
+// Stream encodes and decodes the values on one stream.
 type Stream struct {
 	*gob.Encoder
 	*gob.Decoder

@@ -30,7 +30,7 @@ type VM struct {
 	socket  string
 	shell   string
 	monitor string
-	began   int // where its boot begins in the console
+	began   int // offset of its boot in the console
 	session *yamux.Session
 
 	mu      sync.Mutex
@@ -39,8 +39,7 @@ type VM struct {
 	copy    io.Writer
 }
 
-// hasVirtualization says whether the CPU can run a stock kernel under KVM: /dev/kvm
-// alone does not.
+// hasVirtualization reports whether KVM can run a stock kernel. That /dev/kvm exists is not enough.
 func hasVirtualization() bool {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil || !bytes.Contains(info, []byte(" vmx")) && !bytes.Contains(info, []byte(" svm")) {
@@ -60,11 +59,11 @@ func hasVirtualization() bool {
 // AES goes with PCLMULQDQ: aesni_intel of Linux 6.1 oopses on a CPU that has only the former.
 const emulated = "max,erms=off,fsrm=off,pclmulqdq=off,sse4.2=off,aes=off"
 
-// Where one CPU translates an instruction while another one patches it, QEMU 7.2 keeps what was there
-// before: a breakpoint, if it was one of the kernel's while it attached a tracer or changed another static
-// key. The CPU then takes that exception without end (a soft lockup with asm_exc_int3 in it, or at an
-// instruction that does nothing); with switching the block tracepoints on and off it takes seconds, and
-// no module. CPUs that run in turn cannot meet so; the suites of tracing take 8% longer with them.
+// If one CPU translates an instruction while another one patches it, QEMU 7.2 may keep the old translation:
+// a breakpoint, if the kernel was attaching a tracer or switching another static key. The CPU then takes
+// that exception without end: a soft lockup in asm_exc_int3 or at an innocent instruction. Switching the
+// block tracepoints on and off causes it within seconds, without the module. It cannot happen to CPUs that
+// run in turn, which make the tracing suites 8% slower.
 const (
 	atOnce = "tcg,thread=multi"
 	inTurn = "tcg,thread=single"
@@ -87,7 +86,7 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 		cmdline += " lab.norxe=1"
 	}
 	if config.Kernel == Debug {
-		cmdline += " kasan_multi_shot" // what is known must not be the only report
+		cmdline += " kasan_multi_shot" // a known report must not hide others
 	}
 	if config.IWARP {
 		cmdline += " lab.iwarp=1"
@@ -95,7 +94,8 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 	share := func(path, tag, mode string) []string {
 		return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, mode)}
 	}
-	args := append(accelerator(l.kvm, config.InTurn), "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
+	// The default machine routes interrupts by ACPI code: 1 s of a boot, and minutes under KASAN.
+	args := append(accelerator(l.kvm, config.InTurn), "-machine", "q35", "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
 		"-kernel", l.image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,
@@ -103,9 +103,6 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 		"-qmp", "unix:"+monitorSocket(l, index)+",server=on,wait=off",
 		"-device", "virtio-rng-pci",
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
-	if l.Kernel.Built { // the default machine routes interrupts by an ACPI program that it takes minutes to run
-		args = append(args, "-machine", "q35")
-	}
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
 	args = append(args, share(Repo(), "repo", ",readonly=on")...)
 	args = append(args, share(out, "out", "")...)
@@ -164,7 +161,7 @@ func startVM(l *Lab, index int, console string) (*VM, error) {
 		_ = vm.qemu.Wait()
 		close(vm.gone)
 	}()
-	if index == 0 && config.VMs > 1 { // the server's end of the link must be there first
+	if index == 0 && config.VMs > 1 { // the first VM's end of the link must exist before the other connects
 		for range 200 {
 			if _, err := os.Stat(filepath.Join(l.dir, "link")); err == nil {
 				break
@@ -186,8 +183,8 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return calls
 })
 
-// startLocked starts a command from a thread that lives as long as this process: its
-// death would send Pdeathsig.
+// startLocked starts a command from a thread that lives as long as this process. The end of the thread that
+// started it would send it Pdeathsig.
 func startLocked(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starter() <- func() { result <- cmd.Start() }
@@ -220,7 +217,7 @@ func (vm *VM) Addr() string { return fmt.Sprintf("192.168.77.%d", vm.index+1) }
 // Out returns the directory of this host that is /lab/out in the guest.
 func (vm *VM) Out() string { return vm.out }
 
-// YamuxConfig is that of both ends: an emulated guest may be slow, and says so to nobody.
+// YamuxConfig returns the configuration of both ends. An emulated guest may be slow, so no keep-alives.
 func YamuxConfig() *yamux.Config {
 	config := yamux.DefaultConfig()
 	config.EnableKeepAlive = false
@@ -255,7 +252,7 @@ func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
 	select {
 	case err := <-ready:
 		if err != nil {
-			select { // its console ends with it
+			select { // wait for the end of its console
 			case <-vm.gone:
 			case <-ctx.Done():
 			}
@@ -275,7 +272,7 @@ func (vm *VM) waitReady(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// readReady reads no byte further than the line.
+// readReady reads the line and not a byte more.
 func readReady(r io.Reader) (string, error) {
 	line := make([]byte, len(Ready))
 	if _, err := io.ReadFull(r, line); err != nil {
@@ -298,7 +295,7 @@ func (vm *VM) bootError(err error) error {
 	return fmt.Errorf("%w; the console ends with:\n%s", err, strings.Join(lines[max(0, len(lines)-25):], "\n"))
 }
 
-// Kill ends the VM at once, as a power failure would, and waits until it is gone.
+// Kill ends the VM as a power failure would, and waits until it is gone.
 func (vm *VM) Kill() {
 	_ = vm.qemu.Process.Kill()
 	<-vm.gone
@@ -313,7 +310,7 @@ func (vm *VM) cpuTime() time.Duration {
 	return vm.qemu.ProcessState.UserTime() + vm.qemu.ProcessState.SystemTime()
 }
 
-// Alive says whether the VM still runs.
+// Alive reports whether the VM still runs.
 func (vm *VM) Alive() bool {
 	select {
 	case <-vm.gone:

@@ -12,9 +12,8 @@ import (
 	"path/filepath"
 )
 
-// vmlinux returns the path of the ELF image in a kernel's vmlinuz, unpacked into dir unless it is
-// there: QEMU boots it by its PVH entry, and the guest is spared a third of its boot, in which it would
-// unpack itself.
+// vmlinux returns the path of the ELF image in a kernel's vmlinuz, which it unpacks into dir once. QEMU
+// boots it by its PVH entry, which saves the guest a third of its boot: the time to unpack itself.
 func vmlinux(kernel Kernel, dir string) (string, error) {
 	path := filepath.Join(dir, "vmlinux-"+kernel.Release)
 	packed, err := os.Stat(kernel.Image)
@@ -35,7 +34,7 @@ func vmlinux(kernel Kernel, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	temporary, err := os.CreateTemp(dir, "vmlinux-") // another lab may do the same
+	temporary, err := os.CreateTemp(dir, "vmlinux-") // other labs may do the same at the same time
 	if err != nil {
 		return "", err
 	}
@@ -47,7 +46,7 @@ func vmlinux(kernel Kernel, dir string) (string, error) {
 	return path, os.Rename(temporary.Name(), path)
 }
 
-// unpackers are by what the packed data begin with.
+// unpackers are chosen by the first bytes of the packed data.
 var unpackers = []struct {
 	magic []byte
 	argv  []string
@@ -56,14 +55,14 @@ var unpackers = []struct {
 	{[]byte("\x28\xb5\x2f\xfd"), []string{"zstd", "-dcq"}},
 }
 
-// Offsets in a bzImage, of Documentation/x86/boot.rst: the number of sectors in front of the
-// protected-mode code less one, where its payload begins in that, and the payload's length.
+// Offsets in a bzImage (Documentation/x86/boot.rst): the number of set-up sectors before the protected-mode
+// code, less one; the payload's offset in that code; the payload's length.
 const (
 	setupSectors  = 0x1f1
 	payloadOffset = 0x248
 	payloadLength = 0x24c
 	sector        = 512
-	sizeSuffix    = 4 // the unpacked size, which is not the packer's
+	sizeSuffix    = 4 // bytes after the packed data: the unpacked size
 )
 
 // unpack returns the ELF image of a bzImage.
@@ -74,7 +73,7 @@ func unpack(image []byte) ([]byte, error) {
 	from := (int64(image[setupSectors])+1)*sector + int64(binary.LittleEndian.Uint32(image[payloadOffset:]))
 	to := from + int64(binary.LittleEndian.Uint32(image[payloadLength:])) - sizeSuffix
 	if from > to || to > int64(len(image)) {
-		return nil, fmt.Errorf("not a bzImage: a payload from %d to %d of %d bytes", from, to, len(image))
+		return nil, fmt.Errorf("not a bzImage: payload from %d to %d in %d bytes", from, to, len(image))
 	}
 	for _, u := range unpackers {
 		if !bytes.HasPrefix(image[from:to], u.magic) {
@@ -90,5 +89,5 @@ func unpack(image []byte) ([]byte, error) {
 		}
 		return elf, nil
 	}
-	return nil, fmt.Errorf("packed by neither xz nor zstd: it begins with %x", image[from:min(from+8, to)])
+	return nil, fmt.Errorf("unknown compression, want xz or zstd: the payload begins with %x", image[from:min(from+8, to)])
 }

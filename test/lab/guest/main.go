@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guest is process 1 of a lab VM: it finishes the set-up that the initramfs began, and
-// runs what the host asks for.
+// Guest is process 1 of a lab VM: it finishes the set-up that the initramfs started, and runs the
+// commands that the host sends.
 package main
 
 import (
@@ -28,8 +28,8 @@ func main() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// startServer runs the server in a child, as process 1 waits for everybody's children;
-// and a person's shell, if there is to be one.
+// startServer starts the server as a child, since process 1 reaps all children, and a shell if the kernel's
+// command line asks for one.
 func startServer() error {
 	if parameter("lab.shell") != "" {
 		shell := exec.Command("sh", "-c", "while :; do setsid -c bash -l </dev/hvc0 >/dev/hvc0 2>&1; done")
@@ -44,7 +44,7 @@ func startServer() error {
 	return cmd.Start()
 }
 
-// reap returns when no process is left.
+// reap waits for all child processes, including orphans, and returns when none is left.
 func reap() {
 	for {
 		if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {

@@ -20,7 +20,7 @@ import (
 	"krping/test/lab"
 )
 
-// serve runs what the host asks for and returns why it cannot go on.
+// serve runs the host's commands. It returns only if the connection fails.
 func serve() error {
 	port, err := openPort()
 	if err != nil {
@@ -86,7 +86,7 @@ func execute(conn net.Conn) {
 		cmd.Dir = "/"
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = time.Second // what it left running in the background may hold its output
+	cmd.WaitDelay = time.Second // background processes may keep its output open
 	cmd.Stdout = output{&mu, stream, func(p []byte) lab.FromGuest { return lab.FromGuest{Stdout: p} }}
 	cmd.Stderr = output{&mu, stream, func(p []byte) lab.FromGuest { return lab.FromGuest{Stderr: p} }}
 	ended := lab.FromGuest{Ended: true}
@@ -101,7 +101,7 @@ func execute(conn net.Conn) {
 	_ = stream.Encode(ended)
 }
 
-// passSignals ends with the stream; a command whose host is gone is killed.
+// passSignals forwards signals to the process group, and kills it when the stream ends.
 func passSignals(stream lab.Stream, pid int) {
 	for {
 		var msg lab.ToGuest
@@ -115,7 +115,7 @@ func passSignals(stream lab.Stream, pid int) {
 
 func code(err error) int {
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) { // ErrWaitDelay: it has ended well
+	if !errors.As(err, &exit) { // no error, or ErrWaitDelay after success
 		return 0
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {

@@ -27,17 +27,16 @@ var devLinks = map[string]string{
 	"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 }
 
-// hungTask is after how many seconds of sleep a task hangs, on a kernel that is not slow.
+// hungTask is the hung-task time-out in seconds, on a kernel that is not slow.
 const hungTask = 30
 
 var sysctls = map[string]string{
 	"kernel/hung_task_warnings": "1000",
 	"kernel/panic_on_oops":      "0",
-	"kernel/printk":             "8 4 1 7", // whole reports, after a quiet boot
+	"kernel/printk":             "8 4 1 7", // full reports, after a quiet boot
 }
 
-// setUp prepares a system that a test can rely on: file systems, limits, network, and
-// the Soft-RoCE device.
+// setUp prepares what tests rely on: file systems, limits, the network and the RDMA device.
 func setUp() error {
 	_ = os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	_ = os.Setenv("HOME", "/root")
@@ -104,7 +103,7 @@ func network(index string) error {
 		"modprobe " + module, "modprobe rdma_ucm", "modprobe ib_uverbs",
 		"rdma link add " + kind + "0 type " + kind + " netdev eth0",
 	} {
-		if parameter("lab.norxe") != "" && strings.HasPrefix(line, "rdma link") {
+		if parameter("lab.norxe") != "" && strings.HasPrefix(line, "rdma link") || isLoaded(strings.TrimPrefix(line, "modprobe ")) {
 			continue
 		}
 		argv := strings.Fields(line)
@@ -113,4 +112,10 @@ func network(index string) error {
 		}
 	}
 	return nil
+}
+
+// isLoaded reports whether a module is loaded. The initramfs has loaded those that the kernel does not have built in.
+func isLoaded(module string) bool {
+	_, err := os.Stat("/sys/module/" + module)
+	return err == nil
 }

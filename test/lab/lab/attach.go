@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachCommand's other end: this terminal becomes that of a guest.
+// attachCmd connects this terminal to a guest's shell; shell starts it.
 func attachCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:    "attach SOCKET",
@@ -22,7 +22,7 @@ func attachCmd() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			conn, err := net.Dial("unix", args[0])
 			if err != nil {
-				return fmt.Errorf("attach: is the lab still running? %w", err)
+				return fmt.Errorf("attach: is the lab still running?: %w", err)
 			}
 			defer conn.Close()
 			restore, err := rawMode()
@@ -37,7 +37,7 @@ func attachCmd() *cobra.Command {
 	}
 }
 
-// rawMode hands every key to the guest.
+// rawMode passes every key to the guest.
 func rawMode() (restore func(), err error) {
 	fd := int(os.Stdin.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)

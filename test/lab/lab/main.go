@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Lab boots the project's virtual machines: to run a command, to play, to run the
-// suites.
+// Lab boots the project's virtual machines, to run a command, a shell or the test suites.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"krping/test/lab"
 )
 
-// bootOptions are those of every verb.
+// bootOptions are the options of all subcommands.
 type bootOptions struct {
 	kernel  string
 	out     string
@@ -33,9 +33,9 @@ func (o *bootOptions) config(vms int) lab.Config {
 
 func run(ctx context.Context, args []string) error {
 	var o bootOptions
-	root := &cobra.Command{Use: "lab", Short: "Virtual machines with Soft-RoCE, from this host's own files", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "lab", Short: "Boot virtual machines with Soft-RoCE from this host's files and run tests in them", SilenceErrors: true, SilenceUsage: true}
 	f := root.PersistentFlags()
-	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12, or debug or kcsan")
+	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12; debug or kcsan if built")
 	f.StringVar(&o.out, "out", "", "`directory` for consoles and the guests' /lab/out (default: a temporary one)")
 	f.BoolVar(&o.console, "console", false, "show the consoles on stderr")
 	f.BoolVar(&o.noRXE, "no-rxe", false, "do not add rxe0")
@@ -54,7 +54,7 @@ func runCommand(o *bootOptions) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "run [flags] -- COMMAND [ARG...]",
-		Short:   "Run a command in a VM; its exit status is ours",
+		Short:   "Run a command in a VM and exit with its status",
 		Example: "  lab run --vms 2 --on 2 -- ping -c 1 192.168.77.1",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,10 +80,10 @@ func runCommand(o *bootOptions) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().IntVar(&vms, "vms", 1, "VMs: 1 or 2")
-	cmd.Flags().IntVar(&on, "on", 1, "the VM that the command runs in")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "kill everything after this time")
-	cmd.Flags().BoolVar(&module, "module", false, "load rdma_krping first, in every VM")
-	cmd.Flags().StringArrayVar(&expect, "expect", nil, "a console line with this `text` is no complaint")
+	cmd.Flags().IntVar(&vms, "vms", 1, "number of VMs, 1 or 2")
+	cmd.Flags().IntVar(&on, "on", 1, "`number` of the VM that runs the command")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "kill the VMs after this time")
+	cmd.Flags().BoolVar(&module, "module", false, "load rdma_krping in every VM first")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil, "do not fail for console lines that contain this `text`")
 	return cmd
 }

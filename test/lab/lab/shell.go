@@ -14,8 +14,7 @@ import (
 	"krping/test/lab"
 )
 
-// shellCommand gives a person a shell in each VM, on a virtio console that `lab attach`
-// connects a terminal to.
+// shellCommand opens a shell in each VM, on a virtio console to which `lab attach` connects a terminal.
 func shellCommand(o *bootOptions) *cobra.Command {
 	var vms int
 	cmd := &cobra.Command{
@@ -24,7 +23,7 @@ func shellCommand(o *bootOptions) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return shell(cmd.Context(), o, vms) },
 	}
-	cmd.Flags().IntVar(&vms, "vms", 2, "VMs: 1 or 2")
+	cmd.Flags().IntVar(&vms, "vms", 2, "number of VMs, 1 or 2")
 	return cmd
 }
 
@@ -39,14 +38,14 @@ func shell(ctx context.Context, o *bootOptions, vms int) error {
 	if err := l.LoadModule(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("kernel %s; the repository is at %s in each VM; build/krpingctl and build/krping-bridge are there\n", l.Kernel.Release, lab.Repo())
+	fmt.Printf("kernel %s; the repository is at %s in each VM, with build/krpingctl and build/krping-bridge\n", l.Kernel.Release, lab.Repo())
 	if tmux, err := exec.LookPath("tmux"); err == nil && isTerminal(os.Stdin) {
 		return inTmux(ctx, tmux, l, vms)
 	}
 	for i := range vms {
 		fmt.Printf("VM %d (%s): %s\n", i+1, l.VM(i).Addr(), attachCommand(l.VM(i)))
 	}
-	fmt.Println("Ctrl-C ends the VMs")
+	fmt.Println("press Ctrl-C to end the VMs")
 	<-ctx.Done()
 	return nil
 }
