@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// Backings are the kinds of disk that can be served; all of them in the serving VM's memory.
+// Backings returns the kinds of disk that can be served. All are in the serving VM's memory.
 func Backings() []string { return []string{"brd", "null_blk"} }
 
 const mountConfigfs = "mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config\n"
 
-// disksOf makes n equal disks in the serving VM, one a contender: two would not share one, as each
-// may have it for itself or in a page cache.
+// disksOf makes n equal disks in the serving VM, one for each contender: some open a disk exclusively, or
+// have it in a page cache.
 func (s *site) disksOf(ctx context.Context, kind string, n, mebibytes int) ([]string, error) {
 	var script, format string
 	switch kind {
@@ -30,7 +30,7 @@ func (s *site) disksOf(ctx context.Context, kind string, n, mebibytes int) ([]st
 	echo 1 > $disk/power
 done`, n-1, mebibytes)
 	default:
-		return nil, fmt.Errorf("backing %s: brd and null_blk are known", kind)
+		return nil, fmt.Errorf("backing %s: must be brd or null_blk", kind)
 	}
 	if _, err := s.run(ctx, s.server, script); err != nil {
 		return nil, fmt.Errorf("make the disks: %w", err)
@@ -38,7 +38,7 @@ done`, n-1, mebibytes)
 	disks := make([]string, n)
 	for i := range disks {
 		disks[i] = fmt.Sprintf(format, i)
-		// All memory is there before anything is measured.
+		// Allocates all memory before anything is measured.
 		if _, err := s.run(ctx, s.server, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct", disks[i], mebibytes)); err != nil {
 			return nil, fmt.Errorf("fill the disks: %w", err)
 		}
@@ -46,7 +46,7 @@ done`, n-1, mebibytes)
 	return disks, nil
 }
 
-// warm fills the page cache of a served disk, for servers that go through it.
+// warm fills the page cache of a served disk, for servers that use it.
 func (s *site) warm(ctx context.Context, disk string) error {
 	_, err := s.run(ctx, s.server, "dd if="+disk+" of=/dev/null bs=1M")
 	return err

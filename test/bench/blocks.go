@@ -11,8 +11,7 @@ import (
 	"krping/test/lab"
 )
 
-// Blocks compares block devices whose I/O goes over the network, all of them in the same two
-// VMs in one run.
+// Blocks compares block devices over the network, all in the same two VMs in one run.
 type Blocks struct {
 	Lab        *lab.Lab // two VMs with the module: VM 1 serves, VM 2 measures
 	Log        io.Writer
@@ -25,7 +24,7 @@ type Blocks struct {
 	Verify     bool
 }
 
-// Job is a load of fio.
+// Job is a workload of fio.
 type Job struct {
 	Name  string `json:"name"`
 	Mode  string `json:"mode"` // fio's rw
@@ -34,9 +33,9 @@ type Job struct {
 	Jobs  int    `json:"jobs"`
 }
 
-const mixRead = 70 // per cent of a mix
+const mixRead = 70 // per cent of reads in a mixed job
 
-// AllJobs are the jobs of a whole run.
+// AllJobs returns the jobs of a whole run.
 func AllJobs() []Job {
 	var jobs []Job
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
@@ -64,7 +63,7 @@ func newJob(mode string, size, depth, jobs int) Job {
 	return Job{name, mode, size, depth, jobs}
 }
 
-// A target is the least ratio of one contender's throughput to another's.
+// A target is the least wanted ratio of one contender's throughput to another's.
 type target struct {
 	ours, peer string
 	least      float64
@@ -84,14 +83,14 @@ type peer struct {
 	name    string
 	c       contender // nil: raw verbs
 	device  string
-	failure error // why it is not there, or no longer
+	failure error // why it cannot be measured, or no longer
 }
 
 func (p *peer) can(j Job) bool { return p.failure == nil && (p.c != nil || verbsCan(j)) }
 
-// Run sets all contenders up, measures, and tears them down. All are there at once, as setting one
-// up takes longer than a measurement; those that are idle send a keep-alive now and then. An error
-// means that nothing can be compared: a contender that fails is in the report.
+// Run sets up all contenders, measures, and tears them down. All exist at the same time, as setting one up
+// takes longer than a measurement; idle ones only send keep-alives. An error means that nothing can be
+// compared. A contender that fails is in the report.
 func (b *Blocks) Run(ctx context.Context) (report Report, err error) {
 	s := &site{server: b.Lab.VM(0), client: b.Lab.VM(1), log: b.Log}
 	report = Report{Kernel: b.Lab.Kernel.Release, Backing: b.Backing, DiskMiB: b.DiskSize, CPUs: b.Lab.CPUs(), Rounds: b.Rounds, FIO: b.FIO}
@@ -102,7 +101,7 @@ func (b *Blocks) Run(ctx context.Context) (report Report, err error) {
 	var peers []*peer
 	defer func() {
 		for _, p := range slices.Backward(peers) {
-			if p.c == nil || ctx.Err() != nil { // the VMs end, and all with them
+			if p.c == nil || ctx.Err() != nil { // the VMs end anyway
 				continue
 			}
 			if undo := p.c.detach(ctx, s); undo != nil {
@@ -159,7 +158,7 @@ func describe(p *peer) Contender {
 	return c
 }
 
-// measureJob lets the contenders take turns; who goes first changes.
+// measureJob measures the contenders in turn. Each round starts with another one.
 func (b *Blocks) measureJob(ctx context.Context, s *site, j Job, peers []*peer, report *Report) error {
 	results := make([]Result, len(peers))
 	for round := range b.Rounds {

@@ -13,13 +13,13 @@ import (
 	"krping/test/output"
 )
 
-// A contender makes a disk of the serving VM a block device of the measuring one.
+// A contender makes a disk of the serving VM available as a block device in the measuring VM.
 type contender interface {
 	name() string
 	about() string // how it is set up, for the report
 	// attach returns the device, such as /dev/nvme0n1.
 	attach(ctx context.Context, s *site, disk string) (device string, err error)
-	// detach undoes attach, also one that has failed half-way.
+	// detach undoes attach, even if that failed half-way.
 	detach(ctx context.Context, s *site) error
 }
 
@@ -33,12 +33,12 @@ const (
 	rawVerbs     = "verbs"
 )
 
-// ContenderNames are all contenders.
+// ContenderNames returns all contenders.
 func ContenderNames() []string {
 	return []string{kernelTarget, bridgeTarget, nvmeRDMA, nvmeTCP, nbd, rawVerbs}
 }
 
-// Each has its own port, as all are there at once.
+// newContender returns a contender, or nil for raw verbs. Each has its own port, as all exist at once.
 func newContender(name string) contender {
 	switch name {
 	case kernelTarget:
@@ -68,7 +68,7 @@ const (
 
 var environment = []string{"PATH=" + lab.Build() + ":/usr/sbin:/usr/bin:/sbin:/bin"}
 
-// run runs a script to its end. Its error says where, what, and what it printed.
+// run runs a script to its end. Its error names the host, the script and what it printed.
 func (s *site) run(ctx context.Context, vm *lab.VM, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -80,7 +80,7 @@ func (s *site) run(ctx context.Context, vm *lab.VM, script string) (string, erro
 	return out.String(), nil
 }
 
-const shownOutput = 2000 // bytes of what a command has printed
+const shownOutput = 2000 // bytes of a command's output in an error
 
 func failure(vm *lab.VM, script, out string, err error) error {
 	out = strings.TrimSpace(out)
@@ -90,7 +90,7 @@ func failure(vm *lab.VM, script, out string, err error) error {
 	return &commandError{host: vm.Addr(), script: strings.TrimSpace(script), out: out, err: err}
 }
 
-// commandError is how a command of a contender fails.
+// commandError is the failure of a contender's command.
 type commandError struct {
 	host, script, out string
 	err               error
@@ -102,7 +102,7 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// reason leaves out the command, which is said already.
+// reason returns the error without the command, which commandError names itself.
 func reason(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, ": "); i >= 0 {
@@ -111,7 +111,7 @@ func reason(err error) string {
 	return text
 }
 
-// spawn starts a program that runs on, and waits until its output has the text.
+// spawn starts a program that keeps running, and waits until its output contains the text.
 func (s *site) spawn(ctx context.Context, vm *lab.VM, command, text string) (*lab.Process, *output.Buffer, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -123,7 +123,7 @@ func (s *site) spawn(ctx context.Context, vm *lab.VM, command, text string) (*la
 	for !strings.Contains(out.String(), text) {
 		select {
 		case <-p.Done():
-			return nil, nil, failure(vm, command, out.String(), fmt.Errorf("has ended: %w", p.Wait(ctx)))
+			return nil, nil, failure(vm, command, out.String(), fmt.Errorf("it has ended: %w", p.Wait(ctx)))
 		case <-ctx.Done():
 			_ = p.Wait(ctx) // kills it
 			return nil, nil, failure(vm, command, out.String(), ctx.Err())

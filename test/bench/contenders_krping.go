@@ -94,7 +94,7 @@ func detachVolume(ctx context.Context, s *site, volume string) error {
 	return err
 }
 
-// ifHeld ends a script that undoes a volume's session where there is none.
+// ifHeld is a line that ends a clean-up script if the volume has no session.
 func ifHeld(volume string) string {
 	return "grep -q ' name=" + volume + " ' /proc/krping_sessions || exit 0\n"
 }

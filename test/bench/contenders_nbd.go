@@ -16,7 +16,7 @@ const nbdDevice = "/dev/nbd0"
 func (n *networkBlock) name() string { return nbd }
 
 func (n *networkBlock) about() string {
-	return "nbd-client and nbd-server, a connection a CPU; writes rest in the page cache of the server until a flush"
+	return "nbd-client and nbd-server, one connection per CPU; writes stay in the page cache of the server until a flush"
 }
 
 func (n *networkBlock) attach(ctx context.Context, s *site, disk string) (string, error) {

@@ -18,14 +18,14 @@ type nvme struct {
 func (n *nvme) name() string { return "nvme-" + n.transport }
 
 func (n *nvme) about() string {
-	text := "nvmet's block backend, an I/O queue of 128 a CPU, no native multipath, no digest"
+	text := "nvmet's block backend, one I/O queue of 128 per CPU, no native multipath, no digest"
 	if n.transport == "rdma" {
 		text += fmt.Sprintf(", param_inline_data_size=%d", inlineData)
 	}
 	return text
 }
 
-// Largest that nvmet takes: 4 pages.
+// inlineData is the largest size that nvmet takes: 4 pages.
 const inlineData = 16384
 
 func (n *nvme) subsystem() string { return "bench-" + n.transport }
@@ -36,8 +36,8 @@ func (n *nvme) attach(ctx context.Context, s *site, disk string) (string, error)
 	if _, err := s.run(ctx, s.server, serve); err != nil {
 		return "", err
 	}
-	// The device's own statistics count, and requests are merged as krping's are: no multipath. The
-	// default keep-alive of 5 s is for hosts that are not emulated.
+	// Without multipath the device's own statistics count, and requests are merged as krping's are. The
+	// default keep-alive of 5 s is too short for emulated hosts.
 	connect := fmt.Sprintf("modprobe nvme_core multipath=N\n"+
 		"krpingctl nvme connect --nqn %s --transport %s --traddr %s --trsvcid %d --queue-size 128 --keep-alive-tmo 120",
 		n.subsystem(), n.transport, s.server.Addr(), n.port)

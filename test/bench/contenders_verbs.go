@@ -11,16 +11,16 @@ import (
 	"krping/test/lab"
 )
 
-// Raw verbs are the limit of what a target can move: perftest with the serving VM doing RDMA,
-// as targets do. For a read it writes into the measuring VM, for a write it reads from it.
+// Raw verbs show the limit of what a target can move: in perftest, as with targets, the serving VM does
+// the RDMA. For a read it writes into the measuring VM, for a write it reads from it.
 const verbsAbout = "perftest: the serving VM runs ib_write_bw (for reads) or ib_read_bw (for writes) with the job's depth"
 
 const (
 	verbsPort = "18520"
-	verbsRate = 12 << 20 // bytes per second, about, of an emulated VM: for a run that is about as long as fio's
+	verbsRate = 12 << 20 // bytes per second of an emulated VM, roughly: for runs about as long as fio's
 )
 
-// verbsCan says whether a job has a limit that verbs tell.
+// verbsCan reports whether raw verbs show a limit of the job.
 func verbsCan(j Job) bool { return j.Size >= 64<<10 && j.Mode != "randrw" }
 
 func measureVerbs(ctx context.Context, s *site, j Job, o FIO) (Sample, error) {
@@ -31,8 +31,8 @@ func measureVerbs(ctx context.Context, s *site, j Job, o FIO) (Sample, error) {
 		program = "ib_read_bw"
 	}
 	n := max(2*j.Depth, int(o.Runtime.Seconds()*verbsRate)/j.Size)
-	// With completions in fours the queue does not run empty. A number of operations, as perftest's
-	// --duration counts too few of them where it has too little of the CPU.
+	// With one completion for four operations the queue does not run empty. The number of operations is
+	// fixed: with --duration perftest counts too few of them if it gets little CPU time.
 	command := fmt.Sprintf("%s -R -F -d rxe0 -p %s -s %d -n %d --tx-depth=%d -Q %d --report_gbits", program, verbsPort, j.Size, n, j.Depth, min(4, j.Depth))
 	const log = "/run/perftest.log"
 	passive, err := s.client.Start(lab.Cmd{Argv: []string{"sh", "-c", "exec " + command + " >" + log + " 2>&1"}})
@@ -63,7 +63,7 @@ func measureVerbs(ctx context.Context, s *site, j Job, o FIO) (Sample, error) {
 	return Sample{IOPS: bytes / float64(j.Size), BytesPerSecond: bytes}, nil
 }
 
-// kill ends a process and says nothing if it had ended.
+// kill kills a process. It is no error if the process has ended before.
 func kill(p *lab.Process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

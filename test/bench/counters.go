@@ -22,13 +22,13 @@ const (
 // counters are what a VM has counted since it booted.
 type counters struct {
 	busy     float64           // seconds that CPUs were not idle
-	ios      float64           // done by the block device
-	messages float64           // of krping's session of that device
+	ios      float64           // I/Os of the block device
+	messages float64           // of the krping session of that device
 	named    map[string]uint64 // of rxe0 and eth0
 }
 
-// readCounters is a command that prints them, of the device only if one is named. It is one process,
-// as its time is counted, too.
+// readCounters returns a command that prints them, with those of the device unless it is "". It is a single
+// process, as its own time is counted, too.
 func readCounters(device string) string {
 	files := []string{"/proc/stat", rxeCounters + "/*", netCounters + "/*_packets"}
 	if device != "" {
@@ -37,7 +37,7 @@ func readCounters(device string) string {
 	return "grep -sH . " + strings.Join(files, " ")
 }
 
-// serverCounters may be read long before fio begins and after it has ended: the server idles then.
+// serverCounters reads the server's counters. The time matters little: before and after fio the server idles.
 func (s *site) serverCounters(ctx context.Context) (counters, error) {
 	out, err := s.run(ctx, s.server, readCounters(""))
 	if err != nil {
@@ -46,8 +46,8 @@ func (s *site) serverCounters(ctx context.Context) (counters, error) {
 	return parseCounters(out, "")
 }
 
-// countedScript is fio's command with the client's counters read at the begin and the end of its
-// jobs: its own start takes longer than many an I/O. The first begin and the last end count.
+// countedScript returns a script that runs fio and reads the client's counters when the first of its jobs
+// starts and when the last one ends: the start of fio itself takes longer than many I/Os.
 func countedScript(device, fio string) string {
 	return fmt.Sprintf(`mkdir -p /run/bench
 cd /run/bench
@@ -100,7 +100,7 @@ func parseCounters(text, disk string) (counters, error) {
 func parseBusy(line string) (float64, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 9 {
-		return 0, fmt.Errorf("%q has less than eight times", line)
+		return 0, fmt.Errorf("%q has fewer than eight times", line)
 	}
 	var ticks uint64
 	for i, field := range fields[1:9] {
@@ -115,11 +115,11 @@ func parseBusy(line string) (float64, error) {
 	return float64(ticks) / userHZ, nil
 }
 
-// parseBlockStat reads /sys/block/X/stat: the first column of it are reads, the fifth writes.
+// parseBlockStat reads /sys/block/X/stat. Column 1 is reads, column 5 writes.
 func parseBlockStat(line string) (float64, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 11 {
-		return 0, fmt.Errorf("%q has less than eleven columns", line)
+		return 0, fmt.Errorf("%q has fewer than eleven columns", line)
 	}
 	reads, err := strconv.ParseUint(fields[0], 10, 64)
 	if err != nil {
@@ -141,7 +141,7 @@ type Cost struct {
 	KrpingMessages float64 `json:"krping_messages,omitempty"`
 }
 
-// costOf takes the client's counters from the files that countedScript has left.
+// costOf computes the cost from the files that countedScript has left.
 func (s *site) costOf(ctx context.Context, device string, serverBusy float64) (Cost, error) {
 	var looks [2]counters
 	for i, file := range []string{"/run/bench/before", "/run/bench/after"} {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// FIO is how fio runs: the same for all contenders.
+// FIO holds the options of fio that are the same for all contenders.
 type FIO struct {
 	Engine  string        `json:"engine"`
 	Ramp    time.Duration `json:"ramp_ns"` // not counted
@@ -19,10 +19,10 @@ type FIO struct {
 	Batch   int           `json:"batch"` // I/Os that fio submits at once
 }
 
-// limit is the time in which one measurement ends, or hangs.
+// limit is how long one measurement may take before it counts as hung.
 func (o FIO) limit() time.Duration { return o.Ramp + o.Runtime + time.Minute }
 
-// command returns fio's, with all that is not the job's.
+// command returns a command of fio with the common options.
 func (o FIO) command(device string, args ...string) string {
 	return fmt.Sprintf("fio --filename=%s --direct=1 --ioengine=%s --thread --allow_file_create=0 %s", device, o.Engine, strings.Join(args, " "))
 }
@@ -42,9 +42,9 @@ func (o FIO) measure(device string, j Job) string {
 	return o.command(device, args...)
 }
 
-// About says how fio submits.
+// About describes the options for the report.
 func (o FIO) About() string {
-	batch := "iodepth_batch_submit=1, fio's default: each I/O is submitted by a system call of its own"
+	batch := "iodepth_batch_submit=1, fio's default: one system call for each I/O"
 	if o.Batch > 1 {
 		batch = fmt.Sprintf("up to %d I/Os are submitted and reaped at once", o.Batch)
 	}
@@ -56,7 +56,7 @@ func (s *site) verify(ctx context.Context, device string, o FIO) error {
 	for _, args := range []string{"--bs=4k --size=2m --iodepth=16", "--bs=256k --size=16m --iodepth=4", "--bsrange=512-64k --size=4m --iodepth=8"} {
 		command := o.command(device, "--name=verify --rw=randwrite --verify=crc32c --do_verify=1 --verify_fatal=1 --output-format=terse", args)
 		if out, err := s.run(ctx, s.client, command); err != nil {
-			return fmt.Errorf("what was written is not read back: %w", err)
+			return fmt.Errorf("reading back what was written: %w", err)
 		} else if strings.Contains(out, "verify:") {
 			return failure(s.client, command, out, errors.New("fio complains"))
 		}
@@ -64,7 +64,7 @@ func (s *site) verify(ctx context.Context, device string, o FIO) error {
 	return nil
 }
 
-// direction is what fio measured of reads or of writes.
+// direction is what fio measured for reads or for writes.
 type direction struct {
 	IOPS    float64 `json:"iops"`
 	Bytes   float64 `json:"bw_bytes"`
@@ -82,7 +82,7 @@ type fioResult struct {
 	Write direction `json:"write"`
 }
 
-// parseFIO reads fio's JSON of one group of jobs; fio may say something before it.
+// parseFIO reads fio's JSON of one group of jobs. fio may print other lines before it.
 func parseFIO(out string) (fioResult, error) {
 	var parsed struct {
 		Jobs []fioResult `json:"jobs"`
@@ -107,7 +107,7 @@ func parseFIO(out string) (fioResult, error) {
 	return r, nil
 }
 
-// sample makes a job's numbers of fio's. A mix has the latency of that direction which is slower.
+// sample converts fio's numbers. The latency of a mixed job is that of the slower direction.
 func (r fioResult) sample() Sample {
 	s := Sample{IOPS: r.Read.IOPS + r.Write.IOPS, BytesPerSecond: r.Read.Bytes + r.Write.Bytes}
 	for _, d := range []direction{r.Read, r.Write} {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is that of a benchmark's program: run gets the arguments, and a context that a signal ends.
+// Main is the main function of a benchmark: it calls run with the arguments and a context that signals cancel.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()

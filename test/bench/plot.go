@@ -15,8 +15,8 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// WriteSVG draws the contenders' throughput in each job, relative to nvme-rdma's, or to the first
-// contender's that was measured.
+// WriteSVG draws the contenders' throughput in each job, relative to that of nvme-rdma or, without it, of the
+// first contender that was measured.
 func (r *Report) WriteSVG(out io.Writer) error {
 	jobs := r.jobs()
 	if len(jobs) == 0 {

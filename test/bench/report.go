@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 )
 
-// Report is what a run found.
+// Report is the result of a run.
 type Report struct {
 	Kernel     string      `json:"kernel"`
 	Backing    string      `json:"backing"`
@@ -25,19 +25,19 @@ type Report struct {
 	TearDown   []string    `json:"tear_down_failures,omitempty"`
 }
 
-// Contender is one that was to be measured.
+// Contender is a contender of the run.
 type Contender struct {
 	Name    string `json:"name"`
 	About   string `json:"about"`
-	Failure string `json:"failure,omitempty"` // why it was not, or not to the end
+	Failure string `json:"failure,omitempty"` // why it was not measured, or not to the end
 }
 
-// Result is what a contender reached in a job.
+// Result is the throughput and the cost of a contender in a job.
 type Result struct {
 	Job       string   `json:"job"`
 	Contender string   `json:"contender"`
 	Rounds    []Sample `json:"rounds"`
-	Median    Sample   `json:"median"` // of each number for itself
+	Median    Sample   `json:"median"` // of each number separately
 }
 
 // Sample is one measurement. Raw verbs have throughput only.
@@ -72,8 +72,8 @@ func medianSample(samples []Sample) Sample {
 	}
 }
 
-// Ratio compares the throughput of two contenders in a job. Value is not the ratio of their medians
-// but the median of the rounds' own ratios, as what disturbs one measurement disturbs its neighbour.
+// Ratio compares the throughput of two contenders in a job. Value is the median of the ratios of each round,
+// not the ratio of the medians: other load disturbs measurements that are close in time alike.
 type Ratio struct {
 	Job    string    `json:"job"`
 	Ours   string    `json:"ours"`
@@ -83,7 +83,7 @@ type Ratio struct {
 	Target float64   `json:"target,omitempty"` // 0: none
 }
 
-// Missed says whether there is a target that was not reached.
+// Missed reports whether there is a target that was not reached.
 func (r Ratio) Missed() bool { return r.Value < r.Target }
 
 // The columns of the ratios' table.
@@ -140,7 +140,7 @@ func (r *Report) jobs() []string {
 	return names
 }
 
-// Shortcomings are the targets that were missed and the contenders that failed, one a line.
+// Shortcomings returns a line for each missed target and each contender that failed.
 func (r *Report) Shortcomings() []string {
 	var lines []string
 	for _, x := range r.Ratios {
@@ -159,14 +159,14 @@ func (r *Report) Shortcomings() []string {
 	return lines
 }
 
-// WriteJSON writes all that is known.
+// WriteJSON writes the whole report.
 func (r *Report) WriteJSON(out io.Writer) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", " ")
 	return e.Encode(r)
 }
 
-// WriteMarkdown writes the report for people.
+// WriteMarkdown writes the report as Markdown.
 func (r *Report) WriteMarkdown(out io.Writer) error {
 	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPU: only ratios mean anything. Each contender's disk is %d MiB of %s.\nfio: %s.\n%d rounds, medians.\n\n",
 		r.Kernel, r.CPUs, r.DiskMiB, r.Backing, r.FIO.About(), r.Rounds)
@@ -197,7 +197,7 @@ func (r *Report) WriteMarkdown(out io.Writer) error {
 	return nil
 }
 
-// table writes Markdown whose columns are aligned.
+// table writes a Markdown table with aligned columns.
 type table struct{ *tabwriter.Writer }
 
 func newTable(out io.Writer) *table { return &table{tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)} }

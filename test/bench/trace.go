@@ -16,40 +16,40 @@ import (
 	"krping/test/lab"
 )
 
-// Trace measures what tracing a krping device costs its I/O: each measurement with a tracer
-// has one without beside it.
+// Trace measures what tracing costs the I/O of a krping device. Each measurement with a tracer is paired with
+// one without.
 type Trace struct {
 	Lab    *lab.Lab // two VMs with the module: VM 1 serves, VM 2 measures
 	Log    io.Writer
 	Jobs   []Job
-	Rounds int // pairs of each; the median of their ratios counts
+	Rounds int // pairs of measurements of each tracer; the median of their ratios counts
 	FIO    FIO
 }
 
-// Tracing is what a tracer cost a job.
+// Tracing is what a tracer costs a job.
 type Tracing struct {
 	Tracer  string
 	Ours    bool
 	Job     string
 	Without float64 // IOPS, median
 	With    float64 // IOPS, median
-	Ratio   float64 // with to without, median of the pairs' own
+	Ratio   float64 // With / Without, median of the ratios of each pair
 	Failure string  // why it was not measured
 }
 
-// LeastTraced is what tracing has to leave of the IOPS.
+// LeastTraced is the wanted part of the IOPS that is left while tracing.
 const LeastTraced = 0.95
 
-// Missed tells whether a tracer of ours costs more than it may.
+// Missed reports whether a tracer of ours costs more than the goal allows.
 func (t Tracing) Missed() bool { return t.Ours && (t.Failure != "" || t.Ratio < LeastTraced) }
 
-// tracer is a program that follows the I/O of a device, and what it says when it does.
+// tracer is a program that traces the I/O of a device, and the output that shows that it has started.
 type tracer struct {
 	name    string
 	command func(device string) string
 	ready   string
 	ours    bool
-	lines   bool // prints one an I/O
+	lines   bool // it prints one for each I/O
 }
 
 func tracers() []tracer {
@@ -110,9 +110,9 @@ func (b *Trace) measure(ctx context.Context, s *site, j Job, tr tracer, device s
 			sample, err := measureDisk(ctx, s, j, device, b.FIO)
 			if stop != nil {
 				lines, stopErr := stop()
-				// A tracer that sees nothing costs nothing.
+				// The cost of a tracer that sees nothing does not count.
 				if least := int(sample.IOPS * b.FIO.Runtime.Seconds() / 2); stopErr == nil && tr.lines && lines < least {
-					stopErr = fmt.Errorf("%s has shown %d I/Os of %d or more", tr.name, lines, 2*least)
+					stopErr = fmt.Errorf("%s has shown %d I/Os, want at least %d", tr.name, lines, 2*least)
 				}
 				err = errors.Join(err, stopErr)
 			}
@@ -128,10 +128,10 @@ func (b *Trace) measure(ctx context.Context, s *site, j Job, tr tracer, device s
 	return row, nil
 }
 
-// traced is what a tracer prints, in the VM's memory.
+// traced is the file of a tracer's output, in the VM's memory.
 const traced = "/run/traced"
 
-// startTracer starts a tracer that writes to a file, and waits until it says that it is ready.
+// startTracer starts a tracer that writes to a file, and waits until it is ready.
 func startTracer(ctx context.Context, s *site, tr tracer, device string) (stop func() (lines int, err error), err error) {
 	const run = `%s >%s 2>&1 &
 tracer=$!
@@ -160,7 +160,7 @@ wait $tracer; wait $tracer || true`
 	}, nil
 }
 
-// WriteTraceTable writes the rows for people, as Markdown.
+// WriteTraceTable writes the rows as a Markdown table.
 func WriteTraceTable(out io.Writer, rows []Tracing) error {
 	t := newTable(out)
 	t.head("job", "tracer", "IOPS without", "with", "ratio")

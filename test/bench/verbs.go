@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench compares krping with its peers: both run in the same two VMs of the lab, in
-// one run, in turn. Only ratios mean anything: the VMs are emulated.
+// Package bench compares krping with its peers, in turn, in the same two VMs of the lab. Only ratios mean
+// anything, as the VMs are emulated.
 package bench
 
 import (
@@ -26,7 +26,7 @@ type Verbs struct {
 	Sizes  []int // bytes
 }
 
-// A measurement is one program's number for one size, in one round.
+// A measurement is a number that one program reaches for one size in one round.
 type measurement struct {
 	name   string
 	server string // command on the serving VM
@@ -35,8 +35,8 @@ type measurement struct {
 	parse  func(out string) (float64, error)
 }
 
-// Comparison is a row of the table. Of all rounds the medians: Ratio is not Ours / Peer, but
-// the median of the rounds' own ratios, as what disturbs one measurement disturbs its neighbour.
+// Comparison is a row of the table, with medians of all rounds. Ratio is the median of the ratios of each
+// round, not Ours / Peer: other load disturbs measurements that are close in time alike.
 type Comparison struct {
 	Test   string
 	Size   int
@@ -72,7 +72,7 @@ func (v *Verbs) Run(ctx context.Context) ([]Comparison, error) {
 	return rows, nil
 }
 
-// compare lets the two measurements take turns; who goes first changes.
+// compare makes the two measurements in turn. Each round starts with the other one.
 func (v *Verbs) compare(ctx context.Context, pair [2]measurement, c *Comparison) error {
 	var peer, ours, ratios []float64
 	for round := range v.Rounds {
@@ -126,7 +126,7 @@ func (v *Verbs) measure(ctx context.Context, m measurement) (float64, error) {
 	return m.parse(out)
 }
 
-// reads and writes are operations of one measurement: a few seconds of an emulated VM.
+// reads and writes are the numbers of operations of one measurement: a few seconds in an emulated VM.
 const reads = 2000
 
 func writes(size int) int { return max(2000, min(20000, 128<<20/size)) }
@@ -141,7 +141,7 @@ func (v *Verbs) readLatency(size int) [2]measurement {
 	return v.pair(size, reads, "ib_read_lat", "rlat", perftestColumn("t_typical"), ourColumn("p50_ns", 1e-3))
 }
 
-// Both connect through rdma_cm and spin for completions, as perftest does by itself.
+// pair returns the two measurements. Both connect by rdma_cm and busy-poll for completions, as perftest does.
 func (v *Verbs) pair(size, n int, perftest, test string, theirs, ours func(string) (float64, error)) [2]measurement {
 	addr := v.Lab.VM(0).Addr()
 	command := fmt.Sprintf("%s -R -F -d rxe0 -p %s -s %d -n %d", perftest, perftestPort, size, n)
@@ -160,7 +160,7 @@ func (v *Verbs) pair(size, n int, perftest, test string, theirs, ours func(strin
 	}
 }
 
-// perftestColumn reads a column of perftest's table, by how its head begins.
+// perftestColumn returns a function that reads the column with that head from perftest's table.
 func perftestColumn(head string) func(string) (float64, error) {
 	return func(out string) (float64, error) {
 		lines := strings.Split(out, "\n")
@@ -175,7 +175,7 @@ func perftestColumn(head string) func(string) (float64, error) {
 			if column < 0 {
 				break
 			}
-			column += 2 // the first head holds those of "#bytes" and "#iterations", too
+			column += 2 // the first head includes "#bytes" and "#iterations"
 			if column >= len(values) {
 				break
 			}
@@ -196,7 +196,7 @@ func ourColumn(name string, scale float64) func(string) (float64, error) {
 	}
 }
 
-// WriteTable writes the comparison for people, as Markdown.
+// WriteTable writes the comparison as a Markdown table.
 func WriteTable(out io.Writer, rows []Comparison) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(w, "| perftest / krping\t| bytes\t| unit\t| perftest\t| krping\t| ratio\t| target\t|")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Bench-blocks compares krping's block devices with NVMe over fabrics, nbd and raw verbs, in the
-// same two virtual machines in one run, and prints throughput, ratios and costs. The report, as
-// Markdown, JSON and SVG, and the consoles of the machines are left in build/bench.
+// Bench-blocks compares krping's block devices with NVMe over fabrics, nbd and raw verbs in the same two
+// VMs in one run, and prints throughput, ratios and costs. It leaves the report, as Markdown, JSON and SVG,
+// and the consoles of the VMs in build/bench.
 package main
 
 import (
@@ -39,17 +39,17 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench-blocks", flag.ContinueOnError)
 	flags.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
 	flags.StringVar(&o.out, "out", filepath.Join(lab.Build(), "bench"), "`directory` of the report")
-	flags.IntVar(&o.cpus, "cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; where both have more than the host, they wait for each other's locks")
-	flags.BoolVar(&o.list, "list", false, "print the names of the jobs and end")
+	flags.IntVar(&o.cpus, "cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; if both have more than the host, they wait for each other's locks")
+	flags.BoolVar(&o.list, "list", false, "print the names of the jobs and exit")
 	jobs := flags.String("jobs", "", "measure only jobs whose name matches this `regexp`")
 	contenders := flags.String("contenders", strings.Join(bench.ContenderNames(), ","), "comma-separated `list` of contenders")
-	flags.IntVar(&b.Rounds, "rounds", 3, "measurements of each, of which the median counts")
+	flags.IntVar(&b.Rounds, "rounds", 3, "measurements of each job; the median counts")
 	flags.StringVar(&b.Backing, "backing", "brd", "`kind` of the disks: "+strings.Join(bench.Backings(), " or "))
 	flags.IntVar(&b.DiskSize, "size", 64, "`MiB` of each disk")
-	flags.BoolVar(&b.Verify, "verify", true, "before measuring, write checksummed data through each contender and read it back")
+	flags.BoolVar(&b.Verify, "verify", true, "first write checksummed data through each contender and read it back")
 	flags.StringVar(&b.FIO.Engine, "ioengine", "io_uring", "fio's I/O `engine`")
 	flags.DurationVar(&b.FIO.Runtime, "runtime", 5*time.Second, "`time` of one measurement")
-	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before it that is not counted")
+	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before each measurement that is not counted")
 	flags.IntVar(&b.FIO.Batch, "batch", 1, "I/Os that fio submits at once")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -66,16 +66,16 @@ func parse(args []string) (options, error) {
 	b.Contenders = strings.Split(*contenders, ",")
 	for i, name := range b.Contenders {
 		if !slices.Contains(bench.ContenderNames(), name) || slices.Contains(b.Contenders[:i], name) {
-			return o, fmt.Errorf("--contenders: %q is unknown or there twice; known are %s", name, strings.Join(bench.ContenderNames(), ", "))
+			return o, fmt.Errorf("--contenders: %q is unknown or named twice; known are %s", name, strings.Join(bench.ContenderNames(), ", "))
 		}
 	}
 	switch {
 	case flags.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case len(b.Jobs) == 0:
-		return o, fmt.Errorf("--jobs %s: matches no job (--list names them)", *jobs)
+		return o, fmt.Errorf("--jobs %s: matches no job (see --list)", *jobs)
 	case b.Rounds < 1 || b.FIO.Runtime < time.Second || b.FIO.Ramp < 0 || b.FIO.Batch < 1:
-		return o, errors.New("give --rounds and --batch of 1 or more, and --runtime of 1s or more")
+		return o, errors.New("--rounds and --batch must be 1 or more, --runtime 1s or more")
 	case o.cpus < 1:
 		return o, errors.New("--cpus: must be 1 or more")
 	case b.DiskSize < 32 || b.DiskSize > 128:
@@ -122,12 +122,12 @@ func run(ctx context.Context, args []string) (err error) {
 		err = errors.Join(err, errors.New(complaints))
 	}
 	if lines := report.Shortcomings(); len(lines) > 0 {
-		err = errors.Join(err, errors.New("not all is well:\n"+strings.Join(lines, "\n")))
+		err = errors.Join(err, errors.New("shortcomings:\n"+strings.Join(lines, "\n")))
 	}
 	return err
 }
 
-// write leaves the report in files, and prints it.
+// write writes the report to files and prints it.
 func write(dir string, report *bench.Report) error {
 	for _, f := range []struct {
 		name string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Bench-trace measures what tracing costs the I/O of a krping device, beside bpftrace's
-// biosnoop, in the same two virtual machines in one run.
+// Bench-trace measures what tracing costs the I/O of a krping device, compared with a biosnoop of bpftrace,
+// in the same two VMs in one run.
 package main
 
 import (
@@ -24,14 +24,14 @@ func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench-trace", flag.ContinueOnError)
 	kernel := flags.String("kernel", "6.1", "kernel `series`: 6.1 or 6.12")
 	cpus := flags.Int("cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM")
-	flags.IntVar(&b.Rounds, "rounds", 5, "pairs of measurements, with and without, of each tracer")
+	flags.IntVar(&b.Rounds, "rounds", 5, "pairs of measurements, with and without a tracer, of each tracer")
 	flags.DurationVar(&b.FIO.Runtime, "runtime", 5*time.Second, "`time` of one measurement")
-	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before it that is not counted")
+	flags.DurationVar(&b.FIO.Ramp, "ramp", time.Second, "`time` before each measurement that is not counted")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if b.Rounds < 1 || *cpus < 1 || b.FIO.Runtime < time.Second || b.FIO.Ramp < 0 || flags.NArg() > 0 {
-		return errors.New("give --rounds and --cpus of 1 or more, --runtime of 1s or more, and no arguments")
+		return errors.New("--rounds and --cpus must be 1 or more, --runtime 1s or more; there are no arguments")
 	}
 	for _, j := range bench.AllJobs() {
 		if j.Name == "4k-randread-qd32" || j.Name == "4k-randwrite-qd32" {
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	for _, row := range rows {
 		if row.Missed() {
-			err = errors.Join(err, fmt.Errorf("%s, %s: %.2f of the IOPS without, at least %.2f is the goal%s", row.Job, row.Tracer, row.Ratio, bench.LeastTraced, row.Failure))
+			err = errors.Join(err, fmt.Errorf("%s, %s: %.2f of the IOPS without a tracer, want at least %.2f%s", row.Job, row.Tracer, row.Ratio, bench.LeastTraced, row.Failure))
 		}
 	}
 	return err

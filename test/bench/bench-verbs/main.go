@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Bench-verbs compares krping's bandwidth and latency tests with perftest's, in the same two
-// virtual machines in one run, and prints the ratios.
+// Bench-verbs compares krping's bandwidth and latency tests with perftest's in the same two VMs in one run,
+// and prints the ratios.
 package main
 
 import (
@@ -20,12 +20,12 @@ func main() { bench.Main("bench-verbs", run) }
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench-verbs", flag.ContinueOnError)
 	kernel := flags.String("kernel", "6.1", "kernel `series`: 6.1 or 6.12")
-	rounds := flags.Int("rounds", 5, "measurements of each, of which the median counts")
+	rounds := flags.Int("rounds", 5, "measurements of each; the median counts")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *rounds < 1 || flags.NArg() > 0 {
-		return errors.New("give --rounds of 1 or more, and no arguments")
+		return errors.New("--rounds must be 1 or more; there are no arguments")
 	}
 	l, err := lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2})
 	if err != nil {
