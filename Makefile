@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make demo` shows krping at work, `make test` proves it; both install what is missing
-# (as root on Debian 12). KERNEL=6.1 or 6.12 chooses the kernel
-# of demo, lab, test-vm, the benchmarks and soak.
+# `make demo` shows krping at work, `make test` runs all tests. Both install missing packages, as root on
+# Debian 12. KERNEL=6.1 or 6.12 selects the kernel of demo, lab, test-vm, soak and the benchmarks.
 
 KERNELS := 6.1 6.12
 KERNEL ?= 6.1
@@ -19,8 +18,8 @@ DEPS ?= demo test $(KERNELS)
 deps:
 	@scripts/install-deps $(DEPS)
 
-# What a real host runs. Needs only what README.md names there: the other targets install the lab's kernels,
-# QEMU and a browser, too. krpingctl is static and needs no C; only the bridge links the RDMA libraries.
+# The programs of a real host. This target installs no packages: README.md names those that it needs.
+# krpingctl is static; only the bridge links the RDMA libraries.
 host: krpingctl krping-bridge
 krpingctl:
 	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
@@ -37,10 +36,10 @@ programs: | deps
 	go build -trimpath -tags faults -o build/krping-bridge-faults ./bridge/krping-bridge
 	CGO_ENABLED=0 go build -trimpath -o build/acked ./test/internal/acklog/acked
 	CGO_ENABLED=0 go build -trimpath -o build/lab-guest ./test/lab/guest
-	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab	# not -trimpath: it finds this directory by its source's path
+	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab	# not -trimpath: it finds this directory by the path of its source
 
-# The module is built from a copy for each kernel, so that they do not mix: directory, the kernel's
-# build directory, what to make.
+# Builds the module from a copy of its sources, one for each kernel. Arguments: directory below build/, the
+# kernel's build directory, target.
 define kmod
 	@mkdir -p build/$(1)
 	@cp -pru kmod/. build/$(1)/
@@ -52,7 +51,7 @@ modules: $(KERNELS:%=module-%)
 module-%: | deps
 	$(call kmod,kmod/$*,$(call headers,$*),modules)
 
-# The module with the faults of kmod/lib/fault.h, for the suite that provokes them.
+# The module with the fault hooks of kmod/lib/fault.h.
 modules: $(KERNELS:%=faults-%)
 faults-%: | deps
 	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)
@@ -72,11 +71,11 @@ check-go: | deps
 
 check-kmod: $(KERNELS:%=sparse-%)
 	$(MAKE) -s -C kmod checkpatch CHECKPATCH=$$(scripts/checkpatch)
-sparse-%: module-%
-	$(call kmod,sparse/$*,$(call headers,$*),KRPING_FAULTS=y sparse)
+sparse-%: faults-%	# where all of it is compiled already
+	$(call kmod,kmod/$*-faults,$(call headers,$*),KRPING_FAULTS=y sparse)
 
-# The checks, the unit tests and the fuzzers run beside the suites, which wait more than they compute. The
-# suites of both kernels share one pool. Which of them run on the second kernel they declare themselves.
+# One scheduler runs the suites on both kernels, and beside them, at low priority, the checks, the unit tests
+# and the fuzzers. Each suite declares itself what it needs: see test/README.md.
 JOBS ?= 3
 comma := ,
 test: build
@@ -93,13 +92,12 @@ test-unit: | deps
 test-vm: build
 	build/lab suites --kernel $(KERNEL) $(SUITES)
 
-# krping's disks beside NVMe over fabrics and nbd: about an hour on two cores; for a part of it, or
-# shorter measurements, see `go run ./test/bench/bench-blocks --help`. What it showed: test/bench/README.md.
+# krping's disks compared with NVMe over fabrics and nbd: about an hour on two cores. See test/bench/README.md.
 bench: build
 	go run ./test/bench/bench-blocks --kernel $(KERNEL)
 
-# The suites on a kernel that looks for mistakes (KASAN, lockdep, kmemleak, UBSAN and more: see
-# test/lab/config/debug.config), over RoCE and over iWARP. Any report fails.
+# The suites on a kernel with KASAN, lockdep, kmemleak, UBSAN and more (test/lab/config/debug.config), over
+# RoCE and over iWARP. Any report of the kernel fails.
 test-debug: build built-debug
 	@rm -rf build/results
 	@ok=yes; \
@@ -107,41 +105,41 @@ test-debug: build built-debug
 	build/lab suites --jobs $(JOBS) --kernel debug --iwarp --short || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
-# Those that need it, on a kernel that looks for data races (KCSAN). A race in the module fails.
+# The suites with needs.RaceCheck on a kernel with KCSAN. A data race in the module fails.
 test-races: build built-kcsan
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --kernel kcsan --short || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
-# The kernel of that name, and the module for it.
+# A kernel of scripts/debug-kernel, and the module for it.
 built-%: | deps
 	@scripts/debug-kernel $*
 	$(call kmod,kmod/$*,$(CURDIR)/build/kernel-$*/build,modules)
 	$(call kmod,kmod/$*-faults,$(CURDIR)/build/kernel-$*/build,faults)
 
-# perftest beside krping's own tests, in the same VMs: a table of ratios.
+# krping's own tests compared with perftest.
 bench-verbs: build
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
-# What tracing costs, beside other tracers.
+# What tracing costs, compared with other tracers.
 bench-trace: build
 	go run ./test/bench/bench-trace --kernel $(KERNEL)
 
-# Every fault again and again under verified writes, half of the time in one VM, half on two
-# hosts: a table for each of what was acknowledged, lost, corrupted and hung; 1000 times attach and
-# stop, 200 times under load, 100 times a target killed, 1000 times the module loaded and unloaded.
+# Repeats every fault under accounted writes for SOAK in one VM and for SOAK on two hosts, and prints what was
+# acknowledged, lost, corrupted and hung. Then attaches and stops 1000 times, 200 times under load, kills a
+# target 100 times, and loads and unloads the module 1000 times.
 SOAK ?= 15m
 soak: build
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
-	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as long as it takes
+	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as many times as said above; 1h is only the limit
 
-# Ten fuzzers, each for an hour (FUZZ=60: a minute): of the module's options and messages, of the bridge's messages and of what krpingctl reads.
+# Ten fuzzers, each for FUZZ seconds: see test/README.md.
 FUZZ ?= 3600
 fuzz: build
 	scripts/fuzz $(FUZZ)
 
-# Installs and builds what it needs, and no more.
+# Installs and builds only what the demo needs.
 demo:
 	@scripts/demo $(KERNEL)
 

@@ -123,8 +123,11 @@ func TestSignals(t *testing.T) {
 		if !errors.As(err, &exit) {
 			t.Errorf("%v: %v, want a failure", sig, err)
 		}
-		time.Sleep(500 * time.Millisecond)
-		if rest := left(t, cmd); strings.Contains(rest, "qemu") || rest != "" && sig != unix.SIGKILL {
+		rest := left(t, cmd)
+		for deadline := time.Now().Add(20 * time.Second); strings.Contains(rest, "qemu") && time.Now().Before(deadline); rest = left(t, cmd) {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if strings.Contains(rest, "qemu") || rest != "" && sig != unix.SIGKILL {
 			t.Errorf("%v: left behind: %s", sig, rest)
 		}
 	}

@@ -32,7 +32,7 @@ func newHistory(t *testing.T) *history {
 	return h
 }
 
-// write is begun, and perhaps stored and acknowledged.
+// write starts a write, and may store and acknowledge it.
 func (h *history) write(offset, length int64, stored, acked bool) uint64 {
 	seq, err := h.log.begin(offset, length)
 	if err != nil {
@@ -49,7 +49,7 @@ func (h *history) write(offset, length int64, stored, acked bool) uint64 {
 	return seq
 }
 
-// check judges the store by the log and by what can be read of it.
+// check checks the store against the log in memory and against the log as written.
 func (h *history) check(allow Allow) Report {
 	h.t.Helper()
 	report, err := Check(bytes.NewReader(h.store), size, h.log, allow)
@@ -111,7 +111,7 @@ func TestStale(t *testing.T) {
 	h.want(2, 0, "block at 1024: lost: write 1, not write 2")
 }
 
-// A write that failed comes late, over one that was acknowledged.
+// A write that failed arrives late and overwrites one that was acknowledged.
 func TestOvertaken(t *testing.T) {
 	h := newHistory(t)
 	late := h.write(0, 1024, false, false)
@@ -217,7 +217,7 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
-// A writer that comes after one that was killed goes on where its log ends.
+// After a writer was killed, the next one continues its log.
 func TestLogGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	for round := range 3 {
@@ -257,7 +257,7 @@ func checkFile(t *testing.T, path string, log *Log) Report {
 	return report
 }
 
-// A log goes on over several loads.
+// A log can continue over several loads.
 func TestLoad(t *testing.T) {
 	path := device(t)
 	log, err := NewLog(1, nil)
@@ -269,7 +269,9 @@ func TestLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(300 * time.Millisecond)
+		for s := run.Stats(); s.Writes == 0 || s.Reads == 0; s = run.Stats() {
+			time.Sleep(time.Millisecond)
+		}
 		stats, err := run.Stop()
 		if err != nil || stats.Writes == 0 || stats.Reads == 0 || stats.Bytes < 512*stats.Writes {
 			t.Errorf("%v: %v", stats, err)
@@ -278,7 +280,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%+v", report)
 		}
 	}
-	// The oldest device error there is: a write that went nowhere.
+	// A classic device error: a write that went nowhere.
 	writes := log.Writes()
 	w := writes[len(writes)-1]
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -294,7 +296,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The load itself finds what reads back wrong.
+// The load itself finds data that reads back wrong.
 func TestReadBackFails(t *testing.T) {
 	path := device(t)
 	log, err := NewLog(1, nil)
@@ -348,7 +350,7 @@ func TestLoadEndsWithTheFirstError(t *testing.T) {
 	}
 }
 
-// An operation that does not end is reported; the load does not wait for it.
+// An operation that does not end is reported. The load does not wait for it.
 func TestHung(t *testing.T) {
 	w := &worker{doing: "write", since: time.Now().Add(-time.Minute)}
 	var hung *HungError

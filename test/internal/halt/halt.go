@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package halt stops processes for tests in which a peer is silent.
+// Package halt stops processes, for tests with silent peers.
 package halt
 
 import (

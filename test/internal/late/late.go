@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package late fails tests for what took longer than it may. The lab's machines are emulated, by a host
-// that may do other things: such a test gets a second chance in a fresh VM, and its first failure is in
-// the summary. What hangs, wrong data and the kernel's complaints get none.
+// Package late fails tests for what took too long. The lab's machines are emulated on a host that may be
+// busy: such a test runs once more in a fresh VM, and the summary keeps its first failure. Hangs, wrong data
+// and kernel complaints get no second try.
 package late
 
 import (
@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Mark is what the lab knows such a failure by, in what the test says.
+// Mark begins the message of such a failure. The lab looks for it in the test's output.
 const Mark = "too late: "
 
-// hang is the limit of a wait from which on what was waited for is not late but hangs.
+// hang is the time limit from which on an event that did not happen is a hang, not late.
 const hang = time.Minute
 
-// Errorf fails the test and lets it go on.
+// Errorf fails the test and continues it.
 func Errorf(t testing.TB, format string, args ...any) {
 	t.Helper()
 	t.Errorf(Mark+format, args...)
 }
 
-// Waited ends a test that has waited for something up to the limit.
+// Waited ends a test that has waited for an event up to the limit.
 func Waited(t testing.TB, limit time.Duration, format string, args ...any) {
 	t.Helper()
 	format = "not within %v: " + format

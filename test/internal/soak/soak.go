@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak is what suites share that make faults again and again.
+// Package soak is shared by suites that repeat faults.
 package soak
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Duration returns for how long faults are to be repeated; 0: once.
+// Duration returns how long to repeat faults, or 0 for once.
 func Duration(t testing.TB) time.Duration {
 	t.Helper()
 	value := os.Getenv("KRPING_SOAK")
@@ -28,8 +28,8 @@ func Duration(t testing.TB) time.Duration {
 	return d
 }
 
-// Plan calls do with the numbers 0 to len(times)-1 in random order, each so many times; and
-// all of it again until the suite's duration is over.
+// Plan calls do with the numbers 0 to len(times)-1 in random order, number i times[i] times, and repeats all
+// of it until Duration is over.
 func Plan(t testing.TB, rnd *rand.Rand, times []int, do func(int)) {
 	t.Helper()
 	end := time.Now().Add(Duration(t))
@@ -50,23 +50,23 @@ func Plan(t testing.TB, rnd *rand.Rand, times []int, do func(int)) {
 	}
 }
 
-// Row is what one fault did, all its times together.
+// Row sums up all occurrences of one fault.
 type Row struct {
 	Fault         string
 	Times         int
-	Acked         int           // writes acknowledged from before the fault until after it
+	Acked         int           // writes acknowledged around the fault
 	Lost, Corrupt int           // blocks
 	Hung          int           // operations
-	Resumed       time.Duration // the longest time until I/O went on, once the fault was over
+	Resumed       time.Duration // the longest time from the end of the fault to the first I/O
 }
 
-// Table collects the rows; it may be printed at any time.
+// Table collects rows. It may be printed at any time.
 type Table struct {
 	mu   sync.Mutex
 	rows []*Row
 }
 
-// Row returns that of a fault.
+// Row returns the row of a fault.
 func (t *Table) Row(fault string) *Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
