@@ -269,7 +269,7 @@ func TestLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for s := run.Stats(); s.Writes == 0 || s.Reads == 0; s = run.Stats() {
+		for s := run.Stats(); (s.Writes == 0 || s.Reads == 0) && !run.Ended(); s = run.Stats() {
 			time.Sleep(time.Millisecond)
 		}
 		stats, err := run.Stop()

@@ -13,10 +13,10 @@ import (
 	"krping/agent/disk/rawio"
 )
 
-// Violation is a block that holds what it must not.
+// Violation is a block with wrong contents.
 type Violation struct {
 	Offset int64
-	Lost   bool   // it holds something older than its last acknowledged write; else it is corrupt
+	Lost   bool   // it holds something older than its last acknowledged write; otherwise it is corrupt
 	What   string // what it holds and what it should hold
 }
 
@@ -51,13 +51,13 @@ func (r Report) Err() error {
 	return errors.New(strings.Join(lines, "\n\t"))
 }
 
-// Allow is what a store may do, and a disk behind a live session may not.
+// Allow relaxes the check for stores that a host's failure may have damaged.
 type Allow struct {
-	Unflushed bool // it may lose acknowledged writes that no fsync has covered
-	Torn      bool // a write that was not acknowledged may have been cut off within a block, as a file's host can
+	Unflushed bool // acknowledged writes that no fsync has covered may be lost
+	Torn      bool // a write that was not acknowledged may end within a block
 }
 
-// Check compares the store, which was all zeros before, with what the log knows.
+// Check compares the store, which was all zeros before the first write, with the log.
 func Check(store io.ReaderAt, size int64, l *Log, allow Allow) (Report, error) {
 	writes := l.Writes()
 	report := Report{Writes: len(writes)}
@@ -109,7 +109,7 @@ func (r *Report) add(v Violation) {
 	}
 }
 
-// judge returns what is wrong with a block whose last acknowledged write is known, or nil.
+// judge returns what is wrong with a block, given its last acknowledged write, or nil.
 func judge(block []byte, offset int64, seed, last uint64, writes []Write) *Violation {
 	c := inspect(block)
 	want := "the zeros from before, or a write that was not acknowledged"
@@ -141,8 +141,8 @@ func judge(block []byte, offset int64, seed, last uint64, writes []Write) *Viola
 	return nil
 }
 
-// torn says whether a block is one part of a write that was not acknowledged and one part of what
-// else may be there.
+// torn reports whether a block consists of a part of a write that was not acknowledged and a part of what else
+// may be there.
 func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
 	var may [][]byte
 	if last == 0 {
@@ -157,7 +157,7 @@ func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
 		may = append(may, content)
 	}
 	for i, newer := range may {
-		for _, older := range may[:i] { // its write is not acknowledged, or it would be the last
+		for _, older := range may[:i] { // not acknowledged, or it would be the last write
 			if cut(block, newer, older) || cut(block, older, newer) {
 				return true
 			}
@@ -166,7 +166,7 @@ func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
 	return false
 }
 
-// cut says whether a block begins as one content and ends as another one.
+// cut reports whether a block begins with one content and ends with another.
 func cut(block, begins, ends []byte) bool {
 	at := 0
 	for at < Block && block[at] == begins[at] {
@@ -175,7 +175,7 @@ func cut(block, begins, ends []byte) bool {
 	return bytes.Equal(block[at:], ends[at:])
 }
 
-// CheckFile checks a store's file, or a device, by a log's file.
+// CheckFile checks a store's file, or a device, against a log's file.
 func CheckFile(store, log string, allow Allow) (Report, error) {
 	records, err := os.Open(log)
 	if err != nil {
@@ -189,7 +189,7 @@ func CheckFile(store, log string, allow Allow) (Report, error) {
 	return l.CheckStore(store, allow)
 }
 
-// CheckStore checks a store's file, or a device, around the page cache.
+// CheckStore checks a store's file, or a device, and bypasses the page cache.
 func (l *Log) CheckStore(store string, allow Allow) (Report, error) {
 	f, err := rawio.Open(store, os.O_RDONLY, true)
 	if err != nil {

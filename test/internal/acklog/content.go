@@ -9,11 +9,11 @@ import (
 	"krping/agent/disk/pattern"
 )
 
-// Block is the unit that is checked, in bytes: what a device writes whole or not at all.
+// Block is the unit of checks, in bytes: a device writes it as a whole or not at all.
 const Block = 512
 
-// Each block of a write begins with what tells it from every other: magic, seed, number
-// of the write, offset of the block, all little-endian.
+// Each block of a write begins with a unique header: magic, seed, number of the write, offset of the block,
+// all little-endian.
 const (
 	magic      = 0x676f6c6b6361706b
 	headerSize = 32
@@ -39,13 +39,13 @@ func body(data []byte, seed, seq uint64, offset int64) {
 	p.Fill(data, offset)
 }
 
-// claim is what a block says of itself; only a whole block tells the truth.
+// claim is the header of a block. It is true only if the block is whole.
 type claim struct {
 	seed, seq uint64
 	offset    int64
 	blank     bool // all zeros: never written
 	signed    bool // has our magic
-	whole     bool // every byte is that of the write it names
+	whole     bool // all bytes are those of the write that it names
 }
 
 func inspect(block []byte) claim {

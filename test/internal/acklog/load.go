@@ -13,16 +13,16 @@ import (
 	"krping/agent/disk/rawio"
 )
 
-// Load is a writer: workers that write to disjoint parts of a device or file, directly,
-// one operation at a time each.
+// Load describes workers that write to disjoint parts of a device or file with direct I/O, each one operation
+// at a time.
 type Load struct {
 	Path      string
 	Workers   int
 	MaxLength int64         // of a write, in bytes; 0 for 256 KiB
 	Align     int64         // of offsets and lengths, in bytes; 0 for the device's block size
-	FsyncOne  int           // one operation in so many is an fsync; 0 for none
-	ReadOne   int           // one operation in so many reads back; 0 for none
-	Limit     time.Duration // that an operation may take before it counts as hung
+	FsyncOne  int           // one in FsyncOne operations is an fsync; 0 for none
+	ReadOne   int           // one in ReadOne operations reads back; 0 for none
+	Limit     time.Duration // an operation that takes longer counts as hung
 }
 
 // Stats of a load.
@@ -47,7 +47,7 @@ func (e *HungError) Error() string {
 	return fmt.Sprintf("hung: %s for %v", e.What, e.For.Round(time.Second))
 }
 
-// Run is a load that was started.
+// Run is a running load.
 type Run struct {
 	load    Load
 	log     *Log
@@ -71,7 +71,7 @@ type worker struct {
 	stats        Stats
 }
 
-// Start begins to write. The load goes on until Stop or the first error.
+// Start starts the workers. They write until Stop or the first error.
 func (o Load) Start(log *Log) (*Run, error) {
 	device, err := rawio.Open(o.Path, os.O_RDWR, true)
 	if err != nil {
@@ -104,7 +104,7 @@ func (o Load) Start(log *Log) (*Run, error) {
 	return r, nil
 }
 
-// supervise ends with the workers, or without one that hangs.
+// supervise returns when all workers have ended, or one hangs.
 func (r *Run) supervise() {
 	defer close(r.done)
 	ended := make(chan error, len(r.workers))
@@ -126,7 +126,7 @@ func (r *Run) supervise() {
 				if err := w.hung(r.load.Limit); err != nil {
 					r.err = errors.Join(r.err, err)
 					r.halt()
-					return // its memory and the device stay
+					return // it may still use its buffer and the device
 				}
 			}
 		}
@@ -141,10 +141,10 @@ func (r *Run) supervise() {
 
 func (r *Run) halt() { r.stopped.Do(func() { close(r.stop) }) }
 
-// Done is closed when the load has ended: by an error, unless Stop was called.
+// Done is closed when the load has ended, by Stop or by an error.
 func (r *Run) Done() <-chan struct{} { return r.done }
 
-// Ended says whether the load has ended by itself.
+// Ended reports whether the load has ended.
 func (r *Run) Ended() bool {
 	select {
 	case <-r.done:
@@ -154,15 +154,15 @@ func (r *Run) Ended() bool {
 	}
 }
 
-// Stop lets each worker end its operation, waits for that, and returns what went wrong
-// since the start: a *HungError if an operation does not end.
+// Stop lets each worker finish its operation, waits for that, and returns what went wrong since Start: a
+// *HungError if an operation does not end.
 func (r *Run) Stop() (Stats, error) {
 	r.halt()
 	<-r.done
 	return r.Stats(), r.err
 }
 
-// Stats returns what was done so far.
+// Stats returns what the workers have done so far.
 func (r *Run) Stats() Stats {
 	var sum Stats
 	for _, w := range r.workers {
@@ -178,7 +178,7 @@ func (r *Run) Stats() Stats {
 }
 
 func (w *worker) work() error {
-	defer w.begin("") // nothing can hang any more
+	defer w.begin("") // nothing can hang from here on
 	for {
 		select {
 		case <-w.run.stop:
@@ -204,7 +204,7 @@ func (w *worker) step() error {
 	}
 }
 
-// place chooses small and large ranges alike.
+// place chooses small and large ranges with the same probability.
 func (w *worker) place() (offset, length int64) {
 	o := w.run.load
 	length = o.MaxLength
@@ -276,7 +276,7 @@ func (w *worker) fsync() error {
 	return nil
 }
 
-// readBack compares what this run has written, as nobody else writes there.
+// readBack compares what this run has written. Nobody else writes there.
 func (w *worker) readBack() error {
 	offset, length := w.place()
 	data := w.buf[:length]

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package acklog writes to a device that is going to suffer, remembers outside of it what
-// was acknowledged, and checks the store behind it against that.
+// Package acklog writes to a device under test, records outside of it which writes were acknowledged, and
+// checks the store behind the device against that record.
 //
-// A write is numbered when it begins. It may be acknowledged, may fail, or may never be
-// heard of again. A block of the store must hold its last acknowledged write or one that
-// began later, as far as the store is not allowed more.
+// A write gets a number when it begins. It may be acknowledged, may fail, or may never end. A block of the
+// store must hold its last acknowledged write or one that began later; Allow permits more.
 package acklog
 
 import (
@@ -19,7 +18,7 @@ import (
 	"sync"
 )
 
-// Write is one that was begun.
+// Write is a write that has begun.
 type Write struct {
 	Seq     uint64 // from 1, in the order in which they began
 	Offset  int64
@@ -30,7 +29,7 @@ type Write struct {
 
 func (w Write) covers(offset int64) bool { return offset >= w.Offset && offset < w.Offset+w.Length }
 
-// Log is what is known of the writes to one device.
+// Log records the writes to one device.
 type Log struct {
 	mu      sync.Mutex
 	seed    uint64
