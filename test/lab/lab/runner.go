@@ -108,7 +108,7 @@ func (r *runner) notApplicable(m machine, dir string, tests int, lacks needs.Nee
 func compileSuites(ctx context.Context, dirs []string) error {
 	for _, kind := range []string{"guest", "hosts"} {
 		to := filepath.Join(lab.Build(), "suites", kind) + "/"
-		args := []string{"test", "-c", "-tags", "lab", "-o", to}
+		args := []string{"test", "-c", "-tags", "lab", "-ldflags=-s -w", "-o", to} // stripped: guests read them slowly
 		for _, dir := range dirs {
 			if filepath.Base(filepath.Dir(dir)) == kind {
 				args = append(args, dir)

@@ -41,48 +41,83 @@ func (r result) save(path string) error {
 }
 
 func summaryCommand() *cobra.Command {
-	return &cobra.Command{
+	var timesOnly bool
+	cmd := &cobra.Command{
 		Use:   "summary",
 		Short: "Add up the results of this build's suites and checks, and repeat what failed",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timesOnly {
+				return printTimes(cmd.OutOrStdout(), resultsDir())
+			}
 			return summarize(cmd.OutOrStdout(), resultsDir())
 		},
 	}
+	cmd.Flags().BoolVar(&timesOnly, "times", false, "print only how long each suite took, as test/lab/lab/times.txt has it")
+	return cmd
 }
 
-// summarize prints the results in dir: a table, what was not applicable, and last the failures, where a
-// log that was cut off still has them; also those of tests that passed when they ran again.
-func summarize(out io.Writer, dir string) error {
+// named is a result with its name.
+type named struct {
+	name string
+	result
+}
+
+// results reads those in dir, sorted by name.
+func results(dir string) ([]named, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var sum result
-	var failures strings.Builder
-	fmt.Fprintf(out, "%-34s %6s %6s %6s %8s %8s %8s\n", "", "passed", "failed", "n/a", "time", "boot", "CPU")
+	var all []named
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
 			continue // pictures
 		}
 		data, err := os.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		var r result
-		if err := json.Unmarshal(data, &r); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
+		r := named{name: filepath.Base(file)}
+		if err := json.Unmarshal(data, &r.result); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		name := filepath.Base(file)
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// printTimes prints the lines that expected reads.
+func printTimes(out io.Writer, dir string) error {
+	all, err := results(dir)
+	for _, r := range all {
+		if r.Passed > 0 {
+			fmt.Fprintf(out, "%s %.0fs\n", r.name, r.Seconds)
+		}
+	}
+	return err
+}
+
+// summarize prints the results in dir: a table, what was not applicable, and last the failures, where a
+// log that was cut off still has them; also those of tests that passed when they ran again.
+func summarize(out io.Writer, dir string) error {
+	all, err := results(dir)
+	if err != nil {
+		return err
+	}
+	var sum result
+	var failures strings.Builder
+	fmt.Fprintf(out, "%-34s %6s %6s %6s %8s %8s %8s\n", "", "passed", "failed", "n/a", "time", "boot", "CPU")
+	for _, r := range all {
 		if r.Passed+r.Failed > 0 {
-			fmt.Fprintf(out, "%-34s %6d %6d %6d %6.0f s %6.0f s %6.0f s\n", name, r.Passed, r.Failed, r.NotApplicable, r.Seconds, r.Boot, r.CPU)
+			fmt.Fprintf(out, "%-34s %6d %6d %6d %6.0f s %6.0f s %6.0f s\n", r.name, r.Passed, r.Failed, r.NotApplicable, r.Seconds, r.Boot, r.CPU)
 		}
 		if r.Failed+r.Again > 0 {
 			what := "FAILED"
 			if r.Failed == 0 {
 				what = "PASSED THE SECOND TIME"
 			}
-			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, name, strings.TrimSpace(strings.Join(r.Failures, "\n")))
+			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, r.name, strings.TrimSpace(strings.Join(r.Failures, "\n")))
 		}
 		sum.Passed, sum.Failed, sum.Again = sum.Passed+r.Passed, sum.Failed+r.Failed, sum.Again+r.Again
 		sum.NotApplicable += r.NotApplicable

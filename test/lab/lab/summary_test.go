@@ -111,6 +111,10 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	save("guest-g-6.1", tallyOf(t, passes+lacks), nil)
 
 	var out bytes.Buffer
+	if err := printTimes(&out, dir); err != nil || !strings.Contains(out.String(), "guest-b-6.1 60s\n") {
+		t.Errorf("times: %v\n%s", err, out.String())
+	}
+	out.Reset()
 	if err := summarize(&out, dir); err == nil {
 		t.Error("no error for failed tests")
 	}
