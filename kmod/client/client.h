@@ -31,7 +31,7 @@
 
 #include "lib/compat.h"
 #include "rdma/conn.h"
-#include "rdma/region.h"
+#include "rdma/buf.h"
 #include "lib/stats.h"
 #include "wire/wire.h"
 

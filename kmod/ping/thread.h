@@ -13,6 +13,7 @@
 
 #include "rdma/conn.h"
 #include "options.h"
+#include "rdma/buf.h"
 #include "rdma/region.h"
 #include "ping/result.h"
 #include "lib/stats.h"

@@ -34,7 +34,7 @@
 #include "target/challenge.h"
 #include "rdma/conn.h"
 #include "wire/key.h"
-#include "rdma/region.h"
+#include "rdma/buf.h"
 #include "lib/stats.h"
 #include "wire/wire.h"
 
