@@ -26,64 +26,64 @@ static u32 batch_of(const struct krping_options *opt)
 /* ---- completions ---- */
 
 /* Of a WRITE that others, unsignalled, may precede: on a reliable connection these are done. */
-static void write_done(struct ib_cq *cq, struct ib_wc *wc)
+static void krping_perf_write_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct krping_lane *lane = krping_lane_of(cq);
-	struct krping_thread *thread = lane->thread;
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
+	struct krping_thread *thread = pc->thread;
 	u64 done, n;
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(&lane->conn, wc, "RDMA WRITE");
+		krping_conn_wc_failed(&pc->conn, wc, "RDMA WRITE");
 		return;
 	}
-	done = lane->writes_done + batch_of(thread->opt);
+	done = pc->writes_done + batch_of(thread->opt);
 	if (thread->opt->count)	/* the last one ends a shorter batch */
 		done = min_t(u64, done, thread->opt->count);
-	n = done - lane->writes_done;
-	krping_count(thread->stats, KRPING_WRITE_BYTES, n * lane->rdma_len);
+	n = done - pc->writes_done;
+	krping_count(thread->stats, KRPING_WRITE_BYTES, n * pc->rdma_len);
 	krping_count(thread->stats, KRPING_WRITE_MSGS, n);
 	/* pairs with the loops that post */
-	smp_store_release(&lane->writes_done, done);
+	smp_store_release(&pc->writes_done, done);
 	krping_thread_progress(thread);
 }
 
 /* ---- the exchange that begins every test: each side tells of its sink ---- */
 
-static int perf_prepare(struct krping_lane *lane)
+static int perf_prepare(struct krping_ping_conn *pc)
 {
-	const struct krping_options *opt = lane->thread->opt;
+	const struct krping_options *opt = pc->thread->opt;
 	unsigned int source;
 	int ret;
 
-	lane->read_cqe.done = krping_lane_read_done;
-	lane->write_cqe.done = write_done;
-	source = opt->local_dma_lkey && !krping_lane_is_iwarp(lane) ? KRPING_REGION_CONTIGUOUS :
-								      krping_read_memory(lane);
+	pc->read_cqe.done = krping_ping_read_done;
+	pc->write_cqe.done = krping_perf_write_done;
+	source = opt->local_dma_lkey && !krping_ping_conn_is_iwarp(pc) ? KRPING_REGION_CONTIGUOUS :
+								      krping_read_memory(pc);
 	if (opt->test == KRPING_TEST_FR)
 		source |= KRPING_REGION_MR;
-	ret = krping_region_alloc(&lane->conn, &lane->source, opt->size, source,
-				  krping_lane_reg_done);
+	ret = krping_region_alloc(&pc->conn, &pc->source, opt->size, source,
+				  krping_ping_reg_done);
 	if (ret)
 		return ret;
-	return krping_region_alloc(&lane->conn, &lane->sink, opt->size,
-				   krping_shared_memory(lane), krping_lane_reg_done);
+	return krping_region_alloc(&pc->conn, &pc->sink, opt->size,
+				   krping_shared_memory(pc), krping_ping_reg_done);
 }
 
-static int register_both(struct krping_lane *lane)
+static int register_both(struct krping_ping_conn *pc)
 {
 	int ret;
 
-	ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+	ret = krping_ping_conn_register(pc, &pc->source, krping_read_access(pc));
 	if (ret)
 		return ret;
-	return krping_lane_register(lane, &lane->sink, IB_ACCESS_LOCAL_WRITE |
+	return krping_ping_conn_register(pc, &pc->sink, IB_ACCESS_LOCAL_WRITE |
 				    IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ);
 }
 
 /* What the peer lets us reach; of a client also how much. */
-static int check_sink(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int check_sink(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	u32 len = be32_to_cpu(peer->length), size = thread->opt->size;
 
 	if (!peer->rkey || !len) {
@@ -98,79 +98,79 @@ static int check_sink(struct krping_lane *lane, const struct krping_ping_msg *pe
 	return -EPROTO;
 }
 
-static int exchange_sinks(struct krping_lane *lane, struct krping_ping_msg *peer)
+static int exchange_sinks(struct krping_ping_conn *pc, struct krping_ping_msg *peer)
 {
-	bool client = krping_is_client(lane->thread);
+	bool client = krping_is_client(pc->thread);
 	u32 invalidated;
 	int ret;
 
-	ret = register_both(lane);
+	ret = register_both(pc);
 	if (!ret && client)
-		ret = krping_lane_advertise(lane, &lane->sink);
+		ret = krping_ping_conn_advertise(pc, &pc->sink);
 	if (!ret)
-		ret = krping_lane_take(lane, peer, &invalidated);
+		ret = krping_ping_conn_take(pc, peer, &invalidated);
 	if (!ret)
-		ret = check_sink(lane, peer);
+		ret = check_sink(pc, peer);
 	if (!ret && !client)
-		ret = krping_lane_advertise(lane, &lane->sink);
+		ret = krping_ping_conn_advertise(pc, &pc->sink);
 	if (ret)
 		return ret;
-	lane->rdma_len = client ? lane->thread->opt->size : be32_to_cpu(peer->length);
-	return client ? 0 : krping_lane_wait(lane, false);
+	pc->rdma_len = client ? pc->thread->opt->size : be32_to_cpu(peer->length);
+	return client ? 0 : krping_ping_conn_wait(pc, false);
 }
 
 /* An RDMA READ into, or WRITE from, all of the source. */
-static struct ib_rdma_wr whole_wr(struct krping_lane *lane, const struct krping_ping_msg *peer,
+static struct ib_rdma_wr whole_wr(struct krping_ping_conn *pc, const struct krping_ping_msg *peer,
 				  enum ib_wr_opcode opcode, struct ib_sge *sge)
 {
 	bool write = opcode == IB_WR_RDMA_WRITE;
 
-	*sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len,
-				 write && lane->thread->opt->local_dma_lkey);
-	return krping_rdma_wr(peer, write ? &lane->write_cqe : &lane->read_cqe, opcode, sge);
+	*sge = krping_region_sge(&pc->conn, &pc->source, pc->rdma_len,
+				 write && pc->thread->opt->local_dma_lkey);
+	return krping_rdma_wr(peer, write ? &pc->write_cqe : &pc->read_cqe, opcode, sge);
 }
 
 /* ---- the side that only lends its memory ---- */
 
-static bool disturbed(struct krping_lane *lane)
+static bool disturbed(struct krping_ping_conn *pc)
 {
-	return krping_conn_error(&lane->conn) || krping_lane_has_message(lane);
+	return krping_conn_error(&pc->conn) || krping_ping_conn_has_message(pc);
 }
 
 /* A peer that is gone without a word: its device does not answer a READ of one byte. */
-static int probe(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int probe(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	struct ib_rdma_wr read;
 	struct ib_sge sge;
 
-	read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
+	read = whole_wr(pc, peer, IB_WR_RDMA_READ, &sge);
 	sge.length = 1;
-	return krping_lane_post(lane, &read.wr, 1) ?: krping_lane_wait(lane, false);
+	return krping_ping_conn_post(pc, &read.wr, 1) ?: krping_ping_conn_wait(pc, false);
 }
 
-static unsigned long probe_interval(const struct krping_lane *lane)
+static unsigned long probe_interval(const struct krping_ping_conn *pc)
 {
-	return max(krping_step_timeout(lane->thread) / 2, (unsigned long)HZ);
+	return max(krping_step_timeout(pc->thread) / 2, (unsigned long)HZ);
 }
 
 /* Until the client disconnects, or is found to be gone. */
-static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int lend(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	long left;
 	int ret;
 
 	for (;;) {
-		left = wait_event_interruptible_timeout(lane->thread->wait, disturbed(lane),
-							probe_interval(lane));
+		left = wait_event_interruptible_timeout(pc->thread->wait, disturbed(pc),
+							probe_interval(pc));
 		if (left < 0)
 			return -EINTR;
-		krping_lane_poll(lane);
-		if (krping_lane_has_message(lane)) {
-			krping_err_ratelimited(lane->thread->log_prefix,
+		krping_ping_conn_poll(pc);
+		if (krping_ping_conn_has_message(pc)) {
+			krping_err_ratelimited(pc->thread->log_prefix,
 					       "the client sent a message in the test: is the same test given on both sides?");
 			return -EPROTO;
 		}
-		ret = left ? krping_conn_error(&lane->conn) : probe(lane, peer);
+		ret = left ? krping_conn_error(&pc->conn) : probe(pc, peer);
 		if (ret)
 			return ret;
 	}
@@ -178,9 +178,9 @@ static int lend(struct krping_lane *lane, const struct krping_ping_msg *peer)
 
 /* ---- rlat ---- */
 
-static int rlat_client(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int rlat_client(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	u32 count = thread->opt->count, i;
 	ktime_t start = ktime_get();
 	struct ib_rdma_wr read;
@@ -190,10 +190,10 @@ static int rlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 	for (i = 0; !count || i < count; i++) {
 		if (signal_pending(current))
 			return -EINTR;
-		read = whole_wr(lane, peer, IB_WR_RDMA_READ, &sge);
-		ret = krping_lane_post(lane, &read.wr, 1);
+		read = whole_wr(pc, peer, IB_WR_RDMA_READ, &sge);
+		ret = krping_ping_conn_post(pc, &read.wr, 1);
 		if (!ret)
-			ret = krping_lane_wait(lane, false);
+			ret = krping_ping_conn_wait(pc, false);
 		if (ret)
 			return ret;
 		start = krping_result_time(thread->result, start);
@@ -205,24 +205,24 @@ static int rlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 /* ---- wlat ---- */
 
 /* Each write's bytes are its number; the last one arrives last. */
-static int await_write(struct krping_lane *lane, u8 number)
+static int await_write(struct krping_ping_conn *pc, u8 number)
 {
-	const u8 *last = lane->sink.vaddr + lane->rdma_len - 1;
-	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
+	const u8 *last = pc->sink.vaddr + pc->rdma_len - 1;
+	unsigned long deadline = jiffies + krping_step_timeout(pc->thread);
 
 	while (READ_ONCE(*last) != number) {
 		if (signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(lane->conn.state) == KRPING_CONN_CLOSED)
-			return krping_conn_error(&lane->conn);
+		if (READ_ONCE(pc->conn.state) == KRPING_CONN_CLOSED)
+			return krping_conn_error(&pc->conn);
 		if (time_after(jiffies, deadline)) {
-			krping_err_ratelimited(lane->thread->log_prefix,
+			krping_err_ratelimited(pc->thread->log_prefix,
 					       "the peer does not write within %u s",
-					       lane->thread->opt->timeout);
+					       pc->thread->opt->timeout);
 			return -ETIMEDOUT;
 		}
-		krping_lane_poll(lane);
-		krping_region_for_cpu(&lane->conn, &lane->sink);
+		krping_ping_conn_poll(pc);
+		krping_region_for_cpu(&pc->conn, &pc->sink);
 		cond_resched();
 		cpu_relax();
 	}
@@ -230,47 +230,47 @@ static int await_write(struct krping_lane *lane, u8 number)
 }
 
 /* The one before the last has long completed; so the queue never holds more than two. */
-static int write_number(struct krping_lane *lane, const struct krping_ping_msg *peer, u8 number)
+static int write_number(struct krping_ping_conn *pc, const struct krping_ping_msg *peer, u8 number)
 {
-	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
+	unsigned long deadline = jiffies + krping_step_timeout(pc->thread);
 	struct ib_rdma_wr write;
 	struct ib_sge sge;
 	int ret;
 
-	/* pairs with write_done() */
-	while (smp_load_acquire(&lane->writes_done) + 1 < lane->writes_posted) {
-		ret = krping_conn_error(&lane->conn);
+	/* pairs with krping_perf_write_done() */
+	while (smp_load_acquire(&pc->writes_done) + 1 < pc->writes_posted) {
+		ret = krping_conn_error(&pc->conn);
 		if (ret)
 			return ret;
 		if (signal_pending(current))
 			return -EINTR;
 		if (time_after(jiffies, deadline)) {
-			krping_err_ratelimited(lane->thread->log_prefix,
+			krping_err_ratelimited(pc->thread->log_prefix,
 					       "no RDMA WRITE completes within %u s",
-					       lane->thread->opt->timeout);
+					       pc->thread->opt->timeout);
 			return -ETIMEDOUT;
 		}
-		krping_lane_poll(lane);
+		krping_ping_conn_poll(pc);
 		cond_resched();
 	}
-	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
-	((u8 *)lane->source.vaddr)[lane->rdma_len - 1] = number;
-	krping_region_for_device(&lane->conn, &lane->source);
-	lane->writes_posted++;
-	return krping_lane_post(lane, &write.wr, 0);
+	write = whole_wr(pc, peer, IB_WR_RDMA_WRITE, &sge);
+	((u8 *)pc->source.vaddr)[pc->rdma_len - 1] = number;
+	krping_region_for_device(&pc->conn, &pc->source);
+	pc->writes_posted++;
+	return krping_ping_conn_post(pc, &write.wr, 0);
 }
 
-static int wlat_client(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int wlat_client(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	u32 count = thread->opt->count, i;
 	ktime_t start = ktime_get();
 	int ret;
 
 	for (i = 0; !count || i < count; i++) {
-		ret = write_number(lane, peer, i + 1);
+		ret = write_number(pc, peer, i + 1);
 		if (!ret)
-			ret = await_write(lane, i + 1);
+			ret = await_write(pc, i + 1);
 		if (ret)
 			return ret;
 		start = krping_result_time(thread->result, start);
@@ -278,30 +278,30 @@ static int wlat_client(struct krping_lane *lane, const struct krping_ping_msg *p
 	return 0;
 }
 
-static int wlat_server(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int wlat_server(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	u32 count = thread->opt->count, i;
 	int ret;
 
 	for (i = 0; !count || i < count; i++) {
-		ret = await_write(lane, i + 1);
+		ret = await_write(pc, i + 1);
 		if (!ret)
-			ret = write_number(lane, peer, i + 1);
+			ret = write_number(pc, peer, i + 1);
 		if (ret)
 			return ret;
 		krping_result_count(thread->result, 1, ktime_get());
 	}
-	return lend(lane, peer);
+	return lend(pc, peer);
 }
 
 /* ---- bw ---- */
 
-static u64 writes_left(const struct krping_lane *lane)
+static u64 writes_left(const struct krping_ping_conn *pc)
 {
-	u32 count = lane->thread->opt->count;
+	u32 count = pc->thread->opt->count;
 
-	return count ? count - lane->writes_posted : U64_MAX;
+	return count ? count - pc->writes_posted : U64_MAX;
 }
 
 /*
@@ -310,24 +310,24 @@ static u64 writes_left(const struct krping_lane *lane)
  *
  * Return: work requests posted, or a negative errno.
  */
-static int post_writes(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int post_writes(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	u32 txdepth = lane->thread->opt->txdepth, batch = batch_of(lane->thread->opt), n, i;
+	u32 txdepth = pc->thread->opt->txdepth, batch = batch_of(pc->thread->opt), n, i;
 	struct ib_rdma_wr write;
 	struct ib_sge sge;
 	int ret;
 
-	/* pairs with write_done() */
-	if (lane->writes_posted + batch - smp_load_acquire(&lane->writes_done) > txdepth)
+	/* pairs with krping_perf_write_done() */
+	if (pc->writes_posted + batch - smp_load_acquire(&pc->writes_done) > txdepth)
 		return 0;
-	write = whole_wr(lane, peer, IB_WR_RDMA_WRITE, &sge);
-	n = min_t(u64, batch, writes_left(lane));
+	write = whole_wr(pc, peer, IB_WR_RDMA_WRITE, &sge);
+	n = min_t(u64, batch, writes_left(pc));
 	for (i = 1; i <= n; i++) {
 		write.wr.send_flags = i == n ? IB_SEND_SIGNALED : 0;
-		ret = krping_lane_post(lane, &write.wr, 0);
+		ret = krping_ping_conn_post(pc, &write.wr, 0);
 		if (ret)
 			return ret;
-		lane->writes_posted++;
+		pc->writes_posted++;
 	}
 	return n;
 }
@@ -346,7 +346,7 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 			return left < 0 ? -EINTR : 0;
 	} else {
 		while (time_before(jiffies, deadline)) {
-			krping_lane_poll(&thread->lanes[0]);
+			krping_ping_conn_poll(&thread->conns[0]);
 			if (atomic_read(&thread->progress) != seen)
 				return 0;
 			if (signal_pending(current))
@@ -362,24 +362,24 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 
 static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *peers)
 {
-	u64 wanted = (u64)thread->opt->count * thread->nr_lanes, counted = 0, done;
+	u64 wanted = (u64)thread->opt->count * thread->nr_conns, counted = 0, done;
 	int ret, seen;
 	bool posted;
 	u32 i;
 
 	for (;;) {
 		seen = atomic_read(&thread->progress);
-		ret = krping_conn_error(&thread->lanes[0].conn);	/* all are lost together */
+		ret = krping_conn_error(&thread->conns[0].conn);	/* all are lost together */
 		if (ret)
 			return ret;
 		posted = false;
 		done = 0;
-		for (i = 0; i < thread->nr_lanes; i++) {
-			ret = post_writes(&thread->lanes[i], &peers[i]);
+		for (i = 0; i < thread->nr_conns; i++) {
+			ret = post_writes(&thread->conns[i], &peers[i]);
 			if (ret < 0)
 				return ret;
 			posted |= ret > 0;
-			done += READ_ONCE(thread->lanes[i].writes_done);
+			done += READ_ONCE(thread->conns[i].writes_done);
 		}
 		if (done != counted)
 			krping_result_count(thread->result, done - counted, ktime_get());
@@ -397,14 +397,14 @@ static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *
 
 /* ---- fr ---- */
 
-static int register_and_invalidate(struct krping_lane *lane)
+static int register_and_invalidate(struct krping_ping_conn *pc)
 {
-	struct krping_region *region = &lane->source;
+	struct krping_region *region = &pc->source;
 	struct ib_send_wr *first;
 	struct ib_send_wr inv;
 	int ret;
 
-	first = krping_region_prepare(region, krping_read_access(lane));
+	first = krping_region_prepare(region, krping_read_access(pc));
 	if (!first)
 		return -EIO;
 	inv = (struct ib_send_wr){
@@ -414,16 +414,16 @@ static int register_and_invalidate(struct krping_lane *lane)
 		.ex.invalidate_rkey = region->mr->rkey,
 	};
 	region->reg_wr.wr.next = &inv;
-	ret = krping_lane_post(lane, first, 2) ?: krping_lane_wait(lane, false);
+	ret = krping_ping_conn_post(pc, first, 2) ?: krping_ping_conn_wait(pc, false);
 	region->valid = ret;
 	return ret;
 }
 
 /* The peer is not part of it, but is looked for now and then. */
-static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int fr_run(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	unsigned long next_probe = jiffies + probe_interval(lane);
-	struct krping_thread *thread = lane->thread;
+	unsigned long next_probe = jiffies + probe_interval(pc);
+	struct krping_thread *thread = pc->thread;
 	u32 count = thread->opt->count, i;
 	ktime_t start = ktime_get();
 	int ret;
@@ -431,17 +431,17 @@ static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
 	for (i = 0; !count || i < count; i++) {
 		if (signal_pending(current))
 			return -EINTR;
-		ret = register_and_invalidate(lane);
+		ret = register_and_invalidate(pc);
 		if (ret)
 			return ret;
 		start = krping_result_time(thread->result, start);
 		if (time_after(jiffies, next_probe)) {
-			ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
+			ret = krping_ping_conn_register(pc, &pc->source, krping_read_access(pc));
 			if (!ret)
-				ret = probe(lane, peer);
+				ret = probe(pc, peer);
 			if (ret)
 				return ret;
-			next_probe = jiffies + probe_interval(lane);
+			next_probe = jiffies + probe_interval(pc);
 			start = ktime_get();
 		}
 		cond_resched();
@@ -451,18 +451,18 @@ static int fr_run(struct krping_lane *lane, const struct krping_ping_msg *peer)
 
 static int run_fr(struct krping_thread *thread)
 {
-	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_conn *pc = &thread->conns[0];
 	struct krping_ping_msg peer;
 	int ret;
 
-	ret = exchange_sinks(lane, &peer);
+	ret = exchange_sinks(pc, &peer);
 	if (!ret)
-		ret = fr_run(lane, &peer);
+		ret = fr_run(pc, &peer);
 	if (ret || krping_is_client(thread))
 		return ret;
 	/* A server that is done first leaves the end to the client. */
-	ret = krping_lane_register(lane, &lane->source, krping_read_access(lane));
-	return ret ?: lend(lane, &peer);
+	ret = krping_ping_conn_register(pc, &pc->source, krping_read_access(pc));
+	return ret ?: lend(pc, &peer);
 }
 
 /* ---- all ---- */
@@ -470,17 +470,17 @@ static int run_fr(struct krping_thread *thread)
 static int run_latency(struct krping_thread *thread)
 {
 	bool write = thread->opt->test == KRPING_TEST_WLAT;
-	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_conn *pc = &thread->conns[0];
 	struct krping_ping_msg peer;
 	int ret;
 
-	ret = exchange_sinks(lane, &peer);
+	ret = exchange_sinks(pc, &peer);
 	if (ret)
 		return ret;
-	WRITE_ONCE(thread->result->size, lane->rdma_len);
+	WRITE_ONCE(thread->result->size, pc->rdma_len);
 	if (krping_is_client(thread))
-		return write ? wlat_client(lane, &peer) : rlat_client(lane, &peer);
-	return write ? wlat_server(lane, &peer) : lend(lane, &peer);
+		return write ? wlat_client(pc, &peer) : rlat_client(pc, &peer);
+	return write ? wlat_server(pc, &peer) : lend(pc, &peer);
 }
 
 static int run_bandwidth(struct krping_thread *thread)
@@ -489,18 +489,18 @@ static int run_bandwidth(struct krping_thread *thread)
 	int ret = 0;
 	u32 i;
 
-	peers = kvcalloc(thread->nr_lanes, sizeof(*peers), GFP_KERNEL);
+	peers = kvcalloc(thread->nr_conns, sizeof(*peers), GFP_KERNEL);
 	if (!peers)
 		return -ENOMEM;
-	for (i = 0; i < thread->nr_lanes && !ret; i++)
-		ret = exchange_sinks(&thread->lanes[i], &peers[i]);
+	for (i = 0; i < thread->nr_conns && !ret; i++)
+		ret = exchange_sinks(&thread->conns[i], &peers[i]);
 	if (!ret) {
-		WRITE_ONCE(thread->result->size, thread->lanes[0].rdma_len);
+		WRITE_ONCE(thread->result->size, thread->conns[0].rdma_len);
 		WRITE_ONCE(thread->result->start, ktime_get());
 		if (krping_is_client(thread) || thread->opt->duplex)
 			ret = bw_write(thread, peers);
 		if (!ret && !krping_is_client(thread))
-			ret = lend(&thread->lanes[0], &peers[0]);
+			ret = lend(&thread->conns[0], &peers[0]);
 	}
 	kvfree(peers);
 	return ret;

@@ -16,46 +16,46 @@ static u32 ping_send_wr(const struct krping_options *opt)
 
 /* ---- completions ---- */
 
-static void write_done(struct ib_cq *cq, struct ib_wc *wc)
+static void krping_ping_write_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct krping_lane *lane = krping_lane_of(cq);
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(&lane->conn, wc, "RDMA WRITE");
+		krping_conn_wc_failed(&pc->conn, wc, "RDMA WRITE");
 		return;
 	}
-	krping_count(lane->thread->stats, KRPING_WRITE_BYTES, lane->rdma_len);
-	krping_count(lane->thread->stats, KRPING_WRITE_MSGS, 1);
-	krping_lane_completed(lane);
+	krping_count(pc->thread->stats, KRPING_WRITE_BYTES, pc->rdma_len);
+	krping_count(pc->thread->stats, KRPING_WRITE_MSGS, 1);
+	krping_ping_conn_completed(pc);
 }
 
-static int ping_prepare(struct krping_lane *lane)
+static int ping_prepare(struct krping_ping_conn *pc)
 {
-	const struct krping_thread *thread = lane->thread;
+	const struct krping_thread *thread = pc->thread;
 	bool client = krping_is_client(thread);
 	u32 size = thread->opt->size;
 	int ret;
 
-	lane->read_cqe.done = krping_lane_read_done;
-	lane->write_cqe.done = write_done;
-	ret = krping_region_alloc(&lane->conn, &lane->source, size,
-				  client ? krping_shared_memory(lane) : krping_read_memory(lane),
-				  krping_lane_reg_done);
+	pc->read_cqe.done = krping_ping_read_done;
+	pc->write_cqe.done = krping_ping_write_done;
+	ret = krping_region_alloc(&pc->conn, &pc->source, size,
+				  client ? krping_shared_memory(pc) : krping_read_memory(pc),
+				  krping_ping_reg_done);
 	if (ret || !client)
 		return ret;
-	return krping_region_alloc(&lane->conn, &lane->sink, size, krping_shared_memory(lane),
-				   krping_lane_reg_done);
+	return krping_region_alloc(&pc->conn, &pc->sink, size, krping_shared_memory(pc),
+				   krping_ping_reg_done);
 }
 
 /* With mem_mode=reg a key is for one use, else for as long as the connection lives. */
-static int renew_key(struct krping_lane *lane, struct krping_region *region, int access)
+static int renew_key(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
-	if (region->valid && !lane->thread->opt->mem_reg)
+	if (region->valid && !pc->thread->opt->mem_reg)
 		return 0;
-	return krping_lane_register(lane, region, access);
+	return krping_ping_conn_register(pc, region, access);
 }
 
-static int mismatch(struct krping_thread *thread, u32 ping, s64 offset)
+static int report_mismatch(struct krping_thread *thread, u32 ping, s64 offset)
 {
 	krping_err(thread->log_prefix, "ping %u: data differs from byte %lld on", ping, offset);
 	return -EBADMSG;
@@ -84,74 +84,74 @@ static void show_data(struct krping_thread *thread, u32 ping, const u8 *data, u3
 #define SINK_ACCESS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE)
 
 /* The server's SEND invalidates the key that it was told, if both sides said server_inv. */
-static int check_invalidation(struct krping_lane *lane, struct krping_region *region,
+static int check_invalidation(struct krping_ping_conn *pc, struct krping_region *region,
 			      u32 invalidated)
 {
-	bool wanted = lane->thread->opt->server_inv;
+	bool wanted = pc->thread->opt->server_inv;
 
 	if (invalidated == (wanted ? region->mr->rkey : 0)) {
 		region->valid = region->valid && !wanted;
 		return 0;
 	}
 	if (wanted)
-		krping_err_ratelimited(lane->thread->log_prefix,
+		krping_err_ratelimited(pc->thread->log_prefix,
 				       "the server did not invalidate key 0x%x: give server_inv on both sides",
 				       region->mr->rkey);
 	else
-		krping_err_ratelimited(lane->thread->log_prefix,
+		krping_err_ratelimited(pc->thread->log_prefix,
 				       "the server invalidated key 0x%x: give server_inv on both sides or on none",
 				       invalidated);
 	return -EPROTO;
 }
 
 /* Tell the server of @region and wait until it has done its part. */
-static int offer(struct krping_lane *lane, struct krping_region *region, int access)
+static int offer(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
 	struct krping_ping_msg go_ahead;
 	u32 invalidated;
 	int ret;
 
-	ret = renew_key(lane, region, access);
+	ret = renew_key(pc, region, access);
 	if (!ret)
-		ret = krping_lane_advertise(lane, region);
+		ret = krping_ping_conn_advertise(pc, region);
 	if (!ret)
-		ret = krping_lane_take(lane, &go_ahead, &invalidated);
-	return ret ?: check_invalidation(lane, region, invalidated);
+		ret = krping_ping_conn_take(pc, &go_ahead, &invalidated);
+	return ret ?: check_invalidation(pc, region, invalidated);
 }
 
-static int client_ping(struct krping_lane *lane, u32 ping)
+static int client_ping(struct krping_ping_conn *pc, u32 ping)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	ktime_t start;
 	s64 offset;
 	int ret;
 
-	krping_region_for_cpu(&lane->conn, &lane->source);
-	krping_pattern_fill(lane->source.vaddr, lane->source.size, ping);
+	krping_region_for_cpu(&pc->conn, &pc->source);
+	krping_pattern_fill(pc->source.vaddr, pc->source.size, ping);
 	start = ktime_get();
-	ret = offer(lane, &lane->source, SOURCE_ACCESS);
+	ret = offer(pc, &pc->source, SOURCE_ACCESS);
 	if (!ret)
-		ret = offer(lane, &lane->sink, SINK_ACCESS);
+		ret = offer(pc, &pc->sink, SINK_ACCESS);
 	if (ret)
 		return ret;
 	krping_result_time(thread->result, start);
 
-	krping_region_for_cpu(&lane->conn, &lane->sink);
-	show_data(thread, ping, lane->sink.vaddr, lane->sink.size);
+	krping_region_for_cpu(&pc->conn, &pc->sink);
+	show_data(thread, ping, pc->sink.vaddr, pc->sink.size);
 	if (!thread->opt->validate)
 		return 0;
-	offset = first_difference(lane->source.vaddr, lane->sink.vaddr, lane->sink.size);
-	return offset < 0 ? 0 : mismatch(thread, ping, offset);
+	offset = first_difference(pc->source.vaddr, pc->sink.vaddr, pc->sink.size);
+	return offset < 0 ? 0 : report_mismatch(thread, ping, offset);
 }
 
-static int client_loop(struct krping_lane *lane)
+static int client_loop(struct krping_ping_conn *pc)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	u32 count = thread->opt->count, ping = 0;
 	int ret = 0;
 
 	while (!ret && (!count || ping < count)) {
-		ret = signal_pending(current) ? -EINTR : client_ping(lane, ping);
+		ret = signal_pending(current) ? -EINTR : client_ping(pc, ping);
 		if (!ret)
 			ping++;
 		cond_resched();
@@ -163,22 +163,22 @@ static int client_loop(struct krping_lane *lane)
 
 /* ---- server ---- */
 
-static int check_advert(struct krping_lane *lane, const struct krping_ping_msg *msg, u32 min,
+static int check_advert(struct krping_ping_conn *pc, const struct krping_ping_msg *msg, u32 min,
 			u32 max)
 {
 	u32 len = be32_to_cpu(msg->length);
 
 	if (msg->rkey && len >= min && len <= max)
 		return 0;
-	krping_err_ratelimited(lane->thread->log_prefix,
+	krping_err_ratelimited(pc->thread->log_prefix,
 			       "the client advertised %u bytes with rkey 0x%x: must be %u to %u, with a key",
 			       len, be32_to_cpu(msg->rkey), min, max);
 	return -EPROTO;
 }
 
-static int server_read(struct krping_lane *lane, const struct krping_ping_msg *peer, u32 ping)
+static int server_read(struct krping_ping_conn *pc, const struct krping_ping_msg *peer, u32 ping)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	bool read_inv = thread->opt->read_inv;
 	enum ib_wr_opcode opcode = read_inv ? IB_WR_RDMA_READ_WITH_INV : IB_WR_RDMA_READ;
 	struct ib_rdma_wr read;
@@ -186,74 +186,74 @@ static int server_read(struct krping_lane *lane, const struct krping_ping_msg *p
 	s64 offset;
 	int ret;
 
-	ret = check_advert(lane, peer, 1, thread->opt->size);
+	ret = check_advert(pc, peer, 1, thread->opt->size);
 	if (!ret)
-		ret = renew_key(lane, &lane->source, krping_read_access(lane));
+		ret = renew_key(pc, &pc->source, krping_read_access(pc));
 	if (ret)
 		return ret;
-	lane->rdma_len = be32_to_cpu(peer->length);
-	sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len, false);
-	read = krping_rdma_wr(peer, &lane->read_cqe, opcode, &sge);
+	pc->rdma_len = be32_to_cpu(peer->length);
+	sge = krping_region_sge(&pc->conn, &pc->source, pc->rdma_len, false);
+	read = krping_rdma_wr(peer, &pc->read_cqe, opcode, &sge);
 	if (read_inv)
-		read.wr.ex.invalidate_rkey = lane->source.mr->rkey;
-	krping_region_for_device(&lane->conn, &lane->source);
-	ret = krping_lane_post(lane, &read.wr, 1);
+		read.wr.ex.invalidate_rkey = pc->source.mr->rkey;
+	krping_region_for_device(&pc->conn, &pc->source);
+	ret = krping_ping_conn_post(pc, &read.wr, 1);
 	if (!ret)
-		ret = krping_lane_wait(lane, false);
+		ret = krping_ping_conn_wait(pc, false);
 	if (ret)
 		return ret;
-	lane->source.valid = lane->source.valid && !read_inv;
-	krping_region_for_cpu(&lane->conn, &lane->source);
-	show_data(thread, ping, lane->source.vaddr, lane->rdma_len);
+	pc->source.valid = pc->source.valid && !read_inv;
+	krping_region_for_cpu(&pc->conn, &pc->source);
+	show_data(thread, ping, pc->source.vaddr, pc->rdma_len);
 	if (!thread->opt->validate)
 		return 0;
-	offset = krping_pattern_mismatch(lane->source.vaddr, lane->rdma_len, ping);
-	return offset < 0 ? 0 : mismatch(thread, ping, offset);
+	offset = krping_pattern_mismatch(pc->source.vaddr, pc->rdma_len, ping);
+	return offset < 0 ? 0 : report_mismatch(thread, ping, offset);
 }
 
 /* The key that the SEND after an operation invalidates, 0 for none. */
-static u32 key_to_invalidate(const struct krping_lane *lane, const struct krping_ping_msg *peer)
+static u32 key_to_invalidate(const struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	return lane->thread->opt->server_inv ? be32_to_cpu(peer->rkey) : 0;
+	return pc->thread->opt->server_inv ? be32_to_cpu(peer->rkey) : 0;
 }
 
-static int server_write(struct krping_lane *lane, const struct krping_ping_msg *peer)
+static int server_write(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
-	const struct krping_options *opt = lane->thread->opt;
+	const struct krping_options *opt = pc->thread->opt;
 	struct krping_ping_msg go_ahead = {};
 	struct ib_rdma_wr write;
 	struct ib_sge sge;
 	int ret;
 
-	ret = check_advert(lane, peer, lane->rdma_len, U32_MAX);
+	ret = check_advert(pc, peer, pc->rdma_len, U32_MAX);
 	if (!ret && !opt->local_dma_lkey)
-		ret = renew_key(lane, &lane->source, krping_read_access(lane));
+		ret = renew_key(pc, &pc->source, krping_read_access(pc));
 	if (ret)
 		return ret;
-	sge = krping_region_sge(&lane->conn, &lane->source, lane->rdma_len, opt->local_dma_lkey);
-	write = krping_rdma_wr(peer, &lane->write_cqe, IB_WR_RDMA_WRITE, &sge);
-	krping_region_for_device(&lane->conn, &lane->source);
-	return krping_lane_send(lane, &go_ahead, key_to_invalidate(lane, peer), &write);
+	sge = krping_region_sge(&pc->conn, &pc->source, pc->rdma_len, opt->local_dma_lkey);
+	write = krping_rdma_wr(peer, &pc->write_cqe, IB_WR_RDMA_WRITE, &sge);
+	krping_region_for_device(&pc->conn, &pc->source);
+	return krping_ping_conn_send(pc, &go_ahead, key_to_invalidate(pc, peer), &write);
 }
 
-static int server_pong(struct krping_lane *lane, const struct krping_ping_msg *source, u32 ping)
+static int server_pong(struct krping_ping_conn *pc, const struct krping_ping_msg *source, u32 ping)
 {
 	struct krping_ping_msg sink, go_ahead = {};
 	u32 invalidated;
 	int ret;
 
-	ret = server_read(lane, source, ping);
+	ret = server_read(pc, source, ping);
 	if (!ret)
-		ret = krping_lane_send(lane, &go_ahead, key_to_invalidate(lane, source), NULL);
+		ret = krping_ping_conn_send(pc, &go_ahead, key_to_invalidate(pc, source), NULL);
 	if (!ret)
-		ret = krping_lane_take(lane, &sink, &invalidated);
-	return ret ?: server_write(lane, &sink);
+		ret = krping_ping_conn_take(pc, &sink, &invalidated);
+	return ret ?: server_write(pc, &sink);
 }
 
 /* Between two pings a disconnect is the client's way to end. */
-static int server_loop(struct krping_lane *lane)
+static int server_loop(struct krping_ping_conn *pc)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	struct krping_ping_msg source;
 	u32 ping = 0, invalidated;
 	ktime_t start;
@@ -262,17 +262,17 @@ static int server_loop(struct krping_lane *lane)
 	while (!ret) {
 		ret = signal_pending(current) ? -EINTR : 0;
 		if (!ret)
-			ret = krping_lane_take(lane, &source, &invalidated);
+			ret = krping_ping_conn_take(pc, &source, &invalidated);
 		start = ktime_get();
 		if (ret == -ECONNRESET || (!ret && thread->opt->count == ping && ping)) {
 			ret = 0;
 			break;
 		}
 		if (!ret)
-			ret = server_pong(lane, &source, ping);
+			ret = server_pong(pc, &source, ping);
 		if (!ret) {
 			ping++;
-			WRITE_ONCE(thread->result->size, lane->rdma_len);
+			WRITE_ONCE(thread->result->size, pc->rdma_len);
 			krping_result_time(thread->result, start);
 		}
 		cond_resched();
@@ -284,9 +284,9 @@ static int server_loop(struct krping_lane *lane)
 
 static int ping_run(struct krping_thread *thread)
 {
-	struct krping_lane *lane = &thread->lanes[0];
+	struct krping_ping_conn *pc = &thread->conns[0];
 
-	return krping_is_client(thread) ? client_loop(lane) : server_loop(lane);
+	return krping_is_client(thread) ? client_loop(pc) : server_loop(pc);
 }
 
 const struct krping_test krping_ping_test = {

@@ -49,7 +49,7 @@ void krping_result_get(struct krping_result *result)
 	kref_get(&result->ref);
 }
 
-static void release(struct kref *ref)
+static void krping_result_release(struct kref *ref)
 {
 	kvfree(container_of(ref, struct krping_result, ref));
 }
@@ -58,7 +58,7 @@ static void release(struct kref *ref)
 void krping_result_put(struct krping_result *result)
 {
 	if (result)
-		kref_put(&result->ref, release);
+		kref_put(&result->ref, krping_result_release);
 }
 
 void krping_result_running(struct krping_result *result, const char *ibdev)

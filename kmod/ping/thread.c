@@ -33,87 +33,87 @@ void krping_thread_progress(struct krping_thread *thread)
 		wake_up_all(&thread->wait);
 }
 
-/* A work request that was counted in krping_lane_post() has completed. */
-void krping_lane_completed(struct krping_lane *lane)
+/* A work request that was counted in krping_ping_conn_post() has completed. */
+void krping_ping_conn_completed(struct krping_ping_conn *pc)
 {
 	/* pairs with all_completed(): what the work request wrote is seen */
-	smp_store_release(&lane->completed, lane->completed + 1);
-	krping_thread_progress(lane->thread);
+	smp_store_release(&pc->completed, pc->completed + 1);
+	krping_thread_progress(pc->thread);
 }
 
-static void send_done(struct ib_cq *cq, struct ib_wc *wc)
+static void krping_ping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct krping_lane *lane = krping_lane_of(cq);
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(&lane->conn, wc, "SEND");
+		krping_conn_wc_failed(&pc->conn, wc, "SEND");
 		return;
 	}
-	krping_count(lane->thread->stats, KRPING_SEND_BYTES, sizeof(struct krping_ping_msg));
-	krping_count(lane->thread->stats, KRPING_SEND_MSGS, 1);
-	krping_lane_completed(lane);
+	krping_count(pc->thread->stats, KRPING_SEND_BYTES, sizeof(struct krping_ping_msg));
+	krping_count(pc->thread->stats, KRPING_SEND_MSGS, 1);
+	krping_ping_conn_completed(pc);
 }
 
-void krping_lane_reg_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_ping_reg_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct krping_lane *lane = krping_lane_of(cq);
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
 
 	if (wc->status != IB_WC_SUCCESS)
-		krping_conn_wc_failed(&lane->conn, wc, "memory registration");
+		krping_conn_wc_failed(&pc->conn, wc, "memory registration");
 	else
-		krping_lane_completed(lane);
+		krping_ping_conn_completed(pc);
 }
 
-void krping_lane_read_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_ping_read_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct krping_lane *lane = krping_lane_of(cq);
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(&lane->conn, wc, "RDMA READ");
+		krping_conn_wc_failed(&pc->conn, wc, "RDMA READ");
 		return;
 	}
-	krping_count(lane->thread->stats, KRPING_READ_BYTES, lane->rdma_len);
-	krping_count(lane->thread->stats, KRPING_READ_MSGS, 1);
-	krping_lane_completed(lane);
+	krping_count(pc->thread->stats, KRPING_READ_BYTES, pc->rdma_len);
+	krping_count(pc->thread->stats, KRPING_READ_MSGS, 1);
+	krping_ping_conn_completed(pc);
 }
 
-static void recv_done(struct ib_cq *cq, struct ib_wc *wc)
+static void krping_ping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_buf *buf = container_of(wc->wr_cqe, struct krping_buf, cqe);
-	struct krping_lane *lane = krping_lane_of(cq);
-	const char *log_prefix = lane->thread->log_prefix;
+	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
+	const char *log_prefix = pc->thread->log_prefix;
 
-	if (!krping_buf_received(&lane->conn, buf, wc))
+	if (!krping_buf_received(&pc->conn, buf, wc))
 		return;
 	if (wc->byte_len != sizeof(struct krping_ping_msg)) {
 		krping_err_ratelimited(log_prefix, "the peer sent a message of %u bytes, not %zu",
 				       wc->byte_len, sizeof(struct krping_ping_msg));
-		krping_conn_fail(&lane->conn, -EPROTO);
+		krping_conn_fail(&pc->conn, -EPROTO);
 		return;
 	}
-	if (lane->received != READ_ONCE(lane->consumed)) {
+	if (pc->received != READ_ONCE(pc->consumed)) {
 		krping_err_ratelimited(log_prefix, "the peer sent a message out of turn");
-		krping_conn_fail(&lane->conn, -EPROTO);
+		krping_conn_fail(&pc->conn, -EPROTO);
 		return;
 	}
-	krping_count(lane->thread->stats, KRPING_RECV_BYTES, wc->byte_len);
-	krping_count(lane->thread->stats, KRPING_RECV_MSGS, 1);
-	lane->invalidated[lane->received % KRPING_NR_RECV] =
+	krping_count(pc->thread->stats, KRPING_RECV_BYTES, wc->byte_len);
+	krping_count(pc->thread->stats, KRPING_RECV_MSGS, 1);
+	pc->invalidated[pc->received % KRPING_NR_RECV] =
 		wc->wc_flags & IB_WC_WITH_INVALIDATE ? wc->ex.invalidate_rkey : 0;
-	/* pairs with krping_lane_has_message(): the message is seen */
-	smp_store_release(&lane->received, lane->received + 1);
-	krping_thread_progress(lane->thread);
+	/* pairs with krping_ping_conn_has_message(): the message is seen */
+	smp_store_release(&pc->received, pc->received + 1);
+	krping_thread_progress(pc->thread);
 }
 
 /* A test is over all of its connections or none: whoever waits for another one is woken. */
-static void lane_closed(struct krping_conn *conn, int error)
+static void ping_conn_closed(struct krping_conn *conn, int error)
 {
-	struct krping_thread *thread = container_of(conn, struct krping_lane, conn)->thread;
+	struct krping_thread *thread = container_of(conn, struct krping_ping_conn, conn)->thread;
 	u32 i;
 
 	if (!atomic_xchg(&thread->failed, 1))
-		for (i = 0; i < thread->nr_lanes; i++)
-			krping_conn_fail(&thread->lanes[i].conn, error);
+		for (i = 0; i < thread->nr_conns; i++)
+			krping_conn_fail(&thread->conns[i].conn, error);
 	krping_thread_progress(thread);
 }
 
@@ -129,11 +129,11 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 }
 
 /* The first client is the server's, whose other connections are of the same group and host. */
-static bool lane_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
-			const struct rdma_conn_param *param)
+static bool ping_conn_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
+			     const struct rdma_conn_param *param)
 {
-	struct krping_thread *thread = container_of(conn, struct krping_lane, conn)->thread;
-	struct krping_conn *first = &thread->lanes[0].conn;
+	struct krping_thread *thread = container_of(conn, struct krping_ping_conn, conn)->thread;
+	struct krping_conn *first = &thread->conns[0].conn;
 
 	if (conn == first)
 		return true;
@@ -141,47 +141,47 @@ static bool lane_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
 	       same_host(&id->route.addr.dst_addr, &first->id->route.addr.dst_addr);
 }
 
-static const struct krping_conn_ops lane_conn_ops = {
-	.admits = lane_admits,
-	.closed = lane_closed,
+static const struct krping_conn_ops ping_conn_ops = {
+	.admits = ping_conn_admits,
+	.closed = ping_conn_closed,
 };
 
 /* ---- the steps of a test ---- */
 
-static bool all_completed(struct krping_lane *lane)
+static bool all_completed(struct krping_ping_conn *pc)
 {
-	/* pairs with krping_lane_completed() */
-	return smp_load_acquire(&lane->completed) == lane->posted;
+	/* pairs with krping_ping_conn_completed() */
+	return smp_load_acquire(&pc->completed) == pc->posted;
 }
 
-/* A message that krping_lane_take() would return at once. */
-bool krping_lane_has_message(struct krping_lane *lane)
+/* A message that krping_ping_conn_take() would return at once. */
+bool krping_ping_conn_has_message(struct krping_ping_conn *pc)
 {
-	/* pairs with recv_done() */
-	return smp_load_acquire(&lane->received) != lane->consumed;
+	/* pairs with krping_ping_recv_done() */
+	return smp_load_acquire(&pc->received) != pc->consumed;
 }
 
-static bool step_ended(struct krping_lane *lane, bool for_message)
+static bool step_ended(struct krping_ping_conn *pc, bool for_message)
 {
-	return READ_ONCE(lane->conn.state) == KRPING_CONN_CLOSED ||
-	       (all_completed(lane) && (!for_message || krping_lane_has_message(lane)));
+	return READ_ONCE(pc->conn.state) == KRPING_CONN_CLOSED ||
+	       (all_completed(pc) && (!for_message || krping_ping_conn_has_message(pc)));
 }
 
 /* Return: as wait_event_interruptible_timeout(). */
-static long sleep_for_step(struct krping_lane *lane, bool for_message)
+static long sleep_for_step(struct krping_ping_conn *pc, bool for_message)
 {
-	return wait_event_interruptible_timeout(lane->thread->wait,
-						step_ended(lane, for_message),
-						krping_step_timeout(lane->thread));
+	return wait_event_interruptible_timeout(pc->thread->wait,
+						step_ended(pc, for_message),
+						krping_step_timeout(pc->thread));
 }
 
-static long spin_for_step(struct krping_lane *lane, bool for_message)
+static long spin_for_step(struct krping_ping_conn *pc, bool for_message)
 {
-	unsigned long deadline = jiffies + krping_step_timeout(lane->thread);
+	unsigned long deadline = jiffies + krping_step_timeout(pc->thread);
 
 	do {
-		krping_lane_poll(lane);
-		if (step_ended(lane, for_message))
+		krping_ping_conn_poll(pc);
+		if (step_ended(pc, for_message))
 			return 1;
 		if (signal_pending(current))
 			return -ERESTARTSYS;
@@ -195,91 +195,92 @@ static long spin_for_step(struct krping_lane *lane, bool for_message)
  * Every wait of a message exchange ends here: with what is waited for, the loss of the
  * connection, a signal, or the time-out of a step.
  */
-int krping_lane_wait(struct krping_lane *lane, bool for_message)
+int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message)
 {
 	long left;
 
-	if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
-		left = spin_for_step(lane, for_message);
+	if (pc->conn.cq->poll_ctx == IB_POLL_DIRECT)
+		left = spin_for_step(pc, for_message);
 	else
-		left = sleep_for_step(lane, for_message);
+		left = sleep_for_step(pc, for_message);
 	if (left < 0)
 		return -EINTR;
 	if (!left) {
-		krping_err_ratelimited(lane->thread->log_prefix,
+		krping_err_ratelimited(pc->thread->log_prefix,
 				       "the peer does not answer within %u s",
-				       lane->thread->opt->timeout);
+				       pc->thread->opt->timeout);
 		return -ETIMEDOUT;
 	}
 	/* What has arrived before a disconnect counts. */
-	if (all_completed(lane) && for_message && krping_lane_has_message(lane))
+	if (all_completed(pc) && for_message && krping_ping_conn_has_message(pc))
 		return 0;
-	return krping_conn_error(&lane->conn);
+	return krping_conn_error(&pc->conn);
 }
 
 /**
- * krping_lane_take - wait for the peer's message and post its receive again
- * @lane:	connected
+ * krping_ping_conn_take - wait for the peer's message and post its receive again
+ * @pc:	connected
  * @msg:	the message
  * @invalidated: key of ours that it invalidated, 0 for none
  *
  * Return: 0 or a negative errno.
  */
-int krping_lane_take(struct krping_lane *lane, struct krping_ping_msg *msg, u32 *invalidated)
+int krping_ping_conn_take(struct krping_ping_conn *pc, struct krping_ping_msg *msg,
+			  u32 *invalidated)
 {
-	u32 index = lane->consumed % KRPING_NR_RECV;
-	struct krping_buf *buf = &lane->recv[index];
+	u32 index = pc->consumed % KRPING_NR_RECV;
+	struct krping_buf *buf = &pc->recv[index];
 	int ret;
 
-	ret = krping_lane_wait(lane, true);
+	ret = krping_ping_conn_wait(pc, true);
 	if (ret)
 		return ret;
 	memcpy(msg, buf->data, sizeof(*msg));
-	*invalidated = lane->invalidated[index];
-	ret = krping_buf_post_recv(&lane->conn, buf);
-	if (ret && krping_conn_error(&lane->conn))
+	*invalidated = pc->invalidated[index];
+	ret = krping_buf_post_recv(&pc->conn, buf);
+	if (ret && krping_conn_error(&pc->conn))
 		ret = 0;	/* the disconnect is seen by the next step */
-	WRITE_ONCE(lane->consumed, lane->consumed + 1);
+	WRITE_ONCE(pc->consumed, pc->consumed + 1);
 	return ret;
 }
 
 /**
- * krping_lane_post - post work requests
- * @lane:	connected
+ * krping_ping_conn_post - post work requests
+ * @pc:	connected
  * @wr:		first of a chain
- * @signalled:	how many of it krping_lane_completed() will be called for
+ * @signalled:	how many of it krping_ping_conn_completed() will be called for
  *
  * Return: 0 or a negative errno.
  */
-int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signalled)
+int krping_ping_conn_post(struct krping_ping_conn *pc, struct ib_send_wr *wr, u32 signalled)
 {
 	int ret;
 
-	lane->posted += signalled;
-	ret = krping_conn_post_send(&lane->conn, wr);
+	pc->posted += signalled;
+	ret = krping_conn_post_send(&pc->conn, wr);
 	if (!ret)
 		return 0;
 	if (ret == -ENOTCONN)	/* siw, before its event comes */
-		return krping_conn_error(&lane->conn) ?: -ECONNRESET;
-	krping_err_ratelimited(lane->thread->log_prefix, "cannot post a work request: %d", ret);
-	return krping_conn_error(&lane->conn) ?: ret;
+		return krping_conn_error(&pc->conn) ?: -ECONNRESET;
+	krping_err_ratelimited(pc->thread->log_prefix, "cannot post a work request: %d", ret);
+	return krping_conn_error(&pc->conn) ?: ret;
 }
 
 /**
- * krping_lane_send - send a message
- * @lane:	connected, with its send buffer free
+ * krping_ping_conn_send - send a message
+ * @pc:	connected, with its send buffer free
  * @msg:	the message
  * @invalidate:	key of the peer to invalidate, 0 for none
  * @before:	work request to post before it, signalled; or NULL
  *
  * Return: 0 or a negative errno.
  */
-int krping_lane_send(struct krping_lane *lane, const struct krping_ping_msg *msg,
-		     u32 invalidate, struct ib_rdma_wr *before)
+int krping_ping_conn_send(struct krping_ping_conn *pc, const struct krping_ping_msg *msg,
+			  u32 invalidate, struct ib_rdma_wr *before)
 {
-	struct ib_device *dev = lane->conn.id->device;
-	struct krping_buf *buf = &lane->send;
-	struct ib_sge sge = krping_buf_sge(&lane->conn, buf, sizeof(*msg));
+	struct ib_device *dev = pc->conn.id->device;
+	struct krping_buf *buf = &pc->send;
+	struct ib_sge sge = krping_buf_sge(&pc->conn, buf, sizeof(*msg));
 	struct ib_send_wr wr = {
 		.wr_cqe = &buf->cqe,
 		.opcode = invalidate ? IB_WR_SEND_WITH_INV : IB_WR_SEND,
@@ -293,33 +294,33 @@ int krping_lane_send(struct krping_lane *lane, const struct krping_ping_msg *msg
 	memcpy(buf->data, msg, sizeof(*msg));
 	ib_dma_sync_single_for_device(dev, buf->dma, buf->size, buf->dir);
 	if (!before)
-		return krping_lane_post(lane, &wr, 1);
+		return krping_ping_conn_post(pc, &wr, 1);
 	before->wr.next = &wr;
-	return krping_lane_post(lane, &before->wr, 2);
+	return krping_ping_conn_post(pc, &before->wr, 2);
 }
 
 /* Tell the peer of a region that it may reach. */
-int krping_lane_advertise(struct krping_lane *lane, struct krping_region *region)
+int krping_ping_conn_advertise(struct krping_ping_conn *pc, struct krping_region *region)
 {
 	struct krping_ping_msg msg = {
 		.addr = cpu_to_be64(krping_region_addr(region)),
-		.rkey = cpu_to_be32(krping_region_rkey(&lane->conn, region)),
+		.rkey = cpu_to_be32(krping_region_rkey(&pc->conn, region)),
 		.length = cpu_to_be32(region->size),
 	};
 
-	krping_region_for_device(&lane->conn, region);
-	return krping_lane_send(lane, &msg, 0, NULL);
+	krping_region_for_device(&pc->conn, region);
+	return krping_ping_conn_send(pc, &msg, 0, NULL);
 }
 
 /**
- * krping_lane_register - give a region a new key, and wait until it is valid
- * @lane:	connected, with nothing in flight
+ * krping_ping_conn_register - give a region a new key, and wait until it is valid
+ * @pc:	connected, with nothing in flight
  * @region:	if it has no memory region there is nothing to do
  * @access:	IB_ACCESS_*
  *
  * Return: 0 or a negative errno.
  */
-int krping_lane_register(struct krping_lane *lane, struct krping_region *region, int access)
+int krping_ping_conn_register(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
 	struct ib_send_wr *wr;
 	int ret;
@@ -328,12 +329,12 @@ int krping_lane_register(struct krping_lane *lane, struct krping_region *region,
 		return 0;
 	wr = krping_region_prepare(region, access);
 	if (!wr) {
-		krping_err_ratelimited(lane->thread->log_prefix, "%s cannot map %u bytes",
-				       lane->conn.id->device->name, region->size);
+		krping_err_ratelimited(pc->thread->log_prefix, "%s cannot map %u bytes",
+				       pc->conn.id->device->name, region->size);
 		return -EIO;
 	}
-	ret = krping_lane_post(lane, wr, 1);
-	return ret ?: krping_lane_wait(lane, false);
+	ret = krping_ping_conn_post(pc, wr, 1);
+	return ret ?: krping_ping_conn_wait(pc, false);
 }
 
 /* A signalled RDMA READ or WRITE of what the peer told of; @sge is this side's memory. */
@@ -358,97 +359,97 @@ static bool global_key(const struct krping_options *opt)
 	return unsafe_global_rkey && !opt->mem_reg;
 }
 
-bool krping_lane_is_iwarp(const struct krping_lane *lane)
+bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc)
 {
-	return rdma_protocol_iwarp(lane->conn.id->device, lane->conn.id->port_num);
+	return rdma_protocol_iwarp(pc->conn.id->device, pc->conn.id->port_num);
 }
 
 /* Return: KRPING_REGION_* of memory that the peer reaches. */
-unsigned int krping_shared_memory(const struct krping_lane *lane)
+unsigned int krping_shared_memory(const struct krping_ping_conn *pc)
 {
-	return global_key(lane->thread->opt) ? KRPING_REGION_CONTIGUOUS : KRPING_REGION_MR;
+	return global_key(pc->thread->opt) ? KRPING_REGION_CONTIGUOUS : KRPING_REGION_MR;
 }
 
 /*
  * Return: KRPING_REGION_* of memory that this side reads into and writes from. iWARP reads
  * into remotely writable memory alone: that needs a key of its own.
  */
-unsigned int krping_read_memory(const struct krping_lane *lane)
+unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 {
-	const struct krping_options *opt = lane->thread->opt;
+	const struct krping_options *opt = pc->thread->opt;
 
-	if (global_key(opt) && !krping_lane_is_iwarp(lane))
+	if (global_key(opt) && !krping_ping_conn_is_iwarp(pc))
 		return KRPING_REGION_CONTIGUOUS;
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
 
 /* Return: IB_ACCESS_* of such memory. */
-int krping_read_access(const struct krping_lane *lane)
+int krping_read_access(const struct krping_ping_conn *pc)
 {
-	return krping_lane_is_iwarp(lane) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
+	return krping_ping_conn_is_iwarp(pc) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
 				IB_ACCESS_LOCAL_WRITE;
 }
 
 /* ---- set-up and teardown ---- */
 
-static int alloc_messages(struct krping_lane *lane)
+static int alloc_messages(struct krping_ping_conn *pc)
 {
 	int ret, i;
 
 	for (i = 0; i < KRPING_NR_RECV; i++) {
-		lane->recv[i].cqe.done = recv_done;
-		ret = krping_buf_alloc(&lane->conn, &lane->recv[i],
+		pc->recv[i].cqe.done = krping_ping_recv_done;
+		ret = krping_buf_alloc(&pc->conn, &pc->recv[i],
 				       sizeof(struct krping_ping_msg), DMA_FROM_DEVICE);
 		if (!ret)
-			ret = krping_buf_post_recv(&lane->conn, &lane->recv[i]);
+			ret = krping_buf_post_recv(&pc->conn, &pc->recv[i]);
 		if (ret)
 			return ret;
 	}
-	lane->send.cqe.done = send_done;
-	return krping_buf_alloc(&lane->conn, &lane->send, sizeof(struct krping_ping_msg),
+	pc->send.cqe.done = krping_ping_send_done;
+	return krping_buf_alloc(&pc->conn, &pc->send, sizeof(struct krping_ping_msg),
 				DMA_TO_DEVICE);
 }
 
-/* Of a lane with an id that has a device. What was made on failure, lane_down() frees. */
-static int lane_prepare(struct krping_lane *lane, u32 index)
+/* The id has a device. What was made on failure, ping_conn_down() frees. */
+static int ping_conn_prepare(struct krping_ping_conn *pc, u32 index)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	struct krping_qp_attr attr = {
 		.send_wr = thread->test->send_wr(thread->opt),
 		.recv_wr = KRPING_NR_RECV,
 		.vector = index,
-		.poll = thread->opt->poll && thread->nr_lanes == 1 ? IB_POLL_DIRECT :
+		.poll = thread->opt->poll && thread->nr_conns == 1 ? IB_POLL_DIRECT :
 								     IB_POLL_SOFTIRQ,
 		.pd_flags = global_key(thread->opt) ? IB_PD_UNSAFE_GLOBAL_RKEY : 0,
 	};
 	int ret;
 
-	if (thread->opt->read_inv && !krping_lane_is_iwarp(lane)) {
+	if (thread->opt->read_inv && !krping_ping_conn_is_iwarp(pc)) {
 		krping_err(thread->log_prefix,
 			   "read_inv: %s is no iWARP device: others have no RDMA READ that invalidates",
-			   lane->conn.id->device->name);
+			   pc->conn.id->device->name);
 		return -EOPNOTSUPP;
 	}
-	ret = krping_conn_alloc(&lane->conn, &attr);
+	ret = krping_conn_alloc(&pc->conn, &attr);
 	if (!ret)
-		ret = alloc_messages(lane);
-	return ret ?: thread->test->prepare(lane);
+		ret = alloc_messages(pc);
+	return ret ?: thread->test->prepare(pc);
 }
 
-static void lane_down(struct krping_lane *lane)
+static void ping_conn_down(struct krping_ping_conn *pc)
 {
 	int i;
 
-	if (!lane->conn.id)
+	if (!pc->conn.id)
 		return;
-	krping_conn_drain(&lane->conn);
-	krping_conn_destroy_qp(&lane->conn);
-	krping_region_free(&lane->conn, &lane->sink);
-	krping_region_free(&lane->conn, &lane->source);
-	krping_buf_free(&lane->conn, &lane->send);
+	krping_conn_drain(&pc->conn);
+	krping_conn_destroy_qp(&pc->conn);
+	krping_region_free(&pc->conn, &pc->sink);
+	krping_region_free(&pc->conn, &pc->source);
+	krping_buf_free(&pc->conn, &pc->send);
 	for (i = 0; i < KRPING_NR_RECV; i++)
-		krping_buf_free(&lane->conn, &lane->recv[i]);
-	krping_conn_close(&lane->conn);
+		krping_buf_free(&pc->conn, &pc->recv[i]);
+	krping_conn_close(&pc->conn);
 }
 
 static void show_device(struct krping_thread *thread, const char *name)
@@ -465,66 +466,66 @@ static const struct rdma_conn_param conn_param = {
 	.rnr_retry_count = 7,
 };
 
-static int client_connect(struct krping_lane *lane, u32 index, struct net *net,
+static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *net,
 			  const struct sockaddr_storage *addr)
 {
-	const struct krping_options *opt = lane->thread->opt;
-	unsigned long timeout = krping_step_timeout(lane->thread);
+	const struct krping_options *opt = pc->thread->opt;
+	unsigned long timeout = krping_step_timeout(pc->thread);
 	struct rdma_conn_param param = conn_param;
 	struct krping_test_hello hello;
 	int ret;
 
-	ret = krping_conn_open(&lane->conn, net, addr, opt->has_tos ? (int)opt->tos : -1,
+	ret = krping_conn_open(&pc->conn, net, addr, opt->has_tos ? (int)opt->tos : -1,
 			       timeout);
 	if (!ret)
-		ret = lane_prepare(lane, index);
+		ret = ping_conn_prepare(pc, index);
 	if (ret)
 		return ret;
-	krping_hello_fill(&hello, opt, lane->thread->group);
+	krping_hello_fill(&hello, opt, pc->thread->group);
 	param.private_data = &hello;
 	param.private_data_len = sizeof(hello);
-	ret = krping_conn_connect(&lane->conn, &param, timeout);
+	ret = krping_conn_connect(&pc->conn, &param, timeout);
 	if (ret == -ECONNREFUSED)
-		krping_hello_rejected(&lane->conn);
+		krping_hello_rejected(&pc->conn);
 	return ret;
 }
 
-/* Wait for a request that lane_admits(). */
-static int await_request(struct krping_lane *lane, u32 index)
+/* Wait for a request that ping_conn_admits(). */
+static int await_request(struct krping_ping_conn *pc, u32 index)
 {
-	struct krping_conn *conn = &lane->conn;
+	struct krping_conn *conn = &pc->conn;
 	int ret;
 
 	ret = krping_conn_wait(conn, KRPING_CONN_REQUESTED, index ?
-			       krping_step_timeout(lane->thread) : MAX_SCHEDULE_TIMEOUT);
+			       krping_step_timeout(pc->thread) : MAX_SCHEDULE_TIMEOUT);
 	if (ret)
 		return ret;
 	if (!index)
-		lane->thread->group = krping_hello_group(conn->private, conn->private_len);
-	return krping_hello_check(conn, lane->thread->opt);
+		pc->thread->group = krping_hello_group(conn->private, conn->private_len);
+	return krping_hello_check(conn, pc->thread->opt);
 }
 
-static int server_accept(struct krping_lane *lane, u32 index, struct rdma_cm_id *listener)
+static int server_accept(struct krping_ping_conn *pc, u32 index, struct rdma_cm_id *listener)
 {
-	struct krping_thread *thread = lane->thread;
+	struct krping_thread *thread = pc->thread;
 	struct rdma_conn_param param = conn_param;
 	int ret;
 
-	ret = await_request(lane, index);
+	ret = await_request(pc, index);
 	if (!ret)
-		ret = lane_prepare(lane, index);
+		ret = ping_conn_prepare(pc, index);
 	if (ret)
 		return ret;
 	/* Before this client, connected, comes with its next connection. */
-	if (index + 1 < thread->nr_lanes)
-		krping_conn_listen_next(listener, &thread->lanes[index + 1].conn);
-	ret = krping_conn_accept(&lane->conn, &param, krping_step_timeout(thread));
+	if (index + 1 < thread->nr_conns)
+		krping_conn_listen_next(listener, &thread->conns[index + 1].conn);
+	ret = krping_conn_accept(&pc->conn, &param, krping_step_timeout(thread));
 	return ret == -ECONNRESET ? 0 : ret;	/* the test knows what a disconnect means */
 }
 
 static int run_test(struct krping_thread *thread)
 {
-	struct krping_conn *conn = &thread->lanes[0].conn;
+	struct krping_conn *conn = &thread->conns[0].conn;
 
 	krping_result_running(thread->result, conn->id->device->name);
 	return thread->test->run(thread);
@@ -536,10 +537,10 @@ static int run_client(struct krping_thread *thread, struct net *net,
 	int ret = 0;
 	u32 i;
 
-	for (i = 0; i < thread->nr_lanes && !ret; i++) {
-		ret = client_connect(&thread->lanes[i], i, net, addr);
-		if (!i && thread->lanes[0].conn.id)
-			show_device(thread, thread->lanes[0].conn.id->device->name);
+	for (i = 0; i < thread->nr_conns && !ret; i++) {
+		ret = client_connect(&thread->conns[i], i, net, addr);
+		if (!i && thread->conns[0].conn.id)
+			show_device(thread, thread->conns[0].conn.id->device->name);
 	}
 	return ret ?: run_test(thread);
 }
@@ -551,13 +552,13 @@ static int run_server(struct krping_thread *thread, struct net *net,
 	int ret = 0;
 	u32 i;
 
-	listener = krping_conn_listen(&thread->lanes[0].conn, net, addr);
+	listener = krping_conn_listen(&thread->conns[0].conn, net, addr);
 	if (IS_ERR(listener))
 		return PTR_ERR(listener);
-	for (i = 0; i < thread->nr_lanes && !ret; i++) {
-		ret = server_accept(&thread->lanes[i], i, listener);
-		if (!i && thread->lanes[0].conn.id)
-			show_device(thread, thread->lanes[0].conn.id->device->name);
+	for (i = 0; i < thread->nr_conns && !ret; i++) {
+		ret = server_accept(&thread->conns[i], i, listener);
+		if (!i && thread->conns[0].conn.id)
+			show_device(thread, thread->conns[0].conn.id->device->name);
 	}
 	if (!ret)
 		ret = run_test(thread);
@@ -601,12 +602,12 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	thread = kzalloc(sizeof(*thread), GFP_KERNEL);
 	if (!thread)
 		return NULL;
-	thread->nr_lanes = opt->qps;
-	thread->lanes = kvcalloc(thread->nr_lanes, sizeof(*thread->lanes), GFP_KERNEL);
+	thread->nr_conns = opt->qps;
+	thread->conns = kvcalloc(thread->nr_conns, sizeof(*thread->conns), GFP_KERNEL);
 	thread->stats = alloc_percpu(struct krping_stats);
-	if (!thread->lanes || !thread->stats) {
+	if (!thread->conns || !thread->stats) {
 		free_percpu(thread->stats);
-		kvfree(thread->lanes);
+		kvfree(thread->conns);
 		kfree(thread);
 		return NULL;
 	}
@@ -618,10 +619,10 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	snprintf(thread->log_prefix, sizeof(thread->log_prefix), "%s:%d@%pISpc",
 		 opt->role == KRPING_PING_CLIENT ? "client" : "server", task_pid_nr(current),
 		 addr);
-	for (i = 0; i < thread->nr_lanes; i++) {
-		thread->lanes[i].thread = thread;
-		krping_conn_init(&thread->lanes[i].conn, thread->log_prefix, &lane_conn_ops);
-		thread->lanes[i].conn.server = opt;
+	for (i = 0; i < thread->nr_conns; i++) {
+		thread->conns[i].thread = thread;
+		krping_conn_init(&thread->conns[i].conn, thread->log_prefix, &ping_conn_ops);
+		thread->conns[i].conn.server = opt;
 	}
 	return thread;
 }
@@ -629,7 +630,7 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 static void free_thread(struct krping_thread *thread)
 {
 	free_percpu(thread->stats);
-	kvfree(thread->lanes);
+	kvfree(thread->conns);
 	kfree(thread);
 }
 
@@ -641,8 +642,8 @@ static int connect_and_run(struct krping_thread *thread, struct net *net,
 
 	ret = krping_is_client(thread) ? run_client(thread, net, addr) :
 					 run_server(thread, net, addr);
-	for (i = 0; i < thread->nr_lanes; i++)
-		lane_down(&thread->lanes[i]);
+	for (i = 0; i < thread->nr_conns; i++)
+		ping_conn_down(&thread->conns[i]);
 	return ret;
 }
 

@@ -27,7 +27,7 @@
 struct krping_thread;
 
 /**
- * struct krping_lane - one connection of a thread
+ * struct krping_ping_conn - one connection of a thread
  * @thread:	that it belongs to
  * @conn:	the connection
  * @recv:	receive buffers, taken in turn
@@ -37,7 +37,7 @@ struct krping_thread;
  * @read_cqe:	of an RDMA READ
  * @write_cqe:	of an RDMA WRITE
  * @rdma_len:	bytes of each RDMA READ or WRITE in flight
- * @posted:	signalled work requests posted, of those that krping_lane_wait() waits for
+ * @posted:	signalled work requests posted, of those that krping_ping_conn_wait() waits for
  * @completed:	of those completed; written by completions, read by the thread
  * @received:	messages received; written by completions, read by the thread
  * @consumed:	messages that the thread has taken; read by completions
@@ -48,7 +48,7 @@ struct krping_thread;
  *
  * The thread owns all of it. Completions of the one CQ run one after another.
  */
-struct krping_lane {
+struct krping_ping_conn {
 	struct krping_thread *thread;
 	struct krping_conn conn;
 	struct krping_buf recv[KRPING_NR_RECV];
@@ -70,13 +70,13 @@ struct krping_lane {
 /**
  * struct krping_test - what a thread runs
  * @send_wr:	send queue depth that it needs
- * @prepare:	makes the memory of a lane that has a queue pair; on failure the thread frees
+ * @prepare:	makes the memory of a connection that has a queue pair; on failure the thread frees
  *		what was made
- * @run:	with all lanes connected
+ * @run:	with all connections made
  */
 struct krping_test {
 	u32 (*send_wr)(const struct krping_options *opt);
-	int (*prepare)(struct krping_lane *lane);
+	int (*prepare)(struct krping_ping_conn *pc);
 	int (*run)(struct krping_thread *thread);
 };
 
@@ -92,9 +92,9 @@ struct krping_test {
  * @wait:	woken by completions and by the loss of a connection
  * @failed:	a connection was lost: all are given up
  * @group:	client: tells its connections from those of others
- * @progress:	grows with each completion and loss, so that a wait can be for any lane
- * @nr_lanes:	connections
- * @lanes:	@nr_lanes of them
+ * @progress:	grows with each completion and loss, so that a wait can be for any connection
+ * @nr_conns:	connections
+ * @conns:	@nr_conns of them
  */
 struct krping_thread {
 	struct list_head entry;
@@ -108,8 +108,8 @@ struct krping_thread {
 	atomic_t failed;
 	u16 group;
 	atomic_t progress;
-	u32 nr_lanes;
-	struct krping_lane *lanes;
+	u32 nr_conns;
+	struct krping_ping_conn *conns;
 };
 
 extern const struct krping_test krping_ping_test;	/* ping.c */
@@ -119,9 +119,9 @@ int krping_thread_run(const struct krping_options *opt, struct krping_result *re
 void krping_threads_show(struct seq_file *seq);
 
 /* For tests. */
-static inline struct krping_lane *krping_lane_of(struct ib_cq *cq)
+static inline struct krping_ping_conn *krping_ping_conn_of(struct ib_cq *cq)
 {
-	return container_of((struct krping_conn *)cq->cq_context, struct krping_lane, conn);
+	return container_of((struct krping_conn *)cq->cq_context, struct krping_ping_conn, conn);
 }
 
 static inline bool krping_is_client(const struct krping_thread *thread)
@@ -134,30 +134,32 @@ static inline unsigned long krping_step_timeout(const struct krping_thread *thre
 	return thread->opt->timeout * HZ;
 }
 
-bool krping_lane_is_iwarp(const struct krping_lane *lane);
+bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc);
 /* Run the completions of a CQ that nobody else polls; of another there is nothing to do. */
-static inline void krping_lane_poll(struct krping_lane *lane)
+static inline void krping_ping_conn_poll(struct krping_ping_conn *pc)
 {
-	if (lane->conn.cq->poll_ctx == IB_POLL_DIRECT)
-		ib_process_cq_direct(lane->conn.cq, -1);
+	if (pc->conn.cq->poll_ctx == IB_POLL_DIRECT)
+		ib_process_cq_direct(pc->conn.cq, -1);
 }
 
 void krping_thread_progress(struct krping_thread *thread);
-void krping_lane_completed(struct krping_lane *lane);
-void krping_lane_reg_done(struct ib_cq *cq, struct ib_wc *wc);
-void krping_lane_read_done(struct ib_cq *cq, struct ib_wc *wc);
-int krping_lane_post(struct krping_lane *lane, struct ib_send_wr *wr, u32 signalled);
-bool krping_lane_has_message(struct krping_lane *lane);
-int krping_lane_wait(struct krping_lane *lane, bool for_message);
-int krping_lane_take(struct krping_lane *lane, struct krping_ping_msg *msg, u32 *invalidated);
-int krping_lane_send(struct krping_lane *lane, const struct krping_ping_msg *msg,
-		     u32 invalidate, struct ib_rdma_wr *before);
-int krping_lane_advertise(struct krping_lane *lane, struct krping_region *region);
-int krping_lane_register(struct krping_lane *lane, struct krping_region *region, int access);
+void krping_ping_conn_completed(struct krping_ping_conn *pc);
+void krping_ping_reg_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_ping_read_done(struct ib_cq *cq, struct ib_wc *wc);
+int krping_ping_conn_post(struct krping_ping_conn *pc, struct ib_send_wr *wr, u32 signalled);
+bool krping_ping_conn_has_message(struct krping_ping_conn *pc);
+int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message);
+int krping_ping_conn_take(struct krping_ping_conn *pc, struct krping_ping_msg *msg,
+			  u32 *invalidated);
+int krping_ping_conn_send(struct krping_ping_conn *pc, const struct krping_ping_msg *msg,
+			  u32 invalidate, struct ib_rdma_wr *before);
+int krping_ping_conn_advertise(struct krping_ping_conn *pc, struct krping_region *region);
+int krping_ping_conn_register(struct krping_ping_conn *pc, struct krping_region *region,
+			      int access);
 struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_cqe *cqe,
 				 enum ib_wr_opcode opcode, struct ib_sge *sge);
-unsigned int krping_shared_memory(const struct krping_lane *lane);
-unsigned int krping_read_memory(const struct krping_lane *lane);
-int krping_read_access(const struct krping_lane *lane);
+unsigned int krping_shared_memory(const struct krping_ping_conn *pc);
+unsigned int krping_read_memory(const struct krping_ping_conn *pc);
+int krping_read_access(const struct krping_ping_conn *pc);
 
 #endif /* KRPING_THREAD_H */
