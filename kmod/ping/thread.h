@@ -161,5 +161,7 @@ struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_c
 unsigned int krping_shared_memory(const struct krping_ping_conn *pc);
 unsigned int krping_read_memory(const struct krping_ping_conn *pc);
 int krping_read_access(const struct krping_ping_conn *pc);
+int krping_ping_conn_prepare(struct krping_ping_conn *pc, u32 index);
+void krping_ping_conn_down(struct krping_ping_conn *pc);
 
 #endif /* KRPING_THREAD_H */
