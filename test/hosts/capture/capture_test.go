@@ -43,8 +43,8 @@ func TestCapture(t *testing.T) {
 	if out, err := h.Try(h.client, "setpriv --reuid 65534 --clear-groups --inh-caps=-all --bounding-set=-all krpingctl capture"); err == nil || !strings.Contains(out, "CAP_NET_RAW") {
 		t.Errorf("without privileges: %v\n%s", err, out)
 	}
-	if out, err := h.Try(h.client, "krpingctl capture --interface nonesuch0"); err == nil || !strings.Contains(out, "interface nonesuch0") || !strings.Contains(out, "there are: lo, eth0") {
-		t.Errorf("an interface that is none: %v\n%s", err, out)
+	if out, err := h.Try(h.client, "krpingctl capture --interface nonesuch0"); err == nil || !strings.Contains(out, "interface nonesuch0") || !strings.Contains(out, "this host has lo, eth0") {
+		t.Errorf("an unknown interface: %v\n%s", err, out)
 	}
 
 	// A refused connection is two packets, each sent and received.
