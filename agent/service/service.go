@@ -22,6 +22,7 @@ import (
 	"krping/agent/host/rdmalink"
 	"krping/agent/service/config"
 	"krping/agent/service/metrics"
+	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
 	"krping/agent/service/web"
 	"krping/agent/stats/sampler"
@@ -80,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 
 func newAgent(o Options) *agent {
 	a := &agent{
-		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, o.Log), messages: metrics.NewMessages(),
+		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, raid.MD{Sys: "/sys"}, o.Log), messages: metrics.NewMessages(),
 		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{

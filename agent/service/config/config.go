@@ -38,6 +38,7 @@ func (a Address) String() string { return a.Address }
 type Session struct {
 	Command  proc.Command // a valid command of a block client
 	Reattach Reattach
+	Raid     string // path of the md array that its disk is put back into after a loss of the target; "": none
 }
 
 // Name returns the name of the session and of its volume.

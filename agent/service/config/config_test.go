@@ -43,18 +43,22 @@ sessions:
     op: read+write
     sectors: 0-100
     reattach: always
+  - name: vol2
+    addr: 10.0.0.1
+    raid: /dev/md/replica
 `)
 	if c.Listen != (Address{"tcp", "127.0.0.1:9450"}) || c.LogLevel != zerolog.WarnLevel {
 		t.Errorf("listen %v, log %v", c.Listen, c.LogLevel)
 	}
 	var commands []string
 	for _, s := range c.Sessions {
-		commands = append(commands, s.Command.String()+" "+string(s.Reattach))
+		commands = append(commands, s.Command.String()+" "+string(s.Reattach)+" "+s.Raid)
 	}
 	want := []string{
-		"client,addr=10.0.0.1,block=vol0 safe",
-		"client,addr6=fd77::1,port=9998,timeout=600,block=vol-1.a,queues=2,depth=64,fast_fail=30,heartbeat=0,mode=remote safe",
-		"client,addr6=fe80::1%eth0,block=007,mode=tap,backing=/dev/vdb,comm=write_data,pid=12,op=read+write,sectors=0-100 always",
+		"client,addr=10.0.0.1,block=vol0 safe ",
+		"client,addr6=fd77::1,port=9998,timeout=600,block=vol-1.a,queues=2,depth=64,fast_fail=30,heartbeat=0,mode=remote safe ",
+		"client,addr6=fe80::1%eth0,block=007,mode=tap,backing=/dev/vdb,comm=write_data,pid=12,op=read+write,sectors=0-100 always ",
+		"client,addr=10.0.0.1,block=vol2 safe /dev/md/replica",
 	}
 	if !slices.Equal(commands, want) {
 		t.Errorf("sessions\n%s\nwant\n%s", strings.Join(commands, "\n"), strings.Join(want, "\n"))
@@ -131,10 +135,16 @@ sessions:
     backing: /etc/passwd
     sectors: 5-1
     reattach: perhaps
+    raid: md0
     depth:
   - name: vol1
     addr: 10.0.0.1
     comm: x
+  - name: vol2
+    addr: 10.0.0.1
+    mode: tap
+    backing: /dev/vdb
+    raid: /dev/md0
   - addr: 10.0.0.1
     name: vol0
 `: {
@@ -148,9 +158,11 @@ sessions:
 			`f:12:14: backing "/etc/passwd": must be /dev/NAME, or ram:SIZE`,
 			`f:13:14: sectors "5-1": must be FIRST-LAST, in sectors of 512 bytes`,
 			`f:14:15: reattach "perhaps": must be safe or always`,
-			`f:15:`,
-			`f:16:5: session vol1: comm, pid, op and sectors need mode tap`,
-			`f:20:5: session vol0 is declared twice, first on line 8`,
+			`f:15:11: raid "md0": must be the path of an md array, like /dev/md0`,
+			`f:16:`,
+			`f:17:5: session vol1: comm, pid, op and sectors need mode tap`,
+			`f:20:5: session vol2: raid needs mode remote`,
+			`f:26:5: session vol0 is declared twice, first on line 8`,
 		},
 	} {
 		_, err := Parse("f", []byte(text))
@@ -176,7 +188,7 @@ func TestEveryOptionIsAKey(t *testing.T) {
 	}
 	text := "sessions:\n  - reattach: safe\n"
 	for _, key := range sessionKeys() {
-		if key == "reattach" || key == "key_file" { // reattach is set above; key_file excludes key
+		if slices.Contains([]string{"reattach", "key_file", "raid"}, key) { // set above, excluded by key, excluded by mode tap
 			continue
 		}
 		if values[key] == "" {

@@ -211,7 +211,7 @@ func sessionKeys() []string {
 			keys = append(keys, o.Name)
 		}
 	}
-	return append(keys, "key_file", "reattach")
+	return append(keys, "key_file", "reattach", "raid")
 }
 
 // session decodes a session and returns the position of its name.
@@ -245,6 +245,8 @@ func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 	if len(d.errors) == before { // otherwise Check's error may only follow from those
 		if err := s.Command.Check(); err != nil {
 			d.fail(at, "session %s: %v", s.Name(), err)
+		} else if s.Raid != "" && cmp.Or(s.Command.Mode, "remote") != "remote" {
+			d.fail(at, "session %s: raid needs mode remote", s.Name())
 		}
 	}
 	return s, at
@@ -259,6 +261,12 @@ func set(s *Session, key, text string) error {
 		if s.Reattach != ReattachSafe && s.Reattach != ReattachAlways {
 			return fmt.Errorf("reattach %q: must be safe or always", text)
 		}
+		return nil
+	case "raid":
+		if !strings.HasPrefix(text, "/dev/md") || filepath.Clean(text) != text {
+			return fmt.Errorf("raid %q: must be the path of an md array, like /dev/md0 or /dev/md/NAME", text)
+		}
+		s.Raid = text
 		return nil
 	case "key_file":
 		if !filepath.IsAbs(text) {

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 
+	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
 	"krping/agent/trace/biotrace"
 	"krping/proc"
@@ -86,6 +87,10 @@ var (
 	declaredAttached = desc("declared_session_attached_total", "Times that the agent attached the session.", "session")
 	declaredFailures = desc("declared_session_failures_total", "Times that the agent failed to attach or stop the session.", "session")
 
+	raidState    = desc("raid_member_state", "State in its md array of a declared session's disk: 1 for its current state, 0 for the others.", "session", "array", "state")
+	raidReAdded  = desc("raid_member_readded_total", "Times that the agent put the disk back into the array.", "session", "array")
+	raidFailures = desc("raid_member_readd_failures_total", "Times that the agent failed to put the disk back into the array.", "session", "array")
+
 	threadBytes    = desc("thread_bytes_total", "Bytes transferred by a ping/pong thread, by RDMA operation.", "thread", "device", "op")
 	threadMessages = desc("thread_messages_total", "RDMA operations of a ping/pong thread.", "thread", "device", "op")
 )
@@ -114,7 +119,19 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		e.counter(declaredAttached, float64(s.Attached), s.Name)
 		e.counter(declaredFailures, float64(s.Failures), s.Name)
+		e.raid(s)
 	}
+}
+
+func (e emitter) raid(s reconciler.Status) {
+	if s.Array == "" {
+		return
+	}
+	for _, state := range raid.States {
+		e.gauge(raidState, truth(s.Member == state), s.Name, s.Array, string(state))
+	}
+	e.counter(raidReAdded, float64(s.ReAdded), s.Name, s.Array)
+	e.counter(raidFailures, float64(s.ReAddFailures), s.Name, s.Array)
 }
 
 // up exports whether a source could be read. A module that is not loaded is no error: it has its

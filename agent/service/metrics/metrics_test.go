@@ -17,6 +17,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
+	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
 	"krping/agent/trace/biotrace"
 	"krping/proc"
@@ -50,7 +51,10 @@ func sources(t *testing.T, mount string) Sources {
 			return map[string]uint64{"out_of_sequence": 5, "sent_pkts": 1234}, nil
 		},
 		Declared: func() []reconciler.Status {
-			return []reconciler.Status{{Name: "vol0", State: reconciler.Attached, Attached: 2, Failures: 3}}
+			return []reconciler.Status{
+				{Name: "vol0", State: reconciler.Attached, Attached: 2, Failures: 3},
+				{Name: "vol1", State: reconciler.Attached, Array: "/dev/md0", Member: raid.Failed, ReAdded: 4, ReAddFailures: 5},
+			}
 		},
 	}
 }
@@ -106,6 +110,10 @@ func TestValues(t *testing.T) {
 		{"krping_declared_session_state", "session=vol0,state=attached", 1},
 		{"krping_declared_session_state", "session=vol0,state=lost", 0},
 		{"krping_declared_session_failures_total", "session=vol0", 3},
+		{"krping_raid_member_state", "array=/dev/md0,session=vol1,state=failed", 1},
+		{"krping_raid_member_state", "array=/dev/md0,session=vol1,state=in_sync", 0},
+		{"krping_raid_member_readded_total", "array=/dev/md0,session=vol1", 4},
+		{"krping_raid_member_readd_failures_total", "array=/dev/md0,session=vol1", 5},
 		{"krping_rdma_port_up", "device=mlx5_0,link_layer=Ethernet,port=1", 1},
 		{"krping_rdma_port_rate_bytes_per_second", "device=mlx5_0,port=1", 12.5e9},
 		{"krping_rdma_port_stats_total", "counter=port_rcv_data,device=mlx5_0,port=1", 4000},
@@ -125,6 +133,7 @@ func TestValues(t *testing.T) {
 	for family, labels := range map[string]string{
 		"krping_session_violations_total": "role=client,session=vol0", "krping_session_stalls_total": "role=target,session=vol4",
 		"krping_session_dirty_bytes": "role=client,session=vol0",
+		"krping_raid_member_state":   "array=,session=vol0,state=failed",
 	} {
 		if _, ok := values(families[family])[labels]; ok {
 			t.Errorf("%s{%s}: must not be exported", family, labels)

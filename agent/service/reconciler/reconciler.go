@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krping/agent/service/config"
+	"krping/agent/service/raid"
 	"krping/proc"
 )
 
@@ -46,11 +47,18 @@ type Status struct {
 	State    State
 	Attached uint64 // times that it was attached
 	Failures uint64 // failed attempts to attach or stop it
+
+	// If the session's disk is declared to be in an md array.
+	Array         string     // path of the array, "" if none is declared
+	Member        raid.State // how the array uses the disk, "" if unknown
+	ReAdded       uint64     // times that the disk was put back
+	ReAddFailures uint64     // failed attempts to put it back
 }
 
 // Reconciler attaches and stops sessions as declared.
 type Reconciler struct {
 	module  Module
+	arrays  Arrays
 	log     zerolog.Logger
 	running sync.WaitGroup
 
@@ -59,8 +67,8 @@ type Reconciler struct {
 }
 
 // New returns a Reconciler without sessions.
-func New(module Module, log zerolog.Logger) *Reconciler {
-	return &Reconciler{module: module, log: log, sessions: map[string]*session{}}
+func New(module Module, arrays Arrays, log zerolog.Logger) *Reconciler {
+	return &Reconciler{module: module, arrays: arrays, log: log, sessions: map[string]*session{}}
 }
 
 // Declare sets the sessions to maintain until ctx ends. Sessions of an earlier call that are

@@ -121,6 +121,7 @@ const (
 type rig struct {
 	*testing.T
 	*module
+	*array
 	*Reconciler
 	ctx context.Context
 	log bytes.Buffer
@@ -128,8 +129,8 @@ type rig struct {
 
 func inBubble(t *testing.T, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{T: t, module: &module{sessions: map[string]proc.Session{}}}
-		r.Reconciler = New(r.module, zerolog.New(zerolog.SyncWriter(&r.log)))
+		r := &rig{T: t, module: &module{sessions: map[string]proc.Session{}}, array: &array{}}
+		r.Reconciler = New(r.module, r.array, zerolog.New(zerolog.SyncWriter(&r.log)))
 		ctx, cancel := context.WithCancel(t.Context())
 		r.ctx = ctx
 		defer r.Wait()
@@ -148,7 +149,7 @@ func (r *rig) wants(after time.Duration, state State, commands ...string) {
 	r.Helper()
 	time.Sleep(after)
 	synctest.Wait()
-	if did := r.did(); !slices.Equal(did, commands) {
+	if did := r.module.did(); !slices.Equal(did, commands) {
 		r.Errorf("did %q, want %q\n%s", did, commands, r.log.String())
 	}
 	got := State("")
@@ -178,7 +179,7 @@ func TestAttachingBacksOff(t *testing.T) {
 		r.declare(declared())
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := len(r.did()); n < 20 || n > 50 { // every 15 to 30 s in the end
+		if n := len(r.module.did()); n < 20 || n > 50 { // every 15 to 30 s in the end
 			r.Errorf("%d attempts in 10 minutes", n)
 		}
 		if n := strings.Count(r.log.String(), `"level":"warn"`); n != 1 {
@@ -290,7 +291,7 @@ func TestEndLeavesSessions(t *testing.T) {
 		r.wants(0, Attached, attachCommand)
 		cancel()
 		r.Wait()
-		if did := r.did(); len(did) > 0 || r.module.sessions["vol0"].State != "live" {
+		if did := r.module.did(); len(did) > 0 || r.module.sessions["vol0"].State != "live" {
 			r.Errorf("did %q, session %+v", did, r.module.sessions["vol0"])
 		}
 	})

@@ -40,6 +40,7 @@ type session struct {
 	failed   *proc.Session // its state when it failed; nil once it is attached again
 	delay    time.Duration // before the next attempt
 	reported string        // the error logged last
+	member   member
 }
 
 func newSession(r *Reconciler, want config.Session) *session {
@@ -51,7 +52,7 @@ func newSession(r *Reconciler, want config.Session) *session {
 
 // declare sets what is wanted. The caller holds reconciler.mu.
 func (s *session) declare(want config.Session, removed bool) {
-	if removed == s.removed && want.Reattach == s.want.Reattach && identity(want.Command) == identity(s.want.Command) {
+	if removed == s.removed && want.Reattach == s.want.Reattach && want.Raid == s.want.Raid && identity(want.Command) == identity(s.want.Command) {
 		return
 	}
 	s.want, s.removed = want, removed
@@ -102,6 +103,7 @@ func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
 		return interval, false
 	case is.State == "failed":
 		s.failed = &is
+		s.releaseDisk(ctx, want.Raid, is)
 		return s.stop(ctx, Replacing), false
 	case is.State == "connecting" || is.State == "stopping": // by another process's command
 		s.set(Attaching)
@@ -119,6 +121,7 @@ func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
 	}
 	s.failed = nil
 	s.attached()
+	s.keepInArray(ctx, want.Raid, is)
 	return interval, false
 }
 
@@ -148,7 +151,7 @@ func (s *session) attach(ctx context.Context, c proc.Command) time.Duration {
 		}
 		return s.retry(err)
 	}
-	s.applied = identity(c)
+	s.applied, s.member.lost = identity(c), true
 	s.log.Info().Stringer("command", c).Msg("attached")
 	s.update(func(status *Status) { status.Attached++ })
 	s.attached()
@@ -180,7 +183,11 @@ func (s *session) forget() bool {
 }
 
 func (s *session) set(state State) {
-	s.update(func(status *Status) { status.State = state })
+	s.update(func(status *Status) {
+		if status.State = state; state != Attached {
+			status.Member = ""
+		}
+	})
 }
 
 func (s *session) update(change func(*Status)) {
