@@ -5,8 +5,6 @@
 package raid
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,34 +44,57 @@ type MD struct {
 
 // State returns how an array uses a disk.
 func (m MD) State(array, disk string) (State, error) {
-	node, err := filepath.EvalSymlinks(array) // /dev/md/NAME is a link
+	dir, err := m.dir(array)
 	if errors.Is(err, fs.ErrNotExist) {
 		return NoArray, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", array, err)
+		return "", err
 	}
-	dir := filepath.Join(m.Sys, "class/block", filepath.Base(node), "md")
-	running, err := os.ReadFile(filepath.Join(dir, "array_state"))
+	running, err := attribute(dir, "array_state")
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%s is not an md array", array)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the state of %s: %w", array, err)
 	}
-	if state := strings.TrimSpace(string(running)); state == "clear" || state == "inactive" {
+	if running == "clear" || running == "inactive" {
 		return NoArray, nil
 	}
-	member := filepath.Join(dir, "dev-"+filepath.Base(disk))
-	flags, err := os.ReadFile(filepath.Join(member, "state"))
-	slot, err2 := os.ReadFile(filepath.Join(member, "slot"))
-	switch err = cmp.Or(err, err2); {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV): // ENODEV: it is being removed
-		return Missing, nil
-	case err != nil:
+	state, _, err := member(filepath.Join(dir, "dev-"+filepath.Base(disk)))
+	if err != nil {
 		return "", fmt.Errorf("read the state of %s in %s: %w", disk, array, err)
 	}
-	return stateOf(strings.TrimSpace(string(flags)), strings.TrimSpace(string(slot))), nil
+	return state, nil
+}
+
+// dir returns the directory of an array in sysfs.
+func (m MD) dir(array string) (string, error) {
+	node, err := filepath.EvalSymlinks(array) // /dev/md/NAME is a link
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", array, err)
+	}
+	return filepath.Join(m.Sys, "class/block", filepath.Base(node), "md"), nil
+}
+
+func attribute(dir, name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	return strings.TrimSpace(string(text)), err
+}
+
+// member reads the directory of an array's disk in sysfs: how it is used, and its slot.
+func member(dir string) (state State, slot string, err error) {
+	flags, err := attribute(dir, "state")
+	if err == nil {
+		slot, err = attribute(dir, "slot")
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV): // ENODEV: it is being removed
+		return Missing, "", nil
+	case err != nil:
+		return "", "", err
+	}
+	return stateOf(flags, slot), slot, nil
 }
 
 // stateOf judges a member by its flags, like "in_sync,write_mostly", and its slot, a number or "none".
@@ -99,29 +122,84 @@ func (m MD) Remove(ctx context.Context, array, disk string) error {
 }
 
 // ReAdd puts a disk back that was in the array before. md copies what the array's bitmap says has
-// changed since. It fails if the disk would need a full copy.
+// changed since. It fails if the disk would need a full copy, or was in use without the array's
+// other disks: then it holds writes that the bitmap does not know.
 func (m MD) ReAdd(ctx context.Context, array, disk string) error {
+	if err := m.checkUse(ctx, array, disk); err != nil {
+		return err
+	}
 	return manage(ctx, array, "--re-add", disk)
+}
+
+// arrayState is where mdadm shows the slots whose disks a superblock says are in use: "A." or "AA".
+var arrayState = regexp.MustCompile(`(?m)^\s*Array State : ([A.R]+)`)
+
+// checkUse compares the superblock of a disk with the array. The superblock was last written when the disk was
+// last in use. If it lacks a disk that holds the array's data now, the two were in use apart from
+// each other, such as on two hosts; neither mdadm nor the kernel refuses to put them together again.
+func (m MD) checkUse(ctx context.Context, array, disk string) error {
+	slots, err := m.inSync(array)
+	if err != nil {
+		return fmt.Errorf("read the disks of %s: %w", array, err)
+	}
+	text, err := mdadm(ctx, "--examine", disk)
+	if err != nil {
+		return err
+	}
+	found := arrayState.FindStringSubmatch(text)
+	if found == nil {
+		return fmt.Errorf("%s has no superblock of version 1.x", disk)
+	}
+	for _, slot := range slots {
+		if slot >= len(found[1]) || found[1][slot] == '.' {
+			return fmt.Errorf("%s was in use without the disk in slot %d of %s (Array State %s): their data may differ anywhere", disk, slot, array, found[1])
+		}
+	}
+	return nil
+}
+
+// inSync returns the slots of an array whose disks hold its data.
+func (m MD) inSync(array string) ([]int, error) {
+	dir, err := m.dir(array)
+	if err != nil {
+		return nil, err
+	}
+	members, err := filepath.Glob(filepath.Join(dir, "dev-*"))
+	if err != nil {
+		return nil, err
+	}
+	var slots []int
+	for _, one := range members {
+		state, slot, err := member(one)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := strconv.Atoi(slot); err == nil && state == InSync {
+			slots = append(slots, n)
+		}
+	}
+	return slots, nil
 }
 
 // limit is how long mdadm may take; it takes milliseconds, unless the array waits for a disk.
 const limit = time.Minute
 
 func manage(ctx context.Context, array, action, disk string) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "mdadm", "--manage", array, action, disk).CombinedOutput()
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, exec.ErrNotFound):
-		return errors.New("mdadm is not installed: install the package mdadm")
-	}
-	command := fmt.Sprintf("mdadm --manage %s %s %s", array, action, disk)
-	if text := strings.Join(strings.FieldsFunc(string(bytes.TrimSpace(out)), isNewline), "; "); text != "" {
-		return fmt.Errorf("%s: %w: %s", command, err, text)
-	}
-	return fmt.Errorf("%s: %w", command, err)
+	_, err := mdadm(ctx, "--manage", array, action, disk)
+	return err
 }
 
-func isNewline(r rune) bool { return r == '\n' }
+// mdadm runs mdadm and returns its output, which is in the error if it fails.
+func mdadm(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "mdadm", args...).CombinedOutput()
+	switch {
+	case err == nil:
+		return string(out), nil
+	case errors.Is(err, exec.ErrNotFound):
+		return "", errors.New("mdadm is not installed: install the package mdadm")
+	}
+	text := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), "; ")
+	return "", fmt.Errorf("mdadm %s: %w: %s", strings.Join(args, " "), err, text)
+}
