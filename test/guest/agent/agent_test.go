@@ -19,7 +19,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// The agent attaches what is declared, and its metrics are what happened.
+// The agent attaches the configured sessions, and its metrics count their I/O.
 func TestMetrics(t *testing.T) {
 	guest.StartBridge(t, 9960, guest.StorePath(t), "32MiB")
 	stopAtEnd(t, "vol0")
@@ -73,8 +73,8 @@ func TestMetrics(t *testing.T) {
 			"messages": a.value("krping_session_messages_total", "session=vol0"), "reconnects": a.value("krping_session_reconnects_total", "session=vol0"),
 			"size": a.value("krping_session_size_bytes", "session=vol0"),
 		}[key]
-		if got > want || got < want-1 { // a sign of life may be sent between the two
-			t.Errorf("%s: %v, the module says %v", key, got, want)
+		if got > want || got < want-1 { // a KEEP_ALIVE may be sent between the two
+			t.Errorf("%s: %v, the module has %v", key, got, want)
 		}
 	}
 	for _, one := range [][]string{
@@ -107,7 +107,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// One session is declared, kept and left, all under I/O of another that nothing of it disturbs.
+// A session is added to the configuration, kept and removed, without disturbing the I/O of another one.
 func TestReloadAndKill(t *testing.T) {
 	guest.StartBridge(t, 9961, guest.StorePath(t), "64MiB", "--volume", "vol1=file:"+t.TempDir()+"/vol1.img,size=16MiB")
 	stopAtEnd(t, "vol0", "vol1")
@@ -134,7 +134,7 @@ func TestReloadAndKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	guest.Eventually(t, 20*time.Second, "what was written is forwarded, and that is a metric", func() bool {
+	guest.Eventually(t, 20*time.Second, "a metric counts the forwarded writes", func() bool {
 		a.scrape()
 		forwarded := a.value("krping_tap_forwarded_bytes_total", "session=vol1")
 		return forwarded >= 10*4096 && guest.Session(t, "vol1")["forwarded_bytes"] == fmt.Sprint(int(forwarded))
@@ -154,10 +154,10 @@ func TestReloadAndKill(t *testing.T) {
 		t.Errorf("--check: %v, %s", err, out)
 	}
 	if guest.Session(t, "vol1") == nil {
-		t.Error("a configuration that was refused has stopped a session")
+		t.Error("an invalid configuration stopped a session")
 	}
 
-	// Changed and in use: it stays as it is.
+	// Its options are changed, but it is in use: it is not attached again.
 	declare(t, 9961, map[string]string{"vol0": "    fast_fail: 60\n", "vol1": vol1})
 	a.reload()
 	a.shows("krping_declared_session_state", "session=vol0", "state=replacing")
@@ -195,8 +195,8 @@ func TestReloadAndKill(t *testing.T) {
 	}
 }
 
-// What ends without the agent comes back; the loss of a target is an event.
-func TestComesBack(t *testing.T) {
+// A session that ends by itself is attached again, and a lost target is logged.
+func TestReattach(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9962, store, "16MiB")
 	stopAtEnd(t, "vol0")
@@ -224,14 +224,14 @@ func TestComesBack(t *testing.T) {
 	guest.StartBridge(t, 9962, store, "16MiB")
 	a.shows("krping_session_state", "session=vol0", "state=live")
 
-	// Idle, it takes on what is declared now.
+	// When it is idle, it gets the new options.
 	declare(t, 9962, map[string]string{"vol0": "    heartbeat: 1\n    fast_fail: 60\n"})
 	a.reload()
-	guest.Eventually(t, 20*time.Second, "the new options hold", func() bool { return guest.Session(t, "vol0")["fast_fail"] == "60" })
+	guest.Eventually(t, 20*time.Second, "the session has the new options", func() bool { return guest.Session(t, "vol0")["fast_fail"] == "60" })
 }
 
-// A target that has lost what it had answered is not taken again behind the user's back.
-func TestLostWritesAreNotForgotten(t *testing.T) {
+// After a target has lost acknowledged writes, the agent does not attach it again silently.
+func TestNoReattachAfterLostWrites(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9963, store, "16MiB", "--writeback")
 	stopAtEnd(t, "vol0")
@@ -260,15 +260,15 @@ func TestLostWritesAreNotForgotten(t *testing.T) {
 	a.attached("vol0")
 }
 
-// An agent does not hold the module, and is the only one of its host.
-func TestModuleIsLoadedAgain(t *testing.T) {
+// The module can be unloaded and loaded while the agent runs. A host has only one agent.
+func TestModuleReloaded(t *testing.T) {
 	configure(t, "")
 	a := start(t)
 	a.shows("krping_latency_up")
 	guest.Run(t, "rmmod", "rdma_krping")
 	a.scrape()
 	if a.value("krping_module_loaded") != 0 || a.find("krping_module_loaded").Gauge == nil {
-		t.Error("the module is not loaded, and that is not said")
+		t.Error("the agent does not report that the module is not loaded")
 	}
 	guest.Run(t, "insmod", guest.Module(t))
 	a.shows("krping_module_loaded")

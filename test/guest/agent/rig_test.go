@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package agent tests krpingctl agent inside one VM, as systemd starts it: with the
-// capabilities of its unit, and a socket to be told at.
+// Package agent tests krpingctl agent inside one VM, started as by systemd: with the capabilities of its unit and a
+// notification socket.
 package agent
 
 import (
@@ -54,7 +54,7 @@ func configure(t *testing.T, text string) {
 	}
 }
 
-// declare configures sessions of this host's bridge.
+// declare writes a configuration with sessions of this host's bridge.
 func declare(t *testing.T, port int, options map[string]string) {
 	t.Helper()
 	text := "sessions:\n"
@@ -73,7 +73,7 @@ func unitFile(t *testing.T) string {
 	return string(unit)
 }
 
-// capabilities are those that the unit leaves the agent, as setpriv takes them.
+// capabilities returns those that the unit leaves to the agent, as an argument of setpriv.
 func capabilities(t *testing.T) string {
 	t.Helper()
 	_, rest, found := strings.Cut(unitFile(t), "\nCapabilityBoundingSet=")
@@ -88,8 +88,7 @@ func capabilities(t *testing.T) string {
 	return set
 }
 
-// start starts the agent and waits until it is ready; it is killed at the end of the test, and
-// the sessions are stopped.
+// start starts the agent and waits until it is ready. At the end of the test it is killed and the sessions are stopped.
 func start(t *testing.T) *agent {
 	t.Helper()
 	a := &agent{t: t}
@@ -120,7 +119,7 @@ func (a *agent) kill() {
 	_ = a.cmd.Wait()
 }
 
-// stopAtEnd stops sessions when the test has ended, and with it the agent.
+// stopAtEnd stops sessions when the test and the agent have ended.
 func stopAtEnd(t *testing.T, names ...string) {
 	t.Cleanup(func() {
 		for _, name := range names {
@@ -131,7 +130,7 @@ func stopAtEnd(t *testing.T, names ...string) {
 	})
 }
 
-// told waits for what systemd would be told next, but for signs of life.
+// told waits for the next notification to systemd, except for watchdog messages.
 func (a *agent) told(want string) {
 	a.t.Helper()
 	buf := make([]byte, 4096)
@@ -139,12 +138,12 @@ func (a *agent) told(want string) {
 		_ = a.notify.SetReadDeadline(time.Now().Add(20 * time.Second))
 		n, err := a.notify.Read(buf)
 		if err != nil {
-			a.t.Fatalf("systemd is not told %s: %v", want, err)
+			a.t.Fatalf("no notification %s: %v", want, err)
 		}
 		if state := string(buf[:n]); strings.HasPrefix(state, want) {
 			return
 		} else if state != "WATCHDOG=1" {
-			a.t.Fatalf("systemd is told %q, want %s", state, want)
+			a.t.Fatalf("notification %q, want %s", state, want)
 		}
 	}
 }
@@ -162,7 +161,7 @@ func (a *agent) logs(text string) {
 	guest.Eventually(a.t, 20*time.Second, "the agent logs "+text, func() bool { return strings.Contains(a.log.String(), text) })
 }
 
-// ask asks the agent over its socket; the body is the caller's to close.
+// ask sends a request to the agent's socket. The caller closes the body.
 func (a *agent) ask(path, accept string) *http.Response {
 	a.t.Helper()
 	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
@@ -183,7 +182,7 @@ func (a *agent) ask(path, accept string) *http.Response {
 	return response
 }
 
-// get returns what the agent answers.
+// get returns the agent's response.
 func (a *agent) get(path, accept string) (kind string, body []byte) {
 	a.t.Helper()
 	response := a.ask(path, accept)
@@ -195,7 +194,7 @@ func (a *agent) get(path, accept string) (kind string, body []byte) {
 	return response.Header.Get("Content-Type"), body
 }
 
-// streams reads the samples of the page until one is as it should be.
+// streams reads samples of the web page until one is good.
 func (a *agent) streams(good func(sampler.Sample) bool) {
 	a.t.Helper()
 	response := a.ask("/api/live", "text/event-stream")
@@ -215,7 +214,7 @@ func (a *agent) streams(good func(sampler.Sample) bool) {
 			return
 		}
 	}
-	a.t.Fatalf("the page's samples end (%v) without one that is right", lines.Err())
+	a.t.Fatalf("the stream of samples ended (%v) without a good one", lines.Err())
 }
 
 // scrape reads the metrics as Prometheus does, with native histograms.

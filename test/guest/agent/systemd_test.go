@@ -18,7 +18,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// systemd is one that runs in namespaces of its own: process 1 of the VM is another.
+// systemd is a systemd in its own namespaces: process 1 of the VM is another program.
 type systemd struct {
 	t   *testing.T
 	pid string
@@ -27,8 +27,8 @@ type systemd struct {
 
 const unitName = "krping-agent.service"
 
-// startSystemd starts systemd with the agent's unit, of which the sandbox, the signals and most
-// times are as they are. What it would wait for is left out, and its log goes to a file.
+// startSystemd starts systemd with the agent's unit. It keeps the unit's sandbox, signals and most times, leaves out the
+// dependencies, and sends the log to a file.
 func startSystemd(t *testing.T) *systemd {
 	t.Helper()
 	s := &systemd{t: t, log: "/run/krping-agent.log"}
@@ -46,7 +46,7 @@ func startSystemd(t *testing.T) *systemd {
 	const program = "/usr/local/bin/krpingctl"
 	guest.Run(t, "touch", program)
 	guest.Run(t, "mount", "--bind", guest.Binary(t, "krpingctl"), program)
-	t.Cleanup(func() { guest.Run(t, "umount", "--lazy", program) }) // of a systemd that is being killed
+	t.Cleanup(func() { guest.Run(t, "umount", "--lazy", program) }) // systemd may still be ending
 	cmd := guest.Start(t, "unshare", "--fork", "--kill-child", "--pid", "--uts", "--ipc", "--mount", "--mount-proc", "env", "container=lxc",
 		"/lib/systemd/systemd", "--system", "--unit=agent.target", "--log-target=console", "--log-level=warning")
 	guest.Eventually(t, 20*time.Second, "systemd starts", func() bool {
@@ -63,13 +63,13 @@ func startSystemd(t *testing.T) *systemd {
 	return s
 }
 
-// systemctl runs it beside systemd.
+// systemctl runs systemctl in the namespaces of systemd.
 func (s *systemd) systemctl(args ...string) (string, error) {
 	return guest.TryRun(append([]string{"nsenter", "--target", s.pid, "--pid", "--mount", "systemctl"}, args...)...)
 }
 
 func (s *systemd) property(name string) string {
-	out, _ := s.systemctl("show", "--value", "--property="+name, unitName) // it may not be reached yet
+	out, _ := s.systemctl("show", "--value", "--property="+name, unitName) // systemd may not be ready
 	return strings.TrimSpace(out)
 }
 
@@ -81,7 +81,7 @@ func (s *systemd) active() {
 	})
 }
 
-// In the unit's sandbox all works: the module, a disk as backing, eBPF, netlink, the socket.
+// In the unit's sandbox everything works: the module, a disk as backing, eBPF, netlink and the socket.
 func TestUnit(t *testing.T) {
 	if _, err := exec.LookPath("/lib/systemd/systemd"); err != nil {
 		t.Fatal(err)
@@ -117,18 +117,18 @@ func TestUnit(t *testing.T) {
 	}
 	configure(t, string(good)+"x: 1\n")
 	if out, err := s.systemctl("reload", unitName); err == nil {
-		t.Errorf("a reload of mistakes succeeds: %s", out)
+		t.Errorf("a reload of an invalid configuration succeeded: %s", out)
 	}
 	configure(t, string(good)+"log: debug\n")
 	if out, err := s.systemctl("reload", unitName); err != nil {
 		t.Errorf("reload: %v, %s", err, out)
 	}
 
-	// As its watchdog ends it.
+	// The signal of the watchdog.
 	if out, err := s.systemctl("kill", "--signal=ABRT", unitName); err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
-	guest.Eventually(t, 60*time.Second, "it is started again", func() bool { return s.property("NRestarts") == "1" })
+	guest.Eventually(t, 60*time.Second, "systemd restarts the agent", func() bool { return s.property("NRestarts") == "1" })
 	s.active()
 	a.shows("krping_declared_session_state", "session=vol0", "state=attached")
 	if out, err := s.systemctl("stop", unitName); err != nil || s.property("Result") != "success" {

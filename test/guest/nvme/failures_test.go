@@ -14,26 +14,26 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// add is the arguments that serve a null disk.
+// add returns the arguments that serve a null disk.
 func add(t *testing.T, more ...string) []string {
 	return append([]string{"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", guest.Addr(t)}, more...)
 }
 
-// mended serves a null disk, which a remedy has made possible, and removes it.
-func mended(t *testing.T, args []string) {
+// canServe checks that a null disk can be served, after a fix, and removes it.
+func canServe(t *testing.T, args []string) {
 	t.Helper()
 	nvme(t, args...)
 	nvme(t, "target", "remove", nqn)
 	clean(t)
 }
 
-// unload unloads modules; those that are not loaded are no error.
+// unload unloads modules, if they are loaded.
 func unload(t *testing.T, modules ...string) {
 	t.Helper()
 	guest.Run(t, append([]string{"modprobe", "-r"}, modules...)...)
 }
 
-// hide takes a module's file away until what it returns is called.
+// hide moves a module's file away, and returns a function that moves it back.
 func hide(t *testing.T, name string) (restore func()) {
 	t.Helper()
 	path := strings.TrimSpace(guest.Run(t, "modinfo", "-n", name))
@@ -53,7 +53,7 @@ func hide(t *testing.T, name string) (restore func()) {
 	return restore
 }
 
-// Without nvmet, mkdir in configfs says "operation not permitted".
+// Without nvmet, mkdir in configfs fails with "operation not permitted".
 func TestNoNvmet(t *testing.T) {
 	unload(t, "nvmet_rdma", "nvmet_tcp", "nvmet")
 	rule := "/etc/modprobe.d/no-nvmet.conf"
@@ -63,7 +63,7 @@ func TestNoNvmet(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(rule) })
 	f := fails(t, 4, []string{"cannot load the module nvmet", "install /bin/false", "/etc/modprobe.d"}, add(t)...)
 	grep, _, _ := strings.Cut(f.fix, ", and")
-	if out, _ := guest.TryRun("sh", "-c", grep); !strings.Contains(out, rule) { // it fails for directories that are not there
+	if out, _ := guest.TryRun("sh", "-c", grep); !strings.Contains(out, rule) { // grep fails for missing directories
 		t.Errorf("%s does not find the rule: %s", grep, out)
 	}
 	if listed := nvme(t, "target", "list", "--json"); listed != "[]\n" {
@@ -72,16 +72,16 @@ func TestNoNvmet(t *testing.T) {
 	if err := os.Remove(rule); err != nil {
 		t.Fatal(err)
 	}
-	mended(t, add(t))
+	canServe(t, add(t))
 }
 
-// Without nvmet-rdma, ln -s says "invalid argument", and the kernel "transport type 1 not supported".
+// Without nvmet-rdma, ln -s fails with "invalid argument", and the kernel logs "transport type 1 not supported".
 func TestNoTransportOfTarget(t *testing.T) {
 	unload(t, "nvmet_rdma")
 	restore := hide(t, "nvmet-rdma")
 	fails(t, 4, []string{"cannot load the module nvmet-rdma", "not installed", "depmod -a"}, add(t)...)
 	restore()
-	mended(t, add(t))
+	canServe(t, add(t))
 }
 
 func TestNoTransportOfHost(t *testing.T) {
@@ -100,12 +100,12 @@ func TestAddressWithoutRDMA(t *testing.T) {
 	here := []string{"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "10.7.0.1"}
 	f := fails(t, 4, []string{"10.7.0.1 is on dummy7, which has no RDMA device", "krpingctl link add rxe1 --netdev dummy7"}, here...)
 	fails(t, 4, []string{"10.7.0.2 is through dummy7, which has no RDMA device", "krpingctl link add rxe1 --netdev dummy7"}, "connect", "--nqn", nqn, "--traddr", "10.7.0.2")
-	f.mend(t)
+	f.applyFix(t)
 	t.Cleanup(func() { guest.Run(t, "rdma", "link", "del", "rxe1") })
-	mended(t, here)
+	canServe(t, here)
 }
 
-func TestAddressOfNobody(t *testing.T) {
+func TestNoTargetAtAddress(t *testing.T) {
 	for _, transport := range transports {
 		fails(t, 4, []string{"192.168.77.66 is not an address of this host", "ip addr add 192.168.77.66/24 dev eth0"},
 			"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "192.168.77.66", "--transport", transport.name)
@@ -117,8 +117,8 @@ func TestNoDevice(t *testing.T) {
 	guest.RemoveDevice(t)
 	f := fails(t, 4, []string{"eth0, which has no RDMA device", "krpingctl link add rxe0 --netdev eth0"}, add(t)...)
 	fails(t, 4, []string{"eth0, which has no RDMA device"}, "connect", "--nqn", nqn, "--traddr", guest.Addr(t))
-	f.mend(t)
-	mended(t, add(t))
+	f.applyFix(t)
+	canServe(t, add(t))
 }
 
 func TestPortInUse(t *testing.T) {
@@ -139,8 +139,8 @@ func TestPortInUse(t *testing.T) {
 	fails(t, 1, []string{"the port is in use", "the target's port 1 listens on " + guest.Addr(t) + ":4420"},
 		"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "0.0.0.0")
 	nvme(t, "target", "remove", "nqn.2024-01.org.example:other")
-	mended(t, add(t))
-	mended(t, over)
+	canServe(t, add(t))
+	canServe(t, over)
 }
 
 func TestRefusedByTarget(t *testing.T) {
@@ -150,8 +150,8 @@ func TestRefusedByTarget(t *testing.T) {
 			connecting := append(at, "--nqn", nqn, "--hostnqn", "nqn.2024-01.org.example:stranger")
 			fails(t, 5, []string{"nothing listens on that port"}, connecting...)
 			serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", transport.name, "--port", transport.port, "--allow-host", "nqn.2024-01.org.example:friend")
-			fails(t, 5, []string{"serves no such NQN"}, append(at, "--nqn", "nqn.2024-01.org.example:nothing")...).mendDiscovers(t)
-			fails(t, 5, []string{"does not allow this host, nqn.2024-01.org.example:stranger"}, connecting...).mend(t)
+			fails(t, 5, []string{"serves no such NQN"}, append(at, "--nqn", "nqn.2024-01.org.example:nothing")...).fixDiscovers(t)
+			fails(t, 5, []string{"does not allow this host, nqn.2024-01.org.example:stranger"}, connecting...).applyFix(t)
 			nvme(t, connecting...)
 			fails(t, 1, []string{"already", "--duplicate-connect"}, connecting...)
 			nvme(t, "disconnect", "--nqn", nqn)
@@ -161,8 +161,8 @@ func TestRefusedByTarget(t *testing.T) {
 	}
 }
 
-// mendDiscovers runs the command that a remedy begins with, which lists what the target serves.
-func (f failure) mendDiscovers(t *testing.T) {
+// fixDiscovers runs the first command of a fix, which must list what the target serves.
+func (f failure) fixDiscovers(t *testing.T) {
 	t.Helper()
 	command, _, _ := strings.Cut(f.fix, " lists ")
 	out := nvme(t, strings.Fields(command)[2:]...)
@@ -180,7 +180,7 @@ func TestDisks(t *testing.T) {
 	guest.Run(t, "mkfs.ext4", "-q", disk)
 	dir := t.TempDir()
 	guest.Run(t, "mount", disk, dir)
-	fails(t, 1, []string{"busy", "mounted at " + dir}, at(nqn, disk)...).mend(t)
+	fails(t, 1, []string{"busy", "mounted at " + dir}, at(nqn, disk)...).applyFix(t)
 	nvme(t, at(nqn, disk)...)
 	t.Cleanup(func() { nvme(t, "target", "remove", "--all") })
 	fails(t, 1, []string{"busy", "subsystem " + nqn + " serves it"}, at(two, disk)...)
@@ -191,7 +191,7 @@ func TestDisks(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, 2, []string{"the file is empty"}, at(two, empty)...).mend(t)
+	fails(t, 2, []string{"the file is empty"}, at(two, empty)...).applyFix(t)
 	nvme(t, at(two, empty)...)
 	fails(t, 1, []string{"no such subsystem", "target list"}, "target", "remove", "nqn.2024-01.org.example:three")
 	nvme(t, "target", "remove", "--all")

@@ -18,7 +18,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A disk is served, found, connected, written, verified and traced, and gone without residue.
+// A disk is served, discovered, connected, written, verified and traced. After the removal nothing is left.
 func TestSession(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.name, func(t *testing.T) {
@@ -53,17 +53,17 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// sameDiscovery compares what we and nvme-cli discover.
+// sameDiscovery checks that krpingctl and nvme-cli discover the same.
 func sameDiscovery(t *testing.T, transport, port string) {
 	t.Helper()
 	ours := nvmeJSON[nvmehost.Discovery](t, "discover", "--transport", transport, "--traddr", guest.Addr(t), "--trsvcid", port)
 	theirs := decode[nvmehost.Discovery](t, "nvme", "discover", "-o", "json", "-t", transport, "-a", guest.Addr(t), "-s", port)
 	if !reflect.DeepEqual(ours, theirs) || !slices.ContainsFunc(ours.Records, func(r nvmehost.Record) bool { return r.NQN == nqn && r.IsSubsystem() }) {
-		t.Errorf("we discover %+v, nvme-cli %+v", ours, theirs)
+		t.Errorf("krpingctl discovers %+v, nvme-cli %+v", ours, theirs)
 	}
 }
 
-// sameList compares what we and nvme-cli list.
+// sameList checks that krpingctl and nvme-cli list the same.
 func sameList(t *testing.T) {
 	t.Helper()
 	ours := nvmeJSON[[]nvmehost.Controller](t, "list")
@@ -82,15 +82,15 @@ func sameList(t *testing.T) {
 		}
 	}](t, "nvme", "list-subsys", "-o", "json")
 	if len(ours) != 1 || len(theirs.Devices) != 1 || len(hosts) != 1 || len(hosts[0].Subsystems) != 1 || len(hosts[0].Subsystems[0].Paths) != 1 {
-		t.Fatalf("we list %+v, nvme-cli %+v and %+v", ours, theirs, hosts)
+		t.Fatalf("krpingctl lists %+v, nvme-cli %+v and %+v", ours, theirs, hosts)
 	}
 	c, d := ours[0], ours[0].Namespaces[0]
 	if want := (device{d.Device(), c.Model, c.Serial, c.Firmware, d.NSID, d.BlockSize, d.Size}); theirs.Devices[0] != want {
-		t.Errorf("nvme-cli lists %+v, we %+v", theirs.Devices[0], want)
+		t.Errorf("nvme-cli lists %+v, krpingctl %+v", theirs.Devices[0], want)
 	}
 	s := hosts[0].Subsystems[0]
 	if want := (path{c.Name, c.Transport, c.Address, c.State}); s.NQN != c.NQN || s.Paths[0] != want || hosts[0].HostNQN != c.HostNQN {
-		t.Errorf("nvme-cli lists %+v, we %+v", hosts, c)
+		t.Errorf("nvme-cli lists %+v, krpingctl %+v", hosts, c)
 	}
 }
 
@@ -112,7 +112,7 @@ func fioAndVerify(t *testing.T, disk, dev string) {
 	}
 }
 
-// traced fails unless each bio of a write has all the stages that a disk of another driver has.
+// traced checks that each bio of a write has all stages that disks of other drivers have.
 func traced(t *testing.T, dev string) {
 	t.Helper()
 	trace := startTrace(t, dev)
@@ -128,11 +128,11 @@ func traced(t *testing.T, dev string) {
 		t.Errorf("%d bios traced, want %d", len(all), bios)
 	}
 	if problems := trace.end(t); strings.Contains(problems, "incomplete") {
-		t.Errorf("the trace says: %s", problems)
+		t.Errorf("the trace reports: %s", problems)
 	}
 }
 
-// Targets go away and come back from a saved file under I/O, which waits and goes on.
+// Targets are removed and restored from a saved file under I/O, which waits and then continues.
 func TestTargetRestarts(t *testing.T) {
 	var controllers []string
 	var loads []*guest.Load
@@ -176,7 +176,7 @@ func stateOf(t *testing.T, controller string) string {
 	return ""
 }
 
-// One subsystem at two addresses is one disk with two ways to it.
+// One subsystem at two addresses is one disk with two paths.
 func TestTwoAddresses(t *testing.T) {
 	quietly(t)
 	serve(t, "--nqn", nqn, "--null", "16MiB")
@@ -195,7 +195,7 @@ func TestTwoAddresses(t *testing.T) {
 	clean(t)
 }
 
-// A file on tmpfs, which has no direct I/O on 6.1, is served to one host only.
+// A file on tmpfs, which has no direct I/O on 6.1, is served to a single host.
 func TestFile(t *testing.T) {
 	quietly(t)
 	file := filepath.Join(t.TempDir(), "disk.img")
@@ -214,14 +214,14 @@ func TestFile(t *testing.T) {
 	clean(t)
 }
 
-// A disk that is mounted is not taken away.
+// A mounted disk is not disconnected.
 func TestDisconnectMounted(t *testing.T) {
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	c, dev := connect(t, "--nqn", nqn, "--transport", "tcp")
 	guest.Run(t, "mkfs.ext4", "-q", dev)
 	dir := t.TempDir()
 	guest.Run(t, "mount", dev, dir)
-	fails(t, 1, []string{dev + " is mounted at " + dir}, "disconnect", "--device", c.Name).mend(t)
+	fails(t, 1, []string{dev + " is mounted at " + dir}, "disconnect", "--device", c.Name).applyFix(t)
 	nvme(t, "disconnect", "--device", c.Name)
 	nvme(t, "target", "remove", nqn)
 	clean(t)

@@ -16,7 +16,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A file as nvmetcli saves it.
+// A file that nvmetcli has saved.
 //
 //go:embed testdata/nvmetcli.json
 var saved []byte
@@ -30,7 +30,7 @@ func write(t *testing.T, data []byte) string {
 	return file
 }
 
-// A file of nvmetcli is restored: what is saved then has all that the file has.
+// After the restore of a file of nvmetcli, a saved file has all that the first one has.
 func TestRestore(t *testing.T) {
 	quietly(t)
 	newDisk(t)
@@ -64,8 +64,8 @@ func TestRestore(t *testing.T) {
 	clean(t)
 }
 
-// has fails unless everything that is wanted is there, except for the attribute that no kernel
-// has, and for the name that nvmetcli gives to ana_grpid a second time.
+// has checks that got has all that is wanted, except for the attribute that no kernel has, and nvmetcli's second name for
+// ana_grpid.
 func has(t *testing.T, where string, got, want any) {
 	t.Helper()
 	switch want := want.(type) {
@@ -92,11 +92,11 @@ func has(t *testing.T, where string, got, want any) {
 	}
 }
 
-// What cannot be restored leaves what is served as it is, also when that was to be cleared.
+// A failed restore changes nothing that is served, even if it should have cleared that.
 func TestRestoreFails(t *testing.T) {
 	serve(t, "--nqn", "nqn.2024-01.org.example:there", "--null", "16MiB")
 	before := nvmeJSON[[]nvmet.Target](t, "target", "list")
-	file := write(t, saved) // without its disk
+	file := write(t, saved) // its disk does not exist
 	for _, args := range [][]string{{"target", "restore", file}, {"target", "restore", "--clear", file}} {
 		fails(t, 1, []string{"/dev/nvmetest", "no such device"}, args...)
 	}
@@ -105,7 +105,7 @@ func TestRestoreFails(t *testing.T) {
 		t.Errorf("served %+v before, %+v after", before, after)
 	}
 	if ran := guest.Krpingctl(t, "nvme", "target", "restore", write(t, []byte(`{"ports":[{"portid":1,"subsystems":["x"]}]}`))); ran.Code != 2 || !strings.Contains(ran.Stderr, "not among the subsystems") {
-		t.Errorf("a file with a mistake: exit code %d\n%s", ran.Code, ran.Stderr)
+		t.Errorf("invalid file: exit code %d\n%s", ran.Code, ran.Stderr)
 	}
 	nvme(t, "target", "remove", "--all")
 	clean(t)

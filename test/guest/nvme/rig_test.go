@@ -2,9 +2,8 @@
 
 //go:build lab
 
-// Package nvme sets up NVMe over fabrics targets and hosts in one VM with `krpingctl nvme`,
-// over RDMA and TCP; nvme-cli must see the same. Then it breaks one thing after the other: each
-// failure must be explained, and its remedy must mend it.
+// Package nvme sets up NVMe over fabrics targets and hosts in one VM with `krpingctl nvme`, over RDMA and TCP, and
+// compares with nvme-cli. Then it breaks one thing after another: each failure must be explained, and its fix must work.
 package nvme
 
 import (
@@ -29,10 +28,10 @@ import (
 
 const nqn = "nqn.2024-01.org.example:disk0"
 
-// transports with the ports that the suite serves at.
+// transports are those that the suite uses, with their ports.
 var transports = []struct{ name, port string }{{"rdma", "4420"}, {"tcp", "4421"}}
 
-// An emulated host may be silent for longer than the default of 5 s.
+// An emulated host may not respond for longer than the default of 5 s.
 const keepAlive = "--keep-alive-tmo=120"
 
 // nvme runs krpingctl nvme, which must succeed, and returns its output.
@@ -57,7 +56,7 @@ func nvmeJSON[T any](t *testing.T, args ...string) T {
 	return decode[T](t, append(append([]string{guest.Binary(t, "krpingctl"), "nvme"}, args...), "--json")...)
 }
 
-// serve serves something and removes it at the end of the test, if that has not.
+// serve serves a disk or file, and removes it at the end of the test if the test has not.
 func serve(t *testing.T, args ...string) nvmet.Target {
 	t.Helper()
 	target := nvmeJSON[nvmet.Target](t, append([]string{"target", "add", "--addr", guest.Addr(t)}, args...)...)
@@ -71,7 +70,7 @@ func serve(t *testing.T, args ...string) nvmet.Target {
 	return target
 }
 
-// connect connects and returns the only disk's path; it disconnects at the end of the test.
+// connect connects to the only disk until the end of the test, and returns its path.
 func connect(t *testing.T, args ...string) (nvmehost.Controller, string) {
 	t.Helper()
 	c := nvmeJSON[nvmehost.Controller](t, append([]string{"connect", "--traddr", guest.Addr(t), keepAlive}, args...)...)
@@ -86,13 +85,13 @@ func connect(t *testing.T, args ...string) (nvmehost.Controller, string) {
 	return c, c.Namespaces[0].Device()
 }
 
-// newDisk makes a disk of 16 MiB that is not the target's.
+// newDisk makes a disk of 16 MiB that the target does not serve.
 func newDisk(t *testing.T) string {
 	t.Helper()
 	return guest.NullDisk(t, "nvmetest", nil)
 }
 
-// clean fails if something has stayed in configfs, sysfs or /dev.
+// clean checks that nothing is left in configfs, sysfs and /dev.
 func clean(t *testing.T) {
 	t.Helper()
 	for _, pattern := range []string{
@@ -102,15 +101,15 @@ func clean(t *testing.T) {
 		var left []string
 		ends := time.Now().Add(10 * time.Second)
 		for left, _ = filepath.Glob(pattern); len(left) > 0 && time.Now().Before(ends); left, _ = filepath.Glob(pattern) {
-			time.Sleep(20 * time.Millisecond) // the last reference may be dropped by a worker
+			time.Sleep(20 * time.Millisecond) // a worker may drop the last reference
 		}
 		if len(left) > 0 {
-			t.Errorf("stays behind: %q", left)
+			t.Errorf("left behind: %q", left)
 		}
 	}
 }
 
-// quietly fails if the kernel logs an error until the test ends.
+// quietly fails if the kernel logs an error before the end of the test.
 func quietly(t *testing.T) {
 	t.Helper()
 	log, err := proc.FS{}.OpenKmsg(true)
@@ -135,13 +134,13 @@ func quietly(t *testing.T) {
 	})
 }
 
-// failure is how krpingctl ended: its message and the remedy.
+// failure is the error message of krpingctl, and its fix.
 type failure struct{ text, fix string }
 
 var hinted = regexp.MustCompile(` ERR (.*?)(?: hint=("(?:[^"\\]|\\.)*"|\S+))?\n`)
 
-// fails runs krpingctl nvme, which must fail with that exit code, a message that has all the
-// words, and a remedy; it must leave nothing behind.
+// fails runs krpingctl nvme. It must fail with the exit code, a message that contains all words, and a fix, and must leave
+// nothing behind.
 func fails(t *testing.T, code int, words []string, args ...string) failure {
 	t.Helper()
 	before := state(t)
@@ -154,13 +153,13 @@ func fails(t *testing.T, code int, words []string, args ...string) failure {
 	if fix, err := strconv.Unquote(f.fix); err == nil {
 		f.fix = fix
 	}
-	t.Logf("krpingctl nvme %s\n%s\nmend it: %s", strings.Join(args, " "), f.text, f.fix)
+	t.Logf("krpingctl nvme %s\n%s\nfix: %s", strings.Join(args, " "), f.text, f.fix)
 	if ran.Code != code || ran.Stdout != "" {
 		t.Errorf("%v: exit code %d, want %d\n%s", args, ran.Code, code, ran.Stdout)
 	}
 	for _, word := range words {
 		if !strings.Contains(f.text+"\n"+f.fix, word) {
-			t.Errorf("%v: no %q in\n%s\nmend it: %s", args, word, f.text, f.fix)
+			t.Errorf("%v: no %q in\n%s\nfix: %s", args, word, f.text, f.fix)
 		}
 	}
 	if after := state(t); !slices.Equal(after, before) {
@@ -169,7 +168,7 @@ func fails(t *testing.T, code int, words []string, args ...string) failure {
 	return f
 }
 
-// state is what a failed call must not change. What comes with a module is not part of it.
+// state returns what a failed call must not change. It leaves out what modules add when they are loaded.
 func state(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -186,8 +185,8 @@ func state(t *testing.T) []string {
 	return all
 }
 
-// mend runs a remedy, or the first of several, as a user does.
-func (f failure) mend(t *testing.T) {
+// applyFix runs the fix, or the first of several, as a user does.
+func (f failure) applyFix(t *testing.T) {
 	t.Helper()
 	fix, _, _ := strings.Cut(f.fix, "; or")
 	fix = strings.TrimPrefix(fix, "on the target: ")

@@ -17,8 +17,8 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// Modules of another driver stack export what the kernel's own export. The other stack is here
-// a copy of ib_core under another name. It comes last: every RDMA module has to go for it.
+// Modules of another driver stack export the same symbols as the kernel's own. Here the other stack is a copy of ib_core
+// under another name. The test is the last one, as it unloads all RDMA modules.
 func TestOtherDriverStack(t *testing.T) {
 	guest.RemoveDevice(t)
 	guest.Run(t, "rmmod", "rdma_krping")
@@ -36,11 +36,10 @@ func TestOtherDriverStack(t *testing.T) {
 	guest.Run(t, "rmmod", "my_core")
 	guest.Run(t, "modprobe", "rdma_rxe")
 	guest.AddDevice(t)
-	mended(t, add(t))
+	canServe(t, add(t))
 }
 
-// renamed returns a module under another name of the same length, without its signature, which
-// would not match.
+// renamed returns a module with another name of the same length, without its signature, which would not match.
 func renamed(t *testing.T, name, to string) []byte {
 	t.Helper()
 	path := strings.TrimSpace(guest.Run(t, "modinfo", "-n", name))

@@ -36,7 +36,7 @@ func startTrace(t *testing.T, dev string) *trace {
 	return tr
 }
 
-// bios returns what was traced, once it is so many.
+// bios waits until n bios were traced, and returns them.
 func (tr *trace) bios(t *testing.T, n int) (all []biotrace.Bio) {
 	t.Helper()
 	guest.Eventually(t, 20*time.Second, "the bios are traced", func() bool { return strings.Count(tr.out.String(), "\n") >= n })
@@ -50,10 +50,10 @@ func (tr *trace) bios(t *testing.T, n int) (all []biotrace.Bio) {
 	return all
 }
 
-// end ends it, and returns what it has logged.
+// end ends the trace, and returns its log.
 func (tr *trace) end(t *testing.T) string {
 	t.Helper()
 	guest.Signal(t, tr.cmd, unix.SIGINT)
-	_ = tr.cmd.Wait() // an interrupted trace succeeds or not: what it printed counts
+	_ = tr.cmd.Wait() // the exit status of an interrupted trace does not matter
 	return tr.err.String()
 }

@@ -32,13 +32,13 @@ func TestUnsafeGlobalKey(t *testing.T) {
 			pair(t, fmt.Sprintf("addr=%s,port=9981,count=20,mem_mode=dma,size=%d,%s", guest.Addr(t), size, test))
 		}
 	}
-	// Not the device's limit but the kernel's: nothing is registered.
+	// Without a registration the limit is the kernel's, not the device's.
 	_, err := procFS(t).Run(t.Context(), proc.Command{
 		Role: proc.Client, Addr: netip.MustParseAddr(guest.Addr(t)), Port: 9981, MemMode: "dma", Size: 4<<20 + 1,
 	})
 	if !errors.Is(err, unix.EINVAL) || !strings.Contains(reasons(err), "4194304") {
-		t.Errorf("more than the kernel gives in one piece: %v, want EINVAL and the limit", err)
+		t.Errorf("more than the kernel allocates in one piece: %v, want EINVAL and the limit", err)
 	}
-	// What has a key of its own has one still.
+	// Memory that is registered still has its own key.
 	pair(t, fmt.Sprintf("addr=%s,port=9981,count=20,mem_mode=reg,validate,size=4096", guest.Addr(t)))
 }

@@ -16,7 +16,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A choice is a value of an option, as text and in a Command; no text leaves the default.
+// A choice is a value of an option, as text and in a Command; without text it is the default.
 type choice struct {
 	text string
 	set  func(*proc.Command)
@@ -59,7 +59,7 @@ func (c combination) legalFor(role proc.Role) bool {
 	return c.command.Check() == nil
 }
 
-// combinations returns all of them, or with -short one in five: each choice is still among them.
+// combinations returns all of them; with -short one in five, which still has each choice.
 func combinations() []combination {
 	all := []combination{{text: "port=9989,count=3,size=1000"}}
 	for _, choices := range dimensions {
@@ -101,7 +101,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-func TestMatrixOfIllegal(t *testing.T) {
+func TestIllegalCombinations(t *testing.T) {
 	refused := 0
 	for _, c := range combinations() {
 		for _, role := range []proc.Role{proc.Client, proc.Server} {
@@ -109,7 +109,7 @@ func TestMatrixOfIllegal(t *testing.T) {
 				continue
 			}
 			command := string(role) + ",addr=" + guest.Addr(t) + "," + c.text
-			// Short: a server that should not have begun would wait.
+			// A short limit: a server that starts by mistake would wait.
 			if err := guest.Command(command, 100*time.Millisecond); !errors.Is(err, unix.EINVAL) {
 				t.Errorf("%s: %v, want EINVAL", command, err)
 			}
@@ -119,7 +119,7 @@ func TestMatrixOfIllegal(t *testing.T) {
 	t.Logf("%d combinations", refused)
 }
 
-// Text of a ping is logged at a limited rate: it slows no run of the matrix, once is enough.
+// Logging of ping texts is rate-limited and would slow down the matrix: one test is enough.
 func TestVerbose(t *testing.T) {
 	log, err := procFS(t).OpenKmsg(true)
 	if err != nil {
@@ -142,8 +142,7 @@ func TestVerbose(t *testing.T) {
 	}
 }
 
-// Only iWARP has an RDMA READ that invalidates; a server finds out what its device is
-// when a client has come.
+// Only iWARP has an RDMA READ that invalidates. A server learns which device it has when a client connects.
 func TestReadInv(t *testing.T) {
 	options := "addr=" + guest.Addr(t) + ",port=9989,count=3,mem_mode=reg"
 	if guest.IWARP(t) {

@@ -21,7 +21,7 @@ import (
 type mismatch struct {
 	name           string
 	client, server proc.Command
-	reason         string // a word of what the client's log says
+	reason         string // a word in the client's log
 }
 
 func mismatches(t *testing.T) []mismatch {
@@ -47,7 +47,7 @@ func mismatches(t *testing.T) []mismatch {
 		{"duplex of the client", with(bw, duplex), bw, "duplex"},
 		{"duplex of the server", bw, with(bw, duplex), "duplex"},
 	}
-	if !guest.IWARP(t) { // it does not tell the server
+	if !guest.IWARP(t) { // on iWARP the server is not told
 		all = append(all, mismatch{"tos that differs", with(ping, tos(32)), with(ping, tos(40)), "tos 40"},
 			mismatch{"tos of the server", ping, with(ping, tos(40)), "tos 40"})
 	}
@@ -65,7 +65,7 @@ func mismatches(t *testing.T) []mismatch {
 	return all
 }
 
-// A peer that runs something else is told so at once, and why.
+// A client whose options do not match is rejected at once, with the reason.
 func TestMismatch(t *testing.T) {
 	fs := procFS(t)
 	for _, m := range mismatches(t) {
@@ -74,15 +74,15 @@ func TestMismatch(t *testing.T) {
 				c.Addr, c.Port, c.Count = netip.MustParseAddr(guest.Addr(t)), 9983, new(uint32(3))
 			}
 			m.client.Role, m.server.Role = proc.Client, proc.Server
-			// Again, until the log has room: it takes a reason ten times in five seconds.
-			guest.Eventually(t, 20*time.Second, "the log says "+m.reason, func() bool {
+			// Try until the reason is logged: the log takes ten lines in five seconds.
+			guest.Eventually(t, 20*time.Second, "the log has "+m.reason, func() bool {
 				return strings.Contains(refused(t, fs, m), m.reason)
 			})
 		})
 	}
 }
 
-// refused runs both sides and returns the reasons of the client's failure.
+// refused runs both sides, and returns the client's log lines about the failure.
 func refused(t *testing.T, fs proc.FS, m mismatch) string {
 	t.Helper()
 	done := guest.StartServer(t, m.server.String())
@@ -95,12 +95,12 @@ func refused(t *testing.T, fs proc.FS, m mismatch) string {
 		t.Errorf("server: %v, want EPROTO", err)
 	}
 	if took := time.Since(start); took > guest.Slow(3*time.Second) {
-		late.Errorf(t, "they ended after %v", took)
+		late.Errorf(t, "the commands ended after %v", took)
 	}
 	return reasons(err)
 }
 
-// What is no mismatch: each side's own affair, or less than the server takes.
+// Options that need not match: those of one side only, and sizes below the server's.
 func TestNoMismatch(t *testing.T) {
 	addr := "addr=" + guest.Addr(t) + ",port=9983,count=3,"
 	for _, tc := range []struct{ name, client, server string }{

@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package options tests the options of ping/pong commands inside one VM: that each
-// combination works or is refused as documented, and the limits of what they take.
+// Package options tests the options of ping/pong commands inside one VM: each combination works or is refused as
+// documented, up to the limits of the values.
 package options
 
 import (
@@ -15,12 +15,12 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// addresses of the VM, by family, as options.
+// addresses returns the options with the VM's addresses, by family.
 func addresses(t *testing.T) map[string]string {
 	return map[string]string{"IPv4": "addr=" + guest.Addr(t), "IPv6": "addr6=fd77::1"}
 }
 
-// pair runs a server and a client with the same options, and both have to succeed.
+// pair runs a server and a client with the same options; both must succeed.
 func pair(t *testing.T, options string) {
 	t.Helper()
 	done := guest.StartServer(t, "server,"+options)
@@ -39,7 +39,7 @@ func procFS(t *testing.T) proc.FS {
 	return fs
 }
 
-// reasons are what the kernel log says about a failed command.
+// reasons returns what the kernel log says about a failed command.
 func reasons(err error) string {
 	var failure *proc.CommandError
 	if !errors.As(err, &failure) {

@@ -21,31 +21,31 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// 500 clients and their servers at once: an emulated VM connects no 1000 in the time of a
-// test. They leave nothing behind. With -short they are 100.
+// 500 clients and their servers at the same time leave nothing behind. An emulated VM cannot connect 1000 in the time of
+// a test. With -short there are 100.
 func TestThousandThreads(t *testing.T) {
-	crowd(t, batch) // what the kernel makes once and keeps, it has then
+	parallel(t, batch) // for what the kernel allocates once and keeps
 	before := kernelMemory(t)
 	pairs := 500
 	if testing.Short() {
 		pairs = 100
 	}
-	crowd(t, pairs)
+	parallel(t, pairs)
 	grown := 0
-	guest.Eventually(t, time.Minute, "the kernel has its memory back, but for 1 MiB", func() bool {
+	guest.Eventually(t, time.Minute, "the kernel has freed all memory but 1 MiB", func() bool {
 		grown = kernelMemory(t) - before
 		return grown <= 1024
 	})
-	t.Logf("of %d kB, %d more than before", before, grown)
+	t.Logf("%d kB before, %d kB more now", before, grown)
 }
 
 const (
 	patience = 3 * time.Minute // the machine may be loaded
-	batch    = 50              // connections that are set up at once; crowds are multiples of it
+	batch    = 50              // connections that are set up at the same time; numbers of pairs are multiples of it
 )
 
-// crowd runs that many endless pings at once and stops them.
-func crowd(t *testing.T, pairs int) {
+// parallel runs that many endless pings at the same time and stops them.
+func parallel(t *testing.T, pairs int) {
 	t.Helper()
 	guest.NoThreads(t)
 	fs := procFS(t)
@@ -71,8 +71,8 @@ func crowd(t *testing.T, pairs int) {
 		return len(guest.Listeners(t)) == pairs
 	})
 	took("all listen")
-	// rxe of 6.12 fails to make one connection of a thousand or so ("rxe_modify_qp: returned err =
-	// -22"): the command ends, as it should, and is given once more.
+	// rxe of 6.12 fails to set up about one connection in a thousand ("rxe_modify_qp: returned err = -22"): the command
+	// fails, as it should, and is repeated.
 	replaced := 0
 	again := func(i int) {
 		if replaced++; replaced > 5 {
@@ -81,7 +81,7 @@ func crowd(t *testing.T, pairs int) {
 		for _, r := range []*proc.Running{clients[i], servers[i]} {
 			r.Stop()
 			_, err := r.Wait()
-			t.Logf("it ended before it was stopped: %v", err)
+			t.Logf("a command ended before it was stopped: %v", err)
 		}
 		servers[i] = begin(proc.Server, i)
 		guest.Eventually(t, patience, "the server listens again", func() bool {
@@ -100,7 +100,7 @@ func crowd(t *testing.T, pairs int) {
 		}
 	}
 	took(fmt.Sprintf("all ping, %d of them at the second try,", replaced))
-	threads, err := fs.Threads() // it insists on the nine columns
+	threads, err := fs.Threads() // it checks for the nine columns
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func crowd(t *testing.T, pairs int) {
 		servers[i].Stop()
 	}
 	for _, r := range append(clients, servers...) {
-		// The signal, or the end of the peer, between two pings or in one: what comes first.
+		// What comes first: the signal or the end of the peer, between two pings or during one.
 		if _, err := r.Wait(); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNRESET) {
 			t.Errorf("%v, want none, EINTR or ECONNRESET", err)
 		}
@@ -132,7 +132,7 @@ func crowd(t *testing.T, pairs int) {
 	}
 }
 
-// allRun fails if a command has ended that nobody has stopped.
+// allRun fails if a command has ended before it was stopped.
 func allRun(t *testing.T, running []*proc.Running) {
 	t.Helper()
 	for _, r := range running {
@@ -145,9 +145,9 @@ func allRun(t *testing.T, running []*proc.Running) {
 	}
 }
 
-// giveWay waits until the command has pinged, and then lowers the priority of its thread: endless pings
-// leave the set-up of more connections little time. Not before, as a set-up holds locks of the kernel. It
-// returns false for a command that has ended.
+// giveWay waits until the command has pinged, and then lowers the priority of its thread: endless pings leave little time
+// to set up more connections. It does not do that earlier, since the set-up holds locks of the kernel. It returns false if
+// the command has ended.
 func giveWay(t *testing.T, r *proc.Running) (runs bool) {
 	t.Helper()
 	guest.Eventually(t, patience, "the command runs or ends", func() bool {
@@ -163,8 +163,8 @@ func giveWay(t *testing.T, r *proc.Running) (runs bool) {
 	return runs
 }
 
-// kernelMemory returns the kB that drivers hold: kmalloc, vmalloc and per-CPU memory. Not
-// what a kernel keeps of its own after a crowd: stacks of its workers, a pool of vmap areas.
+// kernelMemory returns the kB in kmalloc, vmalloc and per-CPU memory, which drivers use. It leaves out what the kernel keeps
+// for itself after many threads: stacks of workers and a pool of vmap areas.
 func kernelMemory(t *testing.T) int {
 	t.Helper()
 	shrink, err := filepath.Glob("/sys/kernel/slab/*/shrink")

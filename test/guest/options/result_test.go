@@ -32,7 +32,7 @@ func openFile(t *testing.T) file {
 	return file(fd)
 }
 
-// write runs a command. No signal of the Go runtime may end it.
+// write runs a command, and blocks signals of the Go runtime, which would end it.
 func (f file) write(command string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -47,7 +47,7 @@ func (f file) write(command string) error {
 	return errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil))
 }
 
-// read returns the text from its beginning.
+// read reads the file from its beginning.
 func (f file) read(t *testing.T) string {
 	t.Helper()
 	buf := make([]byte, 64<<10)
@@ -58,7 +58,7 @@ func (f file) read(t *testing.T) string {
 	return string(buf[:n])
 }
 
-// measure runs a client command and returns the line of its result.
+// measure runs a client command and returns its result line.
 func (f file) measure(t *testing.T, options string) (proc.Result, string) {
 	t.Helper()
 	options = "addr=" + guest.Addr(t) + ",port=9982," + options
@@ -77,8 +77,7 @@ func (f file) measure(t *testing.T, options string) (proc.Result, string) {
 	return results[0], line
 }
 
-// lower returns the least time that the bucket is for: buckets are 1 ns wide up to 63 ns,
-// then 32 to each doubling.
+// lower returns the shortest time of the bucket: buckets are 1 ns wide up to 63 ns, then there are 32 for each doubling.
 func lower(b proc.Bucket) time.Duration {
 	width := time.Duration(1) << max(0, bits.Len64(uint64(b.Upper))-6)
 	return b.Upper - width + 1
@@ -137,7 +136,7 @@ func checkTimes(t *testing.T, r proc.Result) {
 	}
 }
 
-// A command that is refused has no result: the file reads the threads again.
+// A refused command has no result: the file reads the threads again.
 func TestFileWithoutResult(t *testing.T) {
 	guest.NoThreads(t)
 	f := openFile(t)

@@ -31,7 +31,7 @@ func TestRpingMatrix(t *testing.T) {
 				}
 			})
 		}
-		// A server of rping takes fewer bytes than its own size, even fewer than its smallest.
+		// A server of rping accepts pings smaller than its own size, and even than its minimum.
 		t.Run(fmt.Sprintf("client/%s/16", family), func(t *testing.T) {
 			guest.StartRping(t, addr, 9987, "-S", "64")
 			rpingServes(t, option, 16)
@@ -46,14 +46,14 @@ func rpingServes(t *testing.T, addr string, size int) {
 	}
 }
 
-// The matrix above ends where rping does.
+// rping refuses sizes outside those of the matrix above.
 func TestRpingRefusesSizes(t *testing.T) {
 	for _, size := range []string{"16", "1048576"} {
 		for _, role := range []string{"-s", "-c"} {
 			_, err := guest.TryRun("rping", role, "-a", guest.Addr(t), "-p", "9985", "-S", size)
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() <= 0 { // killed, if it hung: -1
-				t.Errorf("rping %s -S %s: %v, want that it refuses", role, size, err)
+			if !errors.As(err, &exit) || exit.ExitCode() <= 0 { // -1: it hung and was killed
+				t.Errorf("rping %s -S %s: %v, want it to refuse", role, size, err)
 			}
 		}
 	}

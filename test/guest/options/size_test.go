@@ -21,7 +21,7 @@ import (
 
 var activeMTU = regexp.MustCompile(`active_mtu:\s+(\d+)`)
 
-// setMTU sets the MTU of eth0 for the test and returns that of the RDMA device, which follows it.
+// setMTU sets the MTU of eth0 for the test, and returns the resulting MTU of the RDMA device.
 func setMTU(t *testing.T, netdev string) int {
 	t.Helper()
 	guest.Run(t, "ip", "link", "set", "eth0", "mtu", netdev)
@@ -82,7 +82,7 @@ func TestSizeBeyondTheDevice(t *testing.T) {
 			guest.Eventually(t, guest.Limit, "the server ends with its first client", func() bool {
 				command.Role, command.Size = proc.Client, 1
 				if _, err := fs.Run(t.Context(), command); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("client of a server that cannot have its memory: %v, want ECONNREFUSED", err)
+					t.Errorf("client of a server that cannot register its memory: %v, want ECONNREFUSED", err)
 				}
 				select {
 				case <-server.Done():

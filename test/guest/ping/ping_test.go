@@ -2,8 +2,7 @@
 
 //go:build lab
 
-// Package ping tests the ping/pong of rdma_krping inside one VM: the server and
-// the client share the VM's Soft-RoCE device.
+// Package ping tests ping/pong of rdma_krping inside one VM: server and client share the VM's Soft-RoCE device.
 package ping
 
 import (
@@ -23,14 +22,14 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-func TestRpingServesOurClient(t *testing.T) {
+func TestClientAgainstRping(t *testing.T) {
 	guest.StartRping(t, guest.Addr(t), 9999, "-C", "1000", "-S", "4096")
 	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9999,count=1000,size=4096,validate", guest.Limit); err != nil {
 		t.Errorf("client: %v", err)
 	}
 }
 
-func TestOurServerServesRping(t *testing.T) {
+func TestServerAgainstRping(t *testing.T) {
 	for _, size := range []string{"32", "64", "4096", "65535"} { // rping refuses 16
 		t.Run(size, func(t *testing.T) {
 			done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9998,validate")
@@ -60,7 +59,7 @@ func TestSizesBothWays(t *testing.T) {
 	}
 }
 
-// The server's nine columns: what a client of 7 pings of 100 bytes costs it.
+// The server's nine columns after a client's 7 pings of 100 bytes.
 func TestStatistics(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
@@ -142,7 +141,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%.60q: %v, want %v", tc.command, err, tc.want)
 		}
 	}
-	// The limit of the device's regions is named in the log.
+	// The log names the limit of the device's regions.
 	err := guest.Command("client,addr="+addr+",port=9990,size=1073741824", guest.Limit)
 	if !errors.Is(err, unix.EINVAL) {
 		t.Errorf("size beyond the device: %v, want EINVAL", err)
@@ -154,8 +153,8 @@ func TestErrors(t *testing.T) {
 	<-busy
 }
 
-// A signal at any moment of the set-up: the connection manager's handlers may be running. An
-// oops fails the suite.
+// A signal arrives at any moment of the set-up: the connection manager's handlers may be running. An oops fails the
+// suite.
 func TestInterruptedSetUp(t *testing.T) {
 	ended := map[error]int{}
 	for i := range 400 {
@@ -167,12 +166,12 @@ func TestInterruptedSetUp(t *testing.T) {
 	}
 	t.Logf("%v", ended)
 	if len(ended) != 2 {
-		t.Errorf("%v: want some interrupted, some refused", ended)
+		t.Errorf("%v: want some attempts interrupted and some refused", ended)
 	}
 	guest.NoThreads(t)
 }
 
-// silence returns where nobody answers a request to connect, or refuses it.
+// silence returns an address where connect requests are neither answered nor refused.
 func silence(t *testing.T) string {
 	t.Helper()
 	if !guest.IWARP(t) {
@@ -181,7 +180,7 @@ func silence(t *testing.T) string {
 		t.Cleanup(func() { guest.Run(t, "ip", "neigh", "del", nobody, "dev", "eth0") })
 		return "addr=" + nobody + ",port=9988"
 	}
-	// TCP gives no answer while a listener has a connection more than it wanted, and nobody accepts.
+	// TCP does not answer while the listener's backlog is full.
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +198,7 @@ func silence(t *testing.T) string {
 	return fmt.Sprintf("addr=%s,port=%d", at.Addr(), at.Port())
 }
 
-// Over siw the kernel waits for TCP while it connects: a signal ends that, too, and does not begin the
-// command anew.
+// Over siw the kernel waits for TCP while it connects. A signal ends that wait, too, and does not restart the command.
 func TestInterruptedWhileConnecting(t *testing.T) {
 	ended := make(chan error, 1)
 	start := time.Now()
@@ -210,12 +208,12 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 		t.Errorf("interrupted: %v, want EINTR", err)
 	}
 	if took := time.Since(start); took < time.Second {
-		t.Errorf("it ended after %v, without a signal", took)
+		t.Errorf("the command ended after %v, without a signal", took)
 	}
 }
 
-// A server refuses what a client advertises beyond its size, and says so.
-func TestServerRefusesOversizedPing(t *testing.T) {
+// A server rejects a client whose pings are larger than its own size.
+func TestServerRejectsOversizedPing(t *testing.T) {
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
 	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", guest.Limit)
 	if !errors.Is(err, unix.ECONNREFUSED) {
@@ -226,7 +224,7 @@ func TestServerRefusesOversizedPing(t *testing.T) {
 	}
 }
 
-// kill -9 of the writer, in each of its waits, leaves nothing behind.
+// SIGKILL of the writer, in each of its waits, leaves nothing behind.
 func TestKilledWriter(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
@@ -234,17 +232,17 @@ func TestKilledWriter(t *testing.T) {
 	write := func(command string) *exec.Cmd {
 		return guest.Start(t, "sh", "-c", "echo "+command+" > /proc/krping")
 	}
-	t.Run("server that waits", func(t *testing.T) {
+	t.Run("waiting server", func(t *testing.T) {
 		server := write("server,addr=" + addr + ",port=9994")
-		guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 		killAndReap(t, server)
 	})
-	t.Run("both while they run", func(t *testing.T) {
+	t.Run("both during pings", func(t *testing.T) {
 		server := write("server,addr=" + addr + ",port=9994,validate")
-		guest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
 		time.Sleep(100 * time.Millisecond)
 		client := write("client,addr=" + addr + ",port=9994,validate,size=50000")
-		guest.Eventually(t, 20*time.Second, "they run", func() bool { return len(guest.Threads(t)) == 2 })
+		guest.Eventually(t, 20*time.Second, "both run", func() bool { return len(guest.Threads(t)) == 2 })
 		time.Sleep(500 * time.Millisecond)
 		killAndReap(t, client)
 		guest.Eventually(t, 20*time.Second, "the server ends with its client", func() bool {
@@ -252,10 +250,10 @@ func TestKilledWriter(t *testing.T) {
 		})
 		_ = server
 	})
-	t.Run("client of a stopped server", func(t *testing.T) {
+	t.Run("client of a suspended server", func(t *testing.T) {
 		rping := guest.StartRping(t, guest.Addr(t), 9993)
 		client := write("client,addr=" + addr + ",port=9993")
-		guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+		guest.Eventually(t, 20*time.Second, "the client runs", func() bool { return len(guest.Threads(t)) == 1 })
 		guest.Signal(t, rping, unix.SIGSTOP)
 		time.Sleep(200 * time.Millisecond)
 		killAndReap(t, client)
@@ -266,14 +264,14 @@ func TestKilledWriter(t *testing.T) {
 	})
 }
 
-// A server that goes silent ends the client's step with ETIMEDOUT.
-func TestSilentServer(t *testing.T) {
+// If the server stops responding, the client ends with ETIMEDOUT.
+func TestUnresponsiveServer(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	rping := guest.StartRping(t, guest.Addr(t), 9992)
 	done := make(chan error, 1)
 	go func() { done <- guest.Command("client,addr="+addr+",port=9992,timeout=2", guest.Limit) }()
-	guest.Eventually(t, 20*time.Second, "it runs", func() bool { return len(guest.Threads(t)) == 1 })
+	guest.Eventually(t, 20*time.Second, "the client runs", func() bool { return len(guest.Threads(t)) == 1 })
 	guest.Signal(t, rping, unix.SIGSTOP)
 	if err := guest.Within(t, 10*time.Second, "the client ends", done); !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("client: %v, want ETIMEDOUT", err)
@@ -288,15 +286,15 @@ func killAndReap(t *testing.T, cmd *exec.Cmd) {
 	}
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()
-	guest.Within(t, 10*time.Second, "the writer dies", done)
-	t.Logf("gone after %v", time.Since(start).Round(time.Millisecond))
+	guest.Within(t, 10*time.Second, "the writer ends", done)
+	t.Logf("ended after %v", time.Since(start).Round(time.Millisecond))
 }
 
-func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
+func TestNoUnloadDuringCommand(t *testing.T) {
 	guest.NoThreads(t)
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9991")
 	if out, err := guest.TryRun("rmmod", "rdma_krping"); err == nil {
-		t.Fatalf("rmmod succeeded while a server runs: %s", out)
+		t.Fatalf("rmmod succeeded while a server was running: %s", out)
 	}
 	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9991,count=1", guest.Limit); err != nil {
 		t.Errorf("client: %v", err)
@@ -307,7 +305,7 @@ func TestUnloadIsRefusedWhileACommandRuns(t *testing.T) {
 	guest.Run(t, "insmod", guest.Module(t))
 }
 
-func TestOnlyTheOwnerMayCommand(t *testing.T) {
+func TestModeOfProcFile(t *testing.T) {
 	info, err := os.Stat("/proc/krping")
 	if err != nil {
 		t.Fatal(err)

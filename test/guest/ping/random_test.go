@@ -38,11 +38,11 @@ func randomCommand(rnd *rand.Rand) string {
 		for range rnd.IntN(600) {
 			b.WriteByte(byte(rnd.Uint32()))
 		}
-	case 1: // pieces in any order
+	case 1: // options in any order
 		for range rnd.IntN(12) {
 			b.WriteString(pieces[rnd.IntN(len(pieces))])
 		}
-	default: // a good command, damaged
+	default: // a valid command with changes
 		text := []byte([]string{
 			"client,addr=192.168.77.1,port=9,count=3,size=64,validate",
 			"server,addr=192.168.77.1,port=9989,validate,verbose,timeout=1",
@@ -65,8 +65,8 @@ func randomCommand(rnd *rand.Rand) string {
 	return b.String()
 }
 
-// 5000 strings: each is accepted or refused with a documented errno; the lab fails
-// the run on any complaint of the kernel.
+// Each of 5000 random strings is accepted, or refused with a documented errno. If the kernel logs a problem, the lab fails
+// the suite.
 func TestRandomCommands(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

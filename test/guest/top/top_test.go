@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package top tests `krpingctl top` inside one VM, in tmux as on a person's terminal.
+// Package top tests `krpingctl top` inside one VM, in a terminal of tmux.
 package top
 
 import (
@@ -24,7 +24,7 @@ import (
 	"krping/test/output"
 )
 
-// terminal is a window of tmux with a shell in it.
+// terminal is a window of tmux with a shell.
 type terminal struct{ t *testing.T }
 
 func tmux(t *testing.T, args ...string) string {
@@ -45,7 +45,7 @@ func open(t *testing.T, width, height string) terminal {
 	return term
 }
 
-// typed sends a line; keys sends keys as tmux names them.
+// typed sends a line; keys sends keys by their names in tmux.
 func (term terminal) typed(line string) {
 	term.t.Helper()
 	tmux(term.t, "send-keys", "-l", line+"\n")
@@ -61,7 +61,7 @@ func (term terminal) screen() string {
 	return tmux(term.t, "capture-pane", "-p")
 }
 
-// shows waits until the screen has a text that matches, and returns the screen.
+// shows waits until the screen matches a pattern, and returns the screen.
 func (term terminal) shows(pattern string) string {
 	term.t.Helper()
 	text := ""
@@ -75,7 +75,7 @@ func (term terminal) shows(pattern string) string {
 	return ""
 }
 
-// keep leaves a file with the suite's results.
+// keep saves a file with the suite's results.
 func keep(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(os.Getenv("KRPING_OUT"), name), []byte(text), 0o644); err != nil {
@@ -100,16 +100,16 @@ func TestTerminal(t *testing.T) {
 	term.typed("stty -g >/tmp/before; cd " + filepath.Dir(guest.Binary(t, "krpingctl")))
 	term.typed("./krpingctl top; echo exit code $?")
 
-	// All of it is there: a running session, its counters, latencies of every stage.
+	// The screen has a running session, its counters, and latencies of each stage.
 	const some = `(?:[1-9][0-9.]*|0[.][0-9]*[1-9][0-9]*) `
 	term.shows(`READ +` + some + `p50 .*\n.*p99.*\n.*max(.*\n)*.*WRITE +` + some + `p50`)
-	time.Sleep(4 * time.Second) // for a picture with a past
+	time.Sleep(4 * time.Second) // for a screen with some history
 	text := term.shows(`▸ vol0 +live +` + some + `[kM]?B/s +` + some + `[kM]?B/s +` + some)
 	keep(t, "top-80x24.txt", text)
 	keep(t, "top-80x24.ansi", tmux(t, "capture-pane", "-e", "-p"))
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if len(lines) != 24 || !strings.Contains(lines[0], "krping on ") || !strings.Contains(lines[23], "q quit") {
-		t.Errorf("the screen is not whole:\n%s", text)
+		t.Errorf("the screen is incomplete:\n%s", text)
 	}
 	for _, line := range lines {
 		if n := utf8.RuneCountInString(line); n > 80 {
@@ -117,7 +117,7 @@ func TestTerminal(t *testing.T) {
 		}
 	}
 	if want := regexp.MustCompile(`READ +\d+ p50( +` + some + `(µs|ms|s)){6}\n`); !want.MatchString(text) {
-		t.Errorf("not every stage of reads has a latency:\n%s", text)
+		t.Errorf("some stage of reads has no latency:\n%s", text)
 	}
 
 	term.keys("p")
@@ -145,7 +145,7 @@ func TestTerminal(t *testing.T) {
 	term.restored()
 }
 
-// restored fails unless the terminal is as it was when stty -g wrote /tmp/before.
+// restored checks that the terminal has the settings that stty -g wrote to /tmp/before.
 func (term terminal) restored() {
 	term.t.Helper()
 	if flags := tmux(term.t, "display-message", "-p", "alternate #{alternate_on} cursor #{cursor_flag}"); flags != "alternate 0 cursor 1\n" {
@@ -155,7 +155,7 @@ func (term terminal) restored() {
 	term.shows("(?m)^same settings")
 }
 
-// However it ends, the terminal is given back.
+// However top ends, it restores the terminal.
 func TestTerminalIsRestored(t *testing.T) {
 	term := open(t, "80", "24")
 	term.typed("stty -g >/tmp/before; cd " + filepath.Dir(guest.Binary(t, "krpingctl")))
@@ -173,7 +173,7 @@ func TestTerminalIsRestored(t *testing.T) {
 	term.restored()
 }
 
-// What the samples count is what was written.
+// The samples count what was written.
 func TestNumbersAgree(t *testing.T) {
 	const size, count = 4 << 20, 4 << 20 / 4096
 	dev, _ := volume(t, 9911)
@@ -219,7 +219,7 @@ func TestNumbersAgree(t *testing.T) {
 	}
 	last := samples[len(samples)-1].Sessions[0].Write
 	if bytes != size || last.Bytes.Total != size || ops != count || last.Ops.Total != count {
-		t.Errorf("samples have %d bytes in %d writes, and in all %+v, want %d in %d", bytes, ops, last, size, count)
+		t.Errorf("samples have %d bytes in %d writes, in total %+v, want %d in %d", bytes, ops, last, size, count)
 	}
 	if bios != count || heat != count {
 		t.Errorf("latencies are of %d bios, the heat map has %d, want %d", bios, heat, count)
@@ -232,7 +232,7 @@ func TestNumbersAgree(t *testing.T) {
 	}
 }
 
-// onceAsNobody returns what top --once prints for a user who may not trace.
+// onceAsNobody returns the output of top --once for a user who may not trace.
 func onceAsNobody(t *testing.T) string {
 	t.Helper()
 	return guest.Run(t, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", guest.Binary(t, "krpingctl"), "top", "--once", "--interval", "200ms")
@@ -243,7 +243,7 @@ func parse(t *testing.T, text string) []sampler.Sample {
 	var samples []sampler.Sample
 	for line := range strings.Lines(text) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // the line is incomplete
 		}
 		var s sampler.Sample
 		if err := json.Unmarshal([]byte(line), &s); err != nil {

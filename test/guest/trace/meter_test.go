@@ -15,9 +15,9 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// The histograms agree with what a trace of the same I/O sees.
+// The histograms agree with a trace of the same I/O.
 func TestMeter(t *testing.T) {
-	guest.StartBridge(t, 9968, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // or there is nothing to flush
+	guest.StartBridge(t, 9968, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // so that there are flushes
 	dev := guest.Attach(t, 9968, "")
 	meter, err := biotrace.NewMeter()
 	if err != nil {
@@ -31,7 +31,7 @@ func TestMeter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	watch("/dev/krping99") // it is being made, or removed
+	watch("/dev/krping99") // a device that is being added or removed
 	watch(dev)
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "8KiB", "--fsync")
@@ -50,7 +50,7 @@ func TestMeter(t *testing.T) {
 	if histogram(t, histograms, dev, "FLUSH", biotrace.StageTotal).Count == 0 {
 		t.Error("the flush was not counted")
 	}
-	watch(dev) // changes nothing
+	watch(dev) // has no effect
 	if again, _, err := meter.Read(); err != nil || len(again) != len(histograms) {
 		t.Errorf("watched again: %v, %v", again, err)
 	}
@@ -77,8 +77,8 @@ func histogram(t *testing.T, all []biotrace.Histogram, dev, op string, stage bio
 	return biotrace.Histogram{}
 }
 
-// compare looks whether a histogram is that of the bios. Of two programs at one tracepoint one
-// waits for the other, which in an emulated VM takes a while.
+// compare checks that a histogram is that of the bios. Of two programs at one tracepoint one runs after the other, which
+// takes a while in an emulated VM.
 func compare(t *testing.T, h biotrace.Histogram, bios []biotrace.Bio) {
 	t.Helper()
 	var count, inside uint64
@@ -96,12 +96,12 @@ func compare(t *testing.T, h biotrace.Histogram, bios []biotrace.Bio) {
 			}
 		}
 	}
-	const other = 300 * time.Microsecond // a program's time, at the most
+	const other = 300 * time.Microsecond // at most for the other program
 	if apart := (h.Sum - sum).Abs(); h.Count != count || apart > sum/4+time.Duration(count)*other {
-		t.Errorf("%s, stage %v: %d bios of %v in the histogram, %d of %v in the trace", h.Op, h.Stage, h.Count, h.Sum, count, sum)
+		t.Errorf("%s, stage %v: the histogram has %d bios with a sum of %v, the trace %d with %v", h.Op, h.Stage, h.Count, h.Sum, count, sum)
 	}
 	if h.Stage == biotrace.StageTotal && inside < count*9/10 {
-		t.Errorf("%s: of %d latencies of the trace %d are near a bucket that was counted: %v", h.Op, count, inside, h.Buckets)
+		t.Errorf("%s: of %d latencies in the trace only %d are near a non-empty bucket: %v", h.Op, count, inside, h.Buckets)
 	}
 }
 

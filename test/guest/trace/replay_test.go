@@ -15,7 +15,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// workload is what a replay keeps of bios.
+// workload returns the properties of bios that a replay keeps.
 func workload(bios []biotrace.Bio) []string {
 	var list []string
 	for _, b := range bios {
@@ -25,7 +25,7 @@ func workload(bios []biotrace.Bio) []string {
 	return list
 }
 
-// The replay of a recording submits what was recorded, and what it wrote can be verified.
+// A replay submits the recorded I/O, and what it wrote can be verified.
 func TestRecordAndReplay(t *testing.T) {
 	dev, _ := attach(t, 9967, "")
 	path := filepath.Join(t.TempDir(), "load.trace")

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package trace tests what krpingctl trace sees of the I/O of real devices, inside one VM.
+// Package trace tests krpingctl trace with I/O of real devices, inside one VM.
 package trace
 
 import (
@@ -23,14 +23,14 @@ import (
 
 const volume = 16 << 20 // bytes
 
-// attach makes /dev/krpingN on a bridge of its own.
+// attach attaches a volume of a new bridge.
 func attach(t *testing.T, port int, options string) (dev string, bridge *guest.Bridge) {
 	t.Helper()
 	bridge = guest.StartBridge(t, port, guest.StorePath(t), fmt.Sprint(volume))
 	return guest.Attach(t, port, options), bridge
 }
 
-// tracing is a krpingctl trace that runs.
+// tracing is a running krpingctl trace.
 type tracing struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -46,13 +46,13 @@ func start(t *testing.T, args ...string) *tracing {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tr.cmd.Process.Kill() })
-	guest.Eventually(t, 60*time.Second, "it traces", func() bool { return strings.Contains(tr.stderr.String(), "tracing") || tr.ended() })
+	guest.Eventually(t, 60*time.Second, "krpingctl trace traces", func() bool { return strings.Contains(tr.stderr.String(), "tracing") || tr.ended() })
 	return tr
 }
 
 func (tr *tracing) ended() bool { return unix.Kill(tr.cmd.Process.Pid, 0) != nil }
 
-// stop interrupts it; want is its exit code.
+// stop interrupts the trace, which must end with that exit code.
 func (tr *tracing) stop(want int) string {
 	tr.t.Helper()
 	guest.Signal(tr.t, tr.cmd, unix.SIGINT)
@@ -63,7 +63,7 @@ func (tr *tracing) stop(want int) string {
 	return tr.stdout.String()
 }
 
-// bios ends a trace with --json and returns what it saw.
+// bios ends a trace with --json and returns its bios.
 func (tr *tracing) bios() []biotrace.Bio {
 	tr.t.Helper()
 	var bios []biotrace.Bio
@@ -77,7 +77,7 @@ func (tr *tracing) bios() []biotrace.Bio {
 	return bios
 }
 
-// complete fails if the trace has said that anything was lost.
+// complete fails if the trace has reported lost events.
 func (tr *tracing) complete() {
 	tr.t.Helper()
 	if strings.Contains(tr.stderr.String(), "incomplete") {
@@ -90,7 +90,7 @@ func write(t *testing.T, dev, name string, args ...string) {
 	guest.MustKrpingctl(t, append([]string{"write", dev, "--direct", "--any-device", "--name", name}, args...)...)
 }
 
-// wantStages fails unless the bio has all stages of a command, which add up to its total.
+// wantStages checks that the bio has all stages of a command, which add up to its total.
 func wantStages(t *testing.T, b *biotrace.Bio) {
 	t.Helper()
 	sum := b.Queue + b.Send + b.Peer + b.Finish
@@ -99,14 +99,13 @@ func wantStages(t *testing.T, b *biotrace.Bio) {
 	}
 }
 
-// Each write of a process is seen, with its place, its size and all stages of its way; those
-// that are split and those that are merged, too.
+// Each write of a process is traced with its offset, its size and all stages, even if it is split or merged.
 func TestEveryBio(t *testing.T) {
 	dev, _ := attach(t, 9960, "")
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB")
 	write(t, dev, "big_writes", "--size", "4MiB", "--bs", "2MiB", "--offset", "8MiB")
-	// Pages of one plug, next to each other, are merged into requests.
+	// Adjacent pages of one plug are merged into requests.
 	guest.Fio(t, dev, "--direct=0", "--rw=write", "--bs=4k", "--size=1m", "--offset=12m", "--end_fsync=1", "--verify=0")
 	small, big, merged, cached := map[uint64]bool{}, uint64(0), 0, uint64(0)
 	sessions := map[uint32]bool{}
@@ -135,10 +134,10 @@ func TestEveryBio(t *testing.T) {
 	}
 	tr.complete()
 	if len(small) != 256 || !small[2048] || !small[2048+255*8] {
-		t.Errorf("%d of 256 writes of 4 KiB were seen", len(small))
+		t.Errorf("%d of 256 writes of 4 KiB were traced", len(small))
 	}
 	if big != 4<<20 || cached != 1<<20 {
-		t.Errorf("%d bytes of big writes and %d of the page cache's were seen, want 4 MiB and 1 MiB", big, cached)
+		t.Errorf("%d bytes of big writes and %d of the page cache were traced, want 4 MiB and 1 MiB", big, cached)
 	}
 	t.Logf("%d bios shared a request with others", merged)
 	if len(sessions) != 1 {
@@ -146,9 +145,9 @@ func TestEveryBio(t *testing.T) {
 	}
 }
 
-// Filters run in the kernel; each leaves just what it should.
+// Filters run in the kernel, and each selects the right bios.
 func TestFilters(t *testing.T) {
-	guest.StartBridge(t, 9961, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // or there is nothing to flush
+	guest.StartBridge(t, 9961, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // so that there are flushes
 	dev := guest.Attach(t, 9961, "")
 	traces := map[string]*tracing{}
 	for name, args := range map[string][]string{
@@ -185,8 +184,7 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// A request that is sent again after its connection is lost is followed, and --slow names
-// what it cost.
+// A request that is sent again after its connection was lost is traced to its end, and --slow names the delay.
 func TestSlowAcrossAReconnection(t *testing.T) {
 	dev, bridge := attach(t, 9962, "")
 	slow := start(t, dev, "--slow", "1s")
@@ -208,7 +206,7 @@ func TestSlowAcrossAReconnection(t *testing.T) {
 		if b.Total >= time.Second {
 			waited++
 			if b.Requeues != 1 || b.Slowest() != biotrace.StageSend {
-				t.Errorf("it was sent again, and yet %+v", b)
+				t.Errorf("the request was sent again, but: %+v", b)
 			}
 		}
 	}
@@ -230,8 +228,8 @@ func TestSlowAcrossAReconnection(t *testing.T) {
 	}
 }
 
-// I/O that hangs is no pass: it is named when the trace ends.
-func TestHangingIsNoPass(t *testing.T) {
+// Hanging I/O is reported when the trace ends: the verdict is not a pass.
+func TestHangingIO(t *testing.T) {
 	dev, bridge := attach(t, 9963, "")
 	slow := start(t, dev, "--slow", "1s")
 	file := guest.OpenDirect(t, dev)
@@ -247,7 +245,7 @@ func TestHangingIsNoPass(t *testing.T) {
 	w.Succeeds(20 * time.Second)
 }
 
-// A disk with a backing has no requests; its target below has, under a name of its own.
+// A disk with a tap has no requests of its own. Its target has, under another name.
 func TestTapAndItsTarget(t *testing.T) {
 	dev, _ := attach(t, 9964, ",mode=tap,backing=ram:16M")
 	tr := start(t, dev, "--json")
@@ -274,7 +272,7 @@ func TestTapAndItsTarget(t *testing.T) {
 	}
 }
 
-// Other disks have the stages that they have.
+// Disks of other drivers have some of the stages.
 func TestOtherDevices(t *testing.T) {
 	null := guest.NullDisk(t, "trace0", map[string]string{"irqmode": "0"})
 	guest.Run(t, "modprobe", "brd", "rd_nr=1", "rd_size=65536")
@@ -298,21 +296,21 @@ func TestOtherDevices(t *testing.T) {
 	}
 }
 
-// A trace that cannot follow says so, by CPU, and gives no verdict that would rest on it.
+// A trace that loses events reports that by CPU, and gives no verdict that depends on them.
 func TestLostEvents(t *testing.T) {
 	null := guest.NullDisk(t, "trace1", map[string]string{"irqmode": "0", "memory_backed": "0"})
 	tr := start(t, null, "--json")
 	guest.Signal(t, tr.cmd, unix.SIGSTOP)
-	// 40,000 events are more than the ring buffer of 4 MiB holds.
+	// The ring buffer of 4 MiB cannot hold 40,000 events.
 	guest.Run(t, "fio", "--name=load", "--filename="+null, "--rw=randread", "--bs=4k", "--io_size=160m", "--size=16m", "--direct=1", "--ioengine=io_uring", "--iodepth=32")
 	guest.Signal(t, tr.cmd, unix.SIGCONT)
 	seen := len(tr.bios())
 	if !strings.Contains(tr.stderr.String(), "incomplete") || !strings.Contains(tr.stderr.String(), "on CPU ") {
-		t.Errorf("%d bios were seen, and nothing was lost: %s", seen, tr.stderr.String())
+		t.Errorf("%d bios were traced, and no loss was reported: %s", seen, tr.stderr.String())
 	}
-	t.Logf("%d bios were seen: %s", seen, tr.stderr.String())
+	t.Logf("%d bios were traced: %s", seen, tr.stderr.String())
 	if seen < 20000 || seen >= 40960 {
-		t.Errorf("%d of 40960 bios were seen", seen)
+		t.Errorf("%d of 40960 bios were traced", seen)
 	}
 }
 
@@ -332,7 +330,7 @@ func TestSummary(t *testing.T) {
 	t.Logf("\n%s", out)
 }
 
-func TestColumnsAndMistakes(t *testing.T) {
+func TestColumnsAndUsageErrors(t *testing.T) {
 	dev, _ := attach(t, 9966, "")
 	tr := start(t, dev, "--columns", "comm,sector,tag,hwqueue,slowest")
 	write(t, dev, "write_data", "--size", "8KiB", "--bs", "4KiB")
