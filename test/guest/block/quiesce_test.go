@@ -25,17 +25,17 @@ func TestInsertedWhileReconnecting(t *testing.T) {
 	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
 	dev := guest.OpenDirect(t, path)
 	const tries = 5
-	for range tries {
+	for try := range tries {
 		served.Stop()
 		guest.SessionBecomes(t, "reconnecting")
-		time.Sleep(time.Second) // until requests wait in the queue
-		insertion := hold.Insertion(t, 3*time.Second)
+		time.Sleep(time.Second)                                            // until requests wait in the queue
+		insertion := hold.Insertion(t, time.Duration(3+2*try)*time.Second) // longer each time: the machine may be slow
 		read := readOn(t, 1, dev)
 		guest.Eventually(t, 10*time.Second, "the request is being inserted", insertion.Began)
 		served = served.Again(t)
 		guest.SessionBecomes(t, "live")
 		meanwhile := insertion.Holds()
-		if err := guest.Within(t, guest.Slow(15*time.Second), "the read ends", read); err != nil {
+		if err := guest.Within(t, guest.Slow(30*time.Second), "the read ends", read); err != nil {
 			t.Errorf("read: %v", err)
 		}
 		if meanwhile {

@@ -126,7 +126,7 @@ func TestStopUnderLoad(t *testing.T) {
 // writing waits until writes reach the target.
 func writing(t *testing.T) {
 	t.Helper()
-	guest.Eventually(t, 20*time.Second, "fio writes", func() bool { return guest.Session(t, "vol0")["writes"] != "0" })
+	guest.Eventually(t, time.Minute, "fio writes", func() bool { return guest.Session(t, "vol0")["writes"] != "0" })
 }
 
 // A forced stop waits at most 2 s for a target that does not respond.
