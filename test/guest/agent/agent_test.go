@@ -179,7 +179,7 @@ func TestReloadAndKill(t *testing.T) {
 	a.logs("already attached")
 	a.shows("krping_declared_session_state", "session=vol0", "state=attached")
 	guest.Signal(t, a.cmd, unix.SIGTERM)
-	a.told("STOPPING=1")
+	a.wantNotify("STOPPING=1")
 	if err := a.cmd.Wait(); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}

@@ -110,7 +110,7 @@ func start(t *testing.T) *agent {
 			t.Logf("the agent's log:\n%s", a.log.String())
 		}
 	})
-	a.told("READY=1")
+	a.wantNotify("READY=1")
 	return a
 }
 
@@ -130,8 +130,8 @@ func stopAtEnd(t *testing.T, names ...string) {
 	})
 }
 
-// told waits for the next notification to systemd, except for watchdog messages.
-func (a *agent) told(want string) {
+// wantNotify waits for the next notification to systemd, except for watchdog messages.
+func (a *agent) wantNotify(want string) {
 	a.t.Helper()
 	buf := make([]byte, 4096)
 	for {
@@ -151,8 +151,8 @@ func (a *agent) told(want string) {
 func (a *agent) reload() {
 	a.t.Helper()
 	guest.Signal(a.t, a.cmd, unix.SIGHUP)
-	a.told("RELOADING=1")
-	a.told("READY=1")
+	a.wantNotify("RELOADING=1")
+	a.wantNotify("READY=1")
 }
 
 // logs waits until the agent has logged a text.

@@ -90,13 +90,13 @@ func TestForcedStopUnderLoad(t *testing.T) {
 	for name, fault := range map[string]func(r *rig){
 		"target works":  func(*rig) {},
 		"target killed": func(r *rig) { r.bridge.Kill() },
-		"target killed and noticed": func(r *rig) {
+		"target killed and loss detected": func(r *rig) {
 			r.bridge.Kill()
 			guest.Eventually(r.t, patience, "the loss is detected", func() bool { return r.state() == "reconnecting" })
 			r.sleep(0, time.Second)
 		},
-		"target silent": func(r *rig) { r.signal(unix.SIGSTOP) },
-		"target silent for a while": func(r *rig) {
+		"target suspended": func(r *rig) { r.signal(unix.SIGSTOP) },
+		"target suspended for a while": func(r *rig) {
 			r.signal(unix.SIGSTOP)
 			time.Sleep(4 * time.Second)
 		},

@@ -23,7 +23,7 @@ import (
 // recoverable are faults that an application must not see, except for a delay.
 var recoverable = []struct {
 	name  string
-	times int // a round
+	times int // per round
 	make  func(r *rig)
 }{
 	{"target killed", 5, func(r *rig) {
@@ -44,23 +44,23 @@ var recoverable = []struct {
 		}
 		r.start()
 	}},
-	{"target ended in order", 1, func(r *rig) {
+	{"target terminated", 1, func(r *rig) {
 		r.signal(unix.SIGTERM)
 		_ = r.bridge.Cmd.Wait()
 		r.check(false)
 		r.start()
 	}},
-	{"target stopped for 1 s", 1, func(r *rig) {
+	{"target suspended for 1 s", 1, func(r *rig) {
 		r.signal(unix.SIGSTOP)
 		time.Sleep(time.Second)
 		r.signal(unix.SIGCONT)
 	}},
-	{"target stopped for 7 s", 1, func(r *rig) {
+	{"target suspended for 7 s", 1, func(r *rig) {
 		r.signal(unix.SIGSTOP)
 		time.Sleep(7 * time.Second)
 		r.signal(unix.SIGCONT)
 	}},
-	{"target stopped, then killed", 1, func(r *rig) {
+	{"target suspended, then killed", 1, func(r *rig) {
 		r.signal(unix.SIGSTOP)
 		r.sleep(0, 2*time.Second)
 		r.kill()
@@ -145,7 +145,7 @@ func (r *rig) suffer(name string, fault func(r *rig)) {
 // out.
 func TestSuspendedTargetUnderLoad(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32")
-	r.suffer("silent target", func(r *rig) {
+	r.suffer("suspended target", func(r *rig) {
 		r.signal(unix.SIGSTOP)
 		defer r.signal(unix.SIGCONT)
 		start := time.Now()

@@ -418,7 +418,7 @@ type wrongAnswer struct {
 	op     wire.Op
 	n      int // bytes
 	answer func(c *faketarget.Conn, r wire.Request)
-	times  int   // at most so many commands are answered like this
+	times  int   // how many commands are answered like this, at most
 	want   error // of the I/O
 	crcs   int   // CRC errors that the client counts
 }

@@ -47,7 +47,7 @@ func mismatches(t *testing.T) []mismatch {
 		{"duplex of the client", with(bw, duplex), bw, "duplex"},
 		{"duplex of the server", bw, with(bw, duplex), "duplex"},
 	}
-	if !guest.IWARP(t) { // on iWARP the server is not told
+	if !guest.IWARP(t) { // iWARP does not report it to the server
 		all = append(all, mismatch{"tos that differs", with(ping, tos(32)), with(ping, tos(40)), "tos 40"},
 			mismatch{"tos of the server", ping, with(ping, tos(40)), "tos 40"})
 	}

@@ -1,7 +1,7 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0
-/* Holds a process or a function of the kernel for a while, once, where it is in a window. */
+/* Delays a process or a kernel function once, to widen a race window. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 
@@ -9,13 +9,13 @@
 
 char __license[] SEC("license") = "GPL";
 
-const volatile __u32 process;	/* of insertions: thread group that is held */
-const volatile __u32 before;	/* of calls: so many come before the one that is held */
+const volatile __u32 process;	/* insertion: the thread group that is delayed */
+const volatile __u32 before;	/* call: number of calls before the delayed one */
 const volatile __u64 hold_ns;
 __u32 calls;
-__u32 stage;			/* 0, 1 while it is held, 2 behind that */
+__u32 stage;			/* 0; 1 during the delay; 2 after it */
 
-#define MAX_LOOKS	(1 << 23)	/* that bpf_loop() takes: alone they last for about a second */
+#define MAX_LOOKS	(1 << 23)	/* limit of bpf_loop(); without PAUSE about a second */
 #define PAUSE		32
 
 static int look(__u32 index, __u64 *until)
@@ -37,7 +37,7 @@ static int hold(void)
 	return 0;
 }
 
-/* Behind the look at whether the queue is quiesced, in front of the insertion. */
+/* Between the check for a quiesced queue and the insertion. */
 SEC("tp_btf/block_rq_insert")
 int insertion(void *ctx)
 {

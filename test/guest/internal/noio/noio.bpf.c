@@ -1,7 +1,7 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0
-/* Counts the calls of a function of the kernel by whether memory that it allocates may be made by I/O. */
+/* Counts the calls of a kernel function by whether its allocations may do I/O. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 
@@ -10,7 +10,7 @@
 
 char __license[] SEC("license") = "GPL";
 
-#define PF_MEMALLOC_NOIO	0x00080000	/* include/linux/sched.h; lest it changes, a test sees both */
+#define PF_MEMALLOC_NOIO	0x00080000	/* include/linux/sched.h; a test sees both values, in case it changes */
 
 struct task_struct {
 	unsigned int flags;
