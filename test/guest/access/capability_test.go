@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setAdmin gives this thread CAP_SYS_ADMIN, or takes it away so that it may come back.
+// setAdmin gives this thread CAP_SYS_ADMIN, or takes it away temporarily.
 func setAdmin(on bool) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -27,8 +27,8 @@ func setAdmin(on bool) error {
 	return unix.Capset(&header, &sets[0])
 }
 
-// Root without CAP_SYS_ADMIN can open the file, but commands nothing; nor does who has it, in a
-// file that such a one has opened.
+// Root without CAP_SYS_ADMIN can open /proc/krping, but not write commands. A process with the capability cannot either, if
+// the file was opened without it.
 func TestCommandsNeedAdmin(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -42,7 +42,7 @@ func TestCommandsNeedAdmin(t *testing.T) {
 	} {
 		err := make(chan error)
 		go func() {
-			runtime.LockOSThread() // for good: it has lost rights
+			runtime.LockOSThread() // for good: the thread has lost capabilities
 			err <- command(tc.opens, tc.writes)
 		}()
 		if got := <-err; !errors.Is(got, tc.want) {
