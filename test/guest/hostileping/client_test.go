@@ -206,7 +206,7 @@ func writtenMisbehaviour(begin func(p *peer)) []misbehaviour {
 	)
 }
 
-// wrongSink wrong about the client's sink.
+// wrongSink announces a wrong sink of the client.
 func wrongSink(name string, change func(m *wire.PingMessage), begin func(p *peer)) misbehaviour {
 	return misbehaviour{"wrong sink: " + name, func(p *peer) {
 		m := p.lend(size)
