@@ -33,9 +33,3 @@ func bridge(t *testing.T) path {
 	guest.StartFaultyBridge(t, port, faults, store, "64MiB")
 	return path{knobs(faults), guest.Attach(t, port, ",queues=2,depth=32"), store}
 }
-
-func TestBridgeFaults(t *testing.T) { bridge(t).sweepAll(t, bridgePoints) }
-
-func TestBridgeShortReads(t *testing.T) { bridge(t).shortReads(t, "store_short") }
-
-func TestBridgeNewSession(t *testing.T) { bridge(t).newSession(t, "store_stall") }

@@ -12,14 +12,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/verbs"
-	"krping/bridge/wire"
+	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
 )
 
@@ -74,8 +73,6 @@ func module(t *testing.T) path {
 	load(t)
 	return serve(t, ",queues=2,depth=32")
 }
-
-func TestFaults(t *testing.T) { module(t).sweepAll(t, modulePoints) }
 
 // A device with lower limits is used within them: a queue that is too large is refused, and large data takes more work
 // requests, for which the target's queues grow as far as the limits allow.
@@ -168,26 +165,11 @@ func TestTargetDisconnectsAfterAccept(t *testing.T) {
 	const point, times = "connect_stall", 50
 	faults.set(t, setting{name: point, rate: 1, ms: 50})
 	defer faults.clear(t, point)
-	listener, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), port+2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	welcome := wire.Welcome{Depth: 4, Capacity: 1 << 20, Epoch: 1, BlockSize: 512, MaxData: 65536, MaxInline: 4096, MaxMessage: 16384}
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			request, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if conn, err := request.Accept(welcome.Append(nil), verbs.Config{Receives: 5, MaxMessage: 16384}); err == nil {
-				conn.Release()
-			}
+	faketarget.Listen(t, port+2, func(r *verbs.Request) {
+		if conn, err := r.Accept(faketarget.Welcome.Append(nil), verbs.Config{Receives: 5, MaxMessage: 16384}); err == nil {
+			conn.Release()
 		}
-	})
-	defer listener.Close()
-	defer accepting.Wait()
-	defer listener.StopAccepting()
+	}, func() {})
 	for range times {
 		err := guest.Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=1,depth=4", guest.Addr(t), port+2), guest.Limit)
 		if !errors.Is(err, unix.ECONNRESET) {
@@ -240,10 +222,6 @@ func TestReconnectOverSmallerDevice(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestShortReads(t *testing.T) { module(t).shortReads(t, "target_store_short") }
-
-func TestNewSession(t *testing.T) { module(t).newSession(t, "target_store_stall") }
 
 // Commands on ranges may take longer than reads and writes without the loss of the connection. In this build the limit
 // is 3 s.

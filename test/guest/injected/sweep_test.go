@@ -85,6 +85,35 @@ type point struct {
 	lost bool      // costs the connection
 }
 
+// targets are the two targets, each with a client of the module.
+var targets = []struct {
+	name         string
+	start        func(t *testing.T) path
+	points       []point
+	short, stall string // faults of the store
+}{
+	{"module", module, modulePoints, "target_store_short", "target_store_stall"},
+	{"bridge", bridge, bridgePoints, "store_short", "store_stall"},
+}
+
+func TestFaults(t *testing.T) {
+	for _, target := range targets {
+		t.Run(target.name, func(t *testing.T) { target.start(t).sweepAll(t, target.points) })
+	}
+}
+
+func TestShortReads(t *testing.T) {
+	for _, target := range targets {
+		t.Run(target.name, func(t *testing.T) { target.start(t).shortReads(t, target.short) })
+	}
+}
+
+func TestNewSession(t *testing.T) {
+	for _, target := range targets {
+		t.Run(target.name, func(t *testing.T) { target.start(t).newSession(t, target.stall) })
+	}
+}
+
 // A path is a device and the faults between it and its store.
 type path struct {
 	knobs
