@@ -8,7 +8,7 @@ KERNEL ?= 6.1
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab clean
+.PHONY: all build deps host krpingctl krping-bridge demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
@@ -20,7 +20,7 @@ deps:
 
 # The programs of a real host. This target installs no packages: README.md names those that it needs.
 # krpingctl is static; only the bridge links the RDMA libraries.
-host: krpingctl krping-bridge
+host: krpingctl krping-bridge	## krpingctl and krping-bridge alone, for a real host
 krpingctl:
 	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
 krping-bridge:
@@ -56,10 +56,10 @@ modules: $(KERNELS:%=faults-%)
 faults-%: | deps
 	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)
 
-generate:
+generate:	## eBPF objects
 	go generate -tags lab ./...
 
-check: check-go check-kmod
+check: check-go check-kmod	## vet, staticcheck, sparse, checkpatch
 check-go: | deps
 	@test -z "$$(gofmt -l agent bridge proc test)" || { gofmt -l agent bridge proc test; echo "not gofmt'ed"; exit 1; }
 	go vet ./...
@@ -78,7 +78,7 @@ sparse-%: faults-%	# where all of it is compiled already
 # and the fuzzers. Each suite declares itself what it needs: see test/README.md.
 JOBS ?= 3
 comma := ,
-test: build
+test: build	## all tests that CI runs
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --kernel $(subst $() ,$(comma),$(KERNELS)) \
@@ -86,19 +86,19 @@ test: build
 		--beside fuzz-options='scripts/fuzz-module 20 options' --beside fuzz-wire='scripts/fuzz-module 20 wire' || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
-test-unit: | deps
+test-unit: | deps	## the tests that need no virtual machine
 	go test -race ./...
 
-test-vm: build
+test-vm: build	## suites on one kernel: KERNEL=6.12 SUITES="block target"
 	build/lab suites --kernel $(KERNEL) $(SUITES)
 
 # krping's disks compared with NVMe over fabrics and nbd: about an hour on two cores. See test/bench/README.md.
-bench: build
+bench: build	## disks compared with NVMe over fabrics and nbd
 	go run ./test/bench/bench-blocks --kernel $(KERNEL)
 
 # The suites on a kernel with KASAN, lockdep, kmemleak, UBSAN and more (test/lab/config/debug.config), over
 # RoCE and over iWARP. Any report of the kernel fails.
-test-debug: build built-debug
+test-debug: build built-debug	## the suites on a kernel with KASAN, lockdep, kmemleak and more
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --kernel debug --short || ok=no; \
@@ -106,7 +106,7 @@ test-debug: build built-debug
 	build/lab summary && [ $$ok = yes ]
 
 # The suites with needs.RaceCheck on a kernel with KCSAN. A data race in the module fails.
-test-races: build built-kcsan
+test-races: build built-kcsan	## the suites on a kernel with KCSAN
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --kernel kcsan --short || ok=no; \
@@ -119,32 +119,36 @@ built-%: | deps
 	$(call kmod,kmod/$*-faults,$(CURDIR)/build/kernel-$*/build,faults)
 
 # krping's own tests compared with perftest.
-bench-verbs: build
+bench-verbs: build	## pings and tests compared with perftest
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
 # What tracing costs, compared with other tracers.
-bench-trace: build
+bench-trace: build	## what tracing costs
 	go run ./test/bench/bench-trace --kernel $(KERNEL)
 
 # Repeats every fault under accounted writes for SOAK in one VM and for SOAK on two hosts, and prints what was
 # acknowledged, lost, corrupted and hung. Then attaches and stops 1000 times, 200 times under load, kills a
 # target 100 times, and loads and unloads the module 1000 times.
 SOAK ?= 15m
-soak: build
+soak: build	## faults for half an hour, then 1000 times attach and load
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as many times as said above; 1h is only the limit
 
 # Ten fuzzers, each for FUZZ seconds: see test/README.md.
 FUZZ ?= 3600
-fuzz: build
+fuzz: build	## ten fuzzers, FUZZ seconds each
 	scripts/fuzz $(FUZZ)
 
 # Installs and builds only what the demo needs.
-demo:
+demo:	## two virtual machines, a disk over RDMA between them
 	@scripts/demo $(KERNEL)
 
-lab: build
+lab: build	## shells in two virtual machines
 	build/lab shell --kernel $(KERNEL)
 
-clean:
+# The comments behind ## are for `make help`.
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+clean:	## remove what was built
 	rm -rf build

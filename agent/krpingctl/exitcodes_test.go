@@ -15,10 +15,10 @@ import (
 	"krping/proc"
 )
 
-// The README's table of exit codes agrees with exitCode for every errno that the module documents.
+// The table of exit codes in agent/README.md agrees with exitCode for every errno that the module documents.
 func TestExitCodesAreDocumented(t *testing.T) {
 	documented := map[string]int{}
-	for line := range strings.Lines(read(t, "../../README.md")) {
+	for line := range strings.Lines(read(t, "../README.md")) {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 {
 			continue
@@ -44,16 +44,16 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		for name := range strings.SplitSeq(row[1], ", ") {
 			code, found := documented[name]
 			if !found {
-				t.Errorf("%s: not in the README's table", name)
+				t.Errorf("%s: not in agent/README.md", name)
 			}
 			if got := exitCode(fmt.Errorf("x: %w", &proc.CommandError{Errno: errnos[name]})); got != code {
-				t.Errorf("%s: exit code %d, the README says %d", name, got, code)
+				t.Errorf("%s: exit code %d, agent/README.md says %d", name, got, code)
 			}
 			delete(documented, name)
 		}
 	}
 	for name := range documented {
-		t.Errorf("%s: in the README's table, not in INTERFACE.md", name)
+		t.Errorf("%s: in agent/README.md, not in INTERFACE.md", name)
 	}
 }
 

@@ -115,10 +115,7 @@ func (d *demo) run(vm *lab.VM, commands ...string) error {
 
 func (d *demo) attach() error {
 	d.say("A volume of the one becomes a disk of the other")
-	if err := d.run(d.storage, "mkdir -p /var/lib/krping"); err != nil {
-		return err
-	}
-	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+":9999 --store file:/var/lib/krping/vol0.img --size 128MiB", "listening on")
+	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+" --store file:/srv/vol0.img --size 128MiB", "listening on")
 	if err != nil {
 		return err
 	}
@@ -138,7 +135,7 @@ func (d *demo) writeTraced() error {
 	}
 	err = d.run(d.client,
 		"krpingctl write /dev/krping0 --size 1MiB --bs 4KiB --direct --name write_data",
-		"krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --fsync --name write_data")
+		"krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --fsync")
 	if err != nil {
 		return err
 	}
@@ -213,7 +210,7 @@ func (d *demo) bothEnds() error {
 	if err != nil {
 		return err
 	}
-	there, err := d.shell(d.storage, "sha256sum < /var/lib/krping/vol0.img")
+	there, err := d.shell(d.storage, "sha256sum < /srv/vol0.img")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package docs reads the project's Markdown files, so that tests can compare what they show with what
+// the programs do.
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// Page is a Markdown file.
+type Page struct {
+	Path string // relative to the root of the repository
+	Text string
+}
+
+// Command is a command line that a page shows in a code block.
+type Command struct {
+	Page string
+	Line int // from 1
+	Args []string
+}
+
+// Root returns the root of the repository that the test was built from.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// Pages returns all Markdown files of the repository, except what is built or hidden.
+func Pages() ([]Page, error) {
+	var pages []Page
+	err := filepath.WalkDir(Root(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != Root() && (d.Name() == "build" || strings.HasPrefix(d.Name(), ".")) {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(Root(), path)
+		pages = append(pages, Page{name, string(text)})
+		return err
+	})
+	return pages, err
+}
+
+// prompt is "host# " at the beginning of a line, or "# ".
+var prompt = regexp.MustCompile(`^(?:[\w.-]*# )?`)
+
+// separators end a command: of the shell, and a comment.
+var separators = regexp.MustCompile(`\s(?:&&|\|\|?|;|&|>|2>|<|#)(?:\s|$)|;(?:\s|$)`)
+
+// Commands returns the command lines of a program in the code blocks of a page. A code block is indented
+// by four spaces. Words are split at spaces, as none of ours are quoted.
+func (p Page) Commands(program string) []Command {
+	var found []Command
+	for i, line := range strings.Split(p.Text, "\n") {
+		code, isCode := strings.CutPrefix(line, "    ")
+		if !isCode {
+			continue
+		}
+		code = prompt.ReplaceAllString(code, "")
+		for _, part := range separators.Split(code, -1) {
+			words := strings.Fields(part)
+			if len(words) > 0 && filepath.Base(words[0]) == program {
+				found = append(found, Command{p.Path, i + 1, words[1:]})
+			}
+		}
+	}
+	return found
+}
