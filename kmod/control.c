@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /proc/krping, _results and _sessions: text in, text out (PROTOCOL.md sections 3 and 4). */
+/* /proc/krping, krping_results and krping_sessions (PROTOCOL.md sections 3 and 4). */
 #include <linux/capability.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
@@ -24,14 +24,14 @@
 /**
  * struct command_file - an open /proc/krping
  * @lock:	protects @result
- * @result:	of the last ping/pong command written to it, a reference; NULL if there was none
+ * @result:	of the last ping/pong command written to it, a reference; or NULL
  */
 struct command_file {
 	struct mutex lock;	/* what it protects: above */
 	struct krping_result *result;
 };
 
-static void refuse(const char *why)
+static void refuse_command(const char *why)
 {
 	char log_prefix[32];
 
@@ -46,7 +46,7 @@ static struct command_file *command_file(struct file *file)
 	return seq->private;
 }
 
-/* The file shows @result, of which it takes a reference, from now on. */
+/* Makes the file show @result; takes a reference to it. */
 static void show_result(struct command_file *cf, struct krping_result *result)
 {
 	struct krping_result *last;
@@ -81,12 +81,12 @@ static int run(struct command_file *cf, char *text, size_t len)
 
 	show_result(cf, NULL);
 	if (memchr(text, '\0', len)) {
-		refuse("a command has no NUL byte");
+		refuse_command("a command must not contain a NUL byte");
 		return -EINVAL;
 	}
 	ret = krping_options_parse(text, &opt, why, sizeof(why));
 	if (ret) {
-		refuse(why);
+		refuse_command(why);
 		return ret;
 	}
 	switch (opt.role) {
@@ -111,13 +111,13 @@ static ssize_t commands_write(struct file *file, const char __user *buf, size_t 
 	char *text;
 	int ret;
 
-	/* Of the writer, and of who opened the file: it may be another's standard error. */
+	/* Both writer and opener: the file may be a setuid program's standard error. */
 	if (!capable(CAP_SYS_ADMIN) || !file_ns_capable(file, &init_user_ns, CAP_SYS_ADMIN)) {
-		refuse("CAP_SYS_ADMIN is needed");
+		refuse_command("CAP_SYS_ADMIN is needed");
 		return -EPERM;
 	}
 	if (len >= KRPING_COMMAND_MAX) {
-		refuse("a command has at most 511 bytes");
+		refuse_command("a command has at most 511 bytes");
 		return -EINVAL;
 	}
 	if (!try_module_get(THIS_MODULE))
@@ -133,7 +133,7 @@ static ssize_t commands_write(struct file *file, const char __user *buf, size_t 
 	return ret ?: len;
 }
 
-/* The running threads, or what the last command written to this file has measured. */
+/* Shows the running threads, or the result of the last command written to this file. */
 static int commands_show(struct seq_file *seq, void *unused)
 {
 	struct command_file *cf = seq->private;
@@ -213,7 +213,7 @@ no_results:
 	return -ENOMEM;
 }
 
-/* Afterwards no file of ours is open. */
+/* Afterwards none of our files is open. */
 void krping_control_exit(void)
 {
 	remove_proc_entry(COMMANDS_NAME, NULL);

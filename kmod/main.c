@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Load and unload, in opposite order. */
+/* Module load and unload. */
 #include <linux/module.h>
 #include <linux/printk.h>
 
@@ -39,7 +39,7 @@ client_exit:
 	return ret;
 }
 
-/* Running commands, sessions and volumes hold a reference: none exist here. */
+/* Running commands, sessions and volumes hold a module reference: there are none left. */
 static void __exit krping_exit(void)
 {
 	krping_faults_exit();

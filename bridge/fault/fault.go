@@ -36,7 +36,7 @@ const (
 	SendCorrupt   Point = "send_corrupt"   // a bit of a READ's data is wrong behind its CRC
 	PostFail      Point = "post_fail"      // a work request cannot be posted
 	RegRefuse     Point = "reg_refuse"     // there is no registered memory for data
-	AliveLost     Point = "alive_lost"     // a question for a sign of life is not answered
+	KeepAliveLost Point = "keepalive_lost" // a KEEP_ALIVE is not answered
 	Disconnect    Point = "disconnect"     // the connection is lost
 	StoreStall    Point = "store_stall"    // the store takes its time (ms)
 	StoreShort    Point = "store_short"    // the store returns less than was asked for
@@ -45,7 +45,7 @@ const (
 
 var points = []Point{
 	Reject, RecvDrop, RecvDelay, RecvCorrupt, SendDrop, SendDuplicate, SendCorrupt, PostFail, RegRefuse,
-	AliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh,
+	KeepAliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh,
 }
 
 // Faults are the points and their knobs.

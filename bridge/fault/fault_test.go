@@ -98,7 +98,7 @@ func (c *connection) Read(p []byte, _ transport.Remote) error { clear(p); return
 func (c *connection) Buffer(n int) ([]byte, error)            { return make([]byte, n), nil }
 func (c *connection) Close()                                  { c.closed = true }
 
-// Each point of a connection does to a write of 1 byte, a sign of life and a READ's data what its name says.
+// Each point of a connection does to a write of 1 byte, a KEEP_ALIVE and a READ's data what its name says.
 func TestConnection(t *testing.T) {
 	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive}}.Append(nil)
 	write := wire.Request{Command: wire.Command{Op: wire.OpWrite}}.Append(nil)
@@ -111,7 +111,7 @@ func TestConnection(t *testing.T) {
 	for p, want := range map[Point]outcome{
 		"none":        whole,
 		RecvDrop:      {sent: 2},
-		AliveLost:     {received: 1, sent: 2},
+		KeepAliveLost: {received: 1, sent: 2},
 		RecvDelay:     whole,
 		RecvCorrupt:   {received: 2, sent: 2, read: 1},
 		SendDrop:      {received: 2, sent: 1}, // the other is behind data

@@ -42,7 +42,7 @@ func (t *faultyTransport) Recv() (transport.Message, error) {
 		t.faults.delay(RecvDelay, t.volume)
 		lost := t.happens(RecvDrop)
 		if isKeepAlive(msg.Data) {
-			lost = t.happens(AliveLost) || lost
+			lost = t.happens(KeepAliveLost) || lost
 		}
 		if !lost {
 			return msg, nil

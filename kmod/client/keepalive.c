@@ -73,7 +73,7 @@ static int ask(struct krping_queue *q)
 	ib_dma_sync_single_for_device(q->conn.id->device, alive->buf.dma, alive->buf.size,
 				      DMA_TO_DEVICE);
 	alive->asked = jiffies;
-	if (krping_fault(KRPING_FAULT_ALIVE_LOST, q->session->opt.block)) {
+	if (krping_fault(KRPING_FAULT_KEEPALIVE_LOST, q->session->opt.block)) {
 		alive->unanswered = true;
 		return 0;
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Local disks and memory that data rests on: opened, closed, and given bios. */
+/* Backings, which are block devices or memory: open, close, submit bios. */
 #include <linux/blkdev.h>
 #include <linux/highmem.h>
 #include <linux/vmalloc.h>
@@ -40,10 +40,10 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 }
 
 /**
- * krping_backing_open - open what a command names
+ * krping_backing_open - open the backing of a command
  * @b:		filled in
  * @opt:	with @opt->backing or @opt->ram
- * @read_only:	nothing but reads will be submitted
+ * @read_only:	only reads will be submitted
  * @log_prefix:	for the log
  *
  * Return: 0 or a negative errno, with the reason in the log.
@@ -57,7 +57,7 @@ int krping_backing_open(struct krping_backing *b, const struct krping_options *o
 	return open_bdev(b, opt->backing, read_only, log_prefix);
 }
 
-/* Twin of krping_backing_open(); no bio is in flight. */
+/* Undoes krping_backing_open(); no bio is in flight. */
 void krping_backing_close(struct krping_backing *b)
 {
 	if (b->bdev)
@@ -67,7 +67,7 @@ void krping_backing_close(struct krping_backing *b)
 	b->ram = NULL;
 }
 
-/* Bytes that it has now: a block device may grow. */
+/* Return: the current size in bytes; a block device may grow. */
 u64 krping_backing_size(const struct krping_backing *b)
 {
 	return b->bdev ? bdev_nr_bytes(b->bdev) : b->size;
@@ -106,13 +106,11 @@ static blk_status_t access_ram(struct krping_backing *b, struct bio *bio)
 }
 
 /**
- * krping_backing_submit - start an operation on the backing
+ * krping_backing_submit - submit a bio to the backing
  * @b:		open
- * @bio:	with its operation, sector, data and bi_end_io, which will be called once;
- *		of memory, before this returns
+ * @bio:	complete but for its device; for memory, it is completed before this returns
  *
- * Process context. A bio without data that is to flush is REQ_OP_WRITE with REQ_PREFLUSH, as
- * everywhere.
+ * Process context.
  */
 void krping_backing_submit(struct krping_backing *b, struct bio *bio)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Where data rests on this host: a block device, or memory. */
+/* What a volume or a tap stores its data on: a block device, or memory. */
 #ifndef KRPING_BACKING_H
 #define KRPING_BACKING_H
 
@@ -10,15 +10,15 @@
 
 /**
  * struct krping_backing - an open backing
- * @bdev:	the block device, NULL for memory
- * @handle:	what closes @bdev, opened for this module alone
- * @writable: how it was opened
+ * @bdev:	the block device, NULL for memory; opened exclusively
+ * @handle:	for krping_bdev_close()
+ * @writable:	opened for writing
  * @ram:	memory, NULL for a block device
  * @size:	bytes
  * @block_size:	logical block size in bytes
  *
- * Constant while open. Bios may be submitted from any number of contexts; those that touch
- * the same bytes at the same time leave either's data, as with any disk.
+ * Constant while open. Any number of contexts may submit bios. As with any disk, overlapping
+ * writes in flight have no defined order.
  */
 struct krping_backing {
 	struct block_device *bdev;

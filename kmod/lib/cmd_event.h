@@ -5,14 +5,14 @@
 #include <linux/types.h>
 
 /**
- * struct krping_cmd_event - what both command events carry
+ * struct krping_cmd_event - argument of the tracepoints krping_cmd_post and krping_cmd_done
  * @sector:	offset in the volume in units of 512 bytes
- * @session:	its number
+ * @session:	number of the session
  * @dev:	of the disk
- * @bytes:	of the command
- * @crc:	of the data; that of a read is known when it is done
+ * @bytes:	length of the command
+ * @crc:	CRC32C of the data; of a read, known when it is done
  * @status:	negative errno or 0
- * @queue:	index
+ * @queue:	index of the queue
  * @tag:	on the wire
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What differs between the supported kernels: the only place that knows. */
+/* All differences between the supported kernels. */
 #ifndef KRPING_COMPAT_H
 #define KRPING_COMPAT_H
 
@@ -20,7 +20,7 @@
 #include <asm/unaligned.h>
 #endif
 
-/* Orders of contiguous memory, from 0, that the page allocator has. */
+/* Number of orders of the page allocator. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 #define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS
 #elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
@@ -29,7 +29,7 @@
 #define KRPING_NR_PAGE_ORDERS MAX_ORDER
 #endif
 
-/* Does rxe tell of completions by a tasklet, and free a completion queue without a look at it? */
+/* rxe reports completions from a tasklet, for which destroying a completion queue does not wait. */
 #define KRPING_RXE_TASKLETS (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0))
 
 /* Limits of a disk, in bytes where they are sizes. */
@@ -37,7 +37,7 @@ struct krping_disk_limits {
 	unsigned int block_size;
 	unsigned int max_bytes;
 	unsigned int max_segments;
-	unsigned int max_range;		/* of a DISCARD or WRITE_ZEROES */
+	unsigned int max_range;		/* of DISCARD and WRITE_ZEROES */
 	bool write_cache;
 };
 
@@ -52,8 +52,8 @@ struct krping_disk_limits {
 #endif
 
 /*
- * A block device by its path, for @holder alone. *@handle is for krping_bdev_close(). Return: 0
- * or a negative errno.
+ * Opens a block device by its path, exclusively for @holder. *@handle is for krping_bdev_close().
+ * Return: 0 or a negative errno.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static inline int krping_bdev_open(const char *path, bool write, void *holder,
@@ -94,8 +94,9 @@ static inline void krping_bdev_close(void *handle, void *holder, bool write)
 #endif
 
 /*
- * Data in flight must not change under its checksum: stable writes. A segment starts and
- * ends on a page boundary but for the first and the last: one memory region holds it.
+ * Stable writes, as data must not change after its checksum is taken. The virtual boundary makes
+ * segments start and end on page boundaries except at both ends, so that one memory region can
+ * register them.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
@@ -148,13 +149,13 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 #endif
 
 /**
- * struct krping_head_limits - of a disk on top of another
- * @backing:	below it, or NULL
+ * struct krping_head_limits - limits of a disk on top of another
+ * @backing:	the disk below it, or NULL
  * @block_size:	bytes
  * @max_bytes:	of one operation
- * @max_discard: sectors of one operation, 0: there is none
- * @max_zeroes:	the same
- * @write_cache: one below has one
+ * @max_discard: sectors of one DISCARD, 0: not supported
+ * @max_zeroes:	sectors of one WRITE_ZEROES, 0: not supported
+ * @write_cache: the disk below has a write cache
  */
 struct krping_head_limits {
 	struct block_device *backing;
@@ -171,7 +172,7 @@ static inline void krping_stack_limits(struct queue_limits *lim, struct block_de
 		blk_stack_limits(lim, &bdev_get_queue(bdev)->limits, get_start_sect(bdev));
 }
 
-/* Return: a disk for a driver with submit_bio, or an ERR_PTR. */
+/* Return: a disk for a bio-based driver, or an ERR_PTR. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static inline struct gendisk *krping_alloc_head(const struct krping_head_limits *limits)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The knobs of fault.h, in debugfs. */
+/* The faults of fault.h and their files in debugfs. */
 #include <linux/atomic.h>
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -14,16 +14,16 @@
 #include "uapi/krping.h"
 
 /**
- * struct fault - a fault and its knobs
- * @name:	of its directory, constant
- * @rate:	one time in so many, or 0
- * @gap_ms:	at most once in so long
- * @last:	jiffies, when it did
- * @ms:		how long
- * @asked:	how often it might have happened
- * @fired:	how often it did
+ * struct fault - a fault and its settings
+ * @name:	name of its directory, constant
+ * @rate:	fires every @rate-th time; 0: never
+ * @gap_ms:	minimum time between two
+ * @last:	jiffies when it last fired
+ * @ms:		duration of a delay
+ * @asked:	how often it could have fired
+ * @fired:	how often it fired
  *
- * All but @name are written without a lock: a test sets them.
+ * All but @name are written without a lock.
  */
 struct fault {
 	const char *name;
@@ -46,7 +46,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_POST_FAIL]		= { .name = "post_fail" },
 	[KRPING_FAULT_REG_REFUSE]		= { .name = "reg_refuse" },
 	[KRPING_FAULT_ALLOC_FAIL]		= { .name = "alloc_fail" },
-	[KRPING_FAULT_ALIVE_LOST]		= { .name = "alive_lost" },
+	[KRPING_FAULT_KEEPALIVE_LOST]		= { .name = "keepalive_lost" },
 	[KRPING_FAULT_DISCONNECT]		= { .name = "disconnect" },
 	[KRPING_FAULT_TARGET_REJECT]		= { .name = "target_reject" },
 	[KRPING_FAULT_TARGET_RECV_DROP]		= { .name = "target_recv_drop" },
@@ -54,7 +54,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_TARGET_SEND_CORRUPT]	= { .name = "target_send_corrupt" },
 	[KRPING_FAULT_TARGET_POST_FAIL]		= { .name = "target_post_fail" },
 	[KRPING_FAULT_TARGET_ALLOC_FAIL]	= { .name = "target_alloc_fail" },
-	[KRPING_FAULT_TARGET_ALIVE_LOST]	= { .name = "target_alive_lost" },
+	[KRPING_FAULT_TARGET_KEEPALIVE_LOST]	= { .name = "target_keepalive_lost" },
 	[KRPING_FAULT_TARGET_STORE_STALL]	= { .name = "target_store_stall" },
 	[KRPING_FAULT_TARGET_STORE_SHORT]	= { .name = "target_store_short" },
 	[KRPING_FAULT_TARGET_DISCONNECT]	= { .name = "target_disconnect" },
@@ -70,28 +70,28 @@ static DEFINE_SPINLOCK(session_lock);	/* protects only_session; taken in any con
 static char only_session[KRPING_VOLUME_LEN];	/* "": all */
 static struct dentry *root;
 
-static bool is_meant(const char *session)
+static bool is_selected(const char *session)
 {
 	unsigned long flags;
-	bool meant;
+	bool selected;
 
 	spin_lock_irqsave(&session_lock, flags);
-	meant = !*only_session || !strcmp(only_session, session);
+	selected = !*only_session || !strcmp(only_session, session);
 	spin_unlock_irqrestore(&session_lock, flags);
-	return meant;
+	return selected;
 }
 
 bool krping_fault_is_on(enum krping_fault fault, const char *session)
 {
-	return READ_ONCE(faults[fault].rate) && is_meant(session);
+	return READ_ONCE(faults[fault].rate) && is_selected(session);
 }
 
 /**
- * krping_fault - does it happen now?
- * @fault:	that is to be provoked
- * @session:	name of the session or the volume
+ * krping_fault - should the fault happen now?
+ * @fault:	the fault
+ * @session:	name of the session or volume
  *
- * Any context. Return: true one time in @rate that it is asked.
+ * Any context. Return: true every @rate-th time.
  */
 bool krping_fault(enum krping_fault fault, const char *session)
 {
@@ -99,7 +99,7 @@ bool krping_fault(enum krping_fault fault, const char *session)
 	unsigned long last = READ_ONCE(f->last);
 	u32 rate = READ_ONCE(f->rate), gap = READ_ONCE(f->gap_ms);
 
-	if (!rate || !is_meant(session) || (u32)atomic_inc_return(&f->asked) % rate)
+	if (!rate || !is_selected(session) || (u32)atomic_inc_return(&f->asked) % rate)
 		return false;
 	if (gap && (time_before(jiffies, last + msecs_to_jiffies(gap)) ||
 		    cmpxchg(&f->last, last, jiffies) != last))
@@ -108,16 +108,16 @@ bool krping_fault(enum krping_fault fault, const char *session)
 	return true;
 }
 
-/* Any context: it is waited for with the CPU. */
+/* Busy-waits. Any context. */
 void krping_fault_delay(enum krping_fault fault, const char *session)
 {
-	u32 ms = READ_ONCE(faults[fault].ms);	/* before @fired tells a test */
+	u32 ms = READ_ONCE(faults[fault].ms);	/* before @fired is seen to change */
 
 	if (krping_fault(fault, session))
 		mdelay(ms);
 }
 
-/* Process context. */
+/* Sleeps. Process context. */
 void krping_fault_sleep(enum krping_fault fault, const char *session)
 {
 	u32 ms = READ_ONCE(faults[fault].ms);	/* as above */
@@ -158,7 +158,7 @@ static const struct file_operations session_fops = {
 	.write	= session_write,
 };
 
-/* Without debugfs there are no knobs, and nothing happens. */
+/* Without debugfs no fault can be set, and none happens. */
 void krping_faults_init(void)
 {
 	struct dentry *all, *dir;

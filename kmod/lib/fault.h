@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Faults that a test provokes, in a build with KRPING_FAULTS=y only: elsewhere they are no code.
+ * Faults for tests. Compiled only with KRPING_FAULTS=y; otherwise these functions are empty.
  *
- * Each has a directory in debugfs, krping/faults/NAME:
+ * Each fault has a directory in debugfs, krping/faults/NAME:
  *
- *	rate	one time in so many it happens; 0 (as at load) never
- *	gap_ms	and at most once in so long
- *	ms	how long, of those that take a while
+ *	rate	happens every rate-th time; 0 (the default): never
+ *	gap_ms	minimum time between two
+ *	ms	duration, of faults that are a delay
  *	fired	how often it has happened
  *
- * krping/faults/session limits all to the session or volume of that name.
+ * krping/faults/session limits all faults to the session or volume of that name.
  */
 #ifndef KRPING_FAULT_H
 #define KRPING_FAULT_H
@@ -17,35 +17,35 @@
 #include <linux/types.h>
 
 enum krping_fault {
-	/* the client's */
+	/* client */
 	KRPING_FAULT_SEND_DROP,		/* a message of commands is not sent */
-	KRPING_FAULT_SEND_DELAY,	/* it is sent later (ms) */
+	KRPING_FAULT_SEND_DELAY,	/* it is sent late (ms) */
 	KRPING_FAULT_SEND_DUPLICATE,	/* it is sent twice */
-	KRPING_FAULT_SEND_CORRUPT,	/* a bit of inline data is wrong behind its CRC */
-	KRPING_FAULT_RECV_DROP,		/* a message of responses is not looked at */
-	KRPING_FAULT_RECV_DUPLICATE,	/* it is taken twice */
-	KRPING_FAULT_RECV_CORRUPT,	/* a bit of inline data is wrong */
+	KRPING_FAULT_SEND_CORRUPT,	/* a bit of inline data is flipped after its CRC */
+	KRPING_FAULT_RECV_DROP,		/* a message of responses is ignored */
+	KRPING_FAULT_RECV_DUPLICATE,	/* it is processed twice */
+	KRPING_FAULT_RECV_CORRUPT,	/* a bit of inline data is flipped */
 	KRPING_FAULT_POST_FAIL,		/* a work request cannot be posted */
 	KRPING_FAULT_REG_REFUSE,	/* memory cannot be registered */
-	KRPING_FAULT_ALLOC_FAIL,	/* no memory for a queue that is connected */
-	KRPING_FAULT_ALIVE_LOST,	/* the question for a sign of life is not sent */
+	KRPING_FAULT_ALLOC_FAIL,	/* no memory for a connected queue */
+	KRPING_FAULT_KEEPALIVE_LOST,	/* a KEEP_ALIVE is not sent */
 	KRPING_FAULT_DISCONNECT,	/* the connection is lost */
-	/* the target's */
+	/* target */
 	KRPING_FAULT_TARGET_REJECT,	/* a client is rejected */
-	KRPING_FAULT_TARGET_RECV_DROP,	/* a message of commands is not looked at */
-	KRPING_FAULT_TARGET_RECV_CORRUPT, /* a bit of data is wrong that an RDMA READ has fetched */
-	KRPING_FAULT_TARGET_SEND_CORRUPT, /* a bit of a READ's data is wrong behind its CRC */
+	KRPING_FAULT_TARGET_RECV_DROP,	/* a message of commands is ignored */
+	KRPING_FAULT_TARGET_RECV_CORRUPT, /* a bit of data from an RDMA READ is flipped */
+	KRPING_FAULT_TARGET_SEND_CORRUPT, /* a bit of a READ's data is flipped after its CRC */
 	KRPING_FAULT_TARGET_POST_FAIL,	/* a work request cannot be posted */
 	KRPING_FAULT_TARGET_ALLOC_FAIL,	/* no memory for large data */
-	KRPING_FAULT_TARGET_ALIVE_LOST,	/* a question for a sign of life is not answered */
-	KRPING_FAULT_TARGET_STORE_STALL, /* the disk takes its time (ms) */
-	KRPING_FAULT_TARGET_STORE_SHORT, /* the disk returns less than was asked for */
+	KRPING_FAULT_TARGET_KEEPALIVE_LOST,	/* a KEEP_ALIVE is not answered */
+	KRPING_FAULT_TARGET_STORE_STALL, /* the store is slow (ms) */
+	KRPING_FAULT_TARGET_STORE_SHORT, /* the store returns too little */
 	KRPING_FAULT_TARGET_DISCONNECT,	/* the connection is lost */
-	/* everybody's */
-	KRPING_FAULT_RESOLVE_STALL,	/* a look whether an address is resolved is late (ms) */
-	KRPING_FAULT_CONNECT_STALL,	/* what a target has answered is read late (ms) */
+	/* all connections */
+	KRPING_FAULT_RESOLVE_STALL,	/* the check for a resolved address is late (ms) */
+	KRPING_FAULT_CONNECT_STALL,	/* a target's reply is read late (ms) */
 	KRPING_FAULT_ACCEPT_STALL,	/* a ping server accepts late (ms) */
-	KRPING_FAULT_SMALL_DEVICE,	/* devices are as small as an Intel X722 */
+	KRPING_FAULT_SMALL_DEVICE,	/* devices report limits as small as an Intel X722's */
 	KRPING_FAULTS_NR
 };
 
@@ -88,7 +88,7 @@ static inline void krping_fault_sleep(enum krping_fault fault, const char *sessi
 
 #endif
 
-/* Does it happen to this data? Then a bit of it is wrong. */
+/* Flips a bit of @data if the fault happens. */
 static inline void krping_fault_corrupt(enum krping_fault fault, const char *session, void *data)
 {
 	if (krping_fault(fault, session))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Messages carry a prefix (PROTOCOL.md section 5): "krping: [prefix] text".
- * The _ratelimited variants are for what a peer or an application can provoke.
+ * Use the _ratelimited variants for what a peer or an application can cause.
  */
 #ifndef KRPING_LOG_H
 #define KRPING_LOG_H

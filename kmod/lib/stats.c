@@ -4,7 +4,7 @@
 #include "lib/stats.h"
 #include "uapi/krping.h"
 
-/* A reader may miss what is counted at the same time; nothing is counted twice. */
+/* May miss concurrent increments. */
 u64 krping_stats_sum(struct krping_stats __percpu *stats, int counter)
 {
 	u64 sum = 0;
@@ -15,7 +15,7 @@ u64 krping_stats_sum(struct krping_stats __percpu *stats, int counter)
 	return sum;
 }
 
-/* A command of @op, enum krping_op, that moved or covered @bytes, was carried out. */
+/* Counts a successful command: @op is an enum krping_op, @bytes its length. */
 void krping_count_command(struct krping_stats __percpu *stats, u8 op, u32 bytes)
 {
 	static const u8 counters[] = {
@@ -36,7 +36,7 @@ void krping_count_command(struct krping_stats __percpu *stats, u8 op, u32 bytes)
 		krping_count(stats, KRPING_BYTES_WRITTEN, bytes);
 }
 
-/* The first @nr of enum krping_block_counter as keys of a listing (PROTOCOL.md section 4). */
+/* Prints the first @nr of enum krping_block_counter as keys (PROTOCOL.md section 4). */
 void krping_block_stats_show(struct krping_stats __percpu *stats, int nr, struct seq_file *seq)
 {
 	static const char *const names[] = {

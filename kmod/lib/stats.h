@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Counters: per CPU where they are counted, summed where they are read. */
+/* Per-CPU counters, summed when they are read. */
 #ifndef KRPING_STATS_H
 #define KRPING_STATS_H
 
@@ -7,7 +7,7 @@
 #include <linux/seq_file.h>
 #include <linux/types.h>
 
-/* krping's columns of a ping/pong thread, in the order in which they are printed. */
+/* Counters of a ping/pong thread, in the order in which they are printed. */
 enum krping_ping_counter {
 	KRPING_SEND_BYTES, KRPING_SEND_MSGS,
 	KRPING_RECV_BYTES, KRPING_RECV_MSGS,
@@ -16,7 +16,7 @@ enum krping_ping_counter {
 	KRPING_PING_COUNTERS,
 };
 
-/* Those of a block session and of a volume, in the order in which they are printed. */
+/* Counters of a block session and of a volume, in the order in which they are printed. */
 enum krping_block_counter {
 	KRPING_READS, KRPING_WRITES, KRPING_FLUSHES, KRPING_DIGESTS, KRPING_DISCARDS,
 	KRPING_ZEROES,

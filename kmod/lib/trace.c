@@ -7,8 +7,8 @@
 #include "lib/trace.h"
 
 /*
- * Raw tracepoints read the argument of the command events. User space knows it by their
- * format, which is that of the record: both have to be alike.
+ * Programs on raw tracepoints read the events' argument by the offsets in the events' format, which
+ * are those of the record. So both must have the same layout.
  */
 #define RECORDED(member)	offsetof(struct trace_event_raw_krping_cmd, member)
 #define ARGUMENT(member)	\

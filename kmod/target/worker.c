@@ -477,7 +477,7 @@ static bool writes(const struct krping_target_cmd *cmd)
 
 static void keep_alive(struct krping_target_cmd *cmd)
 {
-	if (krping_fault(KRPING_FAULT_TARGET_ALIVE_LOST, cmd->tc->volume->opt.block)) {
+	if (krping_fault(KRPING_FAULT_TARGET_KEEPALIVE_LOST, cmd->tc->volume->opt.block)) {
 		release_cmd(cmd);
 		return;
 	}

@@ -20,7 +20,7 @@ var bridgePoints = []point{
 	{setting: setting{name: "send_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "reg_refuse", rate: 20}, lost: true},
-	{setting: setting{name: "alive_lost", rate: 1}, idle: true, lost: true},
+	{setting: setting{name: "keepalive_lost", rate: 1}, idle: true, lost: true},
 	{setting: setting{name: "disconnect", rate: 20}, lost: true},
 	{setting: setting{name: "store_stall", rate: 10, ms: 300}},
 	{setting: setting{name: "store_refresh", rate: 1}, idle: true},

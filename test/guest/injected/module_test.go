@@ -33,7 +33,7 @@ var modulePoints = []point{
 	{setting: setting{name: "post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "reg_refuse", rate: 3}},
 	{setting: setting{name: "alloc_fail", rate: 3}, with: []setting{{name: "disconnect", rate: 50}}, lost: true},
-	{setting: setting{name: "alive_lost", rate: 1}, idle: true, lost: true},
+	{setting: setting{name: "keepalive_lost", rate: 1}, idle: true, lost: true},
 	{setting: setting{name: "disconnect", rate: 20}, lost: true},
 	{setting: setting{name: "target_reject", rate: 3}, with: []setting{{name: "disconnect", rate: 50}}, lost: true},
 	{setting: setting{name: "target_recv_drop", rate: 20, gapMS: 5000}, lost: true},
@@ -41,7 +41,7 @@ var modulePoints = []point{
 	{setting: setting{name: "target_send_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "target_post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "target_alloc_fail", rate: 3}},
-	{setting: setting{name: "target_alive_lost", rate: 1}, idle: true, lost: true},
+	{setting: setting{name: "target_keepalive_lost", rate: 1}, idle: true, lost: true},
 	{setting: setting{name: "target_store_stall", rate: 10, ms: 300}},
 	{setting: setting{name: "target_disconnect", rate: 20}, lost: true},
 }
