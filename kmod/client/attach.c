@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A block session is started and stopped. */
-#include "client/client.h"
+/* Start and stop of block sessions. */
+#include "client/internal.h"
 #include "wire/key.h"
 #include "lib/log.h"
 
@@ -23,7 +23,7 @@ void krping_client_exit(void)
 	krping_recv_exit();
 }
 
-/* From a connected session to one with a disk; undoes what it did on an error. */
+/* Adds the disk of a connected session. Leaves nothing behind on an error. */
 static int session_add_disk(struct krping_session *s)
 {
 	bool live;
@@ -33,12 +33,12 @@ static int session_add_disk(struct krping_session *s)
 	if (ret)
 		return ret;
 	/*
-	 * Adding the disk reads it (partitions). If the target is lost meanwhile, the
-	 * session fails at once, so that this thread is not stuck until a time-out.
+	 * Adding the disk reads its partition table. If the target is lost meanwhile, the
+	 * session fails at once, so that this thread does not hang until the timeout.
 	 */
 	s->no_wait = true;
 	krping_session_go_live(s);
-	krping_heartbeat_start(s);
+	krping_monitor_start(s);
 	ret = krping_disk_add(s);
 	if (ret)
 		goto free_disk;
@@ -65,14 +65,14 @@ static int session_add_disk(struct krping_session *s)
 del_disk:
 	krping_disk_del(s);
 free_disk:
-	/* The loss may be queued but not run: it must find the disk, or not run. */
+	/* recovery_work may be queued: it must not run after the disk is freed. */
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
 	spin_unlock_bh(&s->lock);
-	krping_heartbeat_stop(s);
-	cancel_delayed_work_sync(&s->recovery);
+	krping_monitor_stop(s);
+	cancel_delayed_work_sync(&s->recovery_work);
 	krping_session_disconnect(s);
-	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* kicked by recovery */
 	krping_disk_free(s);
 	return ret;
 }
@@ -90,15 +90,15 @@ static int session_find_key(struct krping_session *s)
 	return 0;
 }
 
-#define CONNECT_TIMEOUT		(10 * HZ)	/* of the first connection of each queue */
+#define CONNECT_TIMEOUT		(10 * HZ)	/* per step of a queue's first connection */
 
 /**
- * krping_session_start - connect to a volume and make its disk
+ * krping_session_start - connect to a volume and add its disk
  * @opt:	KRPING_BLOCK_CLIENT
  * @ops:	of a local disk on top of it, or NULL
  *
- * Return: 0 when the disk is there, or the errno that PROTOCOL.md documents, with
- * nothing left behind.
+ * Return: 0 with the disk added, or an errno as documented in PROTOCOL.md, with nothing left
+ * behind.
  */
 int krping_session_start(const struct krping_options *opt,
 			 const struct krping_session_ops *ops)
@@ -111,7 +111,7 @@ int krping_session_start(const struct krping_options *opt,
 	if (IS_ERR(s))
 		return PTR_ERR(s);
 	krping_recovery_prepare(s);
-	krping_heartbeat_prepare(s);
+	krping_monitor_prepare(s);
 	ret = krping_sockaddr(opt, s->net, &s->peer);
 	if (ret)
 		goto put_session;
@@ -121,7 +121,7 @@ int krping_session_start(const struct krping_options *opt,
 		goto put_session;
 	ret = krping_session_list(s);
 	if (ret) {
-		krping_err_ratelimited(s->log_prefix, "a session of that name exists");
+		krping_err_ratelimited(s->log_prefix, "a session of this name exists");
 		goto put_session;
 	}
 	if (s->ops) {
@@ -139,7 +139,7 @@ int krping_session_start(const struct krping_options *opt,
 	opened = s->ops;
 unlist:
 	krping_session_unlist(s);
-	if (opened)	/* not before: the listing looks into it */
+	if (opened)	/* after unlisting: krping_sessions_show() uses it */
 		s->ops->close(s);
 put_session:
 	krping_session_put(s);
@@ -151,8 +151,8 @@ put_session:
  * @name:	of the volume
  * @force:	even if the disk is open; what is not written within 2 s fails
  *
- * A live session writes back what its page cache holds; one that is not fails it. A
- * target that is lost or silent meanwhile fails the session, so this ends.
+ * Dirty pages are written back if the session is live and fail otherwise. If the target is lost
+ * or silent meanwhile, the session fails, so that this does not hang.
  *
  * Return: 0, -ENOENT or -EBUSY.
  */
@@ -169,10 +169,10 @@ int krping_session_stop(const char *name, bool force)
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_STOPPING);
 	spin_unlock_bh(&s->lock);
-	krping_heartbeat_stop(s);
-	cancel_delayed_work_sync(&s->recovery);
+	krping_monitor_stop(s);
+	cancel_delayed_work_sync(&s->recovery_work);
 	krping_session_close(s);
-	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* recovery may kick it */
+	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* kicked by recovery */
 	krping_session_unlist(s);
 	krping_info(s->log_prefix, "%s stopped", krping_session_disk(s)->disk_name);
 	krping_disk_free(s);

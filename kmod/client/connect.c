@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Connections of a block session are made: the handshake (PROTOCOL.md section 2.1), the limits
- * that the target grants, and the queues. Closed here, too.
+ * Connects and closes the queues of a session: the handshake (PROTOCOL.md section 2.1) and the
+ * limits of target and device.
  */
 #include <crypto/algapi.h>
 #include <linux/random.h>
 
-#include "client/client.h"
+#include "client/internal.h"
 #include "wire/key.h"
 #include "lib/log.h"
 
 #define MAX_DATA		SZ_1M
 
-/* ---- handshake ---- */
-
 /**
- * struct handshake - one attempt to connect a queue
+ * struct handshake - attempts to connect a queue
  * @hello:	to be sent
- * @answers:	a challenge
- * @challenge:	of the last attempt, if @answers
- * @transcript:	of the proofs, if @answers
+ * @answers:	@hello answers a challenge
+ * @challenge:	received in the last attempt, if @answers
+ * @transcript:	input of the proofs, if @answers
  */
 struct handshake {
 	struct krping_hello hello;
@@ -60,8 +58,8 @@ static int make_hello(struct krping_queue *q, struct handshake *hs)
 }
 
 /*
- * Return: true if the target wants an answer to a challenge, or has forgotten it and will give
- * another one: the next attempt may succeed.
+ * Did the target reject us in order to challenge us, or because our challenge has expired? Then
+ * the next attempt may succeed.
  */
 static bool is_challenged(struct krping_queue *q, struct handshake *hs)
 {
@@ -94,7 +92,7 @@ static int reject_error(struct krping_queue *q)
 		return -ECONNREFUSED;
 	if (!q->conn.quiet)
 		krping_err_ratelimited(q->session->log_prefix,
-				       "the target refuses: %s (reason %u, value %u)",
+				       "the target rejected the connection: %s (reason %u, value %u)",
 				       krping_reject_text(reason), reason, value);
 	switch (reason) {
 	case KRPING_REJ_VOLUME:
@@ -111,7 +109,7 @@ static int reject_error(struct krping_queue *q)
 	}
 }
 
-/* A client with a key takes no target that does not prove that it has it, too. */
+/* A client that has a key accepts only a target that proves to have it, too. */
 static int check_target(struct krping_queue *q, struct handshake *hs)
 {
 	struct krping_proven_welcome w;
@@ -130,7 +128,7 @@ static int check_target(struct krping_queue *q, struct handshake *hs)
 		return 0;
 unproven:
 	krping_err_ratelimited(q->session->log_prefix,
-			       "the target does not prove that it has the key");
+			       "the target did not prove that it has the key");
 	return -EKEYREJECTED;
 }
 
@@ -142,17 +140,17 @@ static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
 
 	if (ret)
 		krping_err_ratelimited(q->session->log_prefix,
-				       "the target's welcome is refused: %s %llu", violation.what,
+				       "the target's welcome is invalid: %s %llu", violation.what,
 				       violation.value);
 	return ret;
 }
 
-/* Pages that the device registers at a time, and bytes that it maps. */
+/* The most pages that the device registers at once, and bytes that it maps. */
 static void device_limits(const struct ib_device *dev, u32 *pages, u32 *bytes)
 {
 	*pages = min_t(u32, krping_dev_max_reg_pages(dev), MAX_DATA / PAGE_SIZE + 1);
 	*bytes = MAX_DATA;
-	if (dev->dma_device)	/* where DMA goes through bounce buffers, no more is ever mapped */
+	if (dev->dma_device)	/* limited by bounce buffers */
 		*bytes = min_t(size_t, *bytes, dma_max_mapping_size(dev->dma_device));
 }
 
@@ -161,7 +159,7 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	u32 pages, bytes;
 
 	device_limits(dev, &pages, &bytes);
-	/* A page more than the data has, as it may start in the middle of one. */
+	/* One page more than the data fills, as it may start in the middle of a page. */
 	if (pages < 2) {
 		krping_err(s->log_prefix, "%s registers %u pages at a time: at least 2 are needed",
 			   dev->name, pages);
@@ -173,7 +171,7 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	return 0;
 }
 
-/* The disk has the limits of the first device, and may be connected over another one now. */
+/* The disk keeps the limits of the first device; this may be another one. */
 static int check_limits(struct krping_session *s, const struct ib_device *dev)
 {
 	u32 pages, bytes;
@@ -187,7 +185,7 @@ static int check_limits(struct krping_session *s, const struct ib_device *dev)
 	return -EOPNOTSUPP;
 }
 
-/* The target has restarted, or could not flush: what was answered before may be gone. */
+/* The target restarted or failed to flush: acknowledged writes may be lost. */
 static int accept_epoch(struct krping_session *s, u64 epoch)
 {
 	const char *lost = NULL;
@@ -208,7 +206,7 @@ static int accept_epoch(struct krping_session *s, u64 epoch)
 	return 0;
 }
 
-/* The first queue that ever connects sets the grant; later ones must fit it. */
+/* The session's first connection sets the grant; later ones must match it. */
 static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
 {
 	struct krping_session *s = q->session;
@@ -222,7 +220,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
 	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only ||
 	    grant->is_volatile != s->grant.is_volatile) {
-		krping_err_ratelimited(s->log_prefix, "the target's limits are not what they were");
+		krping_err_ratelimited(s->log_prefix, "the target's limits have changed");
 		return -EPROTO;
 	}
 	if (grant->capacity < s->grant.capacity) {
@@ -236,22 +234,22 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	if (grant->epoch == s->grant.epoch)
 		return 0;
 	if (q->index)
-		return -EAGAIN;		/* it restarted between two queues */
+		return -EAGAIN;		/* it restarted while we connected */
 	return accept_epoch(s, grant->epoch);
 }
 
-/* Nothing is under way on the queue any more, and nothing is posted to it. */
-static void shut(struct krping_queue *q)
+/* Afterwards nothing is in flight on the queue and nothing is posted to it. */
+static void stop_queue(struct krping_queue *q)
 {
 	krping_conn_fail(&q->conn, -ECONNRESET);
-	/* Completions and the heartbeat post under the lock, if it is not lost. */
+	/* Completions and the monitor post under the lock while the connection is live. */
 	spin_lock_bh(&q->lock);
 	spin_unlock_bh(&q->lock);
 	krping_conn_drain(&q->conn);
 	krping_conn_destroy_qp(&q->conn);
 }
 
-static int queue_connect(struct krping_queue *q, unsigned long timeout, bool first,
+static int connect_queue(struct krping_queue *q, unsigned long timeout, bool first,
 			 struct handshake *hs)
 {
 	struct krping_session *s = q->session;
@@ -261,7 +259,7 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		.rnr_retry_count = 7,
 	};
 	struct krping_qp_attr attr = {
-		/* a message and a REG_MR for each command, and a KEEP_ALIVE */
+		/* a message and a REG_MR per command, and a KEEP_ALIVE */
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
@@ -273,10 +271,10 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 
 	krping_conn_reset(&q->conn);
 	q->conn.quiet = s->attempts > 0;
-	smp_mb();	/* pairs with krping_session_abort(): it sees the reset, or we see it */
+	smp_mb();	/* pairs with krping_session_abort(): one sees the other */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;
-	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* its interface may have a new index */
+	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* the interface's index may have changed */
 	if (!ret)
 		ret = krping_conn_open(&q->conn, s->net, &peer, -1, timeout);
 	if (ret)
@@ -294,33 +292,33 @@ static int queue_connect(struct krping_queue *q, unsigned long timeout, bool fir
 		ret = check_target(q, hs);
 	if (!ret) {
 		ret = read_welcome(q, &grant) ?: accept_grant(q, &grant, first);
-		s->unfit = ret == -EPROTO || ret == -ESTALE;
+		s->target_changed = ret == -EPROTO || ret == -ESTALE;
 	}
 	if (!ret)
 		ret = krping_queue_alloc(q);
 	if (!ret)
 		return 0;
-	shut(q);
+	stop_queue(q);
 	krping_queue_free(q);
 close:
 	krping_conn_close(&q->conn);
 	return ret;
 }
 
-/* This host may have had so many queue pairs before it was booted again. */
+/* Attempts: a target may hold several connections from before a reboot of this host. */
 #define MAX_STALE	16
 
 /*
- * A target that still has connections of an earlier life of this host drops one a refusal; one
- * that wants to see a key refuses the first time.
+ * A target that holds connections from before a reboot of this host drops one per reject. A
+ * target that demands a key rejects the first attempt with a challenge.
  */
-static int queue_connect_anew(struct krping_queue *q, unsigned long timeout, bool first)
+static int connect_queue_retrying(struct krping_queue *q, unsigned long timeout, bool first)
 {
 	struct handshake hs = {};
 	int tries, ret;
 
 	for (tries = 0; tries < MAX_STALE; tries++) {
-		ret = queue_connect(q, timeout, first, &hs);
+		ret = connect_queue(q, timeout, first, &hs);
 		if (ret != -ECONNREFUSED || !(q->conn.stale || is_challenged(q, &hs)))
 			break;
 	}
@@ -330,7 +328,7 @@ static int queue_connect_anew(struct krping_queue *q, unsigned long timeout, boo
 /**
  * krping_session_connect - connect all queues
  * @s:		with all queues closed
- * @timeout:	jiffies, of each step
+ * @timeout:	jiffies, per step
  *
  * Return: 0, or a negative errno with all queues closed.
  */
@@ -340,13 +338,13 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 	u32 i;
 	int ret;
 
-	s->unfit = false;
+	s->target_changed = false;
 	for (i = 0; i < s->nr_queues; i++) {
-		ret = queue_connect_anew(&s->queues[i], timeout, first && !i);
+		ret = connect_queue_retrying(&s->queues[i], timeout, first && !i);
 		if (ret)
 			goto close;
 	}
-	ret = krping_alive_check(s, timeout);
+	ret = krping_keepalive_probe(s, timeout);
 	if (ret)
 		goto close;
 	spin_lock_bh(&s->lock);
@@ -358,7 +356,7 @@ close:
 	return ret;
 }
 
-/* All requests in flight are ended or put back; no queue_rq runs. Idempotent. */
+/* Requests in flight are ended or requeued; no queue_rq() runs. Idempotent. */
 void krping_session_disconnect(struct krping_session *s)
 {
 	u32 i;
@@ -366,14 +364,14 @@ void krping_session_disconnect(struct krping_session *s)
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 
-		shut(q);
+		stop_queue(q);
 		krping_queue_cancel(q);
 		krping_queue_free(q);
 		krping_conn_close(&q->conn);
 	}
 }
 
-/* As krping_session_disconnect(), for good. Idempotent. */
+/* As krping_session_disconnect(), but the queues cannot connect again. Idempotent. */
 void krping_session_close(struct krping_session *s)
 {
 	u32 i;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Large data is checksummed and moved where it is. A program may change it meanwhile (O_DIRECT),
- * or read into the same memory twice with one call: then it does not match its CRC, and nobody is
- * to blame. So the second attempt is made with a private copy.
+ * Large data is checksummed and transferred in place. A program may change it meanwhile (O_DIRECT),
+ * or read into the same memory twice with one call: then its CRC does not match although nothing is
+ * wrong. So a second attempt uses a private copy.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
@@ -13,11 +13,11 @@
 
 /**
  * struct krping_copy - a copy of the data of a request
- * @bytes:	its length
- * @nr:		pages
- * @pages:	all full but the last
+ * @bytes:	length
+ * @nr:		number of @pages
+ * @pages:	all full except the last
  *
- * Belongs to the request, and to who owns that.
+ * Owned by the owner of the request.
  */
 struct krping_copy {
 	u32 bytes;
@@ -55,7 +55,7 @@ static void free_copy(struct krping_copy *copy)
 	kfree(copy);
 }
 
-/* Of a large READ or WRITE. Without memory for one the attempt is made without. Any context. */
+/* For a large READ or WRITE. Without memory, the attempt is made without a copy. Any context. */
 void krping_copy_make(struct request *rq)
 {
 	u32 bytes = blk_rq_bytes(rq), nr = DIV_ROUND_UP(bytes, PAGE_SIZE);
@@ -72,7 +72,7 @@ void krping_copy_make(struct request *rq)
 			return;
 		}
 	}
-	to_req(rq)->copy = copy;
+	krping_req(rq)->copy = copy;
 	if (rq_data_dir(rq) == WRITE)
 		copy_data(copy, rq, false);
 }
@@ -80,15 +80,15 @@ void krping_copy_make(struct request *rq)
 /* Idempotent. */
 void krping_copy_free(struct request *rq)
 {
-	struct krping_copy *copy = to_req(rq)->copy;
+	struct krping_copy *copy = krping_req(rq)->copy;
 
 	if (!copy)
 		return;
-	to_req(rq)->copy = NULL;
+	krping_req(rq)->copy = NULL;
 	free_copy(copy);
 }
 
-/* Return: entries of @sg, which has room for a page more than the most data. */
+/* Return: used entries of @sg, which has @session->max_segments. */
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg)
 {
 	u32 i;
@@ -110,8 +110,8 @@ u32 krping_copy_crc(const struct krping_copy *copy)
 	return krping_crc_end(crc);
 }
 
-/* What was read, to where it belongs. */
+/* Copies what was read to the request's pages. */
 void krping_copy_deliver(struct request *rq)
 {
-	copy_data(to_req(rq)->copy, rq, true);
+	copy_data(krping_req(rq)->copy, rq, true);
 }

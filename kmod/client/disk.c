@@ -6,9 +6,9 @@
 #include "lib/compat.h"
 #include "lib/log.h"
 
-/* Then the connection counts as lost. */
+/* Unanswered this long: the connection is lost. */
 #ifdef KRPING_FAULTS
-#define COMMAND_TIMEOUT		(3 * HZ)	/* tests lose messages, and do not wait for long */
+#define COMMAND_TIMEOUT		(3 * HZ)	/* tests drop messages and should not wait long */
 #else
 #define COMMAND_TIMEOUT		(30 * HZ)
 #endif
@@ -27,9 +27,9 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		rq->rq_flags |= RQF_DONTPREP;
 	}
 	if (time_after(jiffies, req->expires))
-		status = BLK_STS_IOERR;		/* it could not be sent for so long */
+		status = BLK_STS_IOERR;		/* it could not be sent in time */
 	else
-		status = krping_queue_request(q, rq, bd->last);
+		status = krping_send_request(q, rq, bd->last);
 	if (status == BLK_STS_OK || status == BLK_STS_RESOURCE)
 		return status;
 	if (status == BLK_STS_IOERR)
@@ -40,11 +40,11 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 
 static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
 {
-	krping_queue_commit(hctx->driver_data);
+	krping_send_commit(hctx->driver_data);
 }
 
-/* A disk may take its time for these, of up to 2 GiB, while the target gives signs of life. */
-static bool may_last(const struct request *rq)
+/* These may run long (up to 2 GiB): they do not time out while keep-alives are answered. */
+static bool may_run_long(const struct request *rq)
 {
 	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);
 	const struct krping_queue *q = rq->mq_hctx->driver_data;
@@ -59,14 +59,14 @@ static bool may_last(const struct request *rq)
 	}
 }
 
-/* A target that is silent for so long is as good as gone: recovery takes the request back. */
+/* Fails the connection: recovery requeues the request. */
 static enum blk_eh_timer_return krping_timeout(struct request *rq)
 {
 	struct krping_queue *q = rq->mq_hctx->driver_data;
 
-	if (may_last(rq))
+	if (may_run_long(rq))
 		return BLK_EH_RESET_TIMER;
-	krping_warn_ratelimited(q->session->log_prefix, "command with tag %d is not answered",
+	krping_warn_ratelimited(q->session->log_prefix, "the command with tag %d was not answered in time",
 				rq->tag);
 	krping_conn_fail(&q->conn, -ETIMEDOUT);
 	return BLK_EH_RESET_TIMER;
@@ -125,14 +125,14 @@ static int ioctl_digest(struct krping_session *s, void __user *arg)
 	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;
 }
 
-/* Of this disk and of a stack's head. */
+/* Shared by plain and stacked disks. */
 int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
 		      unsigned long arg)
 {
-	/* A partition's offsets are not the volume's. */
+	/* The offset is the volume's, not a partition's. */
 	if (cmd != KRPING_IOC_DIGEST || bdev_is_partition(bdev))
 		return -ENOTTY;
-	if (!(mode & KRPING_BLK_READ))	/* a digest tells of what it is of */
+	if (!(mode & KRPING_BLK_READ))	/* a digest reveals the data */
 		return -EBADF;
 	return ioctl_digest(bdev->bd_disk->private_data, (void __user *)arg);
 }
@@ -145,11 +145,11 @@ static void krping_free_disk(struct gendisk *disk)
 static const struct block_device_operations krping_disk_ops = {
 	.owner		= THIS_MODULE,
 	.ioctl		= krping_disk_ioctl,
-	.compat_ioctl	= krping_disk_ioctl,	/* the structure is the same for 32 bits */
+	.compat_ioctl	= krping_disk_ioctl,	/* same layout for 32 bits */
 	.free_disk	= krping_free_disk,
 };
 
-/* The disk holds a reference to the session until its last opener is gone. */
+/* The disk holds a reference to the session until its last opener has closed it. */
 int krping_disk_alloc(struct krping_session *s)
 {
 	struct krping_disk_limits limits = {
@@ -214,7 +214,7 @@ void krping_disk_del(struct krping_session *s)
 	del_gendisk(s->disk);
 }
 
-/* Twin of krping_disk_alloc(). */
+/* Undoes krping_disk_alloc(). */
 void krping_disk_free(struct krping_session *s)
 {
 	put_disk(s->disk);

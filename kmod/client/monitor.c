@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The timer of a session that has a disk. */
+/*
+ * The timer of a session that has a disk: finds a silent target, fails I/O after fast_fail, grows
+ * the disk.
+ */
 #include <linux/sched/mm.h>
 
-#include "client/client.h"
+#include "client/internal.h"
 
-static void krping_heartbeat(struct work_struct *work)
+static void monitor_session(struct work_struct *work)
 {
 	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
-						beat);
-	unsigned int flags = memalloc_noio_save();	/* our own disk may be what is written to */
+						monitor_work);
+	unsigned int flags = memalloc_noio_save();	/* reclaim could write to our disk */
 	u64 capacity = READ_ONCE(s->capacity);
 
 	switch (READ_ONCE(s->state)) {
 	case KRPING_SESSION_LIVE:
-		krping_look_after(s);
+		krping_keepalive_check_queues(s);
 		break;
 	case KRPING_SESSION_RECONNECTING:
 		krping_session_fast_fail(s);
@@ -24,27 +27,27 @@ static void krping_heartbeat(struct work_struct *work)
 	if (capacity > READ_ONCE(s->grant.capacity))
 		krping_disk_resize(s, capacity);
 	memalloc_noio_restore(flags);
-	krping_heartbeat_start(s);
+	krping_monitor_start(s);
 }
 
-/* fast_fail has seconds, and no other clock. */
-void krping_heartbeat_start(struct krping_session *s)
+/* fast_fail is in seconds and checked by this timer alone. */
+void krping_monitor_start(struct krping_session *s)
 {
-	unsigned long interval = krping_look_interval(s);
+	unsigned long interval = krping_keepalive_interval(s);
 
 	if (s->opt.fast_fail)
 		interval = min_t(unsigned long, interval, HZ);
-	queue_delayed_work(krping_wq, &s->beat, interval);
+	queue_delayed_work(krping_session_wq, &s->monitor_work, interval);
 }
 
-/* Twin of krping_heartbeat_start(). */
-void krping_heartbeat_stop(struct krping_session *s)
+/* Undoes krping_monitor_start(). */
+void krping_monitor_stop(struct krping_session *s)
 {
-	cancel_delayed_work_sync(&s->beat);
+	cancel_delayed_work_sync(&s->monitor_work);
 }
 
-/* A new session: its timer does not run yet. */
-void krping_heartbeat_prepare(struct krping_session *s)
+/* Called once, for a new session. */
+void krping_monitor_prepare(struct krping_session *s)
 {
-	INIT_DELAYED_WORK(&s->beat, krping_heartbeat);
+	INIT_DELAYED_WORK(&s->monitor_work, monitor_session);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a queue of a block session uses: allocated, cancelled, freed. */
+/* Slots and messages of a queue: allocated, freed, requests in flight cancelled. */
 #include <linux/slab.h>
 
 #include "client/request.h"
 #include "lib/fault.h"
 #include "lib/log.h"
 
-#define MAX_TX	32	/* messages that are on their way or being filled */
+#define MAX_TX	32	/* messages in flight or being filled */
 
 static int alloc_slots(struct krping_queue *q)
 {
@@ -46,7 +46,7 @@ static void free_slots(struct krping_queue *q)
 	q->nr_slots = 0;
 }
 
-/* The first time. They are kept: a grant never changes. */
+/* Allocated once and kept, as a grant never changes. */
 static int make_messages(struct krping_queue *q)
 {
 	if (!q->tx) {
@@ -93,13 +93,13 @@ static void unmap_messages(struct krping_queue *q)
 }
 
 /**
- * krping_queue_alloc - slots, messages and posted receives of a connected queue
+ * krping_queue_alloc - allocate slots and messages of a connected queue, post receives
  * @q:		connected, with a grant
  *
- * Messages are large blocks of memory and many; a second connection may be made when memory
- * is short, perhaps in order to write some of it back. So it finds those of the first.
+ * Messages are kept for the next connection: they need many large blocks of memory, and a
+ * reconnect may happen when memory is short, even as part of writeback.
  *
- * Return: 0 or a negative errno: the caller drains and then calls krping_queue_free().
+ * Return: 0 or a negative errno; then the caller drains and calls krping_queue_free().
  */
 int krping_queue_alloc(struct krping_queue *q)
 {
@@ -107,14 +107,14 @@ int krping_queue_alloc(struct krping_queue *q)
 
 	if (krping_fault(KRPING_FAULT_ALLOC_FAIL, q->session->opt.block))
 		return -ENOMEM;
-	q->reg_cqe.done = krping_reg_done;
+	q->reg_cqe.done = krping_send_reg_done;
 	ret = alloc_slots(q);
 	if (!ret)
 		ret = make_messages(q);
 	if (!ret)
 		ret = alloc_tx(q);
 	if (!ret)
-		ret = krping_alive_alloc(q);
+		ret = krping_keepalive_alloc(q);
 	if (!ret)
 		ret = krping_bufs_alloc_recv(&q->conn, q->rx, q->nr_rx,
 					     q->session->grant.max_message, krping_recv_done);
@@ -122,17 +122,17 @@ int krping_queue_alloc(struct krping_queue *q)
 }
 
 /*
- * Twin of krping_queue_alloc(), but for the messages, which are kept; the queue pair is destroyed
- * and all is cancelled, or it was never used. Idempotent.
+ * Undoes krping_queue_alloc(), but keeps the messages. The queue pair is destroyed and all requests
+ * are cancelled, or it was never used. Idempotent.
  */
 void krping_queue_free(struct krping_queue *q)
 {
 	unmap_messages(q);
-	krping_alive_free(q);
+	krping_keepalive_free(q);
 	free_slots(q);
 }
 
-/* The queue is not connected again. Idempotent. */
+/* Called when the queue will not be connected again. Idempotent. */
 void krping_queue_free_messages(struct krping_queue *q)
 {
 	u32 i;
@@ -147,10 +147,10 @@ void krping_queue_free_messages(struct krping_queue *q)
 	q->tx = NULL;
 }
 
-/* A request of a lost connection: sent again if there is time left. */
-static void cancel(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
+/* Requeues a request of a lost connection if it has time left. */
+static void cancel_request(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	krping_rq_unmap(q, slot, rq);
 	if (krping_session_is_stacked(q->session)) {
@@ -158,7 +158,7 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 		blk_mq_complete_request(rq);
 		return;
 	}
-	if (is_digest(rq) || time_after(jiffies, req->expires)) {
+	if (krping_rq_is_digest(rq) || time_after(jiffies, req->expires)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		req->error = -EIO;
 		blk_mq_complete_request(rq);
@@ -168,7 +168,7 @@ static void cancel(struct krping_queue *q, struct krping_slot *slot, struct requ
 	blk_mq_requeue_request(rq, true);
 }
 
-/* Every request that has no answer is put back; the queue pair is drained. Idempotent. */
+/* Cancels all requests in flight; the queue pair is drained. Idempotent. */
 void krping_queue_cancel(struct krping_queue *q)
 {
 	u32 i;
@@ -185,6 +185,6 @@ void krping_queue_cancel(struct krping_queue *q)
 		}
 		spin_unlock_bh(&q->lock);
 		if (rq)
-			cancel(q, slot, rq);
+			cancel_request(q, slot, rq);
 	}
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The way back of a request: answered, unmapped, checked, completed. */
+/* Completes requests: their responses are checked, their data is unmapped and checked. */
 #include <linux/highmem.h>
 
 #include "client/request.h"
@@ -8,17 +8,17 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
-struct workqueue_struct *krping_check_wq;
+struct workqueue_struct *krping_crc_wq;
 
 int krping_recv_init(void)
 {
-	krping_check_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
-	return krping_check_wq ? 0 : -ENOMEM;
+	krping_crc_wq = alloc_workqueue("krping-check", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
+	return krping_crc_wq ? 0 : -ENOMEM;
 }
 
 void krping_recv_exit(void)
 {
-	destroy_workqueue(krping_check_wq);
+	destroy_workqueue(krping_crc_wq);
 }
 
 static u32 digest_size(const struct krping_digest *digest)
@@ -26,22 +26,22 @@ static u32 digest_size(const struct krping_digest *digest)
 	return digest->alg == KRPING_DIGEST_SHA256 ? 32 : 4;
 }
 
-/* Bytes that a good response to @rq speaks of. */
+/* The length field of a successful response to @rq. */
 static u32 expected_length(struct request *rq)
 {
-	if (is_digest(rq))
-		return digest_size(to_req(rq)->digest);
-	return moves_data(rq) ? blk_rq_bytes(rq) : 0;
+	if (krping_rq_is_digest(rq))
+		return digest_size(krping_req(rq)->digest);
+	return krping_rq_moves_data(rq) ? blk_rq_bytes(rq) : 0;
 }
 
-/* Does the response fit the request? Called with q->lock held. */
+/* Does the response match the request? Called with q->lock held. */
 static int check_response(struct krping_queue *q, struct krping_slot *slot,
 			  const struct krping_decoded_rsp *rsp, const struct ib_wc *wc)
 {
 	struct request *rq = slot->rq;
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 	bool ok = rsp->status == KRPING_ST_OK;
-	bool wants_inline = ok && (is_digest(rq) ||
+	bool wants_inline = ok && (krping_rq_is_digest(rq) ||
 				   (req_op(rq) == REQ_OP_READ && !req->nents));
 
 	if (rsp->length != (ok ? expected_length(rq) : 0))
@@ -55,9 +55,9 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 	return 0;
 }
 
-/* Take the request that a response names out of its slot. */
-static struct request *claim(struct krping_queue *q, const struct krping_decoded_rsp *rsp,
-			     const struct ib_wc *wc)
+/* Takes the request that a response names out of its slot. */
+static struct request *claim_request(struct krping_queue *q, const struct krping_decoded_rsp *rsp,
+				     const struct ib_wc *wc)
 {
 	u32 tag = rsp->tag & KRPING_TAG_MASK;
 	struct request *rq = NULL;
@@ -65,7 +65,7 @@ static struct request *claim(struct krping_queue *q, const struct krping_decoded
 
 	spin_lock_bh(&q->lock);
 	slot = tag < q->nr_slots ? &q->slots[tag] : NULL;
-	if (!slot || !slot->rq || to_req(slot->rq)->wire_tag != rsp->tag) {
+	if (!slot || !slot->rq || krping_req(slot->rq)->wire_tag != rsp->tag) {
 		krping_queue_violation(q, "tag is not in flight", rsp->tag);
 	} else if (!check_response(q, slot, rsp, wc)) {
 		rq = slot->rq;
@@ -105,7 +105,7 @@ static void copy_to_rq(struct request *rq, const void *from)
 	}
 }
 
-/* The data of a READ that came inline: against its CRC, and into its pages. */
+/* Checks and copies the inline data of a READ. */
 static int finish_inline_read(struct krping_queue *q, struct request *rq,
 			      const struct krping_decoded_rsp *rsp)
 {
@@ -120,7 +120,7 @@ static int finish_inline_read(struct krping_queue *q, struct request *rq,
 
 static void finish_digest(struct request *rq, const struct krping_decoded_rsp *rsp)
 {
-	struct krping_digest *digest = to_req(rq)->digest;
+	struct krping_digest *digest = krping_req(rq)->digest;
 
 	memset(digest->digest, 0, sizeof(digest->digest));
 	memcpy(digest->digest, rsp->data, rsp->length);
@@ -135,7 +135,7 @@ static void raise_flushed(struct krping_session *s, u64 seq)
 		;
 }
 
-/* What a crash of a writeback target may undo. */
+/* A crash of a writeback target may lose this write. */
 static void note_unflushed(struct krping_session *s, struct request *rq)
 {
 	if (s->grant.writeback && !(rq->cmd_flags & REQ_FUA))
@@ -144,7 +144,7 @@ static void note_unflushed(struct krping_session *s, struct request *rq)
 
 static void count_success(struct krping_session *s, struct request *rq)
 {
-	krping_count_command(s->stats, rq_opcode(rq), rq_length(rq));
+	krping_count_command(s->stats, krping_rq_opcode(rq), krping_rq_length(rq));
 	switch (req_op(rq)) {
 	case REQ_OP_WRITE:
 	case REQ_OP_DISCARD:
@@ -152,22 +152,22 @@ static void count_success(struct krping_session *s, struct request *rq)
 		note_unflushed(s, rq);
 		break;
 	case REQ_OP_FLUSH:
-		raise_flushed(s, to_req(rq)->unflushed);
+		raise_flushed(s, krping_req(rq)->unflushed);
 		break;
 	default:
 		break;
 	}
 }
 
-/* A mismatch is tried once more: then the data on the way is to blame no longer. */
+/* The first mismatch of a request is retried: the data may have changed in flight (copy.c). */
 static void note_mismatch(struct krping_session *s, struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	krping_count(s->stats, KRPING_CRC_ERRORS, 1);
 	krping_err_ratelimited(s->log_prefix, "CRC mismatch: %s of %u bytes at %llu%s",
 			       rq_data_dir(rq) == WRITE ? "write" : "read", blk_rq_bytes(rq),
-			       rq_offset(rq),
+			       krping_rq_offset(rq),
 			       req->retried ? " again, it fails" : ", trying again");
 	if (!req->retried) {
 		req->retried = true;
@@ -187,10 +187,10 @@ static void trace_done(struct krping_queue *q, struct request *rq, u32 crc, int 
 	trace_krping_cmd_done(&event);
 }
 
-static void finish(struct krping_queue *q, struct request *rq, int error)
+static void finish_request(struct krping_queue *q, struct request *rq, int error)
 {
 	struct krping_session *s = q->session;
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	trace_done(q, rq, req->crc, error);
 	if (error == -EBADMSG)
@@ -205,11 +205,11 @@ static void finish(struct krping_queue *q, struct request *rq, int error)
 
 static void finish_large_read(struct request *rq)
 {
-	bool matches = rq_crc(rq) == to_req(rq)->crc;
+	bool matches = krping_rq_crc(rq) == krping_req(rq)->crc;
 
-	if (matches && to_req(rq)->copy)
+	if (matches && krping_req(rq)->copy)
 		krping_copy_deliver(rq);
-	finish(rq->mq_hctx->driver_data, rq, matches ? 0 : -EBADMSG);
+	finish_request(rq->mq_hctx->driver_data, rq, matches ? 0 : -EBADMSG);
 }
 
 static void finish_large_read_work(struct work_struct *work)
@@ -217,25 +217,25 @@ static void finish_large_read_work(struct work_struct *work)
 	finish_large_read(blk_mq_rq_from_pdu(container_of(work, struct krping_request, work)));
 }
 
-/* A CRC takes some 10 us for so many bytes; that of a mebibyte has no place in a softirq. */
+/* Bytes to checksum in a softirq, about 10 us; more goes to a workqueue. */
 #define SOFTIRQ_CRC	SZ_64K
 
 static void check_large_read(struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	if (blk_rq_bytes(rq) <= SOFTIRQ_CRC) {
 		finish_large_read(rq);
 		return;
 	}
 	INIT_WORK(&req->work, finish_large_read_work);
-	queue_work(krping_check_wq, &req->work);
+	queue_work(krping_crc_wq, &req->work);
 }
 
 static void accept_response(struct krping_queue *q, struct request *rq,
 			    const struct krping_decoded_rsp *rsp)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 	int error = status_error(rsp->status);
 	bool large = req->nents;
 
@@ -248,10 +248,10 @@ static void accept_response(struct krping_queue *q, struct request *rq,
 			return;
 		}
 		error = finish_inline_read(q, rq, rsp);
-	} else if (!error && is_digest(rq)) {
+	} else if (!error && krping_rq_is_digest(rq)) {
 		finish_digest(rq, rsp);
 	}
-	finish(q, rq, error);
+	finish_request(q, rq, error);
 }
 
 static int read_message(struct krping_queue *q, const void *msg, const struct ib_wc *wc)
@@ -271,18 +271,18 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 		if (ret)
 			return krping_queue_violation(q, violation.what, violation.value);
 		if (rsp.tag == KRPING_TAG_KEEP_ALIVE) {
-			ret = krping_alive_answer(q, rsp.status, rsp.data, rsp.length);
+			ret = krping_keepalive_answered(q, rsp.status, rsp.data, rsp.length);
 			if (ret)
 				return ret;
 			continue;
 		}
-		rq = claim(q, &rsp, wc);
+		rq = claim_request(q, &rsp, wc);
 		if (!rq)
 			return -EPROTO;
-		invalidated |= to_req(rq)->nents > 0;
+		invalidated |= krping_req(rq)->nents > 0;
 		accept_response(q, rq, &rsp);
 	}
-	return invalidated ? 0 : krping_queue_violation(q, "it invalidated a key of no request",
+	return invalidated ? 0 : krping_queue_violation(q, "invalidated key of no request",
 							wc->ex.invalidate_rkey);
 }
 
@@ -302,8 +302,8 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (!ret && krping_fault(KRPING_FAULT_RECV_DUPLICATE, name))
 		ret = read_message(q, buf->data, wc);
 	if (!ret) {
-		WRITE_ONCE(q->heard, jiffies);
-		/* Once it is lost it is drained: what is posted behind that is seen by nobody. */
+		WRITE_ONCE(q->last_rx, jiffies);
+		/* Not after the drain that follows a loss: nothing would wait for it. */
 		spin_lock_bh(&q->lock);
 		if (READ_ONCE(conn->state) == KRPING_CONN_LIVE)
 			ret = krping_buf_post_recv(conn, buf);
@@ -331,7 +331,7 @@ static blk_status_t blk_status(int error)
 
 void krping_complete_rq(struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	if (req->retry) {
 		req->retry = false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a request of the disk is on the wire. */
+/* A request's fields on the wire. */
 #include "client/request.h"
 #include "wire/crc.h"
 
-/* A wire command's parts that depend on the request alone. */
-u8 rq_opcode(struct request *rq)
+/* Return: the wire opcode, or 0 for an unsupported operation. */
+u8 krping_rq_opcode(struct request *rq)
 {
 	switch (req_op(rq)) {
 	case REQ_OP_READ:
@@ -24,24 +24,24 @@ u8 rq_opcode(struct request *rq)
 	}
 }
 
-/* Of what is moved. */
-u32 rq_crc(struct request *rq)
+/* CRC32C of the data, of the private copy if there is one. */
+u32 krping_rq_crc(struct request *rq)
 {
 	struct req_iterator iter;
 	u32 crc = krping_crc_begin();
 	struct bio_vec bv;
 
-	if (to_req(rq)->copy)
-		return krping_copy_crc(to_req(rq)->copy);
+	if (krping_req(rq)->copy)
+		return krping_copy_crc(krping_req(rq)->copy);
 	rq_for_each_segment(bv, rq, iter)
 		crc = krping_crc_bvec(crc, &bv);
 	return krping_crc_end(crc);
 }
 
-/* The peer's key is invalid by now, or the queue pair is drained. */
+/* The target can no longer access the data: its key is invalidated or the queue pair drained. */
 void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	if (!req->nents)
 		return;
@@ -52,13 +52,13 @@ void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct re
 struct krping_cmd_event krping_rq_event(struct krping_queue *q, struct request *rq, u32 crc)
 {
 	return (struct krping_cmd_event){
-		.sector = rq_offset(rq) >> SECTOR_SHIFT,
+		.sector = krping_rq_offset(rq) >> SECTOR_SHIFT,
 		.session = q->session->id,
 		.dev = disk_devt(q->session->disk),
-		.bytes = rq_length(rq),
+		.bytes = krping_rq_length(rq),
 		.crc = crc,
 		.queue = q->index,
-		.tag = to_req(rq)->wire_tag,
-		.op = rq_opcode(rq),
+		.tag = krping_req(rq)->wire_tag,
+		.op = krping_rq_opcode(rq),
 	};
 }

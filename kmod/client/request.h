@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a request of the disk is on the wire. */
+/* A request's fields on the wire, and private copies of its data. */
 #ifndef KRPING_REQUEST_H
 #define KRPING_REQUEST_H
 
-#include "client/client.h"
+#include "client/internal.h"
 #include "lib/cmd_event.h"
 
-static inline struct krping_request *to_req(struct request *rq)
+static inline struct krping_request *krping_req(struct request *rq)
 {
 	return blk_mq_rq_to_pdu(rq);
 }
 
-static inline bool is_digest(struct request *rq)
+static inline bool krping_rq_is_digest(struct request *rq)
 {
 	return req_op(rq) == REQ_OP_DRV_IN;
 }
 
-static inline u32 rq_length(struct request *rq)
+static inline u32 krping_rq_length(struct request *rq)
 {
-	return is_digest(rq) ? to_req(rq)->digest->length : blk_rq_bytes(rq);
+	return krping_rq_is_digest(rq) ? krping_req(rq)->digest->length : blk_rq_bytes(rq);
 }
 
-static inline u64 rq_offset(struct request *rq)
+static inline u64 krping_rq_offset(struct request *rq)
 {
-	if (is_digest(rq))
-		return to_req(rq)->digest->offset;
+	if (krping_rq_is_digest(rq))
+		return krping_req(rq)->digest->offset;
 	return req_op(rq) == REQ_OP_FLUSH ? 0 : blk_rq_pos(rq) << SECTOR_SHIFT;
 }
 
-static inline bool moves_data(struct request *rq)
+static inline bool krping_rq_moves_data(struct request *rq)
 {
 	return req_op(rq) == REQ_OP_READ || req_op(rq) == REQ_OP_WRITE;
 }
 
-u8 rq_opcode(struct request *rq);
-u32 rq_crc(struct request *rq);
+u8 krping_rq_opcode(struct request *rq);
+u32 krping_rq_crc(struct request *rq);
 void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct request *rq);
 struct krping_cmd_event krping_rq_event(struct krping_queue *q, struct request *rq, u32 crc);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The way out of a request: mapped, put into a message as a command, posted. */
+/* Sends requests: maps their data, puts them into messages as commands, posts these. */
 #include <linux/highmem.h>
 
 #include "client/request.h"
@@ -8,10 +8,10 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
-/* Large data is moved by the target and needs a memory region; small data travels inline. */
+/* The target reads or writes large data by RDMA; small data is inline. */
 static bool is_large(struct krping_session *s, struct request *rq)
 {
-	return moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
+	return krping_rq_moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
 }
 
 static void copy_from_rq(void *to, struct request *rq)
@@ -29,7 +29,7 @@ static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 			      struct request *rq)
 {
 	struct ib_device *dev = q->conn.id->device;
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 	int nents, mapped;
 
 	if (krping_fault(KRPING_FAULT_REG_REFUSE, q->session->opt.block))
@@ -70,40 +70,40 @@ static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 static void fill_command(struct krping_queue *q, struct krping_slot *slot, struct request *rq,
 			 struct krping_cmd *cmd)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 
 	*cmd = (struct krping_cmd){
-		.op = rq_opcode(rq),
+		.op = krping_rq_opcode(rq),
 		.tag = cpu_to_be16(req->wire_tag),
-		.length = cpu_to_be32(rq_length(rq)),
-		.offset = cpu_to_be64(rq_offset(rq)),
+		.length = cpu_to_be32(krping_rq_length(rq)),
+		.offset = cpu_to_be64(krping_rq_offset(rq)),
 	};
 	if (rq->cmd_flags & REQ_FUA &&
 	    (req_op(rq) == REQ_OP_WRITE || req_op(rq) == REQ_OP_WRITE_ZEROES))
 		cmd->flags |= KRPING_CMD_FUA;
-	if (is_digest(rq) && req->digest->alg == KRPING_DIGEST_SHA256)
+	if (krping_rq_is_digest(rq) && req->digest->alg == KRPING_DIGEST_SHA256)
 		cmd->flags |= KRPING_CMD_SHA256;
 	if (req->nents) {
 		cmd->addr = cpu_to_be64(slot->mr->iova);
 		cmd->rkey = cpu_to_be32(slot->mr->rkey);
-	} else if (moves_data(rq) || is_digest(rq)) {
+	} else if (krping_rq_moves_data(rq) || krping_rq_is_digest(rq)) {
 		cmd->flags |= KRPING_CMD_INLINE;
 	}
 }
 
-/* Inline data of a command, in a private copy: what is checksummed is what is sent. */
+/* Copies inline data into the message, so that what is checksummed is what is sent. */
 static void fill_inline(struct request *rq, void *to)
 {
 	u32 len = blk_rq_bytes(rq);
 
 	copy_from_rq(to, rq);
 	memset(to + len, 0, ALIGN(len, KRPING_ALIGN) - len);
-	to_req(rq)->crc = krping_crc(to, len);
+	krping_req(rq)->crc = krping_crc(to, len);
 }
 
 /*
- * While so many messages are on their way, what comes is gathered in the next: it goes out
- * when it is full, or when one of them has arrived. An idle queue waits for nothing.
+ * While this many SENDs have not completed, further commands are gathered in the open message. It
+ * is posted when it is full or when one of them completes. An idle queue posts at once.
  */
 #define SEND_WINDOW	2
 
@@ -113,8 +113,9 @@ static bool may_post(struct krping_queue *q)
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
-/* The second one's completion is the message's: until then its buffer is not used again. */
-static void send_twice(struct krping_queue *q, struct ib_send_wr *send, struct ib_send_wr *again)
+/* Only the second SEND completes the message: the buffer is in use until then. */
+static void send_duplicate(struct krping_queue *q, struct ib_send_wr *send,
+			   struct ib_send_wr *again)
 {
 	*again = *send;
 	send->wr_cqe = &q->reg_cqe;
@@ -122,7 +123,7 @@ static void send_twice(struct krping_queue *q, struct ib_send_wr *send, struct i
 	send->next = again;
 }
 
-/* Called with q->lock held: from here on the message is the hardware's. */
+/* Posts the open message. Called with q->lock held. */
 static void post_open(struct krping_queue *q)
 {
 	struct ib_device *dev = q->conn.id->device;
@@ -152,7 +153,7 @@ static void post_open(struct krping_queue *q)
 		first = &tx->reg->reg_wr.wr;
 	}
 	if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
-		send_twice(q, &send, &again);
+		send_duplicate(q, &send, &again);
 	ret = -ENOMEM;
 	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
 		ret = ib_post_send(q->conn.qp, first, NULL);
@@ -161,7 +162,7 @@ static void post_open(struct krping_queue *q)
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
 		return;
 	}
-	/* Its commands are in their slots: recovery finds them there. */
+	/* Recovery finds its commands in their slots. */
 	list_add(&tx->entry, &q->tx_free);
 	krping_err_ratelimited(q->session->log_prefix, "cannot post a message: %d", ret);
 	krping_conn_fail(&q->conn, ret);
@@ -201,7 +202,7 @@ static void trace_post(struct krping_queue *q, struct request *rq, const struct 
 static blk_status_t append_command(struct krping_queue *q, struct krping_slot *slot,
 				   struct request *rq)
 {
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 	struct krping_cmd cmd;
 	struct krping_tx *tx;
 	u32 need = sizeof(cmd);
@@ -233,32 +234,32 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 }
 
 /**
- * krping_queue_request - send a request
+ * krping_send_request - send a request
  * @q:		its queue
  * @rq:		with a driver tag
- * @last:	post the message: nothing follows soon
+ * @last:	no request follows soon: post the message
  *
- * Return: BLK_STS_OK: an answer or a loss will end it. BLK_STS_RESOURCE: try again
- * later. Others: it has failed.
+ * Return: BLK_STS_OK: sent, its response or recovery ends it. BLK_STS_RESOURCE: try again later.
+ * Others: it failed.
  */
-blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bool last)
+blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, bool last)
 {
 	struct krping_session *s = q->session;
-	struct krping_request *req = to_req(rq);
+	struct krping_request *req = krping_req(rq);
 	struct krping_slot *slot;
 	blk_status_t status;
 
-	if (krping_session_is_stacked(s)) {	/* whoever asked counts and marks it */
+	if (krping_session_is_stacked(s)) {	/* the local disk counts and logs failures */
 		rq->rq_flags |= RQF_QUIET;
 		if (READ_ONCE(s->state) != KRPING_SESSION_LIVE)
 			return BLK_STS_TRANSPORT;
 	}
 	if (READ_ONCE(s->state) == KRPING_SESSION_FAILED || READ_ONCE(s->failing))
 		return BLK_STS_IOERR;
-	/* Recovery stops the queue, and waits for us, before it frees the slots. */
+	/* Recovery quiesces the queue before it frees the slots, which waits for us. */
 	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
 		return BLK_STS_RESOURCE;
-	if (!rq_opcode(rq))
+	if (!krping_rq_opcode(rq))
 		return BLK_STS_NOTSUPP;
 
 	slot = &q->slots[rq->tag];
@@ -270,7 +271,7 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 		if (status)
 			return status;
 		if (req_op(rq) == REQ_OP_WRITE)
-			req->crc = rq_crc(rq);
+			req->crc = krping_rq_crc(rq);
 	}
 	spin_lock_bh(&q->lock);
 	status = append_command(q, slot, rq);
@@ -284,8 +285,8 @@ blk_status_t krping_queue_request(struct krping_queue *q, struct request *rq, bo
 	return status;
 }
 
-/* The plug is empty: what was queued without "last" goes out. */
-void krping_queue_commit(struct krping_queue *q)
+/* Posts what krping_send_request() left in the open message. */
+void krping_send_commit(struct krping_queue *q)
 {
 	spin_lock_bh(&q->lock);
 	if (may_post(q))
@@ -310,7 +311,7 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_conn_fail(&q->conn, -ECONNRESET);
 }
 
-void krping_reg_done(struct ib_cq *cq, struct ib_wc *wc)
+void krping_send_reg_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(cq->cq_context, wc, "memory registration");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Block sessions: references, state, list. */
+/* Block sessions: references, state, list and listing. */
 #include <crypto/hash.h>
 #include <linux/idr.h>
 #include <linux/module.h>
@@ -7,7 +7,7 @@
 #include <linux/nsproxy.h>
 #include <linux/slab.h>
 
-#include "client/client.h"
+#include "client/internal.h"
 #include "lib/log.h"
 #include "lib/trace.h"
 
@@ -42,7 +42,7 @@ int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 	return -EPROTO;
 }
 
-/* More than CPUs are never used: the block layer has a hardware queue a CPU at most. */
+/* The block layer uses one hardware queue per CPU at most. */
 #define MAX_DEFAULT_QUEUES	16u
 
 struct krping_session *krping_session_alloc(const struct krping_options *opt,
@@ -80,7 +80,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 		spin_lock_init(&q->lock);
 		INIT_LIST_HEAD(&q->tx_free);
 	}
-	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
+	__module_get(THIS_MODULE);	/* safe: the running command holds one */
 	return s;
 
 free_queues:
@@ -143,7 +143,7 @@ void krping_session_unlist(struct krping_session *s)
 	mutex_unlock(&krping_sessions_lock);
 }
 
-/* What applications open. */
+/* The disk that applications open. */
 struct gendisk *krping_session_disk(struct krping_session *s)
 {
 	return s->ops ? s->ops->disk(s) : s->disk;
@@ -155,7 +155,7 @@ static int refuse_stop(struct krping_session *s, const char *why)
 	return -EBUSY;
 }
 
-/* Return: the session, now stopping and this thread's, or an ERR_PTR. */
+/* Return: the session, which only the caller may stop now, or an ERR_PTR. */
 struct krping_session *krping_session_take(const char *name, bool force)
 {
 	struct krping_session *s;
@@ -168,7 +168,7 @@ struct krping_session *krping_session_take(const char *name, bool force)
 	else if (READ_ONCE(s->state) == KRPING_SESSION_CONNECTING || s->no_wait)
 		ret = refuse_stop(s, "it is being started or stopped");
 	else if (!force && disk_openers(krping_session_disk(s)))
-		ret = refuse_stop(s, "its device is in use: close it, or stop it with force");
+		ret = refuse_stop(s, "its device is in use: close it, or stop with force");
 	else
 		WRITE_ONCE(s->no_wait, true);
 	mutex_unlock(&krping_sessions_lock);

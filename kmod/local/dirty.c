@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which chunks of a disk another one lacks. */
+/* A bitmap of the chunks in which two disks may differ. */
 #include <linux/bitmap.h>
 #include <linux/mm.h>
 #include <linux/sizes.h>
@@ -9,7 +9,7 @@
 #define CHUNK_SHIFT	16
 #define MAX_CHUNKS	(8UL << 20)	/* 1 MiB of bits: 512 GiB in chunks of 64 KiB */
 
-/* Twin: krping_dirty_free(). Return: 0, with nothing dirty, or -ENOMEM. */
+/* Return: 0, with nothing dirty, or -ENOMEM. Undone by krping_dirty_free(). */
 int krping_dirty_alloc(struct krping_dirty *d, u64 size)
 {
 	spin_lock_init(&d->lock);
@@ -30,8 +30,8 @@ void krping_dirty_free(struct krping_dirty *d)
 	d->bits = NULL;
 }
 
-/* Called with d->lock held. */
-static unsigned long weight(struct krping_dirty *d, unsigned long first, unsigned long end)
+/* Dirty chunks from @first to before @end. Called with d->lock held. */
+static unsigned long count_dirty(struct krping_dirty *d, unsigned long first, unsigned long end)
 {
 	unsigned long n = 0, from = first, to;
 
@@ -40,7 +40,7 @@ static unsigned long weight(struct krping_dirty *d, unsigned long first, unsigne
 	return n;
 }
 
-/* Every chunk that the bytes from @from to before @to touch is dirty. */
+/* Marks every chunk that overlaps the bytes from @from to before @to. */
 void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long first, end, flags;
@@ -51,7 +51,7 @@ void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to)
 	first = from >> d->shift;
 	end = ((to - 1) >> d->shift) + 1;
 	spin_lock_irqsave(&d->lock, flags);
-	d->count += end - first - weight(d, first, end);
+	d->count += end - first - count_dirty(d, first, end);
 	bitmap_set(d->bits, first, end - first);
 	spin_unlock_irqrestore(&d->lock, flags);
 }
@@ -61,7 +61,7 @@ void krping_dirty_set_all(struct krping_dirty *d)
 	krping_dirty_set(d, 0, d->size);
 }
 
-/* Every chunk that lies wholly in the bytes from @from to before @to is clean. */
+/* Clears every chunk that lies within the bytes from @from to before @to. */
 void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long first, end, flags;
@@ -72,13 +72,13 @@ void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to)
 		return;
 	spin_lock_irqsave(&d->lock, flags);
 	if (d->count) {
-		d->count -= weight(d, first, end);
+		d->count -= count_dirty(d, first, end);
 		bitmap_clear(d->bits, first, end - first);
 	}
 	spin_unlock_irqrestore(&d->lock, flags);
 }
 
-/* Is a chunk dirty that the bytes from @from to before @to touch? */
+/* Does a dirty chunk overlap the bytes from @from to before @to? */
 bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long end, flags;

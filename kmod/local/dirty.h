@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Which chunks of a disk another one lacks: a bit for each, in memory only. */
+/* A bitmap of the chunks in which two disks may differ; in memory only. */
 #ifndef KRPING_DIRTY_H
 #define KRPING_DIRTY_H
 
@@ -9,11 +9,11 @@
 /**
  * struct krping_dirty - a bitmap of chunks
  * @size:	of the disk in bytes
- * @shift:	a chunk has 1 << @shift bytes: 64 KiB, more on disks that need too many
- * @nr:		chunks
+ * @shift:	a chunk has 1 << @shift bytes: 64 KiB, more on disks beyond 512 GiB
+ * @nr:		number of chunks
  * @lock:	protects @bits and @count; taken with interrupts off
- * @bits:	set: the chunk is dirty
- * @count:	of them
+ * @bits:	a bit per chunk, set if it is dirty
+ * @count:	number of dirty chunks
  */
 struct krping_dirty {
 	u64 size;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The head: the disk that applications open when a session has a local backing. Its bios
- * are cloned for the backing here; what the target gets is the mode's affair.
+ * The head: the disk that applications open when a session has a local backing. Clones its bios
+ * for the backing; the mode decides what the target gets.
  */
 #include <linux/bio.h>
 #include <linux/slab.h>
@@ -11,27 +11,25 @@
 #include "lib/log.h"
 #include "local/stack.h"
 
-#define IO_POOL		64	/* ios that memory is set aside for */
+#define IO_POOL		64	/* reserved struct krping_io */
 
 bool krping_stack_is_live(struct krping_stack *st)
 {
 	return READ_ONCE(st->session->state) == KRPING_SESSION_LIVE;
 }
 
-/* ---- a bio's way ---- */
-
-/* The application sees @io->status; @io is gone. Any context. */
+/* Completes the head's bio with @io->status and frees @io. Any context. */
 void krping_io_end(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
 	struct bio *bio = io->orig;
 
-	if (io->status)		/* another of its chain may have left an error */
+	if (io->status)		/* keep an error of another bio of its chain */
 		bio->bi_status = io->status;
 	bio_end_io_acct(bio, io->start);
 	bio_put(&io->local);
 	bio_endio(bio);
-	percpu_ref_put(&st->users);	/* last: nothing of the stack is touched after it */
+	percpu_ref_put(&st->users);	/* last: the stack may be freed now */
 }
 
 static void local_done(struct bio *bio)
@@ -52,7 +50,7 @@ static void head_submit(struct bio *bio)
 	bio = bio_split_to_limits(bio);
 	if (!bio)
 		return;
-	/* The queue is not frozen, so the head is not deleted. */
+	/* A bio holds the queue's usage counter, so the head is not deleted. */
 	percpu_ref_get(&st->users);
 	local = bio_alloc_clone(st->backing.bdev, bio, GFP_NOIO, &st->ios);
 	io = container_of(local, struct krping_io, local);
@@ -69,8 +67,6 @@ static void head_submit(struct bio *bio)
 	st->ops->submit(io);
 }
 
-/* ---- the head ---- */
-
 static void head_free(struct gendisk *head)
 {
 	struct krping_session *s = head->private_data;
@@ -83,7 +79,7 @@ static const struct block_device_operations head_ops = {
 	.owner		= THIS_MODULE,
 	.submit_bio	= head_submit,
 	.ioctl		= krping_disk_ioctl,
-	.compat_ioctl	= krping_disk_ioctl,	/* the structure is the same for 32 bits */
+	.compat_ioctl	= krping_disk_ioctl,	/* same layout for 32 bits */
 	.free_disk	= head_free,
 };
 
@@ -91,7 +87,7 @@ static struct gendisk *alloc_head(struct krping_stack *st)
 {
 	struct krping_session *s = st->session;
 	struct block_device *bdev = st->backing.bdev;
-	u32 range = KRPING_RANGE_MAX >> SECTOR_SHIFT;	/* of one operation without data */
+	u32 range = KRPING_RANGE_MAX >> SECTOR_SHIFT;	/* sectors */
 	struct krping_head_limits limits = {
 		.backing = bdev,
 		.block_size = max(st->backing.block_size, s->grant.block_size),
@@ -104,9 +100,9 @@ static struct gendisk *alloc_head(struct krping_stack *st)
 	return krping_alloc_head(&limits);
 }
 
-static int refuse(struct krping_session *s, const char *why)
+static int refuse_target(struct krping_session *s, const char *why)
 {
-	krping_err(s->log_prefix, "the target does not fit %s: %s",
+	krping_err(s->log_prefix, "the target cannot hold %s: %s",
 		   s->opt.ram ? "the memory" : s->opt.backing, why);
 	return -EINVAL;
 }
@@ -119,16 +115,16 @@ static int check_target(struct krping_stack *st)
 	bool reads_only = s->opt.ops == KRPING_TAP_READ;
 
 	if (s->grant.capacity < st->backing.size)
-		return refuse(s, "it is smaller");
+		return refuse_target(s, "it is smaller");
 	if (s->grant.read_only && !reads_only)
-		return refuse(s, "it is read-only");
+		return refuse_target(s, "it is read-only");
 	if (st->backing.size % block)
-		return refuse(s, "the size is not a multiple of its blocks");
+		return refuse_target(s, "the size is not a multiple of its block size");
 	return 0;
 }
 
 /**
- * krping_stack_add - make the head of a session
+ * krping_stack_add - add the head of a session
  * @s:		stacked, live, with its hidden disk added
  *
  * Return: 0 or a negative errno, with nothing left behind.
@@ -164,10 +160,10 @@ int krping_stack_add(struct krping_session *s)
 }
 
 /**
- * krping_stack_del - remove the head, end everything that uses the hidden disk
+ * krping_stack_del - remove the head and wait for all users of the hidden disk
  * @s:		stacked, being stopped
  *
- * Once the head is gone, nothing waits for the target for longer than a forced stop's grace.
+ * Without a head, a stop waits for the target only as long as a forced stop does.
  */
 void krping_stack_del(struct krping_session *s)
 {
@@ -179,8 +175,6 @@ void krping_stack_del(struct krping_session *s)
 	krping_session_abort(s, true);
 	st->ops->drain(st);
 }
-
-/* ---- a stack ---- */
 
 static void users_gone(struct percpu_ref *ref)
 {
@@ -195,7 +189,7 @@ static int open_backing(struct krping_session *s, struct krping_stack *st)
 		return ret;
 	if (!st->backing.bdev || !bdev_is_zoned(st->backing.bdev))
 		return 0;
-	krping_err(s->log_prefix, "%s is zoned", s->opt.backing);
+	krping_err(s->log_prefix, "%s is zoned: not supported", s->opt.backing);
 	krping_backing_close(&st->backing);
 	return -EINVAL;
 }
@@ -211,7 +205,7 @@ static void stack_init(struct krping_session *s, struct krping_stack *st,
 }
 
 /**
- * krping_stack_open - open the local half of a session
+ * krping_stack_open - open the backing of a session
  * @s:		not connected yet
  * @ops:	of its mode
  *
@@ -264,7 +258,7 @@ free_stack:
 	return ret;
 }
 
-/* Undoes krping_stack_open(): the backing is free for others. */
+/* Closes the backing. Undoes krping_stack_open(), but for what krping_stack_free() frees. */
 void krping_stack_close(struct krping_session *s)
 {
 	struct krping_stack *st = s->upper;
@@ -278,7 +272,7 @@ void krping_stack_close(struct krping_session *s)
 	percpu_ref_exit(&st->users);
 }
 
-/* What is left of it goes with the session. */
+/* Called when the session is freed. */
 void krping_stack_free(struct krping_session *s)
 {
 	struct krping_stack *st = s->upper;
@@ -289,7 +283,7 @@ void krping_stack_free(struct krping_session *s)
 	kfree(st);
 }
 
-/* What applications open. */
+/* The disk that applications open. */
 struct gendisk *krping_stack_disk(struct krping_session *s)
 {
 	struct krping_stack *st = s->upper;
@@ -297,12 +291,13 @@ struct gendisk *krping_stack_disk(struct krping_session *s)
 	return st->head;
 }
 
-/* The target has lost some of what it answered: nobody knows what. */
+/* The target has lost acknowledged data; it is unknown which. */
 void krping_stack_data_lost(struct krping_session *s, const char *what)
 {
 	struct krping_stack *st = s->upper;
 
-	krping_warn_ratelimited(s->log_prefix, "the target has lost %s: all is dirty", what);
+	krping_warn_ratelimited(s->log_prefix, "the target has lost %s: all chunks are dirty",
+				what);
 	krping_dirty_set_all(&st->dirty);
 	st->ops->data_lost(st);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A block session whose /dev/krpingN stands on a local backing and on the target
- * (PROTOCOL.md section 8). The session's own disk is hidden; the head is what
- * applications open.
+ * A block session whose /dev/krpingN is a local backing, with the target beside it (PROTOCOL.md
+ * section 8). The session's own disk is hidden; applications open another one, the head.
  *
  *	stack.c		the head, its limits, a bio's way to the backing and back
- *	tap.c		mode=tap: copies of what matches go to the target
- *	dirty.c		which chunks the target lacks
+ *	tap.c		mode=tap: forwards copies of matching bios to the target
+ *	dirty.c		the chunks in which target and backing may differ
  *
  * Lock order: krping_stack.lock, then krping_dirty.lock; both may be taken in bi_end_io.
  */
@@ -25,25 +24,25 @@
 #include "local/dirty.h"
 #include "lib/stats.h"
 
-struct krping_copy;
+struct krping_tap_copy;
 struct krping_session;
 struct krping_stack;
 
 /**
- * struct krping_io - a bio of the head on its way
+ * struct krping_io - a bio of the head in flight
  * @stack:	its stack
- * @orig:	the head's bio, untouched until krping_io_end()
- * @start:	for the head's statistics
- * @entry:	in @stack->flight, if it is there; under @stack->lock
- * @sector:	first sector that it touches
- * @end:	the one behind the last; both are 0 for a flush without data
- * @raced:	something else touched these sectors meanwhile; under @stack->lock
- * @status:	of the local end
- * @copy:	for the target, or NULL
- * @check:	what is to be done after a read
- * @local:	the clone that the backing gets; last, as its bio set has it
+ * @orig:	the head's bio, unchanged until krping_io_end()
+ * @start:	start time for the head's statistics
+ * @entry:	in @stack->flight or empty; under @stack->lock
+ * @sector:	first sector
+ * @end:	after the last sector; both are 0 for a flush without data
+ * @raced:	another bio touched these sectors meanwhile; under @stack->lock
+ * @status:	of the backing
+ * @copy:	to be forwarded to the target, or NULL
+ * @check:	takes the CRC of a read
+ * @local:	the clone for the backing; last, because of the bio set's front padding
  *
- * From the head's submit_bio until krping_io_end(), which frees it with @local; holds a
+ * Lives from the head's submit_bio until krping_io_end(), which frees it with @local. Holds a
  * reference to @stack->users.
  */
 struct krping_io {
@@ -55,21 +54,23 @@ struct krping_io {
 	sector_t end;
 	bool raced;
 	blk_status_t status;
-	struct krping_copy *copy;
+	struct krping_tap_copy *copy;
 	struct work_struct check;
 	struct bio local;
 };
 
 /**
- * struct krping_stack_ops - what a mode does
- * @alloc:	@stack->private; the backing is open, the target is not connected. Sleeps
- * @free:	its twin; nothing is in flight, and @drain was called if there was a head. Sleeps
- * @submit:	begins an io; ends up in krping_backing_submit(). The submitting process' context
- * @local_done:	the backing has ended it with io->status; ends up in krping_io_end(). Any context
- * @data_lost:	the target has lost some of what it answered. Sleeps
- * @drain:	no io is left and none will come; returns when nothing is left that uses the
- *		hidden disk. Sleeps
- * @show:	keys of its own in /proc/krping_sessions, each with a space in front
+ * struct krping_stack_ops - a mode
+ * @alloc:	sets @stack->private; the backing is open, the target not connected. May sleep
+ * @free:	undoes @alloc; nothing is in flight, and @drain was called if there was a head. May
+ *		sleep
+ * @submit:	starts an io and calls krping_backing_submit(). Context of the submitter
+ * @local_done:	the backing has completed the io with io->status; leads to krping_io_end(). Any
+ *		context
+ * @data_lost:	the target has lost data that it had acknowledged. May sleep
+ * @drain:	called when no io is left and none will come; returns when nothing uses the hidden
+ *		disk. May sleep
+ * @show:	adds the mode's keys to /proc/krping_sessions, each after a space
  */
 struct krping_stack_ops {
 	int (*alloc)(struct krping_stack *st);
@@ -81,7 +82,7 @@ struct krping_stack_ops {
 	void (*show)(struct krping_stack *st, struct seq_file *seq);
 };
 
-/* Those of a stack, in the order in which they are printed. */
+/* Counters of a stack, in the order in which they are printed. */
 enum krping_stack_counter {
 	KRPING_FORWARDED, KRPING_FORWARDED_BYTES, KRPING_SKIPPED,
 	KRPING_DROPPED, KRPING_DROPPED_BYTES,
@@ -92,18 +93,19 @@ enum krping_stack_counter {
 
 /**
  * struct krping_stack - the local half of a session
- * @session:	whose; it owns this, and frees it with itself
+ * @session:	its owner, which frees it
  * @ops:	of its mode
  * @private:	of its mode
  * @backing:	open from krping_stack_open() to krping_stack_close()
  * @head:	the disk that applications open, NULL until krping_stack_add(); its gendisk has
- *		a reference to the session and one to the hidden disk until its last opener is gone
- * @ios:	of struct krping_io
+ *		a reference to the session and one to the hidden disk until its last opener has
+ *		closed it
+ * @ios:	bio set of struct krping_io
  * @users:	one for each io, killed when the head is deleted
  * @idle:	@users is zero
  * @lock:	protects @flight; taken with interrupts off
- * @flight:	ios that others may have to wait for or know of
- * @dirty:	what the target lacks
+ * @flight:	writes, and reads that will be compared
+ * @dirty:	chunks in which the target may differ from the backing
  * @stats:	enum krping_stack_counter
  */
 struct krping_stack {
@@ -121,7 +123,7 @@ struct krping_stack {
 	struct krping_stats __percpu *stats;
 };
 
-/* stack.c: what a mode's struct krping_session_ops is made of */
+/* stack.c: for a mode's struct krping_session_ops */
 int krping_stack_open(struct krping_session *s, const struct krping_stack_ops *ops);
 void krping_stack_close(struct krping_session *s);
 void krping_stack_free(struct krping_session *s);
@@ -131,7 +133,7 @@ struct gendisk *krping_stack_disk(struct krping_session *s);
 void krping_stack_data_lost(struct krping_session *s, const char *what);
 void krping_stack_show(struct krping_session *s, struct seq_file *seq);
 
-/* stack.c: called by the mode */
+/* stack.c: for a mode's struct krping_stack_ops */
 void krping_io_end(struct krping_io *io);
 bool krping_stack_is_live(struct krping_stack *st);
 

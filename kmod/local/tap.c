@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * mode=tap. The backing serves the application; what matches the filter is copied to
- * the target afterwards, in the order in which the backing ended it, and never in the
- * application's way: a private copy is taken if there is room and memory at once, or the
- * copy is dropped, counted, and its chunks are dirty.
+ * mode=tap. The backing serves the application. Bios that match the filter are then forwarded to
+ * the target, in the order in which the backing completed them. The application never waits for
+ * this: without room or memory for a private copy, the bio is not forwarded ("dropped"), counted,
+ * and its chunks are marked dirty.
  *
- * A copy waits for those before it that touch the same sectors, so that the target ends
- * up with what the backing has. Of a read, the target's data is compared with what was read.
+ * A copy waits for earlier ones that overlap it, so that the target ends up with the backing's
+ * data. For a read, the target's data is compared with what was read.
  */
 #include <linux/bio.h>
 #include <linux/sched.h>
@@ -19,10 +19,10 @@
 #include "local/tap.h"
 #include "lib/trace.h"
 
-#define MAX_COPIES	1024		/* of a session, waiting or in flight */
-#define MAX_COPY_BYTES	SZ_32M		/* of data that they hold */
+#define MAX_COPIES	1024		/* per session, waiting or in flight */
+#define MAX_COPY_BYTES	SZ_32M		/* of data in these */
 
-/* Submits copies, and may wait for the target; krping_check_wq, where reads are looked at, not. */
+/* Submits copies; may wait for the target, unlike krping_crc_wq. */
 static struct workqueue_struct *tap_wq;
 
 int krping_tap_init(void)
@@ -37,17 +37,17 @@ void krping_tap_exit(void)
 }
 
 /**
- * struct krping_tap - a stack's private part
+ * struct krping_tap - the private part of a stack
  * @stack:	its stack
- * @copies:	bio set of struct krping_copy
- * @nr_copies:	not freed yet
- * @nr_bytes:	of data that they hold
+ * @copies:	bio set of struct krping_tap_copy
+ * @nr_copies:	copies that are not freed yet
+ * @nr_bytes:	bytes of data in these
  * @idle:	woken when @nr_copies is zero
  * @waiting:	copies to be submitted, in order; under @stack->lock
- * @in_flight:	copies that the hidden disk has; under @stack->lock
- * @answered:	reads that are to be compared; under @stack->lock
- * @nr_drops:	of anything the target should have; under @stack->lock
- * @forward:	the only one that submits and compares
+ * @in_flight:	copies submitted to the hidden disk; under @stack->lock
+ * @answered:	completed reads to be compared; under @stack->lock
+ * @nr_drops:	counts events after which the target may differ; under @stack->lock
+ * @forward:	submits and compares copies
  */
 struct krping_tap {
 	struct krping_stack *stack;
@@ -63,20 +63,21 @@ struct krping_tap {
 };
 
 /**
- * struct krping_copy - what is to be forwarded of an io
+ * struct krping_tap_copy - a private copy of an io, to be forwarded
  * @entry:	in one of the tap's lists
  * @tap:	its tap
  * @sector:	first sector
- * @end:	the one behind the last; @sector for a flush
- * @bytes:	of data that it holds
- * @crc:	read: of what the application got
- * @compare:	read: nothing but the target can be to blame if its data differs
+ * @end:	after the last sector; @sector for a flush
+ * @bytes:	bytes of data
+ * @crc:	read: CRC32C of what the application got
+ * @compare:	read: the target should have the same data
  * @drops:	read: @tap->nr_drops when it was queued
- * @bio:	for the hidden disk, with pages of its own; last, as its bio set has it
+ * @bio:	for the hidden disk, with pages of its own; last, because of the bio set's front
+ *		padding
  *
- * Belongs to its io until the backing has ended that, then to the lists.
+ * Owned by its io until the backing has completed that, then by the lists.
  */
-struct krping_copy {
+struct krping_tap_copy {
 	struct list_head entry;
 	struct krping_tap *tap;
 	sector_t sector;
@@ -93,8 +94,6 @@ static bool is_read(const struct bio *bio)
 	return bio_op(bio) == REQ_OP_READ;
 }
 
-/* ---- the filter ---- */
-
 static u32 tap_op(const struct bio *bio, bool flush)
 {
 	switch (bio_op(bio)) {
@@ -107,7 +106,7 @@ static u32 tap_op(const struct bio *bio, bool flush)
 	}
 }
 
-/* In the context of the process that submits. */
+/* Called in the submitter's context. */
 static bool matches(const struct krping_options *opt, const struct krping_io *io)
 {
 	bool flush = io->sector == io->end;
@@ -118,18 +117,16 @@ static bool matches(const struct krping_options *opt, const struct krping_io *io
 		return false;
 	if (opt->comm[0] && strncmp(current->comm, opt->comm, TASK_COMM_LEN))
 		return false;
-	/* A flush has no sectors and concerns them all. */
+	/* A flush concerns all sectors. */
 	return flush || (io->sector <= opt->last_sector && io->end > opt->first_sector);
 }
-
-/* ---- what is not forwarded ---- */
 
 static void drop(struct krping_tap *tap, const struct bio *bio, sector_t sector, sector_t end,
 		 enum krping_stack_counter reason)
 {
 	static const char *const reasons[] = {
-		[KRPING_DROPS_LOST]	= "the target is not there",
-		[KRPING_DROPS_FULL]	= "too much is waiting",
+		[KRPING_DROPS_LOST]	= "the target is lost",
+		[KRPING_DROPS_FULL]	= "too much is queued",
 		[KRPING_DROPS_MEMORY]	= "no memory",
 		[KRPING_DROPS_ERROR]	= "it failed",
 	};
@@ -152,8 +149,6 @@ static void drop_io(struct krping_tap *tap, const struct krping_io *io,
 {
 	drop(tap, io->orig, io->sector, io->end, reason);
 }
-
-/* ---- copies: taken and freed ---- */
 
 static bool reserve(struct krping_tap *tap, u32 bytes)
 {
@@ -184,7 +179,7 @@ static void free_bio(struct bio *bio)
 	bio_put(bio);
 }
 
-static void free_copy(struct krping_copy *copy)
+static void free_tap_copy(struct krping_tap_copy *copy)
 {
 	struct krping_tap *tap = copy->tap;
 	u32 bytes = copy->bytes;
@@ -195,7 +190,7 @@ static void free_copy(struct krping_copy *copy)
 
 static void copy_done(struct bio *bio);
 
-/* Does not sleep and does not try hard. Return: NULL if there is no memory. */
+/* Does not sleep. Return: a bio with pages, or NULL without memory. */
 static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes)
 {
 	const blk_opf_t keep = REQ_OP_MASK | REQ_SYNC | REQ_META | REQ_PRIO | REQ_FUA |
@@ -225,11 +220,11 @@ static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes
 	return bio;
 }
 
-/* A private copy of an io, or room for what it reads. NULL: it was dropped. */
-static struct krping_copy *take_copy(struct krping_tap *tap, struct krping_io *io)
+/* Return: a private copy of a write, room for a read's data, or NULL if the io was dropped. */
+static struct krping_tap_copy *take_copy(struct krping_tap *tap, struct krping_io *io)
 {
 	u32 bytes = bio_has_data(io->orig) ? io->orig->bi_iter.bi_size : 0;
-	struct krping_copy *copy;
+	struct krping_tap_copy *copy;
 	struct bio *bio;
 
 	if (!krping_stack_is_live(tap->stack)) {
@@ -246,7 +241,7 @@ static struct krping_copy *take_copy(struct krping_tap *tap, struct krping_io *i
 		drop_io(tap, io, KRPING_DROPS_MEMORY);
 		return NULL;
 	}
-	copy = container_of(bio, struct krping_copy, bio);
+	copy = container_of(bio, struct krping_tap_copy, bio);
 	copy->tap = tap;
 	copy->sector = io->sector;
 	copy->end = io->end;
@@ -256,9 +251,7 @@ static struct krping_copy *take_copy(struct krping_tap *tap, struct krping_io *i
 	return copy;
 }
 
-/* ---- the way of an io ---- */
-
-/* Two that touch the same sectors at the same time: nobody knows which one came first. */
+/* Overlapping ios in flight have no defined order. */
 static void note_races(struct krping_stack *st, struct krping_io *io)
 {
 	bool read = is_read(io->orig);
@@ -283,7 +276,7 @@ static void tap_submit(struct krping_io *io)
 		io->copy = take_copy(tap, io);
 	else
 		krping_count(st->stats, KRPING_SKIPPED, 1);
-	/* Of reads, only those that are to be compared matter. */
+	/* Reads matter only if they will be compared. */
 	if (io->copy || !is_read(io->orig)) {
 		spin_lock_irqsave(&st->lock, flags);
 		note_races(st, io);
@@ -293,8 +286,8 @@ static void tap_submit(struct krping_io *io)
 	krping_backing_submit(&st->backing, &io->local);
 }
 
-/* Called with st->lock held: from here on others come behind it. */
-static void queue_copy(struct krping_tap *tap, struct krping_copy *copy)
+/* Called with st->lock held, which decides the order of copies. */
+static void queue_copy(struct krping_tap *tap, struct krping_tap_copy *copy)
 {
 	list_add_tail(&copy->entry, &tap->waiting);
 	queue_work(tap_wq, &tap->forward);
@@ -304,13 +297,13 @@ static void tap_write_done(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
 	u64 from = (u64)io->sector << SECTOR_SHIFT, to = (u64)io->end << SECTOR_SHIFT;
-	struct krping_copy *failed = NULL;
+	struct krping_tap_copy *failed = NULL;
 	unsigned long flags;
 
 	spin_lock_irqsave(&st->lock, flags);
 	list_del(&io->entry);
 	if (io->copy && !io->status) {
-		/* If it does not get there, they will be dirty again. */
+		/* note_loss() marks them again if this fails. */
 		krping_dirty_clear(&st->dirty, from, to);
 		queue_copy(st->private, io->copy);
 	} else {
@@ -319,11 +312,11 @@ static void tap_write_done(struct krping_io *io)
 	if (!io->copy || io->status || io->raced)
 		krping_dirty_set(&st->dirty, from, to);
 	if (io->status && io->orig->bi_opf & REQ_PREFLUSH)
-		krping_dirty_set_all(&st->dirty);	/* anything may be missing here */
+		krping_dirty_set_all(&st->dirty);	/* the backing may have lost any write */
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (failed) {
 		drop_io(st->private, io, KRPING_DROPS_ERROR);
-		free_copy(failed);
+		free_tap_copy(failed);
 	}
 	krping_io_end(io);
 }
@@ -339,11 +332,11 @@ static u32 bio_crc(struct bio *bio)
 	return krping_crc_end(crc);
 }
 
-/* The application waits for this, and for nothing of the target's. */
+/* The read is completed after this, without waiting for the target. */
 static void tap_check(struct work_struct *work)
 {
 	struct krping_io *io = container_of(work, struct krping_io, check);
-	struct krping_copy *copy = io->copy;
+	struct krping_tap_copy *copy = io->copy;
 	struct krping_stack *st = io->stack;
 	struct krping_tap *tap = st->private;
 
@@ -370,14 +363,14 @@ static void tap_read_done(struct krping_io *io)
 	}
 	if (!io->status) {
 		INIT_WORK(&io->check, tap_check);
-		queue_work(krping_check_wq, &io->check);
+		queue_work(krping_crc_wq, &io->check);
 		return;
 	}
 	spin_lock_irqsave(&st->lock, flags);
 	list_del(&io->entry);
 	spin_unlock_irqrestore(&st->lock, flags);
 	drop_io(st->private, io, KRPING_DROPS_ERROR);
-	free_copy(io->copy);
+	free_tap_copy(io->copy);
 	krping_io_end(io);
 }
 
@@ -389,13 +382,11 @@ static void tap_local_done(struct krping_io *io)
 		tap_write_done(io);
 }
 
-/* ---- the way of a copy ---- */
-
 /*
- * Called with st->lock held: what this copy should have overwritten is still there. If the target
- * could not flush, anything may be missing there; one that is lost is known by its epoch.
+ * A copy failed: its chunks differ now. After a failed flush, any may; if the connection was lost,
+ * the target's next epoch tells. Called with st->lock held.
  */
-static void note_loss(struct krping_tap *tap, const struct krping_copy *copy)
+static void note_loss(struct krping_tap *tap, const struct krping_tap_copy *copy)
 {
 	const struct bio *bio = &copy->bio;
 
@@ -408,7 +399,7 @@ static void note_loss(struct krping_tap *tap, const struct krping_copy *copy)
 			 (u64)copy->end << SECTOR_SHIFT);
 }
 
-static void count_result(struct krping_copy *copy, blk_status_t status)
+static void count_result(struct krping_tap_copy *copy, blk_status_t status)
 {
 	struct krping_tap *tap = copy->tap;
 	struct krping_stack *st = tap->stack;
@@ -424,10 +415,10 @@ static void count_result(struct krping_copy *copy, blk_status_t status)
 	}
 }
 
-/* The hidden disk has ended it. Any context. */
+/* The hidden disk has completed a copy. Any context. */
 static void copy_done(struct bio *bio)
 {
-	struct krping_copy *copy = container_of(bio, struct krping_copy, bio);
+	struct krping_tap_copy *copy = container_of(bio, struct krping_tap_copy, bio);
 	struct krping_tap *tap = copy->tap;
 	struct krping_stack *st = tap->stack;
 	bool compare = is_read(bio) && !bio->bi_status;
@@ -446,10 +437,10 @@ static void copy_done(struct bio *bio)
 		queue_work(tap_wq, &tap->forward);
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (!compare)
-		free_copy(copy);
+		free_tap_copy(copy);
 }
 
-static u32 copy_crc(struct krping_copy *copy)
+static u32 tap_copy_crc(struct krping_tap_copy *copy)
 {
 	struct bvec_iter_all iter;
 	struct bio_vec *bv;
@@ -460,12 +451,12 @@ static u32 copy_crc(struct krping_copy *copy)
 	return krping_crc_end(crc);
 }
 
-/* Does the target have what the application has read? */
-static void compare(struct krping_copy *copy)
+/* Compares the target's data with what the application has read. */
+static void compare(struct krping_tap_copy *copy)
 {
 	struct krping_tap *tap = copy->tap;
 	struct krping_session *s = tap->stack->session;
-	u32 crc = copy_crc(copy);
+	u32 crc = tap_copy_crc(copy);
 
 	count_result(copy, BLK_STS_OK);
 	if (!copy->compare || (crc != copy->crc && READ_ONCE(tap->nr_drops) != copy->drops)) {
@@ -474,16 +465,16 @@ static void compare(struct krping_copy *copy)
 		krping_count(tap->stack->stats, KRPING_MISMATCHES, 1);
 		trace_krping_tap_mismatch(s->id, copy->sector, copy->bytes, copy->crc, crc);
 		krping_err_ratelimited(s->log_prefix,
-				       "the target has other data: %u bytes at sector %llu have CRC %08x here, %08x there",
+				       "the target has other data: CRC of %u bytes at sector %llu is %08x here, %08x there",
 				       copy->bytes, (u64)copy->sector, copy->crc, crc);
 	}
-	free_copy(copy);
+	free_tap_copy(copy);
 }
 
 /* Called with st->lock held. */
-static bool has_to_wait(struct krping_tap *tap, const struct krping_copy *copy)
+static bool must_wait(struct krping_tap *tap, const struct krping_tap_copy *copy)
 {
-	const struct krping_copy *other;
+	const struct krping_tap_copy *other;
 
 	if (copy->bio.bi_opf & REQ_PREFLUSH)
 		return !list_empty(&tap->in_flight);
@@ -494,14 +485,14 @@ static bool has_to_wait(struct krping_tap *tap, const struct krping_copy *copy)
 	return false;
 }
 
-/* Return: a copy that is in flight now, or NULL: there is none, or copy_done() goes on. */
-static struct krping_copy *next_copy(struct krping_tap *tap)
+/* Return: the next copy, now in flight, or NULL; if it has to wait, copy_done() continues. */
+static struct krping_tap_copy *next_copy(struct krping_tap *tap)
 {
-	struct krping_copy *copy;
+	struct krping_tap_copy *copy;
 
 	spin_lock_irq(&tap->stack->lock);
-	copy = list_first_entry_or_null(&tap->waiting, struct krping_copy, entry);
-	if (copy && has_to_wait(tap, copy))
+	copy = list_first_entry_or_null(&tap->waiting, struct krping_tap_copy, entry);
+	if (copy && must_wait(tap, copy))
 		copy = NULL;
 	if (copy)
 		list_move_tail(&copy->entry, &tap->in_flight);
@@ -509,23 +500,23 @@ static struct krping_copy *next_copy(struct krping_tap *tap)
 	return copy;
 }
 
-static struct krping_copy *next_answered(struct krping_tap *tap)
+static struct krping_tap_copy *next_answered(struct krping_tap *tap)
 {
-	struct krping_copy *copy;
+	struct krping_tap_copy *copy;
 
 	spin_lock_irq(&tap->stack->lock);
-	copy = list_first_entry_or_null(&tap->answered, struct krping_copy, entry);
+	copy = list_first_entry_or_null(&tap->answered, struct krping_tap_copy, entry);
 	if (copy)
 		list_del(&copy->entry);
 	spin_unlock_irq(&tap->stack->lock);
 	return copy;
 }
 
-/* A lost session ends what it gets at once. This may wait for the hidden disk. */
+/* May block on the hidden disk. If the session is lost, copies fail at once. */
 static void tap_forward(struct work_struct *work)
 {
 	struct krping_tap *tap = container_of(work, struct krping_tap, forward);
-	struct krping_copy *copy;
+	struct krping_tap_copy *copy;
 	struct blk_plug plug;
 
 	blk_start_plug(&plug);
@@ -536,8 +527,6 @@ static void tap_forward(struct work_struct *work)
 		compare(copy);
 }
 
-/* ---- a tap ---- */
-
 static int tap_alloc(struct krping_stack *st)
 {
 	struct krping_tap *tap;
@@ -546,7 +535,8 @@ static int tap_alloc(struct krping_stack *st)
 	tap = kzalloc(sizeof(*tap), GFP_KERNEL);
 	if (!tap)
 		return -ENOMEM;
-	ret = bioset_init(&tap->copies, 1, offsetof(struct krping_copy, bio), BIOSET_NEED_BVECS);
+	ret = bioset_init(&tap->copies, 1, offsetof(struct krping_tap_copy, bio),
+			  BIOSET_NEED_BVECS);
 	if (ret) {
 		kfree(tap);
 		return ret;
@@ -569,7 +559,7 @@ static void tap_free(struct krping_stack *st)
 	kfree(tap);
 }
 
-/* Reads that are under way tell nothing. */
+/* Reads in flight cannot be compared. */
 static void tap_data_lost(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;
@@ -579,7 +569,7 @@ static void tap_data_lost(struct krping_stack *st)
 	spin_unlock_irq(&st->lock);
 }
 
-/* What is queued is still forwarded, unless the session fails first. */
+/* Queued copies are still forwarded unless the session fails first. */
 static void tap_drain(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;
@@ -638,7 +628,7 @@ static const struct krping_session_ops tap_session_ops = {
 	.show		= krping_stack_show,
 };
 
-/* As krping_session_start(), with the backing that @opt names. */
+/* As krping_session_start(), with the backing of @opt. */
 int krping_tap_start(const struct krping_options *opt)
 {
 	return krping_session_start(opt, &tap_session_ops);

@@ -115,13 +115,13 @@ func wrongMessages() []misbehaviour {
 		{"KEEP_ALIVE response without a command", wire.OpWrite, small, func(m []byte) []byte {
 			alive := wire.Response{Tag: wire.TagKeepAlive, Flags: wire.ResponseInline, Length: 8}
 			return alive.Append(m, binary.BigEndian.AppendUint64(nil, capacity))
-		}, "a sign of life that was not asked for"},
-		{"KEEP_ALIVE response without data", wire.OpKeepAlive, 0, func(m []byte) []byte { return inline(0, 0)(m)[:wire.ResponseSize] }, "a sign of life without a capacity (0)"},
-		{"KEEP_ALIVE response with 4 bytes", wire.OpKeepAlive, 0, inline(4, 0), "a sign of life without a capacity (4)"},
-		{"failed KEEP_ALIVE", wire.OpKeepAlive, 0, with(responseStatus, byte(wire.StatusIO)), "a sign of life without a capacity (8)"},
-		{"smaller capacity", wire.OpKeepAlive, 0, ofCapacity(capacity - 512), "the volume has now a capacity of (1048064)"},
-		{"capacity with half a block", wire.OpKeepAlive, 0, ofCapacity(capacity + 256), "the volume has now a capacity of (1048832)"},
-		{"capacity of 2^63 bytes", wire.OpKeepAlive, 0, ofCapacity(1 << 63), "the volume has now a capacity of (9223372036854775808)"},
+		}, "unexpected keep-alive response"},
+		{"KEEP_ALIVE response without data", wire.OpKeepAlive, 0, func(m []byte) []byte { return inline(0, 0)(m)[:wire.ResponseSize] }, "keep-alive response without a capacity (0)"},
+		{"KEEP_ALIVE response with 4 bytes", wire.OpKeepAlive, 0, inline(4, 0), "keep-alive response without a capacity (4)"},
+		{"failed KEEP_ALIVE", wire.OpKeepAlive, 0, with(responseStatus, byte(wire.StatusIO)), "keep-alive response without a capacity (8)"},
+		{"smaller capacity", wire.OpKeepAlive, 0, ofCapacity(capacity - 512), "invalid new capacity (1048064)"},
+		{"capacity with half a block", wire.OpKeepAlive, 0, ofCapacity(capacity + 256), "invalid new capacity (1048832)"},
+		{"capacity of 2^63 bytes", wire.OpKeepAlive, 0, ofCapacity(1 << 63), "invalid new capacity (9223372036854775808)"},
 	} {
 		all = append(all, misbehaviour{name: m.name, op: m.op, n: m.n, do: changed(m.change), log: broke + m.log})
 	}
@@ -224,7 +224,7 @@ func wrongRkeys() []misbehaviour {
 			if msg, err := c.Perform(r); err == nil {
 				_ = c.Send(msg, waits.Rkey)
 			}
-		}, "it invalidated a key of no request"),
+		}, "invalidated key of no request"),
 		denied("RDMA READ with an unknown rkey", wire.OpRead, func(c *faketarget.Conn, _ wire.Request) error {
 			_, err := c.Get(unknown, small)
 			return err

@@ -86,7 +86,7 @@ func TestInvalidWelcomes(t *testing.T) {
 			log := openLog(t, 1)
 			g.Reply(tc.private)
 			attachFails(t, g, unix.EPROTO)
-			log.waitFor(t, "the target's welcome is refused: "+tc.log)
+			log.waitFor(t, "the target's welcome is invalid: "+tc.log)
 		})
 	}
 }
@@ -151,7 +151,7 @@ func reconnect(t *testing.T, g *faketarget.Target, dev *os.File, w wire.Welcome)
 // A target that comes back with another volume gets none of the waiting I/O: the session fails, and the log says why.
 func TestTargetChanges(t *testing.T) {
 	const (
-		limits = "the target's limits are not what they were"
+		limits = "the target's limits have changed"
 		other  = "the target is not the one it was: I/O fails from now on"
 	)
 	for i, tc := range []struct {
@@ -169,7 +169,7 @@ func TestTargetChanges(t *testing.T) {
 		{"write-back", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, limits},
 		{"volatile", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeVolatile }, limits},
 		{"smaller capacity", nil, func(w *wire.Welcome) { w.Capacity -= 512 }, "the volume has shrunk from 1048576 to 1048064 bytes"},
-		{"invalid welcome", nil, func(w *wire.Welcome) { w.Capacity++ }, "the target's welcome is refused: capacity 1048577"},
+		{"invalid welcome", nil, func(w *wire.Welcome) { w.Capacity++ }, "the target's welcome is invalid: capacity 1048577"},
 		{"new epoch of a volatile volume", func(w *wire.Welcome) { w.Flags = wire.VolumeVolatile }, func(w *wire.Welcome) { w.Epoch++ },
 			"the target has lost its volume, which was in memory"},
 		{"new epoch after unflushed writes", func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, func(w *wire.Welcome) { w.Epoch++ },

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Block sessions: what only the files of client/ use. */
+#ifndef KRPING_CLIENT_INTERNAL_H
+#define KRPING_CLIENT_INTERNAL_H
+
+#include "client/client.h"
+#include "rdma/conn.h"
+#include "rdma/buf.h"
+
+struct krping_copy;
+
+/**
+ * struct krping_request - the driver's part of a request
+ * @expires:	jiffies; an unanswered request is not sent again after this
+ * @retried:	its data did not match its CRC once
+ * @retry:	tells krping_complete_rq() to send it again instead of ending it
+ * @error:	for krping_complete_rq(): negative errno or 0
+ * @crc:	CRC32C of the data sent, or of the data received according to the target
+ * @wire_tag:	generation << KRPING_TAG_BITS | tag
+ * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
+ * @unflushed:	@session->write_seq when a flush was sent
+ * @work:	checks the data of a large READ
+ * @copy:	of large data, for a second attempt; NULL in the first
+ * @digest:	argument of KRPING_IOC_DIGEST, NULL for other requests
+ *
+ * Owned by the block layer until queue_rq, then by whoever takes the request out of its slot
+ * under queue->lock: the response, or recovery once the queue pair is drained.
+ */
+struct krping_request {
+	unsigned long expires;
+	bool retried;
+	bool retry;
+	int error;
+	u32 crc;
+	u16 wire_tag;
+	int nents;
+	u64 unflushed;
+	struct work_struct work;
+	struct krping_copy *copy;
+	struct krping_digest *digest;
+};
+
+/* A tag on the wire has 4 bits of generation, which tell a late response from a current one. */
+#define KRPING_TAG_BITS		12
+#define KRPING_TAG_MASK		((1u << KRPING_TAG_BITS) - 1)
+
+/**
+ * struct krping_slot - per driver tag
+ * @rq:		the request in flight with this tag or NULL; under queue->lock
+ * @generation:	incremented at each use; under queue->lock
+ * @mr:		registers the data of a large request
+ * @reg_wr:	its REG_MR, posted in front of the message
+ * @sg:		@session->max_segments entries
+ */
+struct krping_slot {
+	struct request *rq;
+	u8 generation;
+	struct ib_mr *mr;
+	struct ib_reg_wr reg_wr;
+	struct scatterlist *sg;
+};
+
+/**
+ * struct krping_tx - a message to send: 1..N commands with inline data
+ * @buf:	max_message bytes; belongs to the hardware between post and completion
+ * @entry:	in queue->tx_free
+ * @queue:	its queue
+ * @len:	bytes filled so far
+ * @reg:	REG_MR to post in front, or NULL; a command with one is the last of its message
+ */
+struct krping_tx {
+	struct krping_buf buf;
+	struct list_head entry;
+	struct krping_queue *queue;
+	u32 len;
+	struct krping_slot *reg;
+};
+
+/**
+ * struct krping_keepalive - the KEEP_ALIVE command of a queue
+ * @buf:	the message
+ * @sent_at:	jiffies when it was last posted
+ * @sending:	its SEND has not completed
+ * @unanswered:	its response has not arrived
+ *
+ * Posted again only when both are false.
+ */
+struct krping_keepalive {
+	struct krping_buf buf;
+	unsigned long sent_at;
+	bool sending;
+	bool unanswered;
+};
+
+/**
+ * struct krping_queue - a connection of a session and what is in flight on it
+ * @conn:	opened and closed by the session's one connecting thread
+ * @session:	its session
+ * @index:	from 0, also of the hardware context
+ * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight,
+ *		@nr_sending, @keepalive; posts are made under it while @conn is live, except
+ *		by queue_rq(), which recovery stops
+ * @slots:	by driver tag; NULL while not connected
+ * @nr_slots:	the most commands in flight
+ * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
+ *		connection, mapped while connected; NULL before
+ * @nr_tx:	number of @tx
+ * @tx_free:	free messages
+ * @open:	the message that is being filled, not posted yet
+ * @rx:		receive buffers: @nr_slots, one more because the completion handler still holds
+ *		one when the commands that it answers are issued again, and one for a keep-alive.
+ *		Allocated as @tx
+ * @nr_rx:	number of @rx
+ * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
+ * @nr_inflight: slots in use
+ * @nr_sending:	posted messages whose SEND has not completed
+ * @last_rx:	jiffies when the last message arrived
+ * @keepalive:	the KEEP_ALIVE command
+ */
+struct krping_queue {
+	struct krping_conn conn;
+	struct krping_session *session;
+	u16 index;
+	spinlock_t lock;	/* what it protects: above */
+	struct krping_slot *slots;
+	u32 nr_slots;
+	struct krping_tx *tx;
+	u32 nr_tx;
+	struct list_head tx_free;
+	struct krping_tx *open;
+	struct krping_buf *rx;
+	u32 nr_rx;
+	struct ib_cqe reg_cqe;
+	u32 nr_inflight;
+	u32 nr_sending;
+	unsigned long last_rx;
+	struct krping_keepalive keepalive;
+};
+
+/* With a local disk on top, requests fail instead of waiting for a lost target. */
+static inline bool krping_session_is_stacked(const struct krping_session *s)
+{
+	return s->ops;
+}
+
+/* session.c */
+struct krping_session *krping_session_alloc(const struct krping_options *opt,
+					    const struct krping_session_ops *ops);
+void krping_session_set_state(struct krping_session *s, enum krping_session_state state);
+int krping_queue_violation(struct krping_queue *q, const char *what, u64 value);
+int krping_session_list(struct krping_session *s);
+void krping_session_unlist(struct krping_session *s);
+struct krping_session *krping_session_take(const char *name, bool force);
+struct gendisk *krping_session_disk(struct krping_session *s);
+
+/* connect.c */
+int krping_session_connect(struct krping_session *s, unsigned long timeout);
+void krping_session_disconnect(struct krping_session *s);
+void krping_session_close(struct krping_session *s);
+
+/* recovery.c */
+int krping_recovery_init(void);
+void krping_recovery_exit(void);
+void krping_recovery_prepare(struct krping_session *s);
+void krping_session_lost(struct krping_session *s, int error);
+void krping_session_go_live(struct krping_session *s);
+void krping_session_fast_fail(struct krping_session *s);
+extern struct workqueue_struct *krping_session_wq;	/* runs recovery_work, monitor_work */
+
+/* monitor.c */
+void krping_monitor_prepare(struct krping_session *s);
+void krping_monitor_start(struct krping_session *s);
+void krping_monitor_stop(struct krping_session *s);
+
+/* keepalive.c */
+int krping_keepalive_alloc(struct krping_queue *q);
+void krping_keepalive_free(struct krping_queue *q);
+int krping_keepalive_probe(struct krping_session *s, unsigned long timeout);
+unsigned long krping_keepalive_interval(const struct krping_session *s);
+void krping_keepalive_check_queues(struct krping_session *s);
+int krping_keepalive_answered(struct krping_queue *q, u8 status, const void *data, u32 len);
+
+/* disk.c */
+int krping_disk_alloc(struct krping_session *s);
+int krping_disk_add(struct krping_session *s);
+void krping_disk_resize(struct krping_session *s, u64 capacity);
+void krping_disk_del(struct krping_session *s);
+void krping_disk_free(struct krping_session *s);
+
+/* send.c */
+blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, bool last);
+void krping_send_commit(struct krping_queue *q);
+void krping_send_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_send_reg_done(struct ib_cq *cq, struct ib_wc *wc);
+
+/* recv.c */
+int krping_recv_init(void);
+void krping_recv_exit(void);
+void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_complete_rq(struct request *rq);
+
+/* queue.c */
+int krping_queue_alloc(struct krping_queue *q);
+void krping_queue_free(struct krping_queue *q);
+void krping_queue_free_messages(struct krping_queue *q);
+void krping_queue_cancel(struct krping_queue *q);
+
+#endif /* KRPING_CLIENT_INTERNAL_H */
