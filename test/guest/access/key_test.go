@@ -50,7 +50,7 @@ func TestTargetRestartsWithAnotherKey(t *testing.T) {
 			s.Stop()
 			guest.SessionBecomes(t, "reconnecting")
 			s = serveAgain(t, target, s, key, "")
-			time.Sleep(3 * time.Second) // for some connection attempts
+			guest.Eventually(t, 20*time.Second, "the target rejects two connection attempts", func() bool { return s.Rejected() >= 2 })
 			if state := guest.Session(t, "vol0")["state"]; state != "reconnecting" {
 				t.Fatalf("with key %q the session is %s", key, state)
 			}
