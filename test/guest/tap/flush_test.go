@@ -14,7 +14,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// After a flush fails on either side, nobody knows what it was to keep: all counts as dirty.
+// After a failed flush on either side, nobody knows which writes were kept: everything is dirty.
 func TestFlushFails(t *testing.T) {
 	for _, side := range []string{"backing", "target"} {
 		t.Run(side, func(t *testing.T) {
@@ -32,11 +32,11 @@ func TestFlushFails(t *testing.T) {
 			fail(true)
 			switch err := dev.Sync(); {
 			case side == "backing" && !errors.Is(err, unix.EIO):
-				t.Errorf("a flush that the backing fails: %v, want EIO", err)
+				t.Errorf("flush that the backing fails: %v, want EIO", err)
 			case side == "target" && err != nil:
-				t.Errorf("a flush that the target fails: %v, want success: the backing has done it", err)
+				t.Errorf("flush that only the target fails: %v, want success", err)
 			}
-			guest.Eventually(t, 5*time.Second, "all is dirty", func() bool { return number(t, "dirty_bytes") == size })
+			guest.Eventually(t, 5*time.Second, "everything is dirty", func() bool { return number(t, "dirty_bytes") == size })
 			fail(false)
 			_ = dev.Close()
 			stop(t, "")

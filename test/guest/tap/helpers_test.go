@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package tap tests mode=tap inside one VM: /dev/krpingN on a local
-// backing, with krping-bridge as the peer over the VM's Soft-RoCE device.
+// Package tap tests mode=tap inside one VM: /dev/krpingN on a local disk, with krping-bridge as the target over the VM's
+// Soft-RoCE device.
 package tap
 
 import (
@@ -23,7 +23,7 @@ const size = 16 << 20 // of volumes and backings
 // patient turns keep-alives off, for tests in which nothing may be dropped: a slow machine could answer one too late.
 const patient = ",heartbeat=0"
 
-// ramDisk returns a disk in memory, as large as the volume and full of zeros.
+// ramDisk returns a RAM disk of zeros with the size of the volume.
 func ramDisk(t *testing.T) string {
 	t.Helper()
 	disk := guest.RAMDisk(t, size)
@@ -41,7 +41,7 @@ func number(t *testing.T, key string) int64 {
 	return n
 }
 
-// check fails for each key that has another value.
+// check checks counters of the session.
 func check(t *testing.T, want map[string]int64) {
 	t.Helper()
 	for key, n := range want {
@@ -54,7 +54,7 @@ func check(t *testing.T, want map[string]int64) {
 	}
 }
 
-// load is verified I/O that is timed.
+// load is verified I/O whose latency is measured.
 type load struct{ *guest.Load }
 
 func startFio(t *testing.T, dev string, args ...string) load {
@@ -63,7 +63,7 @@ func startFio(t *testing.T, dev string, args ...string) load {
 		"--output-format=json"}, args...)...)}
 }
 
-// wait fails if an I/O failed, and returns the longest that one took.
+// wait waits for the load, which must not see an error, and returns the longest latency.
 func (l load) wait(t *testing.T) time.Duration {
 	t.Helper()
 	out := l.Succeeds()

@@ -23,16 +23,16 @@ import (
 	"krping/test/internal/needs"
 )
 
-// noStall is longer than any I/O of a tap may take, however its peer fares, in a slow VM.
+// noStall is the limit for the latency of a tap in a slow VM, whatever happens to its target.
 var noStall = guest.Slow(2 * time.Second)
 
-// forwarded waits until every copy has been answered or dropped.
+// forwarded waits until each copy has been answered or dropped.
 func forwarded(t *testing.T) {
 	t.Helper()
 	guest.Eventually(t, 30*time.Second, "all copies are forwarded", func() bool { return number(t, "queued") == 0 })
 }
 
-// overwritten checks that overwriting whatever was dropped makes both equal.
+// overwritten checks that both sides are equal when all data that was dropped has been overwritten.
 func overwritten(t *testing.T, dev, store string) {
 	t.Helper()
 	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
@@ -41,7 +41,7 @@ func overwritten(t *testing.T, dev, store string) {
 	guest.WantSame(t, dev, store)
 }
 
-// Verified I/O on the head: what the backing has, the peer has; what was read, too.
+// Verified I/O: the target gets a copy of each write and read, and has the same data as the backing.
 func TestTapCopies(t *testing.T) {
 	for name, backing := range map[string]string{"memory": "ram:16M", "disk": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestTapCopies(t *testing.T) {
 			guest.StartBridge(t, 9830, store, "16MiB")
 			dev := guest.Attach(t, 9830, ",mode=tap,backing="+backing+patient)
 			startFio(t, dev, "--rw=randrw", "--bsrange=512-256k", "--iodepth=8", "--io_size=8m").wait(t)
-			// All of it fits the queue: nothing can be dropped, however slow the peer.
+			// The queue has room for everything: nothing is dropped, however slow the target is.
 			forwarded(t)
 			check(t, map[string]int64{"skipped": 0, "dropped": 0, "mismatches": 0, "dirty_bytes": 0, "errors": 0})
 			guest.WantSame(t, dev, store)
@@ -68,7 +68,7 @@ func TestTapCopies(t *testing.T) {
 	}
 }
 
-// Only what matches the filter is at the peer; what is not there is counted.
+// The target gets only what matches the filter. What is skipped is counted.
 func TestTapFilters(t *testing.T) {
 	const half = size / 2
 	zeros := make([]byte, half)
@@ -113,7 +113,7 @@ func TestTapFilters(t *testing.T) {
 			forwarded(t)
 			check(t, map[string]int64{"dropped": 0, "forwarded_bytes": half})
 			if number(t, "skipped") == 0 {
-				t.Error("nothing was skipped")
+				t.Error("no I/O was counted as skipped")
 			}
 			local := guest.Aligned(t, size)
 			if _, err := guest.OpenDirect(t, dev).ReadAt(local, 0); err != nil {
@@ -124,10 +124,10 @@ func TestTapFilters(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(remote[:half], local[:half]) {
-				t.Error("what matches the filter is not at the peer")
+				t.Error("the target does not have what matches the filter")
 			}
 			if !bytes.Equal(remote[half:], zeros) {
-				t.Error("the peer has what does not match the filter")
+				t.Error("the target has data that does not match the filter")
 			}
 			dirty := int64(half)
 			if name == "op" {
@@ -138,7 +138,7 @@ func TestTapFilters(t *testing.T) {
 	}
 }
 
-// NUL bytes, odd segments, every offset.
+// Data with NUL bytes, in odd segments at odd offsets.
 func TestTapOddData(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9832, store, "16MiB")
@@ -155,8 +155,8 @@ func TestTapOddData(t *testing.T) {
 	}
 }
 
-// The peer dies under verified I/O and comes back: the application notices nothing.
-func TestTapPeerKilled(t *testing.T) {
+// The target is killed under verified I/O and started again. The application does not notice.
+func TestTapTargetKilled(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
@@ -172,21 +172,21 @@ func TestTapPeerKilled(t *testing.T) {
 	longest = max(longest, startFio(t, dev, "--rw=randwrite", "--bs=4k", "--io_size=256k").wait(t))
 	t.Logf("longest I/O %v, %v", longest, guest.Session(t, "vol0"))
 	if longest > noStall {
-		late.Errorf(t, "an I/O took %v", longest)
+		late.Errorf(t, "an I/O took %v, want less than %v", longest, noStall)
 	}
 	forwarded(t)
 	if number(t, "drops_lost") == 0 || number(t, "dirty_bytes") == 0 {
-		t.Error("nothing was dropped while the peer was gone")
+		t.Error("no copy was dropped while the target was away")
 	}
 	if number(t, "forwarded") <= atReturn {
-		t.Error("nothing is forwarded any more")
+		t.Error("no copy is forwarded after the restart")
 	}
 	check(t, map[string]int64{"mismatches": 0, "drops_error": 0})
 	overwritten(t, dev, store)
 }
 
-// A peer that is silent fills the queue; then copies are dropped, and nobody waits.
-func TestTapSilentPeer(t *testing.T) {
+// With a suspended target the queue fills up. Then copies are dropped, and no I/O waits.
+func TestTapTargetSuspended(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9834, store, "16MiB")
 	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
@@ -194,30 +194,30 @@ func TestTapSilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.WriteFile(event, []byte("0"), 0)
-	// The peer is not lost, and the queue fills.
+	// The connection is not lost, and the queue fills up.
 	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write"+patient)
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	for range 3 {
 		if longest := startFio(t, dev, "--rw=write", "--bs=256k", "--iodepth=4").wait(t); longest > noStall {
-			late.Errorf(t, "an I/O took %v", longest)
+			late.Errorf(t, "an I/O took %v, want less than %v", longest, noStall)
 		}
 	}
 	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
-		t.Errorf("nothing was dropped: %v", guest.Session(t, "vol0"))
+		t.Errorf("no copy was dropped: %v", guest.Session(t, "vol0"))
 	}
 	if log, err := os.ReadFile("/sys/kernel/tracing/trace"); err != nil || !strings.Contains(string(log), "bytes=262144 reason=full") {
 		t.Errorf("the trace has no drop (%v)", err)
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
-	// After 30 s without an answer it is lost all the same, on a slow machine perhaps just now: then the
-	// queue is empty because it was dropped.
+	// After 30 s without an answer the connection is lost nevertheless, on a slow machine perhaps now: then the queue is
+	// empty because it was dropped.
 	forwarded(t)
 	guest.SessionBecomes(t, "live")
 	overwritten(t, dev, store)
 }
 
-// A read that began before its target was lost, and whose copy is about to be sent when the target comes back
-// without what it had answered: that the target has other data then is no finding.
+// A read began before the target was lost. Its copy is about to be sent when the target comes back without data that it
+// had acknowledged. Other data at the target is then not reported as a mismatch.
 func TestTapReadWhileTargetForgets(t *testing.T) {
 	needs.Test(t, needs.EBPF)
 	store := guest.StorePath(t)
@@ -249,13 +249,13 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Second) // what is left of the connection is gone: with a CPU held, it would wait
+		time.Sleep(time.Second) // until the old connection has been cleaned up, which needs the CPU that is held next
 		sender := hold.Call(t, "tap_forward", 0, 4*time.Second)
 		stall(false)
 		guest.Eventually(t, 10*time.Second, "a copy is about to be sent", sender.Began)
 		bridge = guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
-		// With a CPU held, the session cannot become live, but its queue is quiesced for that: the copy waits there.
-		guest.Eventually(t, 15*time.Second, "all is forgotten", func() bool { return number(t, "dirty_bytes") == size })
+		// With a CPU held, the session cannot become live, but its queue is quiesced: the copy waits there.
+		guest.Eventually(t, 15*time.Second, "everything is dirty", func() bool { return number(t, "dirty_bytes") == size })
 		if err := guest.Within(t, 15*time.Second, "the read ends", read); err != nil {
 			t.Errorf("read: %v", err)
 		}
@@ -266,11 +266,11 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the copy was never sent to the target that has forgotten, in %d tries", tries)
+	t.Errorf("the copy was never sent to the target that had lost data, in %d tries", tries)
 }
 
-// Reads are compared: what went wrong at the peer is found, and is not the application's affair.
-func TestTapFindsOtherData(t *testing.T) {
+// Reads are compared with the target's data. A mismatch is counted, and the application does not notice.
+func TestTapCountsMismatches(t *testing.T) {
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9835, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"+patient))
@@ -315,12 +315,12 @@ func TestTapLocalError(t *testing.T) {
 	}
 	_ = dev.Close()
 	if number(t, "dirty_bytes") == 0 {
-		t.Error("nothing is dirty after a write that the backing failed")
+		t.Error("nothing is dirty after the backing failed a write")
 	}
 	stop(t, "")
 }
 
-// The RDMA device is removed under load: the application notices nothing.
+// The RDMA device is removed under load. The application does not notice.
 func TestDeviceRemoved(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9854, store, "16MiB")
@@ -336,9 +336,9 @@ func TestDeviceRemoved(t *testing.T) {
 	stop(t, "")
 }
 
-// A forced stop of a device in use under load, the peer silent or gone: it ends.
+// A forced stop of a device in use ends, also if the target is suspended or killed.
 func TestForcedStop(t *testing.T) {
-	for name, sig := range map[string]unix.Signal{"silent": unix.SIGSTOP, "gone": unix.SIGKILL} {
+	for name, sig := range map[string]unix.Signal{"suspended": unix.SIGSTOP, "killed": unix.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
 			bridge := guest.StartBridge(t, 9837, guest.StorePath(t), "16MiB")
 			path := guest.Attach(t, 9837, ",mode=tap,backing=ram:16M")
@@ -354,7 +354,7 @@ func TestForcedStop(t *testing.T) {
 			stop(t, ",force")
 			load.Fails()
 			if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); err == nil {
-				t.Error("a read succeeded on a device that was removed")
+				t.Error("a read of a stopped device succeeded")
 			}
 			digest := struct {
 				offset, length uint64
@@ -362,7 +362,7 @@ func TestForcedStop(t *testing.T) {
 			}{length: 4096}
 			const iocDigest = 3<<30 | 56<<16 | 'K'<<8 | 0x70
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), iocDigest, uintptr(unsafe.Pointer(&digest))); errno == 0 {
-				t.Error("a digest succeeded on a device that was removed")
+				t.Error("a digest of a stopped device succeeded")
 			}
 		})
 	}
@@ -387,6 +387,6 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	if err := guest.Command("client,addr="+addr+",port=9,block=vol0,mode=tap,backing=ram:16M", guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("a peer that is not there: %v, want ECONNREFUSED", err)
+		t.Errorf("no target: %v, want ECONNREFUSED", err)
 	}
 }
