@@ -128,7 +128,7 @@ func summarize(out io.Writer, dir string) error {
 	}
 	fmt.Fprint(out, failures.String())
 	if sum.NotApplicable > 0 {
-		fmt.Fprintf(out, "%d tests not applicable where they did not run\n", sum.NotApplicable)
+		fmt.Fprintf(out, "%d not applicable\n", sum.NotApplicable)
 	}
 	if sum.Again > 0 {
 		fmt.Fprintf(out, "%d of those that passed were too late the first time\n", sum.Again)
