@@ -40,15 +40,15 @@ enum option_id {
 
 #define GIVEN(id)	BIT_ULL(id)
 
-/* One option: its value, where it goes, and the roles and tests that take it. */
+/* An option: its value, its field, and the roles and tests that take it. */
 struct option_def {
 	const char *name;
 	enum value_kind kind;
-	size_t offset;		/* of the bool, u32 or name in krping_options */
+	size_t offset;		/* of its field in krping_options */
 	u32 min;
 	u32 max;
 	unsigned int roles;
-	unsigned int tests;	/* of a ping/pong command */
+	unsigned int tests;	/* for a ping/pong command */
 };
 
 #define NO_FIELD	((size_t)-1)
@@ -131,7 +131,7 @@ static const char *const role_names[] = {
 	[KRPING_BLOCK_SERVER]	= "a block server",
 };
 
-/* Where a reason goes; text of the user is made printable and short first. */
+/* Where the reason goes. The user's text in it is made printable and cut. */
 struct reason {
 	char *buf;
 	size_t len;
@@ -170,7 +170,7 @@ static bool name_char(unsigned char c)
 	return c < 0x80 && (isalnum(c) || c == '.' || c == '_' || c == '-');
 }
 
-/* Is that, of KRPING_VOLUME_LEN bytes or a string, the name of a volume? */
+/* @name: KRPING_VOLUME_LEN bytes or a string. Return: whether it is a valid volume name. */
 bool krping_is_volume_name(const char *name)
 {
 	size_t len = 0;
@@ -184,7 +184,7 @@ static int parse_name(const char *value, char *out, struct reason *why)
 {
 	if (!krping_is_volume_name(value)) {
 		snprintf(why->buf, why->len,
-			 "block=%s: a name is 1 to %d letters, digits, '.', '_' or '-'",
+			 "block=%s: must be 1 to %d letters, digits, '.', '_' or '-'",
 			 quote(why, value), KRPING_VOLUME_LEN - 1);
 		return -EINVAL;
 	}
@@ -197,7 +197,7 @@ static int parse_addr4(const char *value, struct krping_options *opt, struct rea
 	const char *end;
 
 	if (!in4_pton(value, -1, opt->addr, -1, &end) || *end) {
-		snprintf(why->buf, why->len, "addr=%s: not an IPv4 address", quote(why, value));
+		snprintf(why->buf, why->len, "addr=%s: must be an IPv4 address", quote(why, value));
 		return -EINVAL;
 	}
 	opt->family = AF_INET;
@@ -212,14 +212,16 @@ static int parse_addr6(char *value, struct krping_options *opt, struct reason *w
 	if (scope) {
 		*scope++ = '\0';
 		if (!*scope || strlen(scope) >= sizeof(opt->ifname)) {
-			snprintf(why->buf, why->len, "addr6: %%%s: not an interface name",
+			snprintf(why->buf, why->len,
+				 "addr6: %%%s: must be the name of an interface",
 				 quote(why, scope));
 			return -EINVAL;
 		}
 		memcpy(opt->ifname, scope, strlen(scope));
 	}
 	if (!in6_pton(value, -1, opt->addr, -1, &end) || *end) {
-		snprintf(why->buf, why->len, "addr6=%s: not an IPv6 address", quote(why, value));
+		snprintf(why->buf, why->len, "addr6=%s: must be an IPv6 address",
+			 quote(why, value));
 		return -EINVAL;
 	}
 	opt->family = AF_INET6;
@@ -262,7 +264,7 @@ static bool printable(const char *text)
 	return true;
 }
 
-/* 1 to 16 digits, then *end. Return: false if there are none or more. */
+/* Return: whether @text begins with 1 to 16 digits; @end is set behind them. */
 static bool parse_u64(const char *text, u64 *out, const char **end)
 {
 	const char *c;
@@ -307,7 +309,7 @@ static int parse_backing(const char *value, struct krping_options *opt, struct r
 		return 0;
 	}
 	snprintf(why->buf, why->len,
-		 "backing=%s: must be /dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K",
+		 "backing=%s: must be /dev/NAME, or ram:SIZE from 1M to 1T in multiples of 4K",
 		 quote(why, value));
 	return -EINVAL;
 }
@@ -344,7 +346,7 @@ static int parse_ops(const char *value, u32 *ops, struct reason *why)
 		}
 		if (i == ARRAY_SIZE(names) || *ops & names[i].bit) {
 			snprintf(why->buf, why->len,
-				 "op=%s: must be of read, write, flush and discard, joined by '+'",
+				 "op=%s: must be read, write, flush or discard, or several joined by '+'",
 				 quote(why, value));
 			return -EINVAL;
 		}
@@ -370,7 +372,7 @@ static int parse_sectors(const char *value, struct krping_options *opt, struct r
 
 #define KEY_PREFIX	"krping:"
 
-/* Only keys that are meant for us: a key that another subsystem has there is none of a peer's. */
+/* The prefix keeps peers from using a key of another subsystem. */
 static int parse_key(const char *value, char *key, struct reason *why)
 {
 	size_t prefix = strlen(KEY_PREFIX);
@@ -386,7 +388,7 @@ static int parse_key(const char *value, char *key, struct reason *why)
 	return 0;
 }
 
-/* The first 96 bits of an IPv4 address that is mapped to IPv6. */
+/* The first 96 bits of an IPv4-mapped IPv6 address. */
 static const u8 mapped[12] = { [10] = 0xff, [11] = 0xff };
 
 static bool is_mapped(const u8 addr[16])
@@ -432,7 +434,7 @@ static int parse_allow(char *value, struct krping_options *opt, struct reason *w
 		if (next)
 			*next++ = '\0';
 		if (opt->nr_allow == KRPING_ALLOW_MAX) {
-			snprintf(why->buf, why->len, "allow: at most %d addresses",
+			snprintf(why->buf, why->len, "allow: at most %d addresses are possible",
 				 KRPING_ALLOW_MAX);
 			return -EINVAL;
 		}
@@ -447,7 +449,7 @@ static int parse_allow(char *value, struct krping_options *opt, struct reason *w
 	return 0;
 }
 
-/* Entries for IPv6, as ::/0, are none for IPv4. */
+/* IPv6 entries, ::/0 too, do not match IPv4 addresses. */
 static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
 {
 	u32 bytes = allowed->bits / 8, rest = allowed->bits % 8;
@@ -457,7 +459,7 @@ static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
 	return !rest || !((addr[bytes] ^ allowed->addr[bytes]) >> (8 - rest));
 }
 
-/* Does a server of that command serve clients of the address, IPv6 or mapped? */
+/* @addr: IPv6 or IPv4-mapped. Return: whether the server of this command may serve it. */
 bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
 {
 	u32 i;
@@ -468,7 +470,7 @@ bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
 	return !opt->nr_allow;
 }
 
-/* The table writes names with '_'; users of tools write '-' as well. */
+/* Option names in the table use '_'; '-' is accepted, too. */
 static bool same_name(const char *name, const char *given)
 {
 	for (; *name && *given; name++, given++)
@@ -543,7 +545,7 @@ static int parse_option(char *text, struct krping_options *opt, u64 *given,
 	if (value)
 		*value++ = '\0';
 	if (!*text) {
-		snprintf(why->buf, why->len, "empty option: options are separated by one ','");
+		snprintf(why->buf, why->len, "empty option: separate options by one ','");
 		return -EINVAL;
 	}
 	id = find_option(text);
@@ -638,7 +640,7 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 	}
 	if (role & BLOCK_CLIENT && tap != !!(given & GIVEN(OPT_BACKING))) {
 		snprintf(why->buf, why->len,
-			 "mode=tap needs backing=/dev/NAME or ram:SIZE, other modes have none");
+			 "mode=tap needs backing=/dev/NAME or ram:SIZE; mode=remote takes no backing");
 		return -EINVAL;
 	}
 	if (role & BLOCK_SERVER && !(given & GIVEN(OPT_BACKING))) {
@@ -651,7 +653,7 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 	}
 	if (opt->target && opt->force) {
 		snprintf(why->buf, why->len,
-			 "force does not go with target: its clients wait for its return");
+			 "force does not go with target: clients wait until the volume is back");
 		return -EINVAL;
 	}
 	if (role & BLOCK_STOP && !(given & GIVEN(OPT_BLOCK))) {

@@ -20,7 +20,7 @@
 #define KRPING_COMMAND_MAX	512	/* bytes of one command */
 #define KRPING_REASON_MAX	160	/* bytes of the reason for a refusal */
 
-/* What a command asks for; decided by client/server/stop and block. */
+/* What a command asks for: from client, server or stop, with or without block. */
 enum krping_role {
 	KRPING_PING_CLIENT,
 	KRPING_PING_SERVER,
@@ -47,9 +47,9 @@ enum krping_mode {
 #define KRPING_ALLOW_MAX	16	/* entries of a list of addresses */
 
 /**
- * struct krping_allowed - addresses of clients that a server serves
+ * struct krping_allowed - clients that a server serves
  * @addr:	IPv6, or IPv4 as ::ffff:a.b.c.d
- * @bits:	how many of the first bits of an address have to be these
+ * @bits:	length of the prefix that has to match
  */
 struct krping_allowed {
 	u8 addr[16];
@@ -59,7 +59,7 @@ struct krping_allowed {
 /**
  * struct krping_options - a valid command
  * @role:	what to do
- * @test:	of a ping/pong command
+ * @test:	which test a ping/pong command runs
  * @family:	AF_INET or AF_INET6; not set for KRPING_BLOCK_STOP
  * @addr:	the address in network order: 4 or 16 bytes
  * @ifname:	scope of an IPv6 address, "" for none
@@ -70,16 +70,16 @@ struct krping_allowed {
  * @tos:	type of service of the connection's packets, if @has_tos
  * @txdepth:	RDMA WRITEs in flight on each connection of a bandwidth test
  * @qps:	connections of a bandwidth test
- * @queues:	queue pairs of a block session; 0: one for each CPU
- * @depth:	requests in flight on each
- * @mode:	of a block client
+ * @queues:	queue pairs of a block session; 0: one per CPU
+ * @depth:	requests in flight on each queue
+ * @mode:	where a block client's data lives
  * @ram:	backing=ram:SIZE in bytes, 0 if @backing is a path or there is none
  * @pid:	tap: of this thread group only, 0 for all
  * @ops:	tap: KRPING_TAP_*; 0 for all
- * @first_sector: tap: what touches sectors from here
+ * @first_sector: tap: requests that touch sectors from here
  * @last_sector: to here, inclusive
- * @fast_fail:	seconds after the loss of the target after which I/O fails; 0: after @timeout
- * @heartbeat:	seconds of silence after which the target counts as lost; 0: never
+ * @fast_fail:	seconds without a target until I/O fails; 0: @timeout
+ * @heartbeat:	seconds of silence until the target counts as lost; 0: never
  * @block_size:	of a volume that is served, bytes
  * @verbose:	log data
  * @validate:	compare data
@@ -89,15 +89,15 @@ struct krping_allowed {
  * @local_dma_lkey: the source of RDMA WRITEs is not registered
  * @poll:	spin for completions, do not sleep
  * @duplex:	the server of a bandwidth test writes as well
- * @force:	stop a device that is in use
- * @writeback:	a volume that is served: a write is stable after a flush, not before
- * @read_only:	a volume that is served cannot be written
- * @target:	stop a volume that is served, not a client's session
- * @block:	name of the volume, NUL padded to the end
+ * @force:	stop a device although it is in use
+ * @writeback:	served volume: writes are stable only after a flush
+ * @read_only:	served volume: refuse writes
+ * @target:	stop a served volume, not a client's session
+ * @block:	name of the volume, padded with NULs
  * @backing:	path of a block device, "" for none
  * @comm:	tap: of processes of this name only, "" for all
  * @key:	description of the key in a keyring, "" for none
- * @allow:	a server: the clients it serves, @nr_allow of them; 0: all
+ * @allow:	server: the clients it serves, @nr_allow of them; 0: all
  */
 struct krping_options {
 	enum krping_role role;
@@ -148,7 +148,7 @@ struct krping_options {
  * krping_options_parse - parse one command
  * @text:	NUL-terminated, a trailing newline is allowed; modified
  * @opt:	filled in on success
- * @why:	filled in on failure: printable, says what would be right
+ * @why:	on failure, what is wrong and what would be right; printable
  * @why_len:	size of @why, KRPING_REASON_MAX is enough
  *
  * Return: 0 or -EINVAL.

@@ -27,7 +27,7 @@ func (o Option) CheckValue(value string) error {
 	case "mode":
 		valid, want = value == "remote" || value == "tap", "remote or tap"
 	case "/dev/NAME or ram:SIZE":
-		valid, want = validBacking(value), "/dev/NAME, or ram:SIZE with 1M to 1T, a multiple of 4K"
+		valid, want = validBacking(value), "/dev/NAME, or ram:SIZE from 1M to 1T in multiples of 4K"
 	case "process name":
 		valid, want = processName.MatchString(value), "1 to 15 printable characters, no ','"
 	case "operations":
