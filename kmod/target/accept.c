@@ -13,7 +13,7 @@
 
 /* ---- handshake ---- */
 
-/* Return: 0 and @t filled in if the client has answered its challenge right, or a reason. */
+/* Return: 0 with @t filled in if the answer to the challenge is right, or a reason. */
 static enum krping_reject_reason check_answer(struct krping_volume *v, const struct rdma_cm_id *id,
 					      const struct krping_hello *hello,
 					      struct krping_transcript *t)
@@ -29,7 +29,7 @@ static enum krping_reject_reason check_answer(struct krping_volume *v, const str
 	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
 }
 
-/* Return: 0 if it is our volume that the client wants and may have, or a reason. */
+/* Return: 0 if the client asks for this volume and may have it, or a reason. */
 static enum krping_reject_reason check_volume(struct krping_volume *v, const struct rdma_cm_id *id,
 					      const struct krping_hello *hello,
 					      struct krping_transcript *t)
@@ -50,11 +50,11 @@ static enum krping_reject_reason check_limits(const struct krping_hello *hello,
 		*value = KRPING_TARGET_QUEUES;
 		return KRPING_REJ_QUEUES;
 	}
-	/* It has to serve our RDMA READs. */
+	/* The client must serve our RDMA READs. */
 	return param->initiator_depth ? 0 : KRPING_REJ_INVALID;
 }
 
-/* Return: 0, or why the client is refused, in the order of PROTOCOL.md section 2.1. */
+/* Return: 0, or why the client is rejected, in the order of PROTOCOL.md section 2.1. */
 static enum krping_reject_reason check_client(struct krping_volume *v, const struct rdma_cm_id *id,
 					      const struct rdma_conn_param *param,
 					      struct krping_hello *hello,
@@ -140,7 +140,7 @@ static void krping_target_conn_setup(struct work_struct *work)
 	tc->epoch = atomic64_read(&tc->volume->epoch);
 	ret = krping_conn_error(&tc->conn);
 	if (ret)
-		goto out;	/* the teardown waits for us */
+		goto out;	/* the teardown waits for this work */
 	ret = krping_target_conn_alloc(tc);
 	if (ret) {
 		rdma_lock_handler(tc->conn.id);
@@ -152,7 +152,7 @@ static void krping_target_conn_setup(struct work_struct *work)
 	queue_delayed_work(krping_setup_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
 	ret = reply(tc);
 	if (ret) {
-		krping_err_ratelimited(tc->log_prefix, "cannot accept: %d", ret);
+		krping_err_ratelimited(tc->log_prefix, "cannot accept the connection: %d", ret);
 		krping_conn_fail(&tc->conn, ret);
 		goto out;
 	}
@@ -227,8 +227,8 @@ static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	switch (event->event) {
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 		return on_connect_request(v, id, event);
-	case RDMA_CM_EVENT_ADDR_CHANGE:		/* of a bond that fails over to another device */
-		krping_warn(v->log_prefix, "the address has moved");
+	case RDMA_CM_EVENT_ADDR_CHANGE:		/* a bond has failed over to another device */
+		krping_warn(v->log_prefix, "the address has moved to another device");
 		mod_delayed_work(krping_setup_wq, &v->listen_work, 0);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
@@ -262,7 +262,7 @@ int krping_volume_listen(struct krping_volume *v, const char *log_prefix)
 	struct rdma_cm_id *id;
 	int ret;
 
-	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* its interface may have a new index */
+	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* the interface's index may be new */
 	if (ret)
 		return ret;
 	id = krping_listen(log_prefix, volume_event, v, v->net, &addr);
@@ -270,7 +270,7 @@ int krping_volume_listen(struct krping_volume *v, const char *log_prefix)
 		return PTR_ERR(id);
 	v->listener = id;
 	spin_lock(&v->lock);
-	if (id->device)		/* else the address is that of any */
+	if (id->device)		/* NULL for the wildcard address */
 		strscpy(v->ibdev, id->device->name, sizeof(v->ibdev));
 	spin_unlock(&v->lock);
 	set_state(v, KRPING_VOLUME_LIVE);
@@ -286,7 +286,7 @@ void krping_volume_stop_listening(struct krping_volume *v)
 
 #define LISTEN_RETRY_DELAY	HZ
 
-/* Its RDMA device was removed and has to be let go of; or the address is on another one now. */
+/* Lets go of an RDMA device that was removed, or that does not have the address any more. */
 void krping_volume_listen_again(struct work_struct *work)
 {
 	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Challenges are given to clients, and taken back once. */
+/* Challenges: each is given to one client and accepted once. */
 #include <linux/mm.h>
 #include <linux/random.h>
 #include <linux/string.h>
@@ -24,11 +24,11 @@ void krping_challenges_free(struct krping_challenges *c)
 }
 
 /**
- * krping_challenge_give - a challenge for a client
+ * krping_challenge_give - make a challenge for a client
  * @c:		the table
- * @addr:	of the client
- * @hello:	that asks for it
- * @challenge:	its id and nonce are filled in
+ * @addr:	address of the client
+ * @hello:	hello that asks for it
+ * @challenge:	id and nonce are filled in
  */
 void krping_challenge_give(struct krping_challenges *c, const u8 addr[16],
 			   const struct krping_hello *hello, struct krping_challenge *challenge)
@@ -58,15 +58,15 @@ static bool is_for(const struct krping_pending *p, const u8 addr[16],
 }
 
 /**
- * krping_challenge_take - the challenge that a client answers, for this once
+ * krping_challenge_take - find and consume the challenge that a client answers
  * @c:		the table
- * @addr:	of the client
- * @hello:	with the answer
- * @nonce:	of the challenge, filled in
+ * @addr:	address of the client
+ * @hello:	hello with the answer
+ * @nonce:	filled in with the challenge's nonce
  *
- * An answer of somebody else, wrong as it is, leaves the challenge to the one who got it.
+ * An answer from another client does not consume the challenge.
  *
- * Return: false if no such challenge waits.
+ * Return: false if there is no such challenge.
  */
 bool krping_challenge_take(struct krping_challenges *c, const u8 addr[16],
 			   const struct krping_hello *hello, u8 nonce[KRPING_TARGET_NONCE_LEN])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Challenges of a volume that wait for their answers: a table of fixed size, so that a flood of
- * clients takes no memory. When it is full, the oldest is forgotten.
+ * Challenges of a volume that are not answered yet: a table of fixed size, so that a flood of
+ * clients takes no memory. When it is full, the oldest is dropped.
  */
 #ifndef KRPING_CHALLENGE_H
 #define KRPING_CHALLENGE_H
@@ -11,18 +11,18 @@
 
 #include "uapi/krping.h"
 
-#define KRPING_CHALLENGES	256	/* that wait at a time */
-#define KRPING_CHALLENGE_TIME	30	/* seconds that one may wait */
+#define KRPING_CHALLENGES	256	/* entries of the table */
+#define KRPING_CHALLENGE_TIME	30	/* seconds until one expires */
 
 /**
- * struct krping_pending - a challenge, and whom it was given to
- * @waits:	not answered
- * @id:		names it
+ * struct krping_pending - a challenge, and the client it was given to
+ * @waits:	not answered yet
+ * @id:		identifies it in the answer
  * @expires:	seconds of CLOCK_MONOTONIC
- * @addr:	of the client, IPv6 or mapped
- * @session:	of the client's hello
- * @index:	of the queue, of the client's hello
- * @nonce:	of the challenge
+ * @addr:	address of the client, IPv6 or IPv4-mapped
+ * @session:	session in the client's hello
+ * @index:	queue index in the client's hello
+ * @nonce:	the target's nonce
  */
 struct krping_pending {
 	bool waits;
@@ -36,9 +36,9 @@ struct krping_pending {
 
 /**
  * struct krping_challenges - the table
- * @lock:	protects the others; taken in process context only, innermost
- * @next:	id of the next challenge, which takes the place of the oldest
- * @pending:	by id modulo their number
+ * @lock:	protects the other members; taken in process context only, innermost
+ * @next:	id of the next challenge, which replaces the oldest
+ * @pending:	indexed by id modulo KRPING_CHALLENGES
  */
 struct krping_challenges {
 	spinlock_t lock;	/* what it protects: above */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The life of a target connection: what it uses, its place in the volume's list, its end. */
+/* The life of a target connection: what it allocates, the volume's list, the teardown. */
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -7,8 +7,8 @@
 #include "target/target.h"
 
 /*
- * What may wait for another is on a queue of its own: a set-up (and a volume's end) for
- * teardowns, a teardown for a set-up of before, for the worker, and for the store's work.
+ * Work that can block on other work has its own workqueue: a set-up and the end of a volume wait
+ * for teardowns; a teardown waits for the set-up, the worker and the store.
  */
 struct workqueue_struct *krping_target_wq;
 struct workqueue_struct *krping_poll_wq;
@@ -42,8 +42,8 @@ int krping_target_init(void)
 /* ---- what a connection uses ---- */
 
 /*
- * Commands that are answered but whose data is still on the way hold a message each, so
- * there are @depth and KRPING_TARGET_TX of them at most; and one KEEP_ALIVE.
+ * A command that is answered stays in use while its data is being sent, and then holds a message.
+ * So at most @depth + KRPING_TARGET_TX are in use, and one KEEP_ALIVE.
  */
 static int alloc_cmds(struct krping_target_conn *tc)
 {
@@ -125,8 +125,8 @@ static void free_tx(struct krping_target_conn *tc)
 }
 
 /*
- * The client may have @depth messages and a KEEP_ALIVE without a response: so many receives
- * are posted at any time, while the worker reads one more.
+ * The client may have @depth messages and a KEEP_ALIVE without a response. That many receives are
+ * posted at any time; one more is being read by the worker.
  */
 static u32 nr_receives(const struct krping_target_conn *tc)
 {
@@ -156,7 +156,7 @@ static void free_rx(struct krping_target_conn *tc)
 	tc->nr_rx = 0;
 }
 
-/* Pieces of a READ or WRITE. Over iWARP a READ has one, a memory region, whatever its data is. */
+/* SGEs of an RDMA READ or WRITE. Over iWARP a READ always has one, for a memory region. */
 static u32 rw_pieces(const struct krping_target_conn *tc)
 {
 	const struct rdma_cm_id *id = tc->conn.id;
@@ -167,12 +167,12 @@ static u32 rw_pieces(const struct krping_target_conn *tc)
 	return clamp(sge, 1, 32);
 }
 
-#define MIN_RW_CTXS	32	/* large commands of one piece each that move data at a time */
+#define MIN_RW_CTXS	32	/* transfers in flight, of commands that need one */
 
-/* READs and WRITEs that the send queue is made for, of which a command takes @most. */
+/* RDMA READs and WRITEs that the send queue has room for; a command takes up to @most. */
 static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
 {
-	/* 3: see krping_conn_alloc(), which says so if there is no room for one command. */
+	/* 3: see krping_conn_alloc(), which fails if not even one command fits. */
 	int fit = ((int)krping_dev_max_wr(tc->conn.id->device) - (int)send_wr - 1) / 3;
 
 	return min_t(u32, max_t(u32, 4 * most, MIN_RW_CTXS), max_t(int, fit, most));
@@ -180,12 +180,12 @@ static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
 
 /**
  * krping_target_conn_alloc - queue pair, commands, messages and posted receives
- * @tc:		with the request of a client
+ * @tc:		with a client's request
  *
- * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. Of
- * these one command takes at most DIV_ROUND_UP(256 pages, pieces of a work request); there
- * is room for four such, and they are counted in @tc->rw_room. So a command never needs more
- * than there is, and what it needs comes back by completions.
+ * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. A command
+ * takes at most DIV_ROUND_UP(256 pages, SGEs of a work request) of the latter; there is room for
+ * four such commands, counted in @tc->rw_room. So a command never needs more than there is, and
+ * completions give it back.
  *
  * Return: 0 or a negative errno: the teardown frees what there is.
  */
@@ -213,7 +213,7 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 		ret = krping_conn_alloc(&tc->conn, &attr);
 	if (ret)
 		return ret;
-	ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP);	/* a drain waits for completions, too */
+	ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP);	/* draining needs completions, too */
 	ret = alloc_tx(tc);
 	if (!ret)
 		ret = alloc_rx(tc);
@@ -226,8 +226,8 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 /* ---- the end of a connection ---- */
 
 /*
- * Until nothing of a closed connection is under way, and no setup runs. Afterwards neither the
- * client nor the store touches memory of the connection.
+ * Waits until nothing of a closed connection is in flight; its set-up is done. Afterwards neither
+ * the client nor the store touches memory of the connection.
  */
 static void target_conn_drain(struct krping_target_conn *tc)
 {
@@ -238,7 +238,7 @@ static void target_conn_drain(struct krping_target_conn *tc)
 	krping_worker_stop(tc);
 }
 
-/* Twin of krping_target_conn_alloc(); drained. */
+/* Undoes krping_target_conn_alloc(); the connection is drained. */
 static void target_conn_free(struct krping_target_conn *tc)
 {
 	free_cmds(tc);
@@ -254,7 +254,7 @@ static void target_conn_unlist(struct krping_target_conn *tc)
 	spin_lock(&v->lock);
 	list_del(&tc->entry);
 	v->nr_conns--;
-	wake_up_all(&v->wait);	/* under the lock: the volume may be gone behind it */
+	wake_up_all(&v->wait);	/* under the lock: the volume may be freed after it */
 	spin_unlock(&v->lock);
 }
 
@@ -276,7 +276,7 @@ static void krping_target_conn_teardown(struct work_struct *work)
 	memalloc_noio_restore(flags);
 }
 
-/* From here on @tc is the teardown's. */
+/* From here on the teardown owns the connection. */
 static void target_conn_closed(struct krping_conn *conn, int error)
 {
 	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
@@ -296,7 +296,7 @@ static void krping_target_conn_deadline(struct work_struct *work)
 
 	if (READ_ONCE(tc->conn.state) >= KRPING_CONN_LIVE)
 		return;
-	krping_err_ratelimited(tc->log_prefix, "the client does not complete the connection");
+	krping_err_ratelimited(tc->log_prefix, "the client did not complete the connection");
 	krping_conn_fail(&tc->conn, -ETIMEDOUT);
 }
 
@@ -320,7 +320,7 @@ static bool is_same(const struct krping_target_conn *tc, const struct krping_tar
 	       !memcmp(tc->session, other->session, sizeof(tc->session));
 }
 
-/* Return: 0 if @tc is in the list and being set up, or why the client is refused. */
+/* Return: 0 with @tc listed and its set-up queued, or why the client is rejected. */
 enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value)
 {
 	struct krping_volume *v = tc->volume;
@@ -341,7 +341,7 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 		list_add_tail(&tc->entry, &v->conns);
 		v->nr_conns++;
 		strscpy(v->ibdev, tc->conn.id->device->name, sizeof(v->ibdev));
-		/* Under the lock: who closes the connection has found it in the list. */
+		/* Under the lock: others find and close the connection through the list. */
 		queue_work(krping_setup_wq, &tc->setup_work);
 	}
 	spin_unlock(&v->lock);
@@ -349,9 +349,9 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 }
 
 /*
- * Return: true if no connection is left that is older than @tc and of the same session and index,
- * or of any session and closed. A client that was stopped and starts anew has another session, and
- * what the store still does for the old one must not come behind it.
+ * Return: true if no older connection is left that has the same session and index, or that is
+ * closed. Closed ones of any session count: a client that was restarted has a new session, and the
+ * store must be done with the old one's commands first.
  */
 static bool is_only(struct krping_target_conn *tc, bool fail)
 {
@@ -373,12 +373,12 @@ static bool is_only(struct krping_target_conn *tc, bool fail)
 	return only;
 }
 
-/* Nothing of an old connection of this queue reaches the store behind a new one's command. */
+/* No command of an old connection may reach the store after one of the new connection. */
 void krping_target_conn_fence(struct krping_target_conn *tc)
 {
 	if (is_only(tc, true))
 		return;
-	krping_info_ratelimited(tc->log_prefix, "queue %u: an old connection is being closed first",
+	krping_info_ratelimited(tc->log_prefix, "queue %u: waiting for an old connection to close",
 				tc->index);
 	wait_event_idle(tc->volume->wait, is_only(tc, false) || krping_conn_error(&tc->conn));
 }

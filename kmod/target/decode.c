@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A message becomes commands in flight, if each of them may be (PROTOCOL.md 2.5). */
+/* Checks a message and turns it into commands in flight (PROTOCOL.md section 2.5). */
 #include "lib/log.h"
 #include "target/target.h"
 
 static int report_violation(struct krping_target_conn *tc, const char *what, u64 value)
 {
-	krping_err_ratelimited(tc->log_prefix, "the client broke the protocol: %s (%llu)", what,
+	krping_err_ratelimited(tc->log_prefix, "the client violated the protocol: %s (%llu)", what,
 			       value);
 	atomic64_inc(&tc->volume->violations);
 	return -EPROTO;
 }
 
-/* Does it go with those that are in flight? */
+/* Checks a command against those in flight. */
 static int check_inflight(struct krping_target_conn *tc, const struct krping_decoded_cmd *wire)
 {
 	if (wire->op == KRPING_OP_KEEP_ALIVE)
 		return tc->keep_alive_pending ?
 		       report_violation(tc, "more than one KEEP_ALIVE", 2) : 0;
 	if (test_bit(wire->tag, tc->tags))
-		return report_violation(tc, "tag is in flight", wire->tag);
+		return report_violation(tc, "tag is already in flight", wire->tag);
 	if (tc->nr_inflight >= tc->depth)
-		return report_violation(tc, "commands in flight", tc->nr_inflight + 1);
+		return report_violation(tc, "too many commands in flight", tc->nr_inflight + 1);
 	return 0;
 }
 
@@ -33,7 +33,7 @@ static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
 		cmd = tc->keep_alive;
 		tc->keep_alive_pending = true;
 	} else {
-		/* There is one: target.h says why. */
+		/* Never empty: see alloc_cmds(). */
 		cmd = list_first_entry(&tc->free_cmds, struct krping_target_cmd, entry);
 		list_del(&cmd->entry);
 		__set_bit(wire->tag, tc->tags);
@@ -55,13 +55,13 @@ static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
 }
 
 /**
- * krping_target_decode - the commands of a message
- * @tc:		its connection
+ * krping_target_decode - decode and check the commands of a message
+ * @tc:		connection that received it
  * @msg:	the message; inline data of a WRITE stays in it
- * @wc:		its completion
- * @cmds:	gets them, in flight, all of them checked
+ * @wc:		completion of its receive
+ * @cmds:	the commands, now in flight, are added here
  *
- * Return: 0, or -EPROTO after which the connection is to be closed: none is executed.
+ * Return: 0, or -EPROTO: nothing is executed and the caller closes the connection.
  */
 int krping_target_decode(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc,
 			 struct list_head *cmds)
@@ -77,7 +77,7 @@ int krping_target_decode(struct krping_target_conn *tc, const void *msg, const s
 	int ret;
 
 	if (wc->wc_flags & IB_WC_WITH_INVALIDATE)
-		return report_violation(tc, "it invalidates a key of this side",
+		return report_violation(tc, "the message invalidates a key of the target",
 					wc->ex.invalidate_rkey);
 	if (!left)
 		return report_violation(tc, "empty message", 0);

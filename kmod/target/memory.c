@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory for large data of a command: allocated, checksummed, copied, freed. What a connection
- * has used it keeps until it pauses: kernels zero what they allocate, which costs as much as the
- * checksum, and here every byte is written before one is read.
+ * Memory for large data of a command: allocate, checksum, copy, free. A connection keeps what it
+ * has used until it is idle: some kernels zero what they allocate, which costs as much as the
+ * checksum and is not needed, as every byte is written before it is read.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -11,7 +11,7 @@
 #include "lib/fault.h"
 #include "target/target.h"
 
-#define CHUNK_ORDER	4	/* 64 KiB: fewer pieces, fewer work requests */
+#define CHUNK_ORDER	4	/* 64 KiB: fewer SGEs, fewer work requests */
 
 static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 {
@@ -42,8 +42,8 @@ static void free_chunk(struct krping_target_conn *tc, struct page *page)
 }
 
 /*
- * rdma_rw counts pieces, not pages, for a memory region: where the most data are more pages than
- * one holds, a piece is a page.
+ * rdma_rw sizes memory regions by scatterlist entries, not by pages. If a region cannot hold the
+ * pages of the largest transfer, every entry has to be a single page.
  */
 int krping_chunk_order(const struct ib_device *device)
 {
@@ -52,7 +52,7 @@ int krping_chunk_order(const struct ib_device *device)
 	return most && most < KRPING_TARGET_MAX_DATA ? 0 : CHUNK_ORDER;
 }
 
-/* Gives back what no command uses. */
+/* Frees what no command uses. */
 void krping_free_chunks(struct krping_target_conn *tc)
 {
 	struct page *page, *next;
@@ -63,7 +63,7 @@ void krping_free_chunks(struct krping_target_conn *tc)
 	}
 }
 
-/* Twin of krping_alloc_large(). Idempotent. */
+/* Undoes krping_alloc_large(). Idempotent. */
 void krping_free_large(struct krping_target_cmd *cmd)
 {
 	struct scatterlist *sg;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A command is carried out on the backing: as a bio, which ends anywhere, or in a work item
- * where it has to wait or takes long. Both end in krping_target_cmd_finished().
+ * Carries out commands on the backing: as a bio, which completes in any context, or in a work item
+ * if it may block or take long. Both end in krping_target_cmd_finished().
  */
 #include <crypto/sha2.h>
 #include <linux/blkdev.h>
@@ -29,9 +29,8 @@ u8 krping_store_status(blk_status_t status)
 }
 
 /*
- * The disk tells of a flush that fails once, and nobody knows what it had answered and has lost.
- * The client of this one may not hear of it, others do not: each sees it when it connects anew,
- * before it is promised anything else (worker.c).
+ * A disk reports a failed flush once, and acknowledged writes of any client may be lost. The new
+ * epoch tells all clients: each must reconnect before another flush succeeds (worker.c).
  */
 static void flush_failed(struct krping_volume *v)
 {
@@ -55,12 +54,12 @@ static void krping_store_bio_done(struct bio *bio)
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
 	if (again)
-		queue_work(cmd->tc->volume->store_wq, &cmd->work);	/* may wait there */
+		queue_work(cmd->tc->volume->store_wq, &cmd->work);	/* may block there */
 	else
 		krping_target_cmd_finished(cmd);
 }
 
-/* A write that is answered is stable, unless the volume is said to be writeback. */
+/* An acknowledged write is stable, unless the volume is writeback. */
 static bool is_stable(const struct krping_target_cmd *cmd)
 {
 	return !cmd->tc->volume->opt.writeback || cmd->flags & KRPING_CMD_FUA;
@@ -96,12 +95,11 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 }
 
 /**
- * krping_store_submit - READ, WRITE or FLUSH
- * @cmd:	with @cmd->sg of @cmd->length bytes, but for FLUSH
+ * krping_store_submit - start a READ, WRITE or FLUSH
+ * @cmd:	with @cmd->sg of @cmd->length bytes, except for FLUSH
  *
- * Process context, of which the memory allocation flags are set. It does not wait for a
- * request of the disk, if the disk's driver knows how not to: a stalled disk is no reason to
- * leave the client without a sign of life.
+ * Process context, under memalloc_noio_save(). Does not wait for a free request of the disk if its
+ * driver supports that: keep-alives must be answered while a disk stalls.
  */
 void krping_store_submit(struct krping_target_cmd *cmd)
 {
@@ -111,14 +109,14 @@ void krping_store_submit(struct krping_target_cmd *cmd)
 		submit(cmd, bdev_nowait(cmd->tc->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
 
-/* ---- what waits ---- */
+/* ---- what may block ---- */
 
 static u8 errno_status(int error)
 {
 	return krping_store_status(errno_to_blk_status(error));
 }
 
-/* Nobody hears how the command ends: the client sends it again. */
+/* The connection is closed: nobody gets the answer, and the client sends the command again. */
 static bool is_abandoned(const struct krping_target_cmd *cmd)
 {
 	return READ_ONCE(cmd->tc->conn.state) == KRPING_CONN_CLOSED;
@@ -149,9 +147,9 @@ static u8 discard(struct krping_target_cmd *cmd)
 						 cmd->length >> SECTOR_SHIFT, GFP_NOIO));
 }
 
-#define ZERO_STEP	SZ_16M	/* bytes zeroed between two looks at the connection */
+#define ZERO_STEP	SZ_16M	/* bytes zeroed between two checks of the connection */
 
-/* A disk may write each block: new connections do not wait until a lost one's is through. */
+/* A disk may write every block. In steps, so that a new connection need not wait for it all. */
 static int zero_disk(struct krping_target_cmd *cmd, struct block_device *bdev)
 {
 	u32 done, len;
@@ -202,7 +200,7 @@ static const void *read_backing(struct krping_backing *b, u64 offset, u32 len, s
 	return ret ? ERR_PTR(ret) : page_address(buf);
 }
 
-/* Return: pages of *@step bytes, which is made smaller if memory is short; or NULL. */
+/* Return: pages of *@step bytes, which is reduced if memory is short; or NULL. */
 static struct page *digest_buffer(u32 *step)
 {
 	struct page *page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY,
@@ -251,7 +249,7 @@ static u8 digest(struct krping_target_cmd *cmd)
 	return KRPING_ST_OK;
 }
 
-/* A command of any length, which may take long: not for a connection that is closed. */
+/* May take long: not done for a connection that is closed. */
 static u8 carry_out(struct krping_target_cmd *cmd)
 {
 	if (is_abandoned(cmd))

@@ -11,9 +11,9 @@
  *	memory.c	memory for large data
  *	store.c		carries out a command on the backing
  *
- * A connection has one worker, krping_target_conn.poll_work: it alone polls the completion queue,
- * looks at what the store has finished, decodes, executes, posts and answers. So nothing of
- * this needs a lock; what ends elsewhere (a bio, a work item) is handed over through
+ * Each connection has one worker, krping_target_conn.poll_work. It alone polls the completion
+ * queue, takes what the store has finished, decodes, executes, posts and answers: none of this
+ * needs a lock. What ends elsewhere (a bio, a work item) comes in through
  * krping_target_conn.finished.
  *
  * Lock order: krping_volumes_lock, then volume->lock, then conn->lock.
@@ -38,7 +38,7 @@
 #include "lib/stats.h"
 #include "wire/wire.h"
 
-/* Limits of this target, the same as krping-bridge has; in bytes but for the first three. */
+/* Limits, the same as krping-bridge's. The first three are counts, the others bytes. */
 #define KRPING_TARGET_DEPTH		128	/* commands in flight on a connection */
 #define KRPING_TARGET_QUEUES		64	/* connections of a session */
 #define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
@@ -46,22 +46,22 @@
 #define KRPING_TARGET_MAX_INLINE	4096
 #define KRPING_TARGET_MAX_MESSAGE	(8 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
 
-/* Messages of responses that a connection sends at a time. */
+/* Messages of responses in flight on a connection. */
 #define KRPING_TARGET_TX		32
 
-/* A client that was silent for so long, in jiffies, is looked for, and has as long to answer. */
+/* Jiffies of silence until a client is probed; it has the same time to answer. */
 #define KRPING_TARGET_SILENCE		(10 * HZ)
 
-/* Data that is moved while none of it arrives for so long, in jiffies: the connection is stuck. */
+/* Jiffies without progress of a transfer until the connection counts as stuck. */
 #define KRPING_TARGET_STUCK		(4 * HZ)
 
-/* Memory for large data that a connection has at a time, in bytes. */
+/* Bytes of memory for large data that a connection may hold. */
 #define KRPING_TARGET_BUFFERS		SZ_4M
 
 enum krping_volume_state {
 	KRPING_VOLUME_STARTING,
 	KRPING_VOLUME_LIVE,
-	KRPING_VOLUME_NO_DEVICE,	/* that of its address is gone: it looks for it */
+	KRPING_VOLUME_NO_DEVICE,	/* the RDMA device is gone: listening is retried */
 	KRPING_VOLUME_STOPPING,
 };
 
@@ -71,30 +71,31 @@ enum krping_volume_state {
  * @ref:	one for the list, one for a stop that waits
  * @id:		number of the volume
  * @opt:	the command, constant
- * @log_prefix:	for the log
- * @net:	referenced: the name space of whoever started it
+ * @log_prefix:	in front of log messages
+ * @net:	network namespace of the process that started it; referenced
  * @addr:	address and port that it listens on
- * @key:	proves clients to us and the reverse; NULL: neither does. Constant
- * @challenges:	to clients that have it, NULL if there is no @key
+ * @key:	shared with clients, NULL for none; constant
+ * @challenges:	not answered yet; NULL without @key
  * @backing:	open until no connection is left
- * @store_wq:	of what may wait for the backing, which is nothing to another volume
+ * @store_wq:	work that may block on the backing; per volume, so that a stalled disk delays
+ *		only its own
  * @epoch:	new at each start, and when a writeback disk fails a flush
  * @listen_lock: protects @listener and @served; outermost
- * @listener:	NULL while there is none
- * @served:	it has begun
- * @listen_work:	looks for the RDMA device again, and listens
- * @finish_work:	the end: no connection is left, the backing is closed
- * @finished:	it is over
+ * @listener:	NULL while not listening
+ * @served:	it has listened
+ * @listen_work: listens again, after the RDMA device has changed
+ * @finish_work: waits for the last connection and closes the backing
+ * @finished:	@finish_work is done
  * @lock:	protects @state, @conns, @nr_conns, @ibdev
  * @state:	enum krping_volume_state
- * @conns:	connections, oldest first, from their request until nothing is left of them
- * @nr_conns:	of them
+ * @conns:	connections, oldest first, from the client's request to the end of the teardown
+ * @nr_conns:	entries of @conns
  * @ibdev:	name of the RDMA device of the last connection
- * @wait:	woken when a connection is gone or is going to
+ * @wait:	woken when a connection closes and when it is gone
  * @stats:	enum krping_block_counter
- * @violations:	connections ended for a violation of the protocol
- * @connections: that were accepted
- * @rejected:	clients that were refused
+ * @violations:	connections ended because the client violated the protocol
+ * @connections: connections accepted
+ * @rejected:	requests rejected
  */
 struct krping_volume {
 	struct list_head entry;
@@ -128,38 +129,38 @@ struct krping_volume {
 };
 
 /**
- * struct krping_target_cmd - a command
+ * struct krping_target_cmd - a command in flight
  * @tc:		its connection
- * @entry:	in tc->free_cmds, tc->wait_data or tc->wait_send, or in the list of a message that
- *		is decoded
- * @resume:	what it waits to do in a list of tc; false: it has to go on waiting
+ * @entry:	in tc->free_cmds, tc->wait_data, tc->wait_send, or the list of a message that is
+ *		being decoded
+ * @resume:	next step of a command in a waiting list; returns false to keep waiting
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
  * @tag:	of the client
  * @length:	bytes, checked
  * @offset:	bytes, checked
- * @addr:	the client's memory
- * @rkey:	its key, 0 for a command without
- * @crc:	of the data: of a WRITE as the client says, of a READ as it is
+ * @addr:	address in the client's memory
+ * @rkey:	its remote key, 0 for none
+ * @crc:	CRC32C of the data: WRITE: as sent by the client; READ: as computed
  * @status:	enum krping_status
- * @data:	inline: of a WRITE while its message is decoded, then of the response
+ * @data:	inline data: of a WRITE until it is executed, then of the response
  * @data_len:	bytes of @data
- * @digest:	where @data of a DIGEST or KEEP_ALIVE is
- * @page:	for inline data between the message and a block device; constant, NULL if the
- *		backing is memory
+ * @digest:	holds @data of a DIGEST or KEEP_ALIVE
+ * @page:	inline data on its way to or from a block device; constant, NULL if the backing
+ *		is memory
  * @small:	@page as a scatterlist
  * @sg:		the data: &@small, or allocated and counted in tc->buffered
  * @nents:	entries of @sg, 0 for none
- * @rw:		moves @sg, while @nr_wrs is not 0
- * @nr_wrs:	send queue entries that it takes
+ * @rw:		transfer of @sg; valid while @nr_wrs is not 0
+ * @nr_wrs:	send queue entries that @rw takes
  * @rw_cqe:	completion of the RDMA READ
  * @sends:	tc->tx_head when the RDMA READ was posted
  * @finished:	in tc->finished
- * @work:	carries out what may sleep
- * @bio_status:	of the store
+ * @work:	runs what may sleep
+ * @bio_status:	result of the bio
  *
- * Belongs to the worker of @tc, but for @bio_status, @status, @data, @data_len and @digest while
- * the store has it.
+ * Belongs to the worker of @tc. While the store has the command, it owns @bio_status, @status,
+ * @data, @data_len and @digest.
  */
 struct krping_target_cmd {
 	struct krping_target_conn *tc;
@@ -192,10 +193,10 @@ struct krping_target_cmd {
 
 /**
  * struct krping_target_tx - a message of responses
- * @buf:	max_message bytes
+ * @buf:	KRPING_TARGET_MAX_MESSAGE bytes
  * @tc:		its connection
- * @sends:	tc->tx_head after it was posted
- * @cmd:	a READ whose data is sent in front of it, or NULL
+ * @sends:	tc->tx_head after this message was posted
+ * @cmd:	READ whose data is sent before the message, or NULL
  */
 struct krping_target_tx {
 	struct krping_buf buf;
@@ -205,57 +206,58 @@ struct krping_target_tx {
 };
 
 /**
- * struct krping_target_conn - a connection of a client
- * @conn:	from the CM's request to @teardown_work
- * @volume:	what it is connected to
+ * struct krping_target_conn - the target's side of a connection
+ * @conn:	valid from the CM's request to @teardown_work
+ * @volume:	the volume that it serves
  * @entry:	in volume->conns
- * @log_prefix:	for the log
- * @session:	of the client
- * @index:	of the queue in its session
+ * @log_prefix:	in front of log messages
+ * @session:	the client's session
+ * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
- * @epoch:	of the volume, as the client was told
- * @peer_reads:	RDMA READs of the client's memory that it serves at a time
- * @peer_read_from: that it may have in flight
- * @transcript:	of the client's proof, if the volume has a key; then of ours
- * @setup_work:	fences the old connection, makes the queue pair, accepts
+ * @epoch:	the volume's epoch that the client was told
+ * @peer_reads:	RDMA READs that the client serves at a time
+ * @peer_read_from: RDMA READs that the client may have in flight
+ * @transcript:	input of the proofs, if the volume has a key
+ * @setup_work:	waits for older connections to end, makes the queue pair, accepts
  * @teardown_work:	drains and frees; queued once, when the connection is closed
- * @deadline_work:	fails a connection that the client does not complete
+ * @deadline_work: fails a connection that the client does not complete
  * @poll_work:	the worker
- * @retry_work:	kicks it when memory was short
- * @monitor_work:	kicks it for a look whether the client is still there
+ * @retry_work:	queues the worker again after memory was short
+ * @monitor_work: queues the worker to check whether the client is still there
  * @kick_lock:	protects @stopped; from any context
- * @stopped:	the worker is not to be queued any more
+ * @stopped:	the worker must not be queued any more
  * @finished:	commands that the store has finished, from any context
- * @async:	commands that the store has, and one for the connection
+ * @async:	commands in the store, plus one for the connection
  * @async_done:	@async is 0
- * @cmds:	@nr_cmds of them
- * @free_cmds:	those that are not in use
- * @keep_alive:	for KEEP_ALIVE alone
- * @keep_alive_pending:	a KEEP_ALIVE is not answered yet
- * @tags:	in flight
- * @nr_inflight: commands without a response; others may read it
+ * @cmds:	@nr_cmds commands
+ * @nr_cmds:	entries of @cmds
+ * @free_cmds:	commands not in use
+ * @keep_alive:	reserved for KEEP_ALIVE
+ * @keep_alive_pending: a KEEP_ALIVE is not answered yet
+ * @tags:	tags in flight
+ * @nr_inflight: commands without a response; read without a lock elsewhere
  * @tx:		ring of messages
  * @tx_head:	messages posted; @tx[@tx_head % KRPING_TARGET_TX] is filled next
- * @tx_tail:	messages whose buffers may be filled again
+ * @tx_tail:	messages whose buffers are free again
  * @open_len:	bytes of responses in the message that is being filled
  * @unsignalled: sends posted since the last work request with a completion
  * @rw_size:	send queue entries for RDMA READs and WRITEs
- * @rw_room:	those of them that are free
- * @rw_moved:	jiffies, when some were freed, or taken while all were free
+ * @rw_room:	those that are free
+ * @rw_moved:	jiffies of the last progress: some were freed, or taken while all were free
  * @buffered:	bytes of memory for large data
- * @chunk_order: of the largest pieces of large data, constant
- * @chunks:	pages for large data that no command uses
- * @wait_data:	commands that wait for memory, and have nothing
- * @wait_send:	commands that wait for room in the send queue or for a message; what they
- *		wait for is given back by completions alone, so it comes
- * @rx:		receives
- * @nr_rx:	of them
+ * @chunk_order: page order of the largest pieces of large data; constant
+ * @chunks:	free pages for large data
+ * @wait_data:	commands that wait for memory and hold nothing
+ * @wait_send:	commands that wait for room in the send queue or for a message; completions
+ *		alone give it back, so the wait always ends
+ * @rx:		receive buffers
+ * @nr_rx:	entries of @rx
  * @last_rx:	jiffies, when the last message or the answer to a probe arrived
- * @probe_cqe:	completion of the RDMA WRITE of no bytes that looks for the client
- * @probing:	it is under way
+ * @probe_cqe:	completion of the probe, an RDMA WRITE of no bytes
+ * @probing:	a probe is in flight
  * @probed:	jiffies, when it was posted
  *
- * From @cmds on it belongs to the worker once the connection is accepted.
+ * All from @cmds on belongs to the worker once the connection is accepted.
  */
 struct krping_target_conn {
 	struct krping_conn conn;
@@ -327,9 +329,9 @@ void krping_volume_stop_listening(struct krping_volume *v);
 /* conn.c */
 int krping_target_init(void);
 void krping_target_exit(void);
-extern struct workqueue_struct *krping_target_wq;	/* of what is done later */
-extern struct workqueue_struct *krping_poll_wq;		/* of the connections' workers */
-extern struct workqueue_struct *krping_setup_wq;	/* of set-ups, and of a volume's end */
+extern struct workqueue_struct *krping_target_wq;	/* delayed work */
+extern struct workqueue_struct *krping_poll_wq;		/* the connections' workers */
+extern struct workqueue_struct *krping_setup_wq;	/* set-ups, and the end of volumes */
 void krping_target_conn_init(struct krping_target_conn *tc);
 int krping_target_conn_alloc(struct krping_target_conn *tc);
 enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value);

@@ -52,14 +52,14 @@ static void volume_unlist(struct krping_volume *v)
 	mutex_unlock(&krping_volumes_lock);
 }
 
-/* Connections that wait for a stalled disk take as long as it does: so this is not the stop's. */
+/* In a work item: waiting for a stalled disk must not hold up whoever asked for the stop. */
 static void krping_volume_finish(struct work_struct *work)
 {
 	struct krping_volume *v = container_of(work, struct krping_volume, finish_work);
 	struct krping_target_conn *tc;
 
 	mutex_lock(&v->listen_lock);
-	krping_volume_stop_listening(v);	/* its events queue the work */
+	krping_volume_stop_listening(v);	/* its events queue listen_work */
 	mutex_unlock(&v->listen_lock);
 	cancel_delayed_work_sync(&v->listen_work);
 	spin_lock(&v->lock);
@@ -67,7 +67,7 @@ static void krping_volume_finish(struct work_struct *work)
 		krping_conn_fail(&tc->conn, -ECONNRESET);
 	spin_unlock(&v->lock);
 	wait_event_idle(v->wait, is_empty(v));
-	/* A listing that found the volume served may look at its backing yet. */
+	/* A listing that found the volume live may still read its backing. */
 	mutex_lock(&krping_volumes_lock);
 	mutex_unlock(&krping_volumes_lock);
 	krping_backing_close(&v->backing);	/* may wait for the disk */
@@ -107,7 +107,7 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	init_waitqueue_head(&v->wait);
 	atomic64_set(&v->epoch, get_random_u64());
 	strscpy(v->ibdev, "-", sizeof(v->ibdev));
-	__module_get(THIS_MODULE);	/* a command runs, so there is a reference to copy */
+	__module_get(THIS_MODULE);	/* the running command holds a reference */
 	return v;
 
 free_id:
@@ -162,13 +162,13 @@ static int check_backing(struct krping_volume *v)
 	u32 block_size = v->backing.block_size;
 
 	if (v->opt.block_size % block_size) {
-		krping_err(v->log_prefix, "block_size=%u: %s has blocks of %u bytes",
-			   v->opt.block_size, v->opt.backing, block_size);
+		krping_err(v->log_prefix, "block_size=%u: must be a multiple of the %u bytes of a block of %s",
+			   v->opt.block_size, block_size, v->opt.backing);
 		return -EINVAL;
 	}
 	if (krping_volume_size(v))
 		return 0;
-	krping_err(v->log_prefix, "%s has not one block", v->opt.backing);
+	krping_err(v->log_prefix, "%s is smaller than one block", v->opt.backing);
 	return -EINVAL;
 }
 
@@ -189,7 +189,7 @@ static int volume_open(struct krping_volume *v)
 	int ret = volume_list(v);
 
 	if (ret) {
-		krping_err_ratelimited(v->log_prefix, "a volume of that name is served already");
+		krping_err_ratelimited(v->log_prefix, "a volume of this name is already served");
 		return ret;
 	}
 	ret = krping_backing_open(&v->backing, &v->opt, v->opt.read_only, v->log_prefix);
@@ -257,7 +257,7 @@ int krping_volume_start(const struct krping_options *opt)
 	return ret;
 }
 
-/* Return: the volume, with a reference and going to finish, or an ERR_PTR. */
+/* Return: the volume, stopping, with a reference for the caller; or an ERR_PTR. */
 static struct krping_volume *volume_take(const char *name)
 {
 	struct krping_volume *v;
@@ -276,7 +276,7 @@ static struct krping_volume *volume_take(const char *name)
 		v->state = KRPING_VOLUME_STOPPING;
 	spin_unlock(&v->lock);
 	if (ret) {
-		krping_err_ratelimited(v->log_prefix, "it is being started or stopped");
+		krping_err_ratelimited(v->log_prefix, "the volume is being started or stopped");
 		goto out;
 	}
 	kref_get(&v->ref);
@@ -287,12 +287,12 @@ out:
 }
 
 /**
- * krping_volume_stop - no longer serve a volume
+ * krping_volume_stop - stop serving a volume
  * @name:	of the volume
  *
- * Its clients lose their connections. What they were not answered may be done or not.
+ * Clients lose their connections. Commands that were not answered may or may not be done.
  *
- * Return: 0, -ENOENT, -EBUSY, or -EINTR: then it ends as soon as its backing lets it.
+ * Return: 0, -ENOENT, -EBUSY, or -EINTR: the volume then ends when its backing lets it.
  */
 int krping_volume_stop(const char *name)
 {

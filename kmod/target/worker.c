@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A connection of a client: messages are decoded, commands executed, large data moved,
- * responses packed and sent. All in the connection's worker (target.h).
+ * The worker of a connection (target.h): decodes messages, executes commands, moves large data,
+ * packs and sends responses.
  */
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -50,27 +50,27 @@ static void krping_worker_monitor(struct work_struct *work)
 
 #define RETRY_DELAY	(HZ / 50)
 
-/* Nobody tells when there is memory again. */
+/* Nothing signals that there is memory again: retry after a delay. */
 static bool out_of_memory(struct krping_target_conn *tc)
 {
 	queue_delayed_work(krping_target_wq, &tc->retry_work, RETRY_DELAY);
 	return false;
 }
 
-/* The store is done with a command; any context. @cmd is not the caller's any more. */
+/* Called by the store in any context. The caller must not use @cmd afterwards. */
 void krping_target_cmd_finished(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
 
 	llist_add(&cmd->finished, &tc->finished);
-	/* In the worker itself, which looks again before it ends. */
+	/* The worker itself checks the list again before it ends. */
 	if (!in_task() || current_work() != &tc->poll_work)
 		kick(tc);
 	if (atomic_dec_and_test(&tc->async))
 		complete(&tc->async_done);
 }
 
-/* Return: false if it has to wait. */
+/* Runs @step now, or puts @cmd on @list if others wait there or @step has to wait. */
 static void step_or_wait(struct krping_target_cmd *cmd, struct list_head *list,
 			 bool (*step)(struct krping_target_cmd *cmd))
 {
@@ -119,7 +119,7 @@ static void post_send(struct krping_target_conn *tc, struct ib_send_wr *wr)
 	krping_conn_fail(&tc->conn, ret);
 }
 
-/* A signalled work request that was posted after that many sends has completed. */
+/* A signalled work request posted after @sends messages has completed. */
 static void sent(struct krping_target_conn *tc, u32 sends)
 {
 	if ((s32)(sends - tc->tx_tail) > 0)
@@ -165,7 +165,7 @@ void krping_worker_end_transfer(struct krping_target_cmd *cmd)
 	cmd->nr_wrs = 0;
 }
 
-/* Of a transfer that has begun: its data has been moved. */
+/* The data of a posted transfer has been moved. */
 static void complete_transfer(struct krping_target_cmd *cmd)
 {
 	cmd->tc->rw_room += cmd->nr_wrs;
@@ -181,9 +181,9 @@ static bool cannot_transfer(struct krping_target_cmd *cmd, int error)
 }
 
 /*
- * What is sent over TCP has ended when TCP has it. Of a work request that nobody is told the end
- * of, siw gives TCP the pages themselves, and they would be used again while it sends them:
- * signalled, it copies them.
+ * Over iWARP a send completes once TCP has the data. siw passes the pages of unsignalled work
+ * requests to TCP without a copy, so they would be reused while TCP still sends them; of signalled
+ * ones it copies the data.
  */
 static bool must_signal(const struct krping_target_conn *tc)
 {
@@ -199,9 +199,9 @@ static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end
 }
 
 /*
- * The message that is being filled goes out, with the data of @cmd in front of it if @cmd
- * has some to send. One send in KRPING_TARGET_TX / 4 is signalled, and those that data goes
- * with: buffers come back in time, and few completions are made.
+ * Posts the message that is being filled, after the data of @cmd if that has any to send. Sends
+ * with data are signalled, and one in KRPING_TARGET_TX / 4 of the others: few completions, but
+ * buffers come back in time.
  */
 static void post_message(struct krping_target_conn *tc, struct krping_target_cmd *cmd)
 {
@@ -254,7 +254,7 @@ void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	release_cmd(cmd);
 }
 
-/* Return: @need bytes of a message, or NULL if none is free. */
+/* Return: room for @need bytes in a message, or NULL if no message is free. */
 static void *reserve(struct krping_target_conn *tc, u32 need)
 {
 	if (tc->open_len + need > KRPING_TARGET_MAX_MESSAGE)
@@ -269,7 +269,7 @@ static bool moves_data(const struct krping_target_cmd *cmd)
 	return cmd->op == KRPING_OP_READ || cmd->op == KRPING_OP_WRITE;
 }
 
-/* A step: the response goes into the open message; with a key to invalidate it ends it. */
+/* Step: puts the response into the open message; one that invalidates a key ends the message. */
 static bool respond(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
@@ -311,7 +311,7 @@ static bool respond(struct krping_target_cmd *cmd)
 	}
 	if (cmd->rkey)
 		post_message(tc, cmd);
-	if (!cmd->nr_wrs)	/* else when the data is sent */
+	if (!cmd->nr_wrs)	/* else krping_worker_send_done() does it */
 		release_cmd(cmd);
 	return true;
 }
@@ -327,7 +327,7 @@ static void answer_status(struct krping_target_cmd *cmd, u8 status)
 	answer(cmd);
 }
 
-/* A step: the data of a large READ is there; it goes out, with the response behind it. */
+/* Step: sends the data of a large READ, followed by the response. */
 static bool send_large(struct krping_target_cmd *cmd)
 {
 	int ret = begin_transfer(cmd);
@@ -337,7 +337,7 @@ static bool send_large(struct krping_target_cmd *cmd)
 	return ret && respond(cmd);
 }
 
-/* A step: the data of a large WRITE is asked for. */
+/* Step: posts the RDMA READ of a large WRITE's data. */
 static bool fetch_large(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
@@ -374,7 +374,7 @@ static void refuse_crc(struct krping_target_cmd *cmd, u32 crc)
 {
 	krping_count(cmd->tc->volume->stats, KRPING_CRC_ERRORS, 1);
 	krping_err_ratelimited(cmd->tc->log_prefix,
-			       "write of %u bytes at %llu refused: CRC 0x%08x, not 0x%08x",
+			       "write of %u bytes at %llu refused: its data has CRC 0x%08x, the command says 0x%08x",
 			       cmd->length, cmd->offset, crc, cmd->crc);
 	answer_status(cmd, KRPING_ST_CRC);
 }
@@ -392,7 +392,7 @@ static void write_inline(struct krping_target_cmd *cmd)
 		memcpy(ram, data, cmd->length);
 		answer(cmd);
 	} else {
-		/* The receive is posted again before the disk has it. */
+		/* The receive buffer is reused before the disk has the data. */
 		memcpy(page_address(cmd->page), data, cmd->length);
 		cmd->small.length = cmd->length;
 		submit(cmd);
@@ -439,7 +439,7 @@ void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
 	}
 }
 
-/* The data of a large READ. */
+/* The data of a large READ is in memory. */
 static void checksum_and_send(struct krping_target_cmd *cmd)
 {
 	cmd->crc = krping_large_crc(cmd);
@@ -448,7 +448,7 @@ static void checksum_and_send(struct krping_target_cmd *cmd)
 	step_or_wait(cmd, &cmd->tc->wait_send, send_large);
 }
 
-/* A step: memory for large data, and what is to be done with it. */
+/* Step: allocates memory for large data and starts the transfer or the store. */
 static bool begin_large(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
@@ -486,7 +486,7 @@ static void keep_alive(struct krping_target_cmd *cmd)
 	cmd->data_len = sizeof(__be64);
 	if (respond(cmd))
 		return;
-	cmd->resume = respond;	/* it waits for no store, and not behind others that do */
+	cmd->resume = respond;	/* first in the list: it must not wait for other commands */
 	list_add(&cmd->entry, &cmd->tc->wait_send);
 }
 
@@ -532,22 +532,22 @@ static void execute(struct krping_target_cmd *cmd)
 	}
 }
 
-/* The client takes the answer for a promise that what it wrote before is stable. */
+/* Success of this command promises the client that earlier writes are stable. */
 static bool promises(const struct krping_target_cmd *cmd)
 {
 	return cmd->op == KRPING_OP_FLUSH || cmd->flags & KRPING_CMD_FUA;
 }
 
 /*
- * The disk has failed a flush since the client came, perhaps one of another client: what this one
- * was answered may be gone. It sees that when it connects anew.
+ * The disk has failed a flush since the client connected, perhaps another client's: acknowledged
+ * writes may be lost. The client sees the new epoch when it reconnects.
  */
 static bool is_outdated(const struct krping_target_conn *tc)
 {
 	return tc->epoch != atomic64_read(&tc->volume->epoch);
 }
 
-/* What the store has finished. */
+/* The store has finished a command. */
 static void store_done(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
@@ -560,11 +560,11 @@ static void store_done(struct krping_target_cmd *cmd)
 		cmd->status = KRPING_ST_IO;
 	if (cmd->status != KRPING_ST_OK && cmd->status != KRPING_ST_UNSUPPORTED)
 		krping_err_ratelimited(tc->log_prefix,
-				       "the store failed: op %u of %u bytes at %llu, status %u",
+				       "the store failed: op %u, %u bytes at %llu, status %u",
 				       cmd->op, cmd->length, cmd->offset, cmd->status);
 	if (cmd->status == KRPING_ST_OK && promises(cmd) && is_outdated(tc)) {
 		krping_err_ratelimited(tc->log_prefix,
-				       "the disk has failed a flush: the client has to connect anew");
+				       "the disk has failed a flush: the client has to reconnect");
 		krping_conn_fail(&tc->conn, -ESTALE);
 	} else if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
 		answer(cmd);
@@ -613,7 +613,7 @@ void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_conn_fail(conn, ret);
 }
 
-/* ---- the client's life ---- */
+/* ---- is the client still there? ---- */
 
 static void krping_worker_probe_done(struct ib_cq *cq, struct ib_wc *wc)
 {
@@ -621,15 +621,15 @@ static void krping_worker_probe_done(struct ib_cq *cq, struct ib_wc *wc)
 						     probe_cqe);
 
 	if (wc->status != IB_WC_SUCCESS)
-		krping_conn_wc_failed(&tc->conn, wc, "looking for the client");
+		krping_conn_wc_failed(&tc->conn, wc, "the probe of the client");
 	tc->probing = false;
-	tc->last_rx = jiffies;	/* of its device; it is looked for again when that is long ago */
+	tc->last_rx = jiffies;	/* the client's device has answered */
 }
 
 /*
- * A client may die without a word, as its host does. One that lives answers, without knowing it,
- * an RDMA WRITE of no bytes, which needs no key. Not every device gives up by itself: to rxe
- * seven retries are endless.
+ * A client may vanish without a disconnect, when its host crashes. A live one's device answers an
+ * RDMA WRITE of no bytes, which needs no key. Not every device gives up by itself: for rxe, seven
+ * retries are endless.
  */
 static void check_client(struct krping_target_conn *tc)
 {
@@ -647,7 +647,7 @@ static void check_client(struct krping_target_conn *tc)
 	if (tc->probing) {
 		if (time_before(jiffies, tc->probed + KRPING_TARGET_SILENCE))
 			return;
-		krping_warn_ratelimited(tc->log_prefix, "the client is gone");
+		krping_warn_ratelimited(tc->log_prefix, "the client does not answer: it counts as gone");
 		krping_conn_fail(&tc->conn, -ETIMEDOUT);
 		return;
 	}
@@ -656,17 +656,17 @@ static void check_client(struct krping_target_conn *tc)
 	post_send(tc, &probe.wr);
 }
 
-/* A device gives up by itself, but not rxe, which may lose an RDMA READ for good. */
+/* Devices give up on a transfer by themselves, except rxe, which may lose an RDMA READ. */
 static void check_transfers(struct krping_target_conn *tc)
 {
 	if (READ_ONCE(tc->conn.state) != KRPING_CONN_LIVE || tc->rw_room == tc->rw_size ||
 	    time_before(jiffies, tc->rw_moved + KRPING_TARGET_STUCK))
 		return;
-	krping_warn_ratelimited(tc->log_prefix, "data that is moved does not arrive");
+	krping_warn_ratelimited(tc->log_prefix, "a transfer of data makes no progress");
 	krping_conn_fail(&tc->conn, -ETIMEDOUT);
 }
 
-/* Memory is not kept for a client that moves no large data. */
+/* Frees cached memory when the client moves no large data. */
 static void free_idle_chunks(struct krping_target_conn *tc)
 {
 	if (time_after(jiffies, tc->rw_moved + KRPING_TARGET_SILENCE))
@@ -676,7 +676,7 @@ static void free_idle_chunks(struct krping_target_conn *tc)
 /* ---- the worker ---- */
 
 #define POLL_BATCH	16
-#define POLL_BUDGET	256	/* completions, then others have their turn */
+#define POLL_BUDGET	256	/* completions, before other work gets its turn */
 
 static int take_completions(struct krping_target_conn *tc)
 {
@@ -686,7 +686,7 @@ static int take_completions(struct krping_target_conn *tc)
 	for (i = 0; i < n; i++) {
 		if (wc[i].wr_cqe)
 			wc[i].wr_cqe->done(tc->conn.cq, &wc[i]);
-		else if (wc[i].status != IB_WC_SUCCESS)	/* of rdma_rw, in front of the last one */
+		else if (wc[i].status != IB_WC_SUCCESS)	/* rdma_rw's, except its last one */
 			krping_conn_wc_failed(&tc->conn, &wc[i], "moving data");
 	}
 	return max(n, 0);
@@ -706,11 +706,11 @@ static int take_finished(struct krping_target_conn *tc)
 	return n;
 }
 
-/* Responses of all that is found ready go out together. */
+/* Sends the responses of all commands found ready together. */
 static void krping_worker_poll(struct work_struct *work)
 {
 	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, poll_work);
-	unsigned int flags = memalloc_noio_save();	/* we may be what memory is written to */
+	unsigned int flags = memalloc_noio_save();	/* reclaim may write to this volume */
 	int n, total = 0;
 
 	do {
@@ -744,14 +744,14 @@ void krping_worker_init(struct krping_target_conn *tc)
 	INIT_LIST_HEAD(&tc->wait_send);
 }
 
-/* The connection has all that the worker uses. */
+/* Called when the connection has all that the worker uses. */
 void krping_worker_start(struct krping_target_conn *tc)
 {
 	tc->last_rx = jiffies;
 	queue_delayed_work(krping_target_wq, &tc->monitor_work, MONITOR_INTERVAL);
 }
 
-/* Undoes krping_worker_start(); nothing of the connection is under way. */
+/* Undoes krping_worker_start(); nothing of the connection is in flight. */
 void krping_worker_stop(struct krping_target_conn *tc)
 {
 	spin_lock_irq(&tc->kick_lock);
