@@ -4,7 +4,7 @@
 #include "lib/log.h"
 #include "rdma/buf.h"
 
-/* A message rarely fills a slab object: whole pages, if it is larger than one. */
+/* Whole pages if it is larger than one: slab objects would waste memory. */
 static void *alloc_data(u32 size)
 {
 	if (size <= PAGE_SIZE)
@@ -22,10 +22,10 @@ static void free_data(struct krping_buf *buf)
 }
 
 /**
- * krping_buf_alloc - a message buffer, mapped
- * @conn:	whose device uses it
- * @buf:	zeroed, or of an earlier connection: its memory is used again
- * @size:	bytes; of such a buffer the same
+ * krping_buf_alloc - allocate and map a message buffer
+ * @conn:	connection whose device uses it
+ * @buf:	zeroed, or unmapped from an earlier connection: its memory is reused
+ * @size:	bytes; must not change for a reused buffer
  * @dir:	as seen from the device
  *
  * Return: 0, or -ENOMEM: krping_buf_free() frees what there is.
@@ -49,7 +49,7 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 	return 0;
 }
 
-/* The device does not use it any more; the memory is kept for the next connection. */
+/* Unmaps; the memory is kept for the next connection. */
 void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
 {
 	if (buf->mapped)
@@ -57,7 +57,7 @@ void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
 	buf->mapped = false;
 }
 
-/* Twin of krping_buf_alloc(). @conn matters to a mapped buffer only. */
+/* Undoes krping_buf_alloc(). @conn is used for a mapped buffer only. */
 void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
 {
 	krping_buf_unmap(conn, buf);
@@ -88,15 +88,14 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
 }
 
 /**
- * krping_buf_received - look at a receive that has completed
+ * krping_buf_received - check a completed receive
  * @conn:	its connection
- * @buf:	that was posted
+ * @buf:	buffer that was posted
  * @wc:		the completion
  *
- * An RDMA WRITE with immediate data takes a receive, too: @buf has nothing of it, and its length
- * is that of what was written elsewhere.
+ * An RDMA WRITE with immediate data consumes a receive, too, but writes its data elsewhere.
  *
- * Return: whether a message is in @buf; if not, @conn fails.
+ * Return: whether @buf holds a message; if not, @conn has failed.
  */
 bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc)
 {
@@ -115,10 +114,10 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 }
 
 /**
- * krping_bufs_alloc_recv - buffers for all receives of a connection, posted
+ * krping_bufs_alloc_recv - allocate and post all receives of a connection
  * @conn:	with a queue pair
- * @bufs:	@nr of them, as krping_buf_alloc() wants them
- * @nr:		of them
+ * @bufs:	@nr buffers, as for krping_buf_alloc()
+ * @nr:		entries of @bufs
  * @size:	bytes of each
  * @done:	their completion
  *

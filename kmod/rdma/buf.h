@@ -8,11 +8,13 @@
 #include "rdma/conn.h"
 
 /**
- * struct krping_buf - a message buffer, mapped for one connection
+ * struct krping_buf - a message buffer
  * @cqe:	completion of the work request that uses it
  * @data:	@size bytes
  * @dma:	its DMA address, if @mapped
- * @mapped:	the connection's device may use it
+ * @mapped:	mapped for the connection's device
+ * @size:	bytes of @data
+ * @dir:	as seen from the device
  *
  * Belongs to the thread that owns the connection.
  */

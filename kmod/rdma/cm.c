@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Connection set-up and loss: one function per rdma_cm event. */
+/* Connection set-up and loss: a function per rdma_cm event. */
 #include <linux/inet.h>
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
@@ -33,7 +33,7 @@ void krping_conn_init(struct krping_conn *conn, const char *log_prefix,
 	spin_lock_init(&conn->lock);
 }
 
-/* Before the next attempt to connect; the caller has closed the last one. */
+/* Prepares the next attempt to connect; the last one is closed. */
 void krping_conn_reset(struct krping_conn *conn)
 {
 	spin_lock_bh(&conn->lock);
@@ -44,7 +44,7 @@ void krping_conn_reset(struct krping_conn *conn)
 	spin_unlock_bh(&conn->lock);
 }
 
-/* The first cause wins: what follows a loss (flushes, a disconnect) is not news. */
+/* The first error is kept: what follows a loss (flushes, a disconnect) is not its cause. */
 void krping_conn_fail(struct krping_conn *conn, int error)
 {
 	bool first;
@@ -72,7 +72,7 @@ static void conn_advance(struct krping_conn *conn, enum krping_conn_state state)
 	wake_up_all(&conn->wait);
 }
 
-/* Return: 0 while the connection is not closed, else why it was. */
+/* Return: 0 while the connection is not closed, else the error that closed it. */
 int krping_conn_error(struct krping_conn *conn)
 {
 	int error;
@@ -106,8 +106,8 @@ int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
 }
 
 /*
- * What a CM error status means to the writer of a command. The status is a
- * negative errno or, on some transports, a positive code of theirs.
+ * The errno for a CM event's status, which is a negative errno or, on some transports, a positive
+ * code of their own.
  */
 static int cm_errno(int status, int otherwise)
 {
@@ -147,10 +147,10 @@ static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_even
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
 
-/* This side could not make the connection: a cause of the peer has an event of its own. */
+/* A local failure: those caused by the peer have their own events. */
 static void on_connect_error(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
-	setup_failed(conn, "the connection cannot be made: %d", event->status);
+	setup_failed(conn, "cannot connect: %d", event->status);
 	krping_conn_fail(conn, cm_errno(event->status, -ECONNRESET));
 }
 
@@ -160,14 +160,14 @@ static void on_unreachable(struct krping_conn *conn, const struct rdma_cm_event 
 	krping_conn_fail(conn, -ETIMEDOUT);
 }
 
-/* Called with @conn->lock held, in a state whose data the owner does not read yet. */
+/* Called with @conn->lock held, in a state in which the owner does not read the data yet. */
 static void save_private(struct krping_conn *conn, const void *data, u8 len)
 {
 	conn->private_len = data ? min_t(u8, len, sizeof(conn->private)) : 0;
 	memcpy(conn->private, data, conn->private_len);
 }
 
-/* Return: whether it was saved: a client takes one answer, a server no more than a request. */
+/* Return: whether it was saved: only a client's first answer is, nothing after a request. */
 static bool save_answer(struct krping_conn *conn, const void *data, u8 len)
 {
 	bool awaited;
@@ -181,9 +181,9 @@ static bool save_answer(struct krping_conn *conn, const void *data, u8 len)
 }
 
 /**
- * krping_conn_refusal - why the peer, if it is one of ours, has rejected the connection
- * @conn:	that failed with -ECONNREFUSED
- * @value:	of the reject, 0 if there is none
+ * krping_conn_refusal - why a krping peer has rejected the connection
+ * @conn:	connection that failed with -ECONNREFUSED
+ * @value:	value of the reject, 0 if there is none
  *
  * Return: the reason, 0 if the peer gave none.
  */
@@ -199,31 +199,31 @@ enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u3
 	return be16_to_cpu(reject.reason);
 }
 
-/* What a reason of a target means; both sides log it. */
+/* Texts for the reasons of a target, logged on both sides. */
 const char *krping_reject_text(enum krping_reject_reason reason)
 {
 	static const char *const texts[] = {
-		[KRPING_REJ_MAGIC]	= "no hello of this protocol",
-		[KRPING_REJ_VERSION]	= "another version of the protocol",
+		[KRPING_REJ_MAGIC]	= "the client did not send a krping hello",
+		[KRPING_REJ_VERSION]	= "the versions of the protocol differ",
 		[KRPING_REJ_INVALID]	= "a field of the hello is out of range",
 		[KRPING_REJ_VOLUME]	= "no volume of that name",
 		[KRPING_REJ_QUEUES]	= "too many queues",
-		[KRPING_REJ_BUSY]	= "the target has as many connections as it takes",
+		[KRPING_REJ_BUSY]	= "the target has its maximum of connections",
 		[KRPING_REJ_RESOURCES]	= "the target is out of memory or queue pairs",
 		[KRPING_REJ_NOT_ALLOWED] = "the client's address is not allowed",
-		[KRPING_REJ_CHALLENGE]	= "a challenge that was not asked for",
+		[KRPING_REJ_CHALLENGE]	= "the target sent a challenge that was not asked for",
 		[KRPING_REJ_KEY]	= "the keys of the two sides differ",
 		[KRPING_REJ_NEEDS_KEY]	= "the volume has a key: the client needs key=",
 		[KRPING_REJ_NO_KEY]	= "the client has a key, the volume has none",
-		[KRPING_REJ_STALE]	= "an answer to no challenge that waits",
+		[KRPING_REJ_STALE]	= "the answered challenge is unknown or has expired",
 	};
 
 	return (u32)reason < ARRAY_SIZE(texts) && texts[reason] ? texts[reason] : "unknown";
 }
 
 /*
- * What a peer says beside its refusal. On InfiniBand a refusal of the CM itself has data, too;
- * on iWARP only the peer's has, and siw gives that another status than other drivers do.
+ * Saves the private data of a reject. On InfiniBand rejects by the CM itself have data, too; on
+ * iWARP only the peer's have, and siw gives those another status than other drivers.
  */
 static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *event)
 {
@@ -241,7 +241,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 {
 	u32 value;
 
-	if (!save_reject_data(conn, event)) {	/* it had accepted, or asked, before */
+	if (!save_reject_data(conn, event)) {	/* the peer had accepted or asked before */
 		krping_conn_fail(conn, -ECONNRESET);
 		return;
 	}
@@ -259,9 +259,9 @@ static void on_established(struct krping_conn *conn, const struct rdma_cm_event 
 }
 
 /*
- * A client that sends has confirmed the connection, though its word may be lost; ib_cm asks for it
- * again. It is not told by rdma_notify(): if the connection ends soon after that, it keeps its
- * reply and the id for a minute; and in a softirq its locks do not allow that.
+ * A message from the client implies its confirmation (RTU), which may be lost; ib_cm then repeats
+ * its reply. rdma_notify() is not used: if the connection ends soon after it, ib_cm keeps the
+ * reply and the id for a minute; and it must not be called in a softirq.
  */
 void krping_conn_confirm(struct krping_conn *conn)
 {
@@ -276,8 +276,8 @@ static void on_device_removal(struct krping_conn *conn)
 }
 
 /*
- * Always 0: the id is destroyed by its owner, never by rdma_cm. On device removal
- * rdma_cm waits until the owner, woken by the failure, has done that.
+ * Always returns 0: the owner destroys the id, never rdma_cm. On device removal rdma_cm waits
+ * until the owner, woken by the failure, has done so.
  */
 static int conn_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
@@ -313,20 +313,19 @@ static int conn_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		on_device_removal(conn);
 		break;
-	default:	/* TIMEWAIT_EXIT and multicast do not concern us */
+	default:	/* TIMEWAIT_EXIT, multicast: nothing to do */
 		break;
 	}
 	return 0;
 }
 
 /**
- * krping_conn_adopt - take the connection that a client asks for
+ * krping_conn_adopt - take the id of a connection request
  * @conn:	idle
- * @id:		new, of a RDMA_CM_EVENT_CONNECT_REQUEST whose handler calls this
+ * @id:		new id of an RDMA_CM_EVENT_CONNECT_REQUEST, whose handler calls this
  * @event:	that event
  *
- * Return: 0: the handler returns 0, and @conn is closed by its owner. -EBUSY: @conn has a
- * client already.
+ * Return: 0: the handler must return 0; @conn now owns the id. -EBUSY: @conn already has a client.
  */
 int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
 		      const struct rdma_cm_event *event)
@@ -350,7 +349,7 @@ int krping_conn_adopt(struct krping_conn *conn, struct rdma_cm_id *id,
 	return 0;
 }
 
-/* Of a new id, or of one that a request came from: the peer's address, IPv6 or mapped. */
+/* The address of an id's peer, IPv6 or IPv4-mapped. */
 void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16])
 {
 	const struct sockaddr_storage *peer = &id->route.addr.dst_addr;
@@ -363,7 +362,7 @@ void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16])
 	memcpy(addr, &in6, sizeof(in6));
 }
 
-/* Does a server of that command serve the client that asks for the connection? */
+/* Return: whether the server of command @opt may serve this client. */
 bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_options *opt)
 {
 	u8 addr[16];
@@ -420,12 +419,12 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 }
 
 /*
- * ib_core may miss that a neighbour has answered, and then looks again only when its time is
- * over: it gets little at a time.
+ * ib_core may miss a neighbour's answer and then checks again only when its time-out expires: use
+ * short ones.
  */
 #define ADDR_TIMEOUT	HZ
 
-/* Return: whether to resolve again: there was no answer, and the connection is not closed. */
+/* Return: whether to resolve again: no answer yet, and the connection is not closed. */
 static bool is_unresolved(struct krping_conn *conn)
 {
 	bool again;
@@ -461,13 +460,13 @@ static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer
 		ret = krping_conn_wait(conn, KRPING_CONN_UNRESOLVED, left + ADDR_TIMEOUT);
 		krping_fault_sleep(KRPING_FAULT_RESOLVE_STALL, conn->log_prefix);
 	} while (!ret && is_unresolved(conn));
-	return ret ?: krping_conn_error(conn);	/* closed since? Then there is no device. */
+	return ret ?: krping_conn_error(conn);	/* if closed since, there is no device */
 }
 
 /**
  * krping_conn_open - make the id and resolve the peer's address and route
  * @conn:	idle
- * @net:	name space of the connection: the caller's
+ * @net:	network namespace of the caller
  * @peer:	address and port
  * @tos:	type of service, negative for the device's default
  * @timeout:	jiffies
@@ -489,15 +488,15 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 	ret = resolve(conn, peer, timeout);
 	if (!ret)
 		return 0;
-	rdma_destroy_id(id);	/* until it returns a handler may run, which uses @conn->id */
+	rdma_destroy_id(id);	/* until this returns a handler may use @conn->id */
 	conn->id = NULL;
 	return ret;
 }
 
 /*
- * What setting up says that is no word of the peer: over siw rdma_connect() waits for TCP, which
- * knows EPROTO, too, and a signal that ends that must not have the system call begin again. An
- * id whose peer or device has gone meanwhile is not in the state that it has to be in.
+ * Set-up errors not caused by the peer. Over siw rdma_connect() waits for TCP: that may return
+ * EPROTO, and a signal must not restart the system call. EINVAL means that the peer or the device
+ * is gone, so that the id is in a wrong state.
  */
 static int setup_errno(struct krping_conn *conn, int ret)
 {
@@ -530,11 +529,11 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 #define LISTEN_BACKLOG	128
 
 /**
- * krping_listen - wait for requests of clients
- * @log_prefix:	for the log, NULL not to log why it fails
- * @handler:	of the events of the listener and, until it is adopted, of a new id
- * @context:	the handler's
- * @net:	name space
+ * krping_listen - listen for connection requests
+ * @log_prefix:	in front of log messages; NULL: do not log failures
+ * @handler:	handles events of the listener, and of a new id until it is adopted
+ * @context:	passed to @handler
+ * @net:	network namespace
  * @addr:	address and port to bind to
  *
  * Return: the listening id, which the caller destroys, or an ERR_PTR.
@@ -568,14 +567,14 @@ destroy_id:
 	return ERR_PTR(ret);
 }
 
-/* krping_listen() for one client: @conn->id is set with KRPING_CONN_REQUESTED. */
+/* krping_listen() for one client, whose request sets @conn->id and KRPING_CONN_REQUESTED. */
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 				      const struct sockaddr_storage *addr)
 {
 	return krping_listen(conn->log_prefix, listener_event, conn, net, addr);
 }
 
-/* Return: 0: an event will tell of the client's confirmation, or of the loss. */
+/* Return: 0; an event then reports the client's confirmation or the loss. */
 int krping_conn_reply(struct krping_conn *conn, struct rdma_conn_param *param)
 {
 	int ret;
@@ -598,8 +597,8 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 }
 
 /**
- * krping_conn_listen_next - the next request goes to another connection
- * @listener:	of krping_conn_listen()
+ * krping_conn_listen_next - direct the next request to another connection
+ * @listener:	from krping_conn_listen()
  * @conn:	idle
  */
 void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *conn)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A connection: one rdma_cm_id with its protection domain, completion queue and
- * queue pair. cm.c opens it and follows its events, queue.c allocates and frees
- * what hangs on it. A ping thread has one; a block session one per queue.
+ * A connection: one rdma_cm_id with its protection domain, completion queue and queue pair. cm.c
+ * opens it and handles its events; qp.c allocates and frees its PD, CQ and QP.
  */
 #ifndef KRPING_CONN_H
 #define KRPING_CONN_H
@@ -16,21 +15,21 @@
 
 #include "options.h"
 
-/* Ordered: a wait is for "this state or a later one". */
+/* Ordered: waits are for a state or any later one. */
 enum krping_conn_state {
 	KRPING_CONN_IDLE,	/* nothing happened yet */
-	KRPING_CONN_UNRESOLVED,	/* client: no answer for its address so far; goes back to idle */
+	KRPING_CONN_UNRESOLVED,	/* client: no answer for the address yet; goes back to idle */
 	KRPING_CONN_RESOLVED,	/* client: address and route are known */
 	KRPING_CONN_REQUESTED,	/* server: a client asks to connect */
 	KRPING_CONN_LIVE,	/* both sides may send */
-	KRPING_CONN_CLOSED,	/* for good: @error says why */
+	KRPING_CONN_CLOSED,	/* final: @error says why */
 };
 
 struct krping_conn;
 
 /**
- * struct krping_conn_ops - what the owner of a connection wants to hear
- * @admits:	does it take the client that asks for it? Else that is rejected as busy. Optional;
+ * struct krping_conn_ops - callbacks to the owner of a connection
+ * @admits:	returns whether to accept this client; otherwise it is rejected as busy. Optional;
  *		called by the listener's handler
  * @closed:	the connection went to KRPING_CONN_CLOSED; optional. Called once, from a CM
  *		handler, a completion (in the CQ's context) or a poster; may not sleep.
@@ -41,35 +40,34 @@ struct krping_conn_ops {
 	void (*closed)(struct krping_conn *conn, int error);
 };
 
-/* rdma_cm hands over at most this much private data (in a reply). */
+/* The most private data that rdma_cm delivers (in a reply). */
 #define KRPING_PRIVATE_MAX	196
 
 /**
  * struct krping_conn - one RC connection
- * @log_prefix:	tag of log messages; the owner's, constant
+ * @log_prefix:	in front of log messages; belongs to the owner, constant
  * @ops:	constant
- * @wait:	woken at each change of @state, and of a block session by a sign of life
+ * @wait:	woken at each change of @state, and in a block session by a keep-alive
  * @lock:	protects @state, @error and writes of @private; innermost, taken with bottom
  *		halves off
- * @state:	enum krping_conn_state; only grows until krping_conn_reset(), but for
+ * @state:	enum krping_conn_state; only grows until krping_conn_reset(), except for
  *		KRPING_CONN_UNRESOLVED
  * @error:	negative errno; meaningful in KRPING_CONN_CLOSED
- * @private:	private data of the peer's request, or of its first answer, a reply or a reject;
- *		written by the CM handler before @state reaches KRPING_CONN_REQUESTED, read after
+ * @private:	private data of the peer's request, or of its first reply or reject; written by the
+ *		CM handler before @state reaches KRPING_CONN_REQUESTED, read after that
  * @private_len: bytes of @private
- * @stale:	the peer refused because it took a connection of this host's life before its
- *		reboot for this one; it has forgotten that now. As @private
- * @quiet:	do not log why set-up fails: the owner has, and tries again
- * @server:	of a ping/pong command: that, which says whose requests it takes; constant
- * @id:		from krping_conn_open() or a listener to krping_conn_close()
- * @pd:		private to the connection: its keys are worth nothing on another one
- * @cq:		polled as krping_qp_attr said
+ * @stale:	the peer rejected because it still held a connection from before this host's
+ *		reboot; it has dropped that one now. Written as @private
+ * @quiet:	do not log why set-up fails: the owner has already, and retries
+ * @server:	ping/pong server: its command, which says whose requests to accept; constant
+ * @id:		from krping_conn_open() or a listener until krping_conn_close()
+ * @pd:		private to the connection: its keys are invalid on others
+ * @cq:		polled as krping_qp_attr says
  * @cq_is_own:	@cq was made with a notify function
- * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp(),
- *		which krping_conn_free() calls if nobody has
+ * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp()
  *
- * @id to @qp belong to the one thread that opens and closes the connection;
- * completions and posters use @qp only between alloc and drain.
+ * @id to @qp belong to the one thread that opens and closes the connection. Completions and
+ * posters use @qp only between alloc and drain.
  */
 struct krping_conn {
 	const char *log_prefix;
@@ -91,16 +89,16 @@ struct krping_conn {
 };
 
 /**
- * struct krping_qp_attr - what krping_conn_alloc() makes
+ * struct krping_qp_attr - parameters of krping_conn_alloc()
  * @send_wr:	send queue depth
  * @recv_wr:	receive queue depth
  * @vector:	spreads connections over completion vectors
- * @poll:	where completions run, without @notify
- * @notify:	the owner polls the completion queue, and hears by this, in any context, that
- *		there is something to poll; its context is the connection
+ * @poll:	context of completions, without @notify
+ * @notify:	the owner polls the completion queue; called in any context, with the connection,
+ *		when there is something to poll
  * @pd_flags:	IB_PD_*
- * @send_sge:	pieces of memory that a work request of the send queue names; 0: one
- * @rw_ctxs:	send queue entries for rdma_rw beside @send_wr, in RDMA READs and WRITEs
+ * @send_sge:	SGEs of a work request in the send queue; 0: one
+ * @rw_ctxs:	RDMA READs and WRITEs by rdma_rw that the send queue holds beside @send_wr
  */
 struct krping_qp_attr {
 	u32 send_wr;
@@ -145,7 +143,7 @@ void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 
 enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u32 *value);
 const char *krping_reject_text(enum krping_reject_reason reason);
 
-/* queue.c */
+/* qp.c */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);
 u32 krping_dev_max_wr(const struct ib_device *dev);
 u32 krping_dev_max_reg_pages(const struct ib_device *dev);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What hangs on a connection: PD, CQ and QP. */
+/* PD, CQ and QP of a connection. */
 
 #include <linux/interrupt.h>
 
@@ -8,12 +8,12 @@
 #include "lib/fault.h"
 #include "lib/log.h"
 
-/* What the smallest device that we know of has, an Intel X722. */
+/* Limits of the smallest device known, an Intel X722. */
 #define SMALL_WR	895
 #define SMALL_SEND_SGE	3
-#define SMALL_REG_PAGES	256	/* siw's */
+#define SMALL_REG_PAGES	256	/* that of siw */
 
-/* Work requests in a queue. */
+/* The most work requests in a queue. */
 u32 krping_dev_max_wr(const struct ib_device *dev)
 {
 	int most = max(dev->attrs.max_qp_wr, 0);
@@ -21,7 +21,7 @@ u32 krping_dev_max_wr(const struct ib_device *dev)
 	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_WR) : most;
 }
 
-/* Pieces of memory of a work request in a send queue. */
+/* The most SGEs of a work request in a send queue. */
 u32 krping_dev_max_send_sge(const struct ib_device *dev)
 {
 	int most = max(dev->attrs.max_send_sge, 1);
@@ -29,7 +29,7 @@ u32 krping_dev_max_send_sge(const struct ib_device *dev)
 	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_SEND_SGE) : most;
 }
 
-/* Pages that are registered at a time. */
+/* The most pages in a memory region. */
 u32 krping_dev_max_reg_pages(const struct ib_device *dev)
 {
 	u32 most = dev->attrs.max_fast_reg_page_list_len;
@@ -67,7 +67,7 @@ static void nothing(struct tasklet_struct *unused)
 {
 }
 
-/* Of who holds last_tasklets: scheduled by somebody else, it may be before what is waited for. */
+/* Under last_tasklets: another scheduler could queue it ahead of what is waited for. */
 static DEFINE_PER_CPU(struct tasklet_struct, last_tasklet);
 static DEFINE_MUTEX(last_tasklets);
 
@@ -76,7 +76,7 @@ static void schedule_last_tasklet(void *unused)
 	tasklet_schedule(this_cpu_ptr(&last_tasklet));
 }
 
-/* Sleeps until each tasklet that is scheduled has run: those of a CPU run in their order. */
+/* Sleeps until all scheduled tasklets have run: those of a CPU run in order. */
 static void wait_for_tasklets(void)
 {
 	int cpu;
@@ -102,9 +102,9 @@ static void free_cq(struct krping_conn *conn)
 }
 
 /**
- * krping_conn_alloc - PD, CQ and QP on the device that the CM has found
+ * krping_conn_alloc - allocate PD, CQ and QP on the id's device
  * @conn:	with an id that has a device
- * @want:	what the queue pair shall be
+ * @want:	parameters of the queue pair
  *
  * Return: 0 or a negative errno with nothing left allocated.
  */
@@ -122,7 +122,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *wan
 			.max_rdma_ctxs = want->rw_ctxs,
 		},
 	};
-	/* 3 = READ or WRITE, and on devices that register memory for it REG_MR and INV */
+	/* 3 = READ or WRITE, plus REG_MR and INV on devices that need memory regions */
 	u32 send_wr = want->send_wr + 3 * want->rw_ctxs + 1;
 	u32 cqe = send_wr + attr.cap.max_recv_wr;
 	int ret;
@@ -172,12 +172,12 @@ no_pd:
 }
 
 /**
- * krping_conn_destroy_qp - let go of all that the device holds of a drained queue pair
+ * krping_conn_destroy_qp - destroy a drained queue pair
  * @conn:	nothing is posted to it any more
  *
- * To be called before memory regions that the peer could use are freed: rxe of 6.1 keeps its
- * reference to one as long as there is the queue pair, if that went to the error state just when
- * an RDMA WRITE with immediate data was done, and ib_dereg_mr() would wait for it for 50 s.
+ * Call it before memory regions that the peer could use are freed. In 6.1, an rxe queue pair that
+ * enters the error state during an RDMA WRITE with immediate data keeps a reference to the region,
+ * for which ib_dereg_mr() would wait 50 s.
  */
 void krping_conn_destroy_qp(struct krping_conn *conn)
 {
@@ -187,7 +187,7 @@ void krping_conn_destroy_qp(struct krping_conn *conn)
 	conn->qp = NULL;
 }
 
-/* Twin of krping_conn_alloc(); the queue pair is drained, and may be destroyed. */
+/* Undoes krping_conn_alloc(); the queue pair is drained, or already destroyed. */
 void krping_conn_free(struct krping_conn *conn)
 {
 	if (!conn->pd)
@@ -198,7 +198,7 @@ void krping_conn_free(struct krping_conn *conn)
 	conn->pd = NULL;
 }
 
-/* Afterwards no completion runs and the peer cannot touch memory any more. */
+/* Afterwards no completion runs and the peer cannot access memory any more. */
 void krping_conn_drain(struct krping_conn *conn)
 {
 	if (!conn->qp)
@@ -207,7 +207,7 @@ void krping_conn_drain(struct krping_conn *conn)
 	ib_drain_qp(conn->qp);
 }
 
-/* Twin of krping_conn_open() and of the listener's gift. */
+/* Undoes krping_conn_open() or krping_conn_adopt(). */
 void krping_conn_close(struct krping_conn *conn)
 {
 	struct rdma_cm_id *id = conn->id;
@@ -220,8 +220,8 @@ void krping_conn_close(struct krping_conn *conn)
 }
 
 /*
- * Bottom halves are off meanwhile: a software RDMA device that works in a softirq does so
- * when they are on again, not when ksoftirqd gets its turn.
+ * With bottom halves off: a software RDMA device then does its work when they are enabled again,
+ * not when ksoftirqd gets its turn.
  */
 int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr)
 {
@@ -233,7 +233,7 @@ int krping_conn_post_send(struct krping_conn *conn, struct ib_send_wr *wr)
 	return ret;
 }
 
-/* errno of a failed completion. */
+/* The errno for a failed completion. */
 static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 {
 	switch (wc->status) {
@@ -241,8 +241,8 @@ static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 		return -ECONNRESET;
 	case IB_WC_LOC_QP_OP_ERR:
 		/*
-		 * iWARP, of what was being sent when the peer closed the stream; rxe, of a message
-		 * longer than its receive.
+		 * iWARP: the peer closed the stream during a send; rxe: a message was longer than
+		 * its receive.
 		 */
 		return rdma_protocol_iwarp(conn->id->device, conn->id->port_num) ? -ECONNRESET :
 										   -EPROTO;
@@ -263,9 +263,8 @@ static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 }
 
 /*
- * A flush only echoes a cause that has a name of its own. While the connection is set
- * up that may come later: rdma_cm moves the queue pair to the error state before it
- * tells of a reject.
+ * A flush is only a consequence: the cause is reported separately. During set-up that may be
+ * later, as rdma_cm moves the queue pair to the error state before it reports a reject.
  */
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what)
 {

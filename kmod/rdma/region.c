@@ -24,14 +24,15 @@ static int alloc_pages_of(struct krping_conn *conn, struct krping_region *region
 	}
 	if (get_order(region->size) >= KRPING_NR_PAGE_ORDERS) {
 		krping_err_ratelimited(conn->log_prefix,
-				       "without a memory region the size is at most %lu: that much contiguous memory the kernel gives",
+				       "without a memory region the size must be at most %lu",
 				       PAGE_SIZE << (KRPING_NR_PAGE_ORDERS - 1));
 		return -EINVAL;
 	}
 	region->vaddr = alloc_pages_exact(region->size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
 	if (region->vaddr)
 		return 0;
-	krping_err_ratelimited(conn->log_prefix, "no %u bytes of contiguous memory", region->size);
+	krping_err_ratelimited(conn->log_prefix, "cannot allocate %u bytes of contiguous memory",
+			       region->size);
 	return -ENOMEM;
 }
 
@@ -59,7 +60,7 @@ static int list_pages(struct krping_region *region, u32 nr_pages)
 	return ret;
 }
 
-/* What is asked for seldom: drivers may take locks and log to answer. Every port takes 1 MiB. */
+/* Every port takes 1 MiB. Ask only for more: drivers may take locks and log to answer. */
 static int check_message(struct krping_conn *conn, u32 size)
 {
 	struct ib_port_attr port;
@@ -83,7 +84,7 @@ static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages, unsigned
 }
 
 /**
- * krping_region_alloc - memory, mapped for the device of a connection
+ * krping_region_alloc - allocate memory and map it for a connection's device
  * @conn:	with a PD
  * @region:	zeroed
  * @size:	bytes
@@ -119,7 +120,7 @@ int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, 
 	}
 	if (region->contiguous && region->nents != 1) {
 		krping_err_ratelimited(conn->log_prefix,
-				       "%s maps %u contiguous bytes in %d pieces: give a smaller size",
+				       "%s maps %u contiguous bytes in %d pieces: use a smaller size",
 				       dev->name, size, region->nents);
 		ret = -EINVAL;
 		goto unmap;
@@ -140,7 +141,7 @@ free_vaddr:
 	return ret;
 }
 
-/* Twin of krping_region_alloc(); the queue pair is destroyed. */
+/* Undoes krping_region_alloc(); the queue pair is destroyed. */
 void krping_region_free(struct krping_conn *conn, struct krping_region *region)
 {
 	if (!region->vaddr)
@@ -154,14 +155,13 @@ void krping_region_free(struct krping_conn *conn, struct krping_region *region)
 }
 
 /**
- * krping_region_prepare - the work requests that give the region a new key
+ * krping_region_prepare - make the work requests that give the region a new key
  * @region:	with KRPING_REGION_MR
  * @access:	IB_ACCESS_*
  *
- * One or two: the old key, if it is valid, is invalidated first. The last one, the
- * REG_MR, is signalled. To be posted when no other work request of the queue pair is in
- * flight, and waited for: rxe executes a LOCAL_INV or REG_MR that is done but not yet
- * completed a second time when it retransmits, and fails the queue pair.
+ * One or two: a valid old key is invalidated first. The last one, the REG_MR, is signalled. Post
+ * them while no other work request of the queue pair is in flight, and wait: when rxe retransmits,
+ * it executes a LOCAL_INV or REG_MR that is not completed yet again and fails the queue pair.
  *
  * Return: the first work request, or NULL if the device cannot map the pages.
  */
@@ -194,11 +194,11 @@ struct ib_send_wr *krping_region_prepare(struct krping_region *region, int acces
 }
 
 /**
- * krping_region_sge - the first bytes, for a work request of this side
- * @conn:	of the region
+ * krping_region_sge - an SGE for the first bytes, for a local work request
+ * @conn:	connection of the region
  * @region:	registered if it has a memory region
  * @len:	bytes
- * @local_key:	KRPING_REGION_CONTIGUOUS: by the PD's key, registered or not
+ * @local_key:	use the PD's key, registered or not; KRPING_REGION_CONTIGUOUS only
  */
 struct ib_sge krping_region_sge(const struct krping_conn *conn,
 				const struct krping_region *region, u32 len, bool local_key)
@@ -212,13 +212,13 @@ struct ib_sge krping_region_sge(const struct krping_conn *conn,
 	};
 }
 
-/* Where the peer finds it. */
+/* The address for the peer. */
 u64 krping_region_addr(const struct krping_region *region)
 {
 	return region->mr ? region->mr->iova : sg_dma_address(region->sgt.sgl);
 }
 
-/* The key that a peer is told. */
+/* The key for the peer. */
 u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region)
 {
 	return region->mr ? region->mr->rkey : conn->pd->unsafe_global_rkey;

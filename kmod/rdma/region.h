@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Memory that a peer may reach, or that its data goes to. */
+/* Memory that the data of a test is in, and that the peer may reach. */
 #ifndef KRPING_REGION_H
 #define KRPING_REGION_H
 
@@ -8,9 +8,9 @@
 
 #include "rdma/conn.h"
 
-/* Of krping_region_alloc(). */
-#define KRPING_REGION_MR		BIT(0)	/* has a memory region: keys of its own */
-#define KRPING_REGION_CONTIGUOUS	BIT(1)	/* physically: the keys of the PD serve, too */
+/* Flags of krping_region_alloc(). */
+#define KRPING_REGION_MR		BIT(0)	/* has a memory region with keys of its own */
+#define KRPING_REGION_CONTIGUOUS	BIT(1)	/* physically contiguous: the PD's keys work, too */
 
 /**
  * struct krping_region - memory of a test
