@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * libFuzzer target for the command grammar of /proc/krping, with the address
- * and undefined-behaviour sanitizers: any string is either refused with a
- * printable reason or gives options within their documented ranges.
+ * libFuzzer target for the command grammar of /proc/krping, with the address and
+ * undefined-behaviour sanitizers: any string either fails with a printable reason or gives
+ * options within their documented ranges.
  */
 #include <stdlib.h>
 

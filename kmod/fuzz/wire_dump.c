@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the module makes of what clients send, for tests in user space: of each line, "hello
- * HEX" or "commands HEX", it prints "refused" and the reason, or "ok"; behind that, the
- * commands with their fields and the bytes of their inline data.
+ * The decoder of the module for tests in user space. Reads lines "hello HEX" and "commands HEX".
+ * For each it prints "refused" and the reason, or "ok" and each command's fields and bytes of
+ * inline data.
  */
 #include <stdio.h>
 #include <stdlib.h>

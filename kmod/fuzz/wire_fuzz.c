@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * libFuzzer target for what the peers of the block protocol send, with the address and
- * undefined-behaviour sanitizers. The first byte of an input says what the rest is: a hello,
- * a welcome, a message of commands or one of responses. What is accepted has to be within its
- * documented ranges, and data within its message.
+ * libFuzzer target for the decoders of the block protocol, with the address and
+ * undefined-behaviour sanitizers. The first byte of an input selects the kind of the rest: a
+ * hello, a welcome, commands or responses. Accepted values must be within their documented
+ * ranges, and data within its message.
  */
 #include <stdlib.h>
 

@@ -17,7 +17,7 @@ static inline u32 krping_crc_end(u32 crc)
 	return ~crc;
 }
 
-/* Goes on with @crc over the memory of @bv. */
+/* Continues @crc over the data of @bv. */
 static inline u32 krping_crc_bvec(u32 crc, struct bio_vec *bv)
 {
 	void *data = bvec_kmap_local(bv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Keys: found in the writer's keyrings, and used for proofs. */
+/* Keys: found in the keyrings of the process, and used for proofs. */
 #include <crypto/sha2.h>
 #include <keys/user-type.h>
 #include <linux/err.h>
@@ -13,7 +13,7 @@
 #ifdef CONFIG_KEYS
 
 #define KEY_MIN		16	/* bytes */
-#define KEY_MAX		64	/* a block of SHA-256: a longer one would be hashed to less */
+#define KEY_MAX		64	/* a block of SHA-256: longer keys would be hashed to 32 bytes */
 
 static int set_key(struct crypto_shash *hash, struct key *key, const char *log_prefix)
 {
@@ -27,7 +27,8 @@ static int set_key(struct crypto_shash *hash, struct key *key, const char *log_p
 		krping_err_ratelimited(log_prefix, "the key has expired or was revoked");
 		ret = -ENOKEY;
 	} else if (payload->datalen < KEY_MIN || payload->datalen > KEY_MAX) {
-		krping_err_ratelimited(log_prefix, "a key has %d to %d bytes", KEY_MIN, KEY_MAX);
+		krping_err_ratelimited(log_prefix, "the key must have %d to %d bytes", KEY_MIN,
+				       KEY_MAX);
 		ret = -EINVAL;
 	} else {
 		ret = crypto_shash_setkey(hash, payload->data, payload->datalen);
@@ -38,11 +39,11 @@ static int set_key(struct crypto_shash *hash, struct key *key, const char *log_p
 
 /**
  * krping_key_find - look for a key in the keyrings of this thread
- * @description: of a key of type logon, whose payload no process can read
- * @log_prefix:	for the log
+ * @description: description of a key of type logon, whose payload no process can read
+ * @log_prefix:	in front of log messages
  *
- * Return: HMAC-SHA256 with a copy of the key, for crypto_free_shash(), or an ERR_PTR. It may be
- * used by several threads at a time.
+ * Return: HMAC-SHA256 with a copy of the key, or an ERR_PTR. The caller frees it with
+ * crypto_free_shash(). Several threads may use it at a time.
  */
 struct crypto_shash *krping_key_find(const char *description, const char *log_prefix)
 {
@@ -82,11 +83,11 @@ struct crypto_shash *krping_key_find(const char *description, const char *log_pr
 #endif
 
 /**
- * krping_transcript_fill - what both proofs of a handshake are of
- * @t:		all of it but the label and the welcome
+ * krping_transcript_fill - fill in what both proofs of a handshake sign
+ * @t:		filled in except for label and welcome
  * @hello:	with the answer to the challenge
- * @volume:	its name
- * @target_nonce: of the challenge
+ * @volume:	name of the volume
+ * @target_nonce: nonce of the challenge
  */
 void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
 			    const char *volume, const u8 *target_nonce)

@@ -19,7 +19,7 @@ static int violates(struct krping_violation *violation, const char *what, u64 va
 
 /* ---- handshake ---- */
 
-/* Nothing but zeros is behind the name. */
+/* Only zeros follow the name. */
 static bool is_padded(const u8 *volume)
 {
 	size_t i = strnlen((const char *)volume, KRPING_VOLUME_LEN);
@@ -30,13 +30,13 @@ static bool is_padded(const u8 *volume)
 }
 
 /**
- * krping_read_hello - what a client asks for
+ * krping_read_hello - check a client's hello
  * @data:	private data of its request, which a transport may have padded
  * @len:	bytes of it
  * @hello:	filled in, in wire order
- * @value:	set where the reason has one
+ * @value:	set if the reason has a value
  *
- * Return: 0, or why it is none.
+ * Return: 0, or why the hello is rejected.
  */
 enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct krping_hello *hello,
 					    u32 *value)
@@ -68,12 +68,12 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 }
 
 /**
- * krping_read_welcome - what a target grants
+ * krping_read_welcome - decode and check a target's grant
  * @data:	private data of its reply, which a transport may have padded
  * @len:	bytes of it
- * @depth:	that was asked for
+ * @depth:	depth that was asked for
  * @grant:	filled in
- * @violation:	filled in if it is refused
+ * @violation:	filled in on failure
  *
  * Return: 0 or -EPROTO.
  */
@@ -116,7 +116,7 @@ int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_gran
 	if (grant->max_message > KRPING_MESSAGE_MAX ||
 	    grant->max_message < sizeof(struct krping_cmd) + 32)
 		return violates(violation, "max_message", grant->max_message);
-	/* A digest and a sign of life are answered inline. */
+	/* Responses to DIGEST and KEEP_ALIVE carry up to 32 bytes inline. */
 	if (grant->max_inline < 32 ||
 	    grant->max_inline > grant->max_message - sizeof(struct krping_cmd))
 		return violates(violation, "max_inline", grant->max_inline);
@@ -152,7 +152,7 @@ static int check_flags(const struct krping_decoded_cmd *cmd, struct krping_viola
 	return 0;
 }
 
-/* Where the data is: behind a key, in the message, or nowhere. */
+/* Where the data is: in memory with an rkey, in the message, or nowhere. */
 static int check_place(const struct krping_decoded_cmd *cmd, const struct krping_limits *limits,
 		       u32 *limit, struct krping_violation *violation)
 {
@@ -214,12 +214,12 @@ static int check_command(const struct krping_decoded_cmd *cmd, const struct krpi
 }
 
 /**
- * krping_read_command - the next command of a message
+ * krping_read_command - decode and check the next command of a message
  * @msg:	what is left of the message
- * @left:	bytes of that, not 0
- * @limits:	what the client was granted
+ * @left:	bytes of @msg, not 0
+ * @limits:	limits granted to the client
  * @cmd:	filled in
- * @violation:	filled in if it is refused
+ * @violation:	filled in on failure
  *
  * Return: 0 or -EPROTO.
  */
@@ -256,12 +256,12 @@ int krping_read_command(const void *msg, u32 left, const struct krping_limits *l
 /* ---- responses ---- */
 
 /**
- * krping_read_response - the next response of a message
+ * krping_read_response - decode and check the next response of a message
  * @msg:	what is left of the message
- * @left:	bytes of that, not 0
- * @max_inline:	bytes of inline data that were granted
+ * @left:	bytes of @msg, not 0
+ * @max_inline:	most bytes of inline data granted
  * @rsp:	filled in
- * @violation:	filled in if it is refused
+ * @violation:	filled in on failure
  *
  * Return: 0 or -EPROTO.
  */

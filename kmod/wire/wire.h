@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a peer of the block protocol sends (PROTOCOL.md section 2): bytes become values in host
- * order, each of them checked, or a violation of the protocol. Here is what can be judged by the
- * bytes and the connection's limits alone; whether it fits what is in flight is for the caller
- * to say. Pure: no locks, no allocation, no I/O, so that the same source runs in user space
- * under a fuzzer (fuzz/). Its twin in Go is bridge/wire.
+ * Decodes and checks what a peer of the block protocol sends (PROTOCOL.md section 2): the result
+ * is in host order, or a violation of the protocol. Checks need only the bytes and the limits of
+ * the connection; the caller checks against what is in flight. Pure: no locks, no allocation, no
+ * I/O, so that the same source runs in user space under a fuzzer (fuzz/). bridge/wire does the
+ * same in Go.
  */
 #ifndef KRPING_WIRE_H
 #define KRPING_WIRE_H
@@ -17,13 +17,13 @@
 
 #include "uapi/krping.h"
 
-/* The largest message that a client is ready to allocate buffers of, in bytes. */
+/* The largest message that a client allocates buffers for, in bytes. */
 #define KRPING_MESSAGE_MAX	65536
 
 /**
  * struct krping_violation - how a peer has broken the protocol, for the log
- * @what:	it is that was wrong
- * @value:	it had
+ * @what:	what was wrong
+ * @value:	its value
  */
 struct krping_violation {
 	const char *what;
@@ -31,9 +31,9 @@ struct krping_violation {
 };
 
 /**
- * struct krping_limits - what of a grant bounds a command; bytes
- * @block_size:	what lengths and offsets are multiples of
- * @max_data:	of a READ or WRITE behind a key
+ * struct krping_limits - limits of a command, from the grant; bytes
+ * @block_size:	lengths and offsets are multiples of it
+ * @max_data:	of a READ or WRITE with an rkey
  * @max_inline:	of a READ or WRITE with inline data
  */
 struct krping_limits {
@@ -42,7 +42,7 @@ struct krping_limits {
 	u32 max_inline;
 };
 
-/* What the target granted; all queues of a session have the same. */
+/* What the target granted, the same for all queues of a session. */
 struct krping_grant {
 	u64 capacity;
 	u64 epoch;
@@ -57,17 +57,17 @@ struct krping_grant {
 };
 
 /**
- * struct krping_decoded_cmd - a command of a message, in host order
+ * struct krping_decoded_cmd - a struct krping_cmd, checked and in host order
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
  * @tag:	of the client
- * @length:	bytes, a multiple of the block size, no more than the op may have
- * @offset:	bytes, a multiple of the block size; not yet held against the capacity
- * @addr:	the client's memory
- * @rkey:	its key, 0 for a command without
- * @crc:	of the data of a WRITE
- * @data:	@length bytes in the message, of a WRITE with inline data; else NULL
- * @size:	bytes of the message that it takes
+ * @length:	bytes, a multiple of the block size, within the limit of the op
+ * @offset:	bytes, a multiple of the block size; not checked against the capacity
+ * @addr:	address in the client's memory
+ * @rkey:	its remote key, 0 for none
+ * @crc:	CRC32C of the data of a WRITE
+ * @data:	inline data of a WRITE in the message, @length bytes; else NULL
+ * @size:	bytes of the message that the command takes
  */
 struct krping_decoded_cmd {
 	u8 op;
@@ -83,14 +83,14 @@ struct krping_decoded_cmd {
 };
 
 /**
- * struct krping_decoded_rsp - a response of a message, in host order
+ * struct krping_decoded_rsp - a struct krping_rsp, checked and in host order
  * @tag:	of the command
  * @status:	enum krping_status
  * @flags:	KRPING_RSP_*
  * @length:	bytes, as the target says
  * @crc:	of the data of a READ
  * @data:	@length bytes in the message, or NULL without inline data
- * @size:	bytes of the message that it takes
+ * @size:	bytes of the message that the response takes
  */
 struct krping_decoded_rsp {
 	u16 tag;
