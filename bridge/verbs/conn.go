@@ -19,18 +19,18 @@ import (
 	"krping/bridge/transport"
 )
 
-// Config sizes a connection. Sizes are bytes.
+// Config sets the sizes of a connection, in bytes, and how many buffers it has.
 type Config struct {
-	Receives   int // receives that are posted, of MaxMessage each
+	Receives   int // posted receives, of MaxMessage each
 	MaxMessage int
-	Buffers    int // data buffers for RDMA, of MaxData each, made when they are needed
+	Buffers    int // data buffers for RDMA, of MaxData each, allocated on first use
 	MaxData    int
 }
 
 const sendBuffers = 32
 
-// Conn is one reliable connection: a transport.Transport. Its protection domain is its
-// own, so its keys are worth nothing on another connection.
+// Conn is one reliable connection. It implements transport.Transport. It has its own
+// protection domain, so its keys are invalid on every other connection.
 type Conn struct {
 	ch         *channel
 	ownChannel bool
@@ -44,30 +44,30 @@ type Conn struct {
 	recv, send *memory
 	received   chan int // slots of recv that hold a message
 	lengths    []int    // by slot of recv; written before the slot is sent to received
-	freeSends  chan int
+	freeSends  chan int // free slots of send
 	data       bufferPool
-	probed     chan bool // a Probe has ended: with success?
+	probed     chan bool // whether a probe succeeded
 	lent       []*memory // to the peer, until Release
 
-	ended   atomic.Bool // before closed is, and before the next event is looked at
-	closed  chan struct{}
+	ended   atomic.Bool   // set before closed is closed, and before the next CM event is handled
+	closed  chan struct{} // nothing more is posted
 	once    sync.Once
-	drained chan struct{} // completions have ended
+	drained chan struct{} // closed when no completion will follow
 
-	mu       sync.Mutex
-	posted   int      // work requests without a completion
-	sends    progress // of those of them that are no receives
-	reason   error    // why nothing is posted any more
-	abandons bool     // the device does not flush: what is posted is given up
+	mu      sync.Mutex // protects all below
+	posted  int        // work requests without a completion
+	sends   progress   // of the send queue
+	reason  error      // why the connection was closed, nil while it is open
+	abandon bool       // do not wait for completions: the device does not flush the queue pair
 }
 
-// Work request ids: the kind and the slot that it uses.
+// A work request's id has its kind in the upper 32 bits and the slot it uses in the lower.
 const (
-	kindRecv = iota + 1
-	kindSend
-	kindData
-	kindMoved // nobody waits for it: the buffer is free
-	kindProbe
+	kindRecv  = iota + 1
+	kindSend  // of a message
+	kindData  // RDMA; await waits for it
+	kindFree  // RDMA; nobody waits, the completion frees its buffer
+	kindProbe // empty RDMA WRITE
 )
 
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
@@ -133,8 +133,8 @@ func (c *Conn) freeMemory() {
 	}
 }
 
-// free lets go of the queue pair first: rxe of 6.1 may keep a reference to a memory region as long as there
-// is one that has failed, and a deregistration would wait for it for 50 s.
+// free destroys the queue pair before the memory regions: rxe of Linux 6.1 may hold a reference to a
+// region as long as its failed queue pair exists, and deregistering would wait 50 s for it.
 func (c *Conn) free() {
 	c.ch.taking.Lock()
 	C.shim_queue_detach(c.id)
@@ -153,13 +153,13 @@ func (c *Conn) onEvent(e event) {
 	}
 }
 
-// Peer returns the other side's address.
+// Peer returns the peer's address.
 func (c *Conn) Peer() string { return c.peer }
 
-// Ended says whether the connection has ended or is about to.
+// Ended reports whether the connection has ended or is about to.
 func (c *Conn) Ended() bool { return c.ended.Load() }
 
-// Done is closed when the connection is.
+// Done returns a channel that is closed when the connection is closed.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
 
 func (c *Conn) postRecv(slot int) error {
@@ -177,7 +177,7 @@ func (c *Conn) postRecv(slot int) error {
 	return nil
 }
 
-// post posts work requests, in one go. If it fails, some may have been posted.
+// post posts work requests in one call. If it fails, some may have been posted.
 func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Conn) Recv() (transport.Message, error) {
 	}
 }
 
-// Send sends a copy of msg; with a key other than 0 by SEND_WITH_INV of it.
+// Send sends a copy of msg, by SEND_WITH_INV if the key to invalidate is not 0.
 func (c *Conn) Send(msg []byte, invalidate uint32) error {
 	wr, err := c.sendRequest(msg, invalidate)
 	if err != nil {
@@ -217,8 +217,8 @@ func (c *Conn) Send(msg []byte, invalidate uint32) error {
 	return c.post(wr)
 }
 
-// WriteAndSend moves p into the peer's memory and sends a copy of msg behind it, by SEND_WITH_INV
-// of the key, without waiting for either; p is of Buffer, and freed when it has been moved.
+// WriteAndSend writes p to the peer's memory and then sends a copy of msg, by SEND_WITH_INV of
+// to's key. It waits for neither. p is from Buffer and is freed when it has been written.
 func (c *Conn) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	b, err := c.bufferOf(p)
 	if err != nil {
@@ -228,13 +228,13 @@ func (c *Conn) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	if err != nil {
 		return err
 	}
-	return c.post(rdmaRequest(kindMoved, C.IBV_WR_RDMA_WRITE, b, len(p), to), wr)
+	return c.post(rdmaRequest(kindFree, C.IBV_WR_RDMA_WRITE, b, len(p), to), wr)
 }
 
-// sendRequest copies msg into a free slot, waiting for one.
+// sendRequest waits for a free slot, copies msg into it and returns a work request for it.
 func (c *Conn) sendRequest(msg []byte, invalidate uint32) (C.struct_shim_wr, error) {
 	if len(msg) > c.config.MaxMessage {
-		return C.struct_shim_wr{}, fmt.Errorf("message of %d bytes, limit %d", len(msg), c.config.MaxMessage)
+		return C.struct_shim_wr{}, fmt.Errorf("message of %d bytes, at most %d", len(msg), c.config.MaxMessage)
 	}
 	var slot int
 	select {
@@ -261,8 +261,8 @@ func rdmaRequest(kind int, opcode C.uint32_t, b *buffer, n int, remote transport
 	}
 }
 
-// Flush waits until the peer's device has acknowledged every message of Send. One caller at a
-// time.
+// Flush waits until the peer's device has acknowledged every message of Send. Only one call at
+// a time is allowed.
 func (c *Conn) Flush() error {
 	for range sendBuffers {
 		select {
@@ -275,15 +275,16 @@ func (c *Conn) Flush() error {
 	return nil
 }
 
-// Read moves len(p) bytes from the peer's memory; p is of Buffer.
+// Read fills p from the peer's memory. p is from Buffer.
 func (c *Conn) Read(p []byte, from transport.Remote) error {
 	return c.rdma(C.IBV_WR_RDMA_READ, p, from)
 }
 
-// Write moves p into the peer's memory; p is of Buffer.
+// Write writes p to the peer's memory. p is from Buffer.
 func (c *Conn) Write(p []byte, to transport.Remote) error { return c.rdma(C.IBV_WR_RDMA_WRITE, p, to) }
 
-// Probe writes no bytes: the peer's device answers, whatever its program does. One caller at a time.
+// Probe sends an RDMA WRITE of 0 bytes, which the peer's device acknowledges whatever its program
+// does. Only one call at a time is allowed.
 func (c *Conn) Probe() error {
 	wr := C.struct_shim_wr{wr_id: wrID(kindProbe, 0), opcode: C.IBV_WR_RDMA_WRITE, addr: c.send.addr(0), lkey: c.send.lkey()}
 	return c.await(wr, c.probed)
@@ -294,20 +295,15 @@ func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote transport.Remote) error 
 	if err != nil {
 		return err
 	}
-	return c.move(opcode, b, len(p), remote)
+	return c.await(rdmaRequest(kindData, opcode, b, len(p), remote), b.done)
 }
 
 func (c *Conn) bufferOf(p []byte) (*buffer, error) {
 	b := c.data.find(p)
 	if b == nil {
-		return nil, fmt.Errorf("%d bytes that are not of Buffer", len(p))
+		return nil, fmt.Errorf("%d bytes that are not from Buffer", len(p))
 	}
 	return b, nil
-}
-
-// move waits for an RDMA operation with the first n bytes of b.
-func (c *Conn) move(opcode C.uint32_t, b *buffer, n int, remote transport.Remote) error {
-	return c.await(rdmaRequest(kindData, opcode, b, n, remote), b.done)
 }
 
 // await posts a work request and waits for its completion.
@@ -325,7 +321,7 @@ func (c *Conn) await(wr C.struct_shim_wr, done <-chan bool) error {
 	return c.err()
 }
 
-// Buffer returns registered memory of n bytes, at most MaxData.
+// Buffer returns n bytes of registered memory, at most MaxData.
 func (c *Conn) Buffer(n int) ([]byte, error) {
 	b, err := c.data.get(c.closed)
 	if err != nil {
@@ -334,11 +330,11 @@ func (c *Conn) Buffer(n int) ([]byte, error) {
 	return b.data[:n], nil
 }
 
-// Free gives a buffer back.
+// Free returns a buffer; nil is allowed.
 func (c *Conn) Free(p []byte) { c.data.put(p) }
 
-// Lend returns memory of n bytes that the peer may read and write until Release. One caller
-// at a time.
+// Lend returns n bytes of memory that the peer may read and write until Release. Only one call
+// at a time is allowed.
 func (c *Conn) Lend(n int) (transport.Remote, error) {
 	m, err := register(c.queue.pd, n, peerAccess)
 	if err != nil {
@@ -348,7 +344,7 @@ func (c *Conn) Lend(n int) (transport.Remote, error) {
 	return transport.Remote{Addr: uint64(m.addr(0)), Rkey: uint32(m.mr.rkey)}, nil
 }
 
-// completions polls until the connection is closed and nothing is posted any more.
+// completions polls until the connection is closed and nothing is posted.
 func (c *Conn) completions() {
 	defer close(c.drained)
 	var wc [16]C.struct_shim_wc
@@ -365,15 +361,15 @@ func (c *Conn) completions() {
 		}
 		if err := c.nextEvent(); err != nil {
 			reason := fmt.Errorf("completion channel: %w", err)
-			c.because(reason) // before anyone learns that nothing completes any more
+			c.setReason(reason) // before drained is closed
 			go c.fail(reason)
 			return
 		}
 	}
 }
 
-// nextEvent arms a queue that has been polled empty, which then is to be polled again; of one that is armed it
-// waits for the event, or for the deadline of a reader.
+// nextEvent arms an empty completion queue, which must then be polled again. If it is armed already,
+// nextEvent waits for its event or for the read deadline that drain sets.
 func (c *Conn) nextEvent() error {
 	var errno C.int
 	if c.queue.armed == 0 {
@@ -398,13 +394,13 @@ func (c *Conn) nextEvent() error {
 
 // watch closes a connection whose send queue is stuck.
 func (c *Conn) watch() {
-	look := time.NewTicker(lookTime)
-	defer look.Stop()
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-c.closed:
 			return
-		case <-look.C:
+		case <-ticker.C:
 		}
 		c.mu.Lock()
 		stuck := c.sends.isStuck(time.Now())
@@ -416,8 +412,8 @@ func (c *Conn) watch() {
 	}
 }
 
-// idle says whether a closed connection has nothing posted; Close sets deadlines so
-// that the poll loop comes by here again.
+// idle reports whether the connection is closed and nothing is posted. drain sets read deadlines,
+// so that the poll loop calls it again.
 func (c *Conn) idle() bool {
 	select {
 	case <-c.closed:
@@ -426,13 +422,13 @@ func (c *Conn) idle() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.posted == 0 || c.abandons
+	return c.posted == 0 || c.abandon
 }
 
-var errImmediate = errors.New("the peer sent immediate data and no message")
+var errImmediate = errors.New("the peer sent an RDMA WRITE with immediate data instead of a message")
 
-// complete takes note of a completion. An RDMA WRITE with immediate data takes a receive, too: its length is
-// that of what was written elsewhere.
+// complete handles a completion. An RDMA WRITE with immediate data completes a receive, too, with
+// the length of what was written elsewhere.
 func (c *Conn) complete(wc *C.struct_shim_wc) {
 	ok := wc.status == C.IBV_WC_SUCCESS
 	kind, slot := int(wc.wr_id>>32), int(wc.wr_id&0xffffffff)
@@ -450,7 +446,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		if wc.status != C.IBV_WC_SUCCESS && wc.status != C.IBV_WC_WR_FLUSH_ERR {
 			reason = fmt.Errorf("work request failed: %s", C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(wc.status))))
 		}
-		c.because(reason) // before anyone learns of this completion
+		c.setReason(reason) // before anyone is told about this completion
 		go c.fail(reason)
 	}
 	switch kind {
@@ -465,7 +461,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.data.complete(slot, ok)
 	case kindProbe:
 		c.probed <- ok
-	case kindMoved:
+	case kindFree:
 		c.data.idle <- c.data.at(slot)
 	}
 }
@@ -476,8 +472,8 @@ func (c *Conn) err() error {
 	return c.reason
 }
 
-// because sets why the connection fails; the first reason stays.
-func (c *Conn) because(reason error) {
+// setReason sets why the connection is closed. The first reason stays.
+func (c *Conn) setReason(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reason == nil {
@@ -485,18 +481,18 @@ func (c *Conn) because(reason error) {
 	}
 }
 
-// Close moves the queue pair to the error state and waits until nothing is posted: the
-// peer is out of reach and every call returns. It may be called often; the owner calls
-// Release as well.
+// Close moves the queue pair to the error state and waits until nothing is posted. Then the
+// peer's memory is out of reach, and every other call returns. It may be called more than once;
+// the owner calls Release, too.
 func (c *Conn) Close() { c.fail(ErrClosed) }
 
 const drainTime = 5 * time.Second
 
-// fail is Close with the reason that other calls get; the first one wins.
+// fail closes the connection with the reason that other calls return.
 func (c *Conn) fail(reason error) {
 	c.once.Do(func() {
 		c.ended.Store(true)
-		c.because(reason)
+		c.setReason(reason)
 		C.rdma_disconnect(c.id)
 		C.shim_error_state(c.queue.qp)
 		close(c.closed)
@@ -504,7 +500,7 @@ func (c *Conn) fail(reason error) {
 	})
 }
 
-// drain waits for the flushed completions of what is posted.
+// drain waits for the flush of posted work requests, at most drainTime.
 func (c *Conn) drain() {
 	deadline := time.After(drainTime)
 	for {
@@ -514,7 +510,7 @@ func (c *Conn) drain() {
 			return
 		case <-deadline:
 			c.mu.Lock()
-			c.abandons = true
+			c.abandon = true
 			c.mu.Unlock()
 			deadline = nil
 		case <-time.After(10 * time.Millisecond):
@@ -523,8 +519,8 @@ func (c *Conn) drain() {
 	}
 }
 
-// Release closes the connection and frees its memory: no call is under way, and no
-// message or buffer of it is used any more.
+// Release closes the connection and frees its memory. No other call is running, and none of its
+// messages and buffers is in use.
 func (c *Conn) Release() {
 	c.Close()
 	c.ch.handle(c.id, nil)

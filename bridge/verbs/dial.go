@@ -18,24 +18,24 @@ import (
 	"krping/bridge/transport"
 )
 
-// RejectedError is how a peer refuses a connection.
+// RejectedError is a peer's rejection of a connection.
 type RejectedError struct {
-	Status  int    // of the CM
-	Private []byte // of the peer's reject
+	Status  int    // from the CM
+	Private []byte // the private data of the reject
 }
 
 func (e *RejectedError) Error() string { return fmt.Sprintf("rejected by the peer (%d)", e.Status) }
 
-// WriteImmediate is Write with immediate data: it takes a receive of the peer's as a message does. No honest
-// peer of krping does that.
+// WriteImmediate is Write with immediate data: like a message, it completes one of the peer's
+// receives. The protocol does not use it; tests do.
 func (c *Conn) WriteImmediate(p []byte, to transport.Remote) error {
 	return c.rdma(C.IBV_WR_RDMA_WRITE_WITH_IMM, p, to)
 }
 
-const resolveMS = 2000
+const resolveMS = 2000 // timeout
 
-// Dial connects to a listener with private data of at most 56 bytes and returns the
-// peer's. The connection has its event channel for itself.
+// Dial connects to a listener with at most 56 bytes of private data, and returns the private data
+// of its accept. The connection has its own event channel.
 func Dial(ctx context.Context, addr netip.AddrPort, private []byte, config Config) (*Conn, []byte, error) {
 	ch, err := newChannel()
 	if err != nil {
@@ -63,7 +63,7 @@ func Dial(ctx context.Context, addr netip.AddrPort, private []byte, config Confi
 		return nil, nil, err
 	}
 	c.ownChannel = true
-	ch.handle(id, func(e event) { // both: the set-up below, then the connection's own
+	ch.handle(id, func(e event) { // for the set-up below and for the connection
 		select {
 		case events <- e:
 		default:

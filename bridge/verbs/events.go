@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verbs is librdmacm and libibverbs for the bridge: listening, connecting,
-// and one reliable connection with registered memory. It is the only package of the
-// project with cgo, and knows nothing of what the messages mean.
+// Package verbs wraps librdmacm and libibverbs: it listens, connects, and implements one
+// reliable connection with registered memory. It is the project's only package with cgo, and
+// does not interpret messages.
 //
-// The channels' file descriptors do not block, so that the runtime polls them; memory
-// that is registered lies outside the Go heap.
+// The file descriptors of event channels are non-blocking, so the Go runtime polls them.
+// Registered memory is outside the Go heap.
 package verbs
 
 /*
@@ -27,16 +27,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClosed is what calls return on a connection or listener that is closed.
+// ErrClosed is returned by calls on a closed connection or listener.
 var ErrClosed = errors.New("connection is closed")
 
-// pollable wraps a duplicate of a library's file descriptor for the runtime's poller.
+// pollable wraps a duplicate of a library's file descriptor so that the Go runtime polls it.
 func pollable(fd C.int, name string) (*os.File, syscall.RawConn, error) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("duplicate the %s: %w", name, err)
 	}
-	if err := unix.SetNonblock(dup, true); err != nil { // shared by the original
+	if err := unix.SetNonblock(dup, true); err != nil { // also applies to fd
 		_ = unix.Close(dup)
 		return nil, nil, fmt.Errorf("make the %s non-blocking: %w", name, err)
 	}
@@ -49,7 +49,7 @@ func pollable(fd C.int, name string) (*os.File, syscall.RawConn, error) {
 	return f, raw, nil
 }
 
-// event is a CM event, detached from the library.
+// event is a copy of a CM event.
 type event struct {
 	id, listener   *C.struct_rdma_cm_id
 	kind           C.enum_rdma_cm_event_type
@@ -58,23 +58,23 @@ type event struct {
 	private        []byte
 }
 
-// channel delivers the CM events of its ids, in order, from one goroutine.
+// channel delivers the CM events of its ids in order, from one goroutine.
 type channel struct {
 	c    *C.struct_rdma_event_channel
 	file *os.File
 	raw  syscall.RawConn
 	done chan struct{}
 
-	taking sync.Mutex // held while the library takes an event, as of some it touches the queue pair
+	taking sync.Mutex // held while librdmacm takes an event, for which it may use the id's queue pair
 
-	mu       sync.Mutex
+	mu       sync.Mutex // protects handlers
 	handlers map[*C.struct_rdma_cm_id]func(event)
 }
 
 func newChannel() (*channel, error) {
 	c := C.rdma_create_event_channel()
 	if c == nil {
-		return nil, errors.New("open the RDMA connection manager: is rdma_ucm loaded? (modprobe rdma_ucm)")
+		return nil, errors.New("cannot open the RDMA connection manager: is the module rdma_ucm loaded? (modprobe rdma_ucm)")
 	}
 	file, raw, err := pollable(c.fd, "RDMA event channel")
 	if err != nil {
@@ -118,6 +118,7 @@ func (ch *channel) loop() {
 	}
 }
 
+// handle sets the handler of an id's events; nil removes it.
 func (ch *channel) handle(id *C.struct_rdma_cm_id, handler func(event)) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -128,7 +129,7 @@ func (ch *channel) handle(id *C.struct_rdma_cm_id, handler func(event)) {
 	}
 }
 
-// close ends the loop; ids of the channel are destroyed before.
+// close ends the loop. The channel's ids have been destroyed.
 func (ch *channel) close() {
 	_ = ch.file.Close()
 	<-ch.done
@@ -137,7 +138,7 @@ func (ch *channel) close() {
 
 func eventName(kind C.enum_rdma_cm_event_type) string { return C.GoString(C.rdma_event_str(kind)) }
 
-// sockaddr puts an address into C memory that the caller frees.
+// sockaddr returns the address in C memory that the caller frees.
 func sockaddr(addr netip.AddrPort) (*C.struct_sockaddr, error) {
 	p := C.calloc(1, C.sizeof_struct_sockaddr_storage)
 	port := addr.Port()<<8 | addr.Port()>>8

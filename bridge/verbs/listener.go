@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors that a caller may want to explain.
+// Errors of Listen, and of Accept when the device is removed.
 var (
-	ErrNoDevice  = errors.New("the address is on no RDMA device of this host")
+	ErrNoDevice  = errors.New("no RDMA device of this host has the address")
 	ErrAddrInUse = errors.New("the port is in use")
 	ErrRemoved   = errors.New("the RDMA device is being removed")
 )
@@ -38,7 +38,7 @@ type Listener struct {
 	closed   chan struct{}
 	once     sync.Once
 	reason   error           // written before closed is closed
-	watched  map[string]bool // devices, by their paths in sysfs; by who listens, then by the channel's loop
+	watched  map[string]bool // devices, by path in sysfs; used by Listen, then by the channel's loop only
 }
 
 // Listen binds to an address of an RDMA device.
@@ -52,7 +52,7 @@ func Listen(addr netip.AddrPort) (*Listener, error) {
 		ch.close()
 		return nil, fmt.Errorf("make a CM id: %w", err)
 	}
-	ch.handle(l.id, l.onEvent) // before the first request can come
+	ch.handle(l.id, l.onEvent) // before the first request can arrive
 	if err := l.listen(addr); err != nil {
 		ch.handle(l.id, nil)
 		C.rdma_destroy_id(l.id)
@@ -84,7 +84,7 @@ func (l *Listener) listen(addr netip.AddrPort) error {
 	return nil
 }
 
-// watchDevice watches the device of an id that is bound to one.
+// watchDevice watches the device that an id is bound to.
 func (l *Listener) watchDevice(id *C.struct_rdma_cm_id) {
 	path := C.GoString(&id.verbs.device.dev_path[0])
 	if l.watched[path] {
@@ -94,21 +94,21 @@ func (l *Listener) watchDevice(id *C.struct_rdma_cm_id) {
 	go l.watch(path)
 }
 
-// watch stops the listener when its device has gone from sysfs. The kernel tells its clients one after
-// the other that a device is to go. If the connection manager's turn comes after that of the device
-// files, which waits until nobody has one open, there is no event: it depends on which was loaded first.
+// watch stops the listener when its device disappears from sysfs. Often there is no event: the kernel
+// notifies its modules in turn, and ib_uverbs waits until nobody has the device open. If rdma_cm was
+// loaded in such an order that it comes later, it learns of the removal only after that.
 func (l *Listener) watch(path string) {
 	began, err := os.Stat(path)
 	if err != nil {
-		return // not known there: the event has to do
+		return // not in sysfs: rely on the event
 	}
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-l.closed:
 			return
-		case <-look.C:
+		case <-ticker.C:
 		}
 		if now, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(began, now) {
 			l.stop(ErrRemoved)
@@ -127,7 +127,7 @@ func explain(err error) error {
 	return err
 }
 
-// Device returns the name of the RDMA device, "" for all.
+// Device returns the name of the RDMA device, or "" if the listener is on all devices.
 func (l *Listener) Device() string {
 	if l.id.verbs == nil {
 		return ""
@@ -145,19 +145,19 @@ func (l *Listener) onEvent(e event) {
 }
 
 func (l *Listener) onRequest(e event) {
-	if l.id.verbs == nil { // of a listener on all devices
+	if l.id.verbs == nil { // listening on all devices
 		l.watchDevice(e.id)
 	}
 	r := &Request{ch: l.ch, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
 	select {
 	case l.requests <- r:
-	default: // more than a backlog of clients that nobody takes
+	default: // the backlog is full
 		r.Reject(nil)
 	}
 }
 
-// Accept returns the next request to connect; ErrRemoved when the device goes away: the
-// kernel waits until this process has released everything of it.
+// Accept returns the next connect request, or ErrRemoved when the device is being removed. The
+// kernel's removal waits until this process has closed everything on the device.
 func (l *Listener) Accept() (*Request, error) {
 	select {
 	case r := <-l.requests:
@@ -167,7 +167,7 @@ func (l *Listener) Accept() (*Request, error) {
 	}
 }
 
-// StopAccepting ends Accept with ErrClosed; connections go on.
+// StopAccepting makes Accept return ErrClosed. Connections stay open.
 func (l *Listener) StopAccepting() { l.stop(ErrClosed) }
 
 func (l *Listener) stop(reason error) {
@@ -177,7 +177,7 @@ func (l *Listener) stop(reason error) {
 	})
 }
 
-// Close stops listening. The connections are released before.
+// Close stops listening. All its connections have been released.
 func (l *Listener) Close() {
 	l.StopAccepting()
 	l.ch.handle(l.id, nil)
@@ -188,9 +188,9 @@ func (l *Listener) Close() {
 	l.ch.close()
 }
 
-// Request is a client that asks to connect: Accept or Reject it.
+// Request is a client's connect request. The owner calls Accept or Reject.
 type Request struct {
-	Private        []byte // at least what the client sent; some transports pad it
+	Private        []byte // private data, which some transports pad
 	ch             *channel
 	id             *C.struct_rdma_cm_id
 	initiatorDepth uint8
@@ -199,17 +199,16 @@ type Request struct {
 // Peer returns the client's address.
 func (r *Request) Peer() string { return peerName(r.id) }
 
-// Addr returns the client's address without its port, not valid if it is neither IPv4 nor IPv6.
+// Addr returns the client's address, invalid if it is neither IPv4 nor IPv6.
 func (r *Request) Addr() netip.Addr { return peerAddr(r.id).Addr() }
 
-// Reject refuses the client, with private data of at most 148 bytes.
+// Reject rejects the client, with at most 148 bytes of private data.
 func (r *Request) Reject(private []byte) {
 	C.rdma_reject(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)))
 	C.rdma_destroy_id(r.id)
 }
 
-// Accept takes the client, with private data of at most 196 bytes. Receives are posted
-// before.
+// Accept accepts the client, with at most 196 bytes of private data. Receives are posted first.
 func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
 	c, err := newConn(r.ch, r.id, config)
 	if err != nil {
@@ -231,7 +230,7 @@ func peerName(id *C.struct_rdma_cm_id) string {
 	return "?"
 }
 
-// peerAddr returns the peer's address, which is not valid if it is neither IPv4 nor IPv6.
+// peerAddr returns the peer's address, invalid if it is neither IPv4 nor IPv6.
 func peerAddr(id *C.struct_rdma_cm_id) netip.AddrPort {
 	sa := C.rdma_get_peer_addr(id)
 	if sa == nil {
@@ -251,7 +250,7 @@ func peerAddr(id *C.struct_rdma_cm_id) netip.AddrPort {
 func interfaceIndex(name string) (uint32, error) {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
-		return 0, fmt.Errorf("scope %%%s of the address: %w", name, err)
+		return 0, fmt.Errorf("zone %%%s of the address: %w", name, err)
 	}
 	return uint32(ifi.Index), nil
 }

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is registered, outside the Go heap.
+// memory is registered memory outside the Go heap.
 type memory struct {
 	data []byte
 	mr   *C.struct_ibv_mr
@@ -26,8 +26,8 @@ const (
 	peerAccess  = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_READ | C.IBV_ACCESS_REMOTE_WRITE
 )
 
-// readAccess is that of memory which RDMA READs fill: of an iWARP device their responses are writes by
-// the peer (RFC 5040, 5.2), which it can make while the READ lasts.
+// readAccess returns the access flags of memory that RDMA READs fill. With iWARP, the responses are
+// RDMA WRITEs by the peer (RFC 5040, 5.2), which may write there while the READ is running.
 func readAccess(pd *C.struct_ibv_pd) C.int {
 	if pd.context.device.transport_type == C.IBV_TRANSPORT_IWARP {
 		return C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE
@@ -43,7 +43,7 @@ func register(pd *C.struct_ibv_pd, size int, access C.int) (*memory, error) {
 	mr, err := C.ibv_reg_mr(pd, unsafe.Pointer(&data[0]), C.size_t(size), access)
 	if mr == nil {
 		_ = unix.Munmap(data)
-		return nil, fmt.Errorf("register %d bytes (is `ulimit -l` large enough?): %w", size, err)
+		return nil, fmt.Errorf("register %d bytes of memory (is `ulimit -l` large enough?): %w", size, err)
 	}
 	return &memory{data, mr}, nil
 }
@@ -62,37 +62,37 @@ func (m *memory) free() {
 	_ = unix.Munmap(m.data)
 }
 
-// buffer is a data buffer; at most one RDMA operation at a time uses it.
+// buffer is a data buffer. At most one RDMA operation at a time uses it.
 type buffer struct {
 	*memory
 	slot int
-	done chan bool // the operation ended: with success?
+	done chan bool // whether the operation succeeded
 }
 
-// bufferPool hands out data buffers and makes them when they are needed first.
+// bufferPool has data buffers, which it allocates on first use.
 type bufferPool struct {
 	register func() (*memory, error)
 
 	idle  chan *buffer
-	spare chan int // slots of buffers that are not made yet
+	spare chan int // slots without a buffer
 
-	mu   sync.Mutex
-	made map[*byte]*buffer
-	slot []*buffer
+	mu     sync.Mutex        // protects all below
+	byAddr map[*byte]*buffer // by the address of its data
+	bySlot []*buffer
 }
 
 func (p *bufferPool) init(n int, register func() (*memory, error)) {
 	p.register = register
 	p.idle = make(chan *buffer, n)
 	p.spare = make(chan int, n)
-	p.made = map[*byte]*buffer{}
-	p.slot = make([]*buffer, n)
+	p.byAddr = map[*byte]*buffer{}
+	p.bySlot = make([]*buffer, n)
 	for i := range n {
 		p.spare <- i
 	}
 }
 
-// get makes a buffer if none is idle. If that fails it waits for one of those that there are.
+// get returns an idle buffer, or allocates one. If that fails, it waits until one is idle.
 func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 	select {
 	case b := <-p.idle:
@@ -103,7 +103,7 @@ func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 	case b := <-p.idle:
 		return b, nil
 	case slot := <-p.spare:
-		if b, err := p.make(slot); err == nil || p.isEmpty() {
+		if b, err := p.allocate(slot); err == nil || p.isEmpty() {
 			return b, err
 		}
 	case <-closed:
@@ -120,10 +120,10 @@ func (p *bufferPool) get(closed <-chan struct{}) (*buffer, error) {
 func (p *bufferPool) isEmpty() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.made) == 0
+	return len(p.byAddr) == 0
 }
 
-func (p *bufferPool) make(slot int) (*buffer, error) {
+func (p *bufferPool) allocate(slot int) (*buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, err := p.register()
@@ -132,7 +132,7 @@ func (p *bufferPool) make(slot int) (*buffer, error) {
 		return nil, err
 	}
 	b := &buffer{m, slot, make(chan bool, 1)}
-	p.made[&m.data[0]], p.slot[slot] = b, b
+	p.byAddr[&m.data[0]], p.bySlot[slot] = b, b
 	return b, nil
 }
 
@@ -142,7 +142,7 @@ func (p *bufferPool) find(data []byte) *buffer {
 	if len(data) == 0 {
 		return nil
 	}
-	return p.made[&data[0]]
+	return p.byAddr[&data[0]]
 }
 
 func (p *bufferPool) put(data []byte) {
@@ -154,7 +154,7 @@ func (p *bufferPool) put(data []byte) {
 func (p *bufferPool) at(slot int) *buffer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.slot[slot]
+	return p.bySlot[slot]
 }
 
 func (p *bufferPool) complete(slot int, ok bool) { p.at(slot).done <- ok }
@@ -162,8 +162,8 @@ func (p *bufferPool) complete(slot int, ok bool) { p.at(slot).done <- ok }
 func (p *bufferPool) free() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, b := range p.made {
+	for _, b := range p.byAddr {
 		b.memory.free()
 	}
-	p.made = nil
+	p.byAddr = nil
 }

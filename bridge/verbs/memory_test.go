@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Where no more memory can be registered, what there is serves: whoever wants some waits for it.
-func TestFewerBuffersThanAllowed(t *testing.T) {
+// When no more memory can be registered, callers wait for the buffers that exist.
+func TestBufferPoolWithoutMemory(t *testing.T) {
 	errLocked := errors.New("no more memory can be locked")
 	left := 1
 	var p bufferPool
@@ -33,21 +33,21 @@ func TestFewerBuffersThanAllowed(t *testing.T) {
 	}()
 	p.put(first.data)
 	if r := <-second; r.err != nil || r.b != first {
-		t.Errorf("the second: %v, want the one that was given back", r.err)
+		t.Errorf("the second get: %v, want the returned buffer", r.err)
 	}
 	closed := make(chan struct{})
 	close(closed)
 	if _, err := p.get(closed); !errors.Is(err, ErrClosed) {
-		t.Errorf("when the connection is closed: %v", err)
+		t.Errorf("closed connection: %v, want %v", err, ErrClosed)
 	}
 	left = 1
 	if b, err := p.get(nil); err != nil || b == first {
-		t.Errorf("when memory can be locked again: %v", err)
+		t.Errorf("with memory again: %v, want a new buffer", err)
 	}
 
 	var empty bufferPool
 	empty.init(3, func() (*memory, error) { return nil, errLocked })
 	if _, err := empty.get(nil); !errors.Is(err, errLocked) {
-		t.Errorf("where there is no buffer at all: %v", err)
+		t.Errorf("a pool without any buffer: %v, want %v", err, errLocked)
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// A device gives up by itself what nobody acknowledges, but not Soft-RoCE, to which seven
-// retries are endless and which may lose an RDMA READ.
+// A NIC reports an error for what is never acknowledged. Soft-RoCE does not: it retries without
+// end and may lose an RDMA READ.
 const (
-	stuckTime = 4 * time.Second
-	lookTime  = 2 * time.Second
+	stuckTime     = 4 * time.Second // without a completion
+	watchInterval = 2 * time.Second
 )
 
-var errStuck = fmt.Errorf("nothing that was sent is acknowledged for %v", stuckTime)
+var errStuck = fmt.Errorf("the peer's device has acknowledged nothing for %v", stuckTime)
 
-// progress of a send queue, whose work requests complete in order.
+// progress tracks a send queue, whose work requests complete in order.
 type progress struct {
 	pending int       // work requests without a completion
-	last    time.Time // a completion, or a work request that was posted while there was none
+	last    time.Time // of the last completion, or of the post to an empty queue
 }
 
 func (p *progress) posted(n int, now time.Time) {

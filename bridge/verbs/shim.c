@@ -68,13 +68,13 @@ fail:
 	return errno ? errno : ENOMEM;
 }
 
-/* No event of the id touches its queue pair any more; none is taken meanwhile. */
+/* CM events of the id no longer use its queue pair. The caller holds off rdma_get_cm_event(). */
 void shim_queue_detach(struct rdma_cm_id *id)
 {
 	id->qp = NULL;
 }
 
-/* Detached. May take seconds. */
+/* After shim_queue_detach(). May take seconds. */
 void shim_qp_destroy(struct shim_queue *q)
 {
 	if (q->qp)
@@ -82,11 +82,11 @@ void shim_qp_destroy(struct shim_queue *q)
 	q->qp = NULL;
 }
 
-#define EVENT_MS 100	/* not every device makes an event of what a destroyed queue pair leaves */
+#define EVENT_MS 100	/* some devices raise no event for completions of a destroyed queue pair */
 
 /*
- * rxe before Linux 6.4 makes the event in a tasklet, and frees a completion queue without a look at
- * it: that is used when it is freed, unless the event is here.
+ * rxe before Linux 6.4 raises the event in a tasklet and does not wait for it when it frees the
+ * completion queue: a use after free, unless the event has arrived.
  */
 static void wait_for_due_event(struct shim_queue *q)
 {
@@ -97,12 +97,12 @@ static void wait_for_due_event(struct shim_queue *q)
 
 	while (shim_poll(q, wc, MAX_BATCH) > 0)
 		;
-	sigfillset(&all);	/* the Go runtime's signals do not end the wait */
+	sigfillset(&all);	/* the Go runtime's signals must not end the wait */
 	if (q->event_due && ppoll(&events, 1, &limit, &all) > 0)
 		shim_completion_event(q);
 }
 
-/* Twin of shim_queue_create(), detached; memory regions of the PD are gone. */
+/* Undoes shim_queue_create(), after shim_queue_detach(). The PD has no memory regions left. */
 void shim_queue_destroy(struct shim_queue *q)
 {
 	int saved = errno;
@@ -138,8 +138,8 @@ int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, u
 
 	param.responder_resources = reads;
 	/*
-	 * Over iWARP the call makes the TCP connection. Broken off by a signal (the Go runtime sends
-	 * them) and begun anew, it finds its port in use.
+	 * With iWARP the call makes the TCP connection. If a signal of the Go runtime interrupted it,
+	 * the retry would find the port in use.
 	 */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -157,7 +157,7 @@ int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, ui
 	return rdma_accept(id, &param) ? errno : 0;
 }
 
-/* RDMA READs in flight: what the client offers and the device can. */
+/* Returns how many RDMA READs may be in flight: what the client offers, or the device's limit. */
 uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 {
 	struct ibv_device_attr attr;
@@ -167,7 +167,7 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 	return attr.max_qp_init_rd_atom;
 }
 
-/* *posted of them are posted, also if it fails. */
+/* Sets *posted to the number of posted work requests, also on failure. */
 int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted)
 {
 	struct ibv_send_wr wrs[MAX_BATCH] = {}, *bad;
@@ -189,7 +189,7 @@ int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *post
 		wrs[i].num_sge = 1;
 		wrs[i].wr.rdma.rkey = wr[i].rkey;
 		wrs[i].wr.rdma.remote_addr = wr[i].remote_addr;
-		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) /* libsiw takes the key from above */
+		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) /* libsiw reads wr.rdma.rkey */
 			wrs[i].invalidate_rkey = wr[i].rkey;
 		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
 	}
@@ -225,14 +225,14 @@ int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
 	return got;
 }
 
-/* The queue has been polled empty: what came since then is to be polled again. */
+/* The queue was polled empty. The caller polls it again, as completions may have arrived since. */
 int shim_arm(struct shim_queue *q)
 {
 	q->armed = 1;
 	return ibv_req_notify_cq(q->cq, 0);
 }
 
-/* Take one event from the (non-blocking) completion channel: the queue is not armed any more. */
+/* Takes an event from the non-blocking completion channel. The queue is no longer armed. */
 int shim_completion_event(struct shim_queue *q)
 {
 	struct ibv_cq *cq;

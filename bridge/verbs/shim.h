@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the Go side calls: flat structures, so that one call crosses per batch. */
+/* The functions that Go calls. Their flat structures let one call handle a batch. */
 #ifndef KRPING_VERBS_SHIM_H
 #define KRPING_VERBS_SHIM_H
 
@@ -8,7 +8,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-/* One CM event, copied and acknowledged. */
+/* A copy of a CM event, which has been acknowledged. */
 struct shim_event {
 	struct rdma_cm_id *id;
 	struct rdma_cm_id *listen_id;
@@ -20,14 +20,14 @@ struct shim_event {
 	uint8_t private_data[255];
 };
 
-/* One send work request with at most one local segment. */
+/* A send work request with one local segment. */
 struct shim_wr {
 	uint64_t wr_id;
 	uint32_t opcode;
 	uint32_t length;
 	uint64_t addr;
 	uint32_t lkey;
-	uint32_t rkey;		/* of an RDMA operation, or to invalidate */
+	uint32_t rkey;		/* for an RDMA operation, or to invalidate */
 	uint64_t remote_addr;
 };
 
@@ -38,17 +38,17 @@ struct shim_wc {
 	uint32_t byte_len;
 };
 
-/* Queue depths and what one connection is made of. */
+/* The verbs objects of a connection. */
 struct shim_queue {
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
-	int armed;		/* the next completion makes an event */
-	int event_due;		/* there was one, its event is not taken */
+	int armed;		/* the next completion causes an event */
+	int event_due;		/* a completion was polled whose event was not taken yet */
 };
 
-/* All return 0 or an errno, but for shim_poll: the number of completions or -errno. */
+/* Functions return 0 or an errno, except shim_poll: the number of completions or -errno. */
 int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 		      struct shim_queue *q);
