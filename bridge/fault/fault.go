@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault makes faults happen in the bridge, for tests: in its build with the tag faults only.
+// Package fault injects faults into the bridge, for tests. Only the build with the tag faults
+// has it.
 //
-// Each fault has a directory, as those of the module have (kmod/lib/fault.h):
+// Each fault has a directory with the same files as the module's faults (kmod/lib/fault.h):
 //
-//	rate	one time in so many it happens; 0 (as at the start) never
-//	gap_ms	and at most once in so long
-//	ms	how long, of those that take a while
-//	fired	how often it has happened
+//	rate	inject the fault at every n-th opportunity; 0, the default, never
+//	gap_ms	shortest time between two injections
+//	ms	duration, for faults that delay
+//	fired	number of injections so far
 //
-// The file session beside them limits all to the volume of that name.
+// The file session next to the directories limits all faults to the volume of that name.
 package fault
 
 import (

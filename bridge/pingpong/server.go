@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pingpong answers the kernel module's ping/pong clients, krping's and rping's
-// from user space (kmod/PROTOCOL.md section 1): pings, and the tests in which a server
-// only lends its memory (rlat, bw, fr).
+// Package pingpong answers ping/pong clients: the kernel module's, the original krping's and
+// rping's (kmod/PROTOCOL.md section 1). It answers pings, and the tests in which the server only
+// lends its memory (rlat, bw, fr).
 package pingpong
 
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync"
 	"time"
@@ -20,26 +21,26 @@ import (
 // Conn is one connection.
 type Conn interface {
 	transport.Transport
-	// Write moves p into the client's memory by RDMA WRITE; p is of Buffer.
+	// Write writes p to the client's memory by RDMA WRITE. p is from Buffer.
 	Write(p []byte, to transport.Remote) error
-	// Lend returns n bytes that the peer may read and write until the connection is released.
+	// Lend returns n bytes that the client may read and write until the connection is released.
 	Lend(n int) (transport.Remote, error)
-	// Done is closed when the connection is.
+	// Done returns a channel that is closed when the connection is closed.
 	Done() <-chan struct{}
 }
 
 // Server answers clients.
 type Server struct {
-	MaxSize uint32        // bytes of one operation
-	Timeout time.Duration // of each step of a client
-	Allow   access.List   // clients that it serves
+	MaxSize uint32        // bytes per operation
+	Timeout time.Duration // per step of a client
+	Allow   access.List   // addresses of clients
 }
 
-// defaultSize is the most bytes of a ping of a client that has not said a size.
+// defaultSize is the largest ping, in bytes, of a client that sent no hello.
 const defaultSize = 64 << 10
 
-// Admit checks what a client says before it connects: the private data of its request. The
-// error is a *wire.Reject. A client that says nothing pings.
+// Admit checks the private data of a connect request. A client that sent none pings. The error
+// is a *wire.Reject.
 func (s Server) Admit(private []byte, peer netip.Addr) (wire.TestHello, error) {
 	if !s.Allow.Allows(peer) {
 		return wire.TestHello{}, &wire.Reject{Reason: wire.RejectNotAllowed, Detail: "the client's address is not allowed"}
@@ -53,20 +54,20 @@ func (s Server) Admit(private []byte, peer netip.Addr) (wire.TestHello, error) {
 	}
 	switch {
 	case h.Test == wire.TestWriteLatency || h.Test > wire.TestFastRegister:
-		return h, &wire.Reject{Reason: wire.RejectTest, Value: uint32(wire.TestPing), Detail: fmt.Sprintf("test %d: only a server in the kernel can", h.Test)}
+		return h, &wire.Reject{Reason: wire.RejectTest, Value: uint32(wire.TestPing), Detail: fmt.Sprintf("test %d needs a server in the kernel", h.Test)}
 	case h.Duplex:
-		return h, &wire.Reject{Reason: wire.RejectDuplex, Detail: "duplex: only a server in the kernel can"}
+		return h, &wire.Reject{Reason: wire.RejectDuplex, Detail: "a duplex test needs a server in the kernel"}
 	case h.Size == 0 || h.Size > s.MaxSize:
-		return h, &wire.Reject{Reason: wire.RejectTestSize, Value: s.MaxSize, Detail: fmt.Sprintf("size %d, at most %d", h.Size, s.MaxSize)}
+		return h, &wire.Reject{Reason: wire.RejectTestSize, Value: s.MaxSize, Detail: fmt.Sprintf("size %d: must be 1 to %d bytes", h.Size, s.MaxSize)}
 	}
 	return h, nil
 }
 
-// ErrTimeout is how a connection ends on which the client stalls.
-var ErrTimeout = errors.New("the client does not answer in time")
+// ErrTimeout ends a connection whose client stalls.
+var ErrTimeout = errors.New("the client did not answer in time")
 
-// Serve answers an admitted client until it disconnects, and returns how many pings it
-// answered. The connection is closed then; an error says what the client did wrong.
+// Serve answers an admitted client until it disconnects, closes the connection, and returns
+// the number of answered pings. The error says what the client did wrong.
 func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
 	defer conn.Close()
 	if h.Test == wire.TestPing {
@@ -75,14 +76,14 @@ func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
 	return 0, s.lend(conn, h)
 }
 
-// lend tells the client of memory that it may use, and waits for its end.
+// lend sends the client the address of memory it may access, and waits until it disconnects.
 func (s Server) lend(conn Conn, h wire.TestHello) error {
 	m, err := s.recv(conn)
 	if err != nil {
 		return err
 	}
-	if m.Rkey == 0 || m.Length == 0 || m.Length > h.Size {
-		return fmt.Errorf("client told of %d bytes with key %#x: must be 1 to %d, with a key", m.Length, m.Rkey, h.Size)
+	if err := checkMemory("memory", m, 1, h.Size); err != nil {
+		return err
 	}
 	own, err := conn.Lend(int(h.Size))
 	if err != nil {
@@ -94,19 +95,26 @@ func (s Server) lend(conn Conn, h wire.TestHello) error {
 	return s.awaitEnd(conn, transport.Remote{Addr: m.Addr, Rkey: m.Rkey})
 }
 
-// errOutOfTurn is a message of a client that has nothing to say any more.
-var errOutOfTurn = errors.New("a message in the test")
+// checkMemory checks the memory that a client offers.
+func checkMemory(what string, m wire.PingMessage, least, most uint32) error {
+	if m.Rkey == 0 || m.Length < least || m.Length > most {
+		return fmt.Errorf("the client's %s has %d bytes and key %#x: must be %d to %d bytes with a key", what, m.Length, m.Rkey, least, most)
+	}
+	return nil
+}
 
-// awaitEnd waits for the client's disconnect. One that is gone without a word does not answer
-// an RDMA READ of a byte of its memory.
+var errUnexpected = errors.New("the client sent a message during the test")
+
+// awaitEnd waits until the client disconnects. It reads a byte of the client's memory from time
+// to time, which fails when the client's host has crashed.
 func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
-	spoke := make(chan struct{})
-	var listening sync.WaitGroup
-	defer listening.Wait()
+	message := make(chan struct{})
+	var receiver sync.WaitGroup
+	defer receiver.Wait()
 	defer conn.Close()
-	listening.Go(func() {
+	receiver.Go(func() {
 		if _, err := conn.Recv(); err == nil {
-			close(spoke)
+			close(message)
 		}
 	})
 	probe, err := conn.Buffer(1)
@@ -118,8 +126,8 @@ func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
 		select {
 		case <-conn.Done():
 			return nil
-		case <-spoke:
-			return errOutOfTurn
+		case <-message:
+			return errUnexpected
 		case <-time.After(s.Timeout / 2):
 		}
 		err := s.step(conn, func() error { return conn.Read(probe, client) })
@@ -132,13 +140,13 @@ func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
 		default:
 		}
 		if err != nil {
-			return fmt.Errorf("look for the client: %w", err)
+			return fmt.Errorf("probe the client: %w", err)
 		}
 	}
 }
 
-// step does something that a client can hold up. A watchdog closes the connection of one that
-// does, so that no call on it waits longer.
+// step calls do, which the client can delay. After Timeout it closes the connection, which ends
+// every call on it, and returns ErrTimeout.
 func (s Server) step(conn Conn, do func() error) error {
 	late := make(chan struct{})
 	watchdog := time.AfterFunc(s.Timeout, func() {
@@ -169,8 +177,8 @@ func (s Server) pings(conn Conn, h wire.TestHello) (uint64, error) {
 }
 
 func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error {
-	if source.Rkey == 0 || source.Length == 0 || source.Length > h.Size {
-		return fmt.Errorf("client told of %d bytes with key %#x: must be 1 to %d, with a key", source.Length, source.Rkey, h.Size)
+	if err := checkMemory("source", source, 1, h.Size); err != nil {
+		return err
 	}
 	data, err := conn.Buffer(int(source.Length))
 	if err != nil {
@@ -190,8 +198,8 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 	if err != nil {
 		return err
 	}
-	if sink.Rkey == 0 || sink.Length < source.Length {
-		return fmt.Errorf("client told of a sink of %d bytes with key %#x: must be at least %d, with a key", sink.Length, sink.Rkey, source.Length)
+	if err := checkMemory("sink", sink, source.Length, math.MaxUint32); err != nil {
+		return err
 	}
 	return s.step(conn, func() error {
 		if err := conn.Write(data, transport.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
@@ -201,6 +209,7 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 	})
 }
 
+// goAhead tells the client to continue and invalidates its key if it asked for that.
 func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
 	var invalidate uint32
 	if h.ServerInv {
@@ -209,7 +218,7 @@ func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
 	return conn.Send(wire.PingMessage{}.Append(nil), invalidate)
 }
 
-// errEnd is the disconnect of a client that has not begun another ping.
+// errEnd ends the pings without an error.
 var errEnd = errors.New("the client has disconnected")
 
 // recv returns the client's next message.
@@ -227,7 +236,7 @@ func (s Server) recv(conn Conn) (m wire.PingMessage, err error) {
 	}
 	m, err = wire.DecodePingMessage(message.Data)
 	if release := message.Release(); err == nil && release != nil {
-		// What has arrived before a disconnect counts; the next step sees it.
+		// A message that arrived before the disconnect counts. The next step returns the error.
 		select {
 		case <-conn.Done():
 		default:
