@@ -34,11 +34,11 @@ func TestReadKey(t *testing.T) {
 		}
 	}
 	if key, err := ReadKey(keyFile(t, strings.Repeat("x", 64), 0o600)); err != nil || strings.Contains(fmt.Sprintf("%v %+v %#v %s", key, struct{ K Key }{key}, key, key), "x") {
-		t.Errorf("%v: a key prints itself", err)
+		t.Errorf("%v, or printing the key reveals it", err)
 	}
 }
 
-func TestKeyFileIsRefused(t *testing.T) {
+func TestReadKeyRefusesFiles(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestKeyFileIsRefused(t *testing.T) {
 		"no file":        {filepath.Join(t.TempDir(), "none"), "no such file"},
 		"a directory":    {t.TempDir(), "regular"},
 		"a FIFO":         {fifo, "regular"},
-		"another user's": {anothers(t, good), "belongs to"},
+		"another user's": {otherUsersKey(t, good), "belongs to"},
 	} {
 		key, err := ReadKey(tc.path)
 		if err == nil || key != nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.path) || strings.Contains(err.Error(), "kkk") {
@@ -65,7 +65,7 @@ func TestKeyFileIsRefused(t *testing.T) {
 	}
 }
 
-func anothers(t *testing.T, text string) string {
+func otherUsersKey(t *testing.T, text string) string {
 	t.Helper()
 	path := keyFile(t, text, 0o600)
 	if err := os.Chown(path, 12345, 12345); err != nil {
@@ -85,18 +85,18 @@ func TestList(t *testing.T) {
 		"fd77::1:2": true, "fd77:0:0:1::1": false, "fe80::1%eth0": true, "::1": false,
 	} {
 		if list.Allows(netip.MustParseAddr(addr)) != want {
-			t.Errorf("%s: %v", addr, !want)
+			t.Errorf("%s allowed: %v, want %v", addr, !want, want)
 		}
 	}
 	if everyone, err := ParseList([]string{"::/0"}); err != nil || everyone.Allows(netip.MustParseAddr("1.2.3.4")) || !everyone.Allows(netip.IPv6Loopback()) {
-		t.Errorf("::/0 is not all of IPv6 and nothing of IPv4: %v", err)
+		t.Errorf("::/0: %v; want all of IPv6 and nothing of IPv4", err)
 	}
 	if !(List{}).Allows(netip.MustParseAddr("1.2.3.4")) {
-		t.Error("an empty list is not all addresses")
+		t.Error("an empty list does not allow an address")
 	}
 	for _, bad := range []string{"", "host", "1.2.3", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/-1", "fd77::/129", "::ffff:1.2.3.4/95", "fe80::1%eth0", "1.2.3.4 "} {
 		if list, err := ParseList([]string{bad}); err == nil {
-			t.Errorf("%q: %v", bad, list)
+			t.Errorf("%q is accepted: %v", bad, list)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access is who may connect: keys that two hosts share, in files, and lists of
-// addresses (kmod/PROTOCOL.md section 2.1).
+// Package access decides who may connect, by keys and lists of addresses (kmod/PROTOCOL.md
+// section 2.1).
 package access
 
 import (
@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Length of a key in bytes.
+// Limits of a key's length in bytes.
 const (
 	keyMin = 16
 	keyMax = 64
 )
 
-// Key is what two hosts share. It prints as nothing of it.
+// Key is a secret that two hosts share. Printing it does not reveal it.
 type Key []byte
 
 func (Key) String() string   { return "(a key)" }
 func (Key) GoString() string { return "(a key)" }
 
-// ReadKey reads a key from a file that nobody else may read: its 16 to 64 printable characters,
-// without white space around them.
+// ReadKey reads a key from a file that only its owner may read: 16 to 64 printable characters.
+// White space around them is ignored.
 func ReadKey(path string) (Key, error) {
 	key, err := readKey(path)
 	if err != nil {
@@ -38,12 +38,12 @@ func ReadKey(path string) (Key, error) {
 }
 
 func readKey(path string) (Key, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is refused, not waited for
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // does not wait for the writer of a FIFO
 	if err != nil {
 		return nil, errors.Unwrap(err) // ReadKey names the file
 	}
 	defer f.Close()
-	info, err := f.Stat() // of the file that is read, not of one that has its name later
+	info, err := f.Stat() // of the open file: the name may belong to another file by now
 	if err != nil {
 		return nil, err
 	}
@@ -52,25 +52,25 @@ func readKey(path string) (Key, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
-		return nil, fmt.Errorf("read it: %w", err)
+		return nil, fmt.Errorf("read: %w", err)
 	}
 	key := bytes.TrimSpace(text)
 	if len(key) < keyMin || len(key) > keyMax || bytes.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("a key is %d to %d printable characters without a space; make one with: openssl rand -hex 32", keyMin, keyMax)
+		return nil, fmt.Errorf("must be %d to %d printable characters without spaces; make one with: openssl rand -hex 32", keyMin, keyMax)
 	}
 	return key, nil
 }
 
-// private says whether others than the user and root may have read or written the file.
+// private returns an error if other users may have read or written the file.
 func private(info os.FileInfo) error {
 	stat := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
-		return errors.New("it is no regular file")
+		return errors.New("must be a regular file")
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("its mode is %04o: others than its owner have a right to it; make a new key after: chmod 600", info.Mode().Perm())
+		return fmt.Errorf("mode %04o lets other users read or write it; run chmod 600 and make a new key", info.Mode().Perm())
 	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("it belongs to user %d: must be root's or yours", stat.Uid)
+		return fmt.Errorf("belongs to user %d: must be owned by root or you", stat.Uid)
 	}
 	return nil
 }

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// List is the addresses of clients that are served; an empty one is all addresses.
+// List is a list of addresses that are allowed. An empty list allows all.
 type List []netip.Prefix
 
-// ParseList reads addresses, as ADDR or ADDR/BITS.
+// ParseList parses addresses of the form ADDR or ADDR/BITS.
 func ParseList(texts []string) (List, error) {
 	var list List
 	for _, text := range texts {
 		prefix, err := parsePrefix(text)
 		mapped := prefix.Addr().Is4In6()
 		if err != nil || mapped && prefix.Bits() < 96 {
-			return nil, fmt.Errorf("%q: must be an IP address, or one with the number of its bits that count: 192.168.77.2 or fd77::/64", text)
+			return nil, fmt.Errorf("%q: must be an IP address or prefix, like 192.168.77.2 or fd77::/64", text)
 		}
 		if mapped {
 			prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
@@ -36,10 +36,10 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	return netip.ParsePrefix(fmt.Sprintf("%s/%d", text, addr.BitLen())) // which takes no zone
+	return netip.ParsePrefix(fmt.Sprintf("%s/%d", text, addr.BitLen())) // refuses a zone
 }
 
-// Allows says whether clients with the address are served.
+// Allows reports whether the list allows the address.
 func (l List) Allows(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	for _, prefix := range l {

@@ -13,13 +13,13 @@ import (
 	"krping/bridge/transport"
 )
 
-// faults have their knobs in the directory that the environment names.
+// faults are controlled by files in the directory $KRPING_FAULTS.
 var faults = mustFaults()
 
 func mustFaults() *fault.Faults {
 	dir := os.Getenv("KRPING_FAULTS")
 	if dir == "" {
-		panic(errors.New("KRPING_FAULTS must name a directory: this build makes faults happen"))
+		panic(errors.New("this build injects faults: KRPING_FAULTS must name a directory for their settings"))
 	}
 	f, err := fault.New(dir)
 	if err != nil {
@@ -30,7 +30,7 @@ func mustFaults() *fault.Faults {
 
 func withStoreFaults(s store.Store, volume string) store.Store { return faults.Store(s, volume) }
 
-func withFaults(t transport.Transport, volume string) transport.Transport {
+func withConnFaults(t transport.Transport, volume string) transport.Transport {
 	return faults.Transport(t, volume)
 }
 

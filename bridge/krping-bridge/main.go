@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Krping-bridge is the user-space end of krping's block path: it receives what a
-// /dev/krpingN sends over RDMA, checks it, stores it and answers.
+// Krping-bridge is the user-space target of krping's block devices: it receives the commands of
+// a /dev/krpingN over RDMA, checks and executes them, and answers.
 package main
 
 import (

@@ -9,8 +9,8 @@ import (
 	"krping/bridge/transport"
 )
 
-// Faults happen in a build for tests only: see faults.go.
+// This build injects no faults: see faults.go.
 
-func withStoreFaults(s store.Store, _ string) store.Store            { return s }
-func withFaults(t transport.Transport, _ string) transport.Transport { return t }
-func faultyReject(string) error                                      { return nil }
+func withStoreFaults(s store.Store, _ string) store.Store                { return s }
+func withConnFaults(t transport.Transport, _ string) transport.Transport { return t }
+func faultyReject(string) error                                          { return nil }

@@ -20,7 +20,7 @@ import (
 
 const (
 	pingTimeout = 10 * time.Second // the module's default
-	maxPings    = 256              // connections at a time
+	maxPings    = 256              // concurrent connections
 )
 
 // servePings answers ping/pong clients until ctx ends.
@@ -31,7 +31,7 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	}
 	size, err := humanize.ParseBytes(o.pingSize)
 	if err != nil || size < 1 || size > math.MaxInt32 {
-		return fmt.Errorf("--ping-max-size %s: must be a size of 1 byte to 2 GiB, like 2MiB", o.pingSize)
+		return fmt.Errorf("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
 	}
 	l, err := verbs.Listen(addr)
 	if err != nil {
@@ -41,42 +41,42 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}
-	few := limited(log)
-	places := make(chan struct{}, maxPings)
+	warnings := limited(log)
+	slots := make(chan struct{}, maxPings)
 	serve := func(r *verbs.Request) {
 		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			answer(ctx, log, few, server, r)
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			answer(ctx, log, warnings, server, r)
 		default:
-			refuse(few, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
+			refuse(warnings, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
 		}
 	}
 	return accept(ctx, l, serve, func() error { cancel(); return nil })
 }
 
-func refuse(few zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
-	few.Warn().Str("peer", request.Peer()).Msg(reject.Error())
+func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
+	warnings.Warn().Str("peer", request.Peer()).Msg(reject.Error())
 	request.Reject(reject.Append(nil))
 }
 
-// answer serves one ping/pong client to its end.
-func answer(ctx context.Context, log, few zerolog.Logger, server pingpong.Server, request *verbs.Request) {
+// answer serves one ping/pong client until it disconnects.
+func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.Server, request *verbs.Request) {
 	peer := request.Peer()
 	hello, err := server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
 	if errors.As(err, &reject) {
-		refuse(few, request, reject)
+		refuse(warnings, request, reject)
 		return
 	}
 	conn, err := request.Accept(nil, verbs.Config{
 		Receives:   2,
-		MaxMessage: 2 * wire.PingMessageSize, // a longer one is told from a right one
+		MaxMessage: 2 * wire.PingMessageSize, // so that a message that is too long is noticed
 		Buffers:    1,
 		MaxData:    int(hello.Size),
 	})
 	if err != nil {
-		few.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
+		warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
 	stop := context.AfterFunc(ctx, conn.Close)
@@ -85,7 +85,7 @@ func answer(ctx context.Context, log, few zerolog.Logger, server pingpong.Server
 	conn.Release()
 	event := log.Debug()
 	if err != nil && ctx.Err() == nil {
-		event = few.Warn().Err(err)
+		event = warnings.Warn().Err(err)
 	}
 	event.Str("peer", peer).Uint64("pings", pings).Msg("ping client has ended")
 }

@@ -25,7 +25,7 @@ import (
 	"krping/bridge/wire"
 )
 
-// options of the command line.
+// options holds the command line's flags.
 type options struct {
 	listen    string
 	ping      string
@@ -50,12 +50,13 @@ func run(ctx context.Context, args []string) error {
 		Short: "Serve volumes to krping block clients over RDMA, and answer ping/pong clients",
 		Long: `Serve volumes to krping block clients over RDMA, and answer ping/pong clients.
 
-A write is stable on the store when it is answered, unless --writeback is given.
-With --ping, krpingctl client (pings, --rlat, --bw), krping and rping get answers on a host
-without the kernel module, any number of them at once.
-A volume with --key-file is served only to clients that prove that they have the same key
-(krpingctl client --key-file), and proves it to them. The key does not encrypt anything.
-Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
+A write is on stable storage when it is answered, unless --writeback is given.
+--ping answers krpingctl client (pings, --rlat, --bw), krping and rping on a host without the
+kernel module. It serves many clients at once.
+With --key-file, the clients of the volume must prove that they have the same key
+(krpingctl client --key-file), and so does the bridge. The key does not encrypt anything.
+Sizes have the units KiB, MiB, GiB (powers of 1024) or KB, MB, GB (powers of 1000).
+SIGUSR1 logs each volume's counters.`,
 		Example: `  krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img --size 1GiB
   krping-bridge --ping 192.168.77.1:9900
   krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,readonly`,
@@ -65,18 +66,18 @@ Sizes take KiB, MiB, GiB (powers of 1024) and KB, MB, GB (powers of 1000).`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "", "`address` of an RDMA device, and port (default port 9999)")
-	f.StringVar(&o.ping, "ping", "", "`address` and port (default port 9999) to answer ping/pong clients on")
+	f.StringVar(&o.listen, "listen", "", "serve volumes at this `address` of an RDMA device (default port 9999)")
+	f.StringVar(&o.ping, "ping", "", "answer ping/pong clients at this `address` (default port 9999)")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
-	f.StringVar(&o.store, "store", "", "where the volume rests: file:`PATH` (a file or a block device) or mem: (empty after a restart: clients then fail)")
-	f.StringVar(&o.size, "size", "", "`size` of the volume; a file or block device that exists has its own")
+	f.StringVar(&o.store, "store", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
+	f.StringVar(&o.size, "size", "", "`size` of a new file or of mem:; an existing file or block device has its own")
 	f.StringVar(&o.name, "name", "vol0", "`name` of the volume")
 	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")
 	f.BoolVar(&o.readOnly, "read-only", false, "refuse writes")
-	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are stable; FLUSH and FUA make them so")
-	f.StringVar(&o.keyFile, "key-file", "", "`file` with the key that clients have to prove: 16 to 64 characters, mode 0600")
-	f.StringArrayVar(&o.volumes, "volume", nil, "one more volume: `NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE]`")
-	f.StringSliceVar(&o.allow, "allow", nil, "serve clients with these `addresses` only, like 192.168.77.2 or 10.0.0.0/8")
+	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are on stable storage; FLUSH and FUA put them there")
+	f.StringVar(&o.keyFile, "key-file", "", "`file` with the clients' key: 16 to 64 characters, mode 0600")
+	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE]`")
+	f.StringSliceVar(&o.allow, "allow", nil, "serve only clients with these `addresses`, like 192.168.77.2 or 10.0.0.0/8")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
 	cmd.SetArgs(args)
@@ -106,13 +107,13 @@ func listenAddr(flag, s string) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-// serve runs the services that the options name until ctx ends or one of them fails.
+// serve runs the services that the options select until ctx ends or one of them fails.
 func serve(ctx context.Context, o options) error {
 	if o.listen == "" && (o.store != "" || len(o.volumes) > 0) {
-		return errors.New("--listen ADDR:PORT is needed to serve a volume: the address of an RDMA device of this host")
+		return errors.New("--listen ADDR:PORT is needed to serve a volume: an address of an RDMA device of this host")
 	}
 	if o.listen == "" && o.ping == "" {
-		return errors.New("--listen ADDR:PORT for volumes, --ping ADDR:PORT, or both are needed: the address of an RDMA device of this host")
+		return errors.New("--listen ADDR:PORT (for volumes), --ping ADDR:PORT or both are needed: an address of an RDMA device of this host")
 	}
 	allow, err := access.ParseList(o.allow)
 	if err != nil {
@@ -162,7 +163,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 	return err
 }
 
-// onSignal calls f at each signal until the returned function is called.
+// onSignal calls f at each signal until stop is called.
 func onSignal(sig os.Signal, f func()) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, sig)
@@ -179,7 +180,7 @@ func onSignal(sig os.Signal, f func()) (stop func()) {
 
 func explainListen(err error) error {
 	if errors.Is(err, verbs.ErrNoDevice) {
-		return fmt.Errorf("%w (`rdma link` lists them; a Soft-RoCE one is made by `krpingctl link add rxe0 --netdev eth0`)", err)
+		return fmt.Errorf("%w (`rdma link` lists RDMA devices; `krpingctl link add rxe0 --netdev eth0` creates a Soft-RoCE device)", err)
 	}
 	return err
 }
@@ -199,8 +200,8 @@ func deviceName(name string) string {
 	return name
 }
 
-// accept hands requests to serve, each in a goroutine, until ctx ends or the device goes
-// away; then it calls end, which closes what the service has, and waits for all clients.
+// accept calls serve for each connect request, in a goroutine, until ctx ends or the device is
+// removed. Then it calls end, which ends the connections, and waits for all calls of serve.
 func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), end func() error) error {
 	var clients sync.WaitGroup
 	stop := context.AfterFunc(ctx, l.StopAccepting)
@@ -213,7 +214,7 @@ func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), 
 		}
 		clients.Go(func() { serve(request) })
 	}
-	if errors.Is(err, verbs.ErrClosed) { // as asked
+	if errors.Is(err, verbs.ErrClosed) { // ctx has ended
 		err = nil
 	}
 	err = errors.Join(err, end())
@@ -222,12 +223,12 @@ func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), 
 	return err
 }
 
-// limited is for what anybody on the network can cause.
+// limited returns a logger with a rate limit, for messages that anybody on the network can cause.
 func limited(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 5 * time.Second})
 }
 
-// refusal is why a client is refused, and what it is told.
+// refusal is a reason to refuse a client, and the private data that tells it.
 type refusal interface {
 	error
 	Append(b []byte) []byte
@@ -242,7 +243,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 	}
 	var refused refusal
 	if errors.As(err, &refused) {
-		if errors.As(err, new(*wire.Challenge)) { // each client with a key is, once
+		if errors.As(err, new(*wire.Challenge)) { // happens once to each client of a volume with a key
 			log.Debug().Str("peer", peer).Msg(err.Error())
 		} else {
 			refusals.Warn().Str("peer", peer).Msg(err.Error())
@@ -260,8 +261,8 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		refusals.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
-	t.Serve(ctx, session, withFaults(conn, session.Volume()))
+	t.Serve(ctx, session, withConnFaults(conn, session.Volume()))
 	conn.Release()
 }
 
-const dataBuffers = 16 // for RDMA, of one connection
+const dataBuffers = 16 // buffers for RDMA per connection

@@ -16,7 +16,7 @@ import (
 	"krping/bridge/target"
 )
 
-// volumeSpec is a volume as the command line describes it.
+// volumeSpec describes a volume on the command line.
 type volumeSpec struct {
 	name, store         string
 	size                int64
@@ -42,7 +42,7 @@ func specs(o options) ([]volumeSpec, error) {
 		specs = append(specs, spec)
 	}
 	if len(specs) == 0 {
-		return nil, errors.New("--store file:PATH --size SIZE, or --volume, is needed")
+		return nil, errors.New("--store file:PATH --size SIZE or --volume is needed")
 	}
 	return specs, nil
 }
@@ -50,11 +50,11 @@ func specs(o options) ([]volumeSpec, error) {
 // parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE].
 func parseVolume(text string) (volumeSpec, error) {
 	fields := strings.Split(text, ",")
-	name, where, ok := strings.Cut(fields[0], "=")
+	name, location, ok := strings.Cut(fields[0], "=")
 	if !ok {
 		return volumeSpec{}, errors.New("must begin with NAME=STORE")
 	}
-	v := volumeSpec{name: name, store: where, blockSize: 512}
+	v := volumeSpec{name: name, store: location, blockSize: 512}
 	for _, field := range fields[1:] {
 		key, value, _ := strings.Cut(field, "=")
 		var err error
@@ -71,10 +71,10 @@ func parseVolume(text string) (volumeSpec, error) {
 			v.writeback = true
 		case "key-file":
 			if v.keyFile = value; value == "" {
-				err = errors.New("key-file needs the name of a file")
+				err = errors.New("key-file must name a file")
 			}
 		default:
-			err = fmt.Errorf("unknown option %q: size, block-size, readonly, writeback and key-file are known", key)
+			err = fmt.Errorf("unknown option %q: must be size, block-size, readonly, writeback or key-file", key)
 		}
 		if err != nil {
 			return v, err
@@ -89,7 +89,7 @@ func parseSize(text string) (int64, error) {
 	}
 	n, err := humanize.ParseBytes(text)
 	if err != nil || n == 0 || n > math.MaxInt64 {
-		return 0, fmt.Errorf("%q is not a size: write it like 64MiB or 1GiB", text)
+		return 0, fmt.Errorf("%q: must be a size like 64MiB or 1GiB", text)
 	}
 	return int64(n), nil
 }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descriptions are open file descriptions of one file, each used by one write at a time. The kernel tells
-// an error of writing back once to each description: of two writes through one of them, the wrong one might
-// fail (errseq_t in the kernel's Documentation/core-api).
+// descriptions is a pool of open file descriptions of one file, each used by one write at a time.
+// The kernel reports a write-back error once to each description, so if two writes shared one, the
+// wrong write might fail (errseq_t, the kernel's Documentation/core-api/errseq.rst).
 type descriptions struct {
 	of *os.File
 
 	mu   sync.Mutex
-	idle []*os.File // that have seen every error there was
-	age  int        // counts errors
+	idle []*os.File // have reported all earlier errors
+	age  int        // number of errors so far
 }
 
-// use calls do with a description that nobody else uses. After an error none is used that may have to
-// tell of it yet.
+// use calls do with a description that nobody else uses, and that will not report the error of an
+// earlier write.
 func (d *descriptions) use(do func(*os.File) error) error {
 	own, age, err := d.take()
 	if err != nil {
@@ -35,7 +35,7 @@ func (d *descriptions) use(do func(*os.File) error) error {
 		d.idle = append(d.idle, own)
 		return nil
 	}
-	_ = own.Close() // what it wrote is stable, or has failed
+	_ = own.Close() // its writes are stable, or their error was returned
 	if err != nil {
 		d.age++
 		d.closeIdle()
@@ -53,12 +53,12 @@ func (d *descriptions) take() (*os.File, int, error) {
 	}
 	own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", d.of.Fd()), os.O_RDWR|unix.O_DSYNC, 0)
 	if err != nil {
-		return nil, 0, fmt.Errorf("open the store once more: %w", err)
+		return nil, 0, fmt.Errorf("cannot open the store again: %w", err)
 	}
 	return own, d.age, nil
 }
 
-// close closes those that are idle: nobody writes any more.
+// close closes all descriptions. No write is running.
 func (d *descriptions) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

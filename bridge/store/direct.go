@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A block device is used past the page cache: a write that has failed is not read back as if
-// the device had it. Memory, offsets and lengths are then multiples of directAlign, the least
-// block of a volume; a device with larger blocks goes through the page cache.
+// directAlign is the alignment of memory, offsets and lengths for direct I/O, which is used for
+// block devices: after a failed write the page cache would return data that the device does not
+// have. It is the smallest block size of a volume; a device with larger blocks is used through
+// the page cache.
 const directAlign = 512
 
-// makeDirect turns the page cache off for a block device, where that is possible.
+// makeDirect turns direct I/O on for a block device if its blocks are small enough.
 func (f *file) makeDirect() error {
 	block, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET)
 	if err != nil {
-		return fmt.Errorf("block size of the store: %w", err)
+		return fmt.Errorf("cannot read the block size of the store: %w", err)
 	}
 	f.block = int64(block)
 	if block > directAlign {
@@ -30,7 +31,7 @@ func (f *file) makeDirect() error {
 		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags|unix.O_DIRECT)
 	}
 	if err != nil {
-		return fmt.Errorf("use the store past the page cache: %w", err)
+		return fmt.Errorf("cannot use direct I/O on the store: %w", err)
 	}
 	f.direct = true
 	return nil

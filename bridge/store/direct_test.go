@@ -7,10 +7,10 @@ import "testing"
 func TestAlignedBytes(t *testing.T) {
 	for n := 512; n <= 1<<20; n += 3 * 512 {
 		if b := alignedBytes(n); len(b) != n || !isAligned(b) {
-			t.Fatalf("%d bytes: %d, misaligned by %d", n, len(b), misalignment(b))
+			t.Fatalf("alignedBytes(%d) has %d bytes and is misaligned by %d", n, len(b), misalignment(b))
 		}
 	}
 	if b := alignedBytes(1024); isAligned(b[32:]) {
-		t.Error("32 bytes behind an aligned address is none")
+		t.Error("an address 32 bytes after an aligned one counts as aligned")
 	}
 }

@@ -4,8 +4,7 @@ package store
 
 import "sync/atomic"
 
-// Faulty passes calls on to a store until a fault is set, then fails them: for tests
-// of what lies above a store.
+// Faulty is a store for tests. It passes calls on to Store until a fault is set, then fails them.
 type Faulty struct {
 	Store
 	ReadFault, WriteFault, ClearFault, FlushFault atomic.Pointer[error]

@@ -17,15 +17,15 @@ import (
 type file struct {
 	*os.File
 	device    bool
-	direct    bool  // past the page cache
-	block     int64 // ranges that are discarded or zeroed without a write are multiples of it
+	direct    bool  // uses direct I/O
+	block     int64 // alignment of ranges that are discarded or zeroed without a write
 	writeback bool
-	own       *descriptions // of writes through the page cache that are stable when they return, or nil
+	own       *descriptions // for writes through the page cache without writeback, else nil
 	size      atomic.Int64
 
-	sizing   sync.Mutex // one Refresh at a time: an older size does not replace a newer one
-	flushing sync.Mutex // one Flush at a time, protects lost
-	lost     error      // of writeback: why written data is not on stable storage
+	sizing   sync.Mutex // one Refresh at a time, so that an older size does not replace a newer one
+	flushing sync.Mutex // one Flush at a time; protects lost
+	lost     error      // with writeback: why a Flush failed
 }
 
 func openFile(path string, size int64, writeback bool) (Store, error) {
@@ -34,7 +34,7 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 		flags |= unix.O_DSYNC
 	}
 	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeDevice != 0 {
-		flags |= os.O_EXCL // of a block device: nobody else has mounted or claimed it
+		flags |= os.O_EXCL // fails for a block device that is mounted or otherwise in use
 	}
 	f, err := os.OpenFile(path, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) && size > 0 {
@@ -44,7 +44,7 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the store: %w", err)
+		return nil, fmt.Errorf("cannot open the store: %w", err)
 	}
 	s, err := checkFile(f, size, writeback)
 	if err != nil {
@@ -57,11 +57,11 @@ func openFile(path string, size int64, writeback bool) (Store, error) {
 func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("look at the store: %w", err)
+		return nil, fmt.Errorf("cannot stat the store: %w", err)
 	}
 	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback, block: 1}
 	if !info.Mode().IsRegular() && !s.device {
-		return nil, fmt.Errorf("store %s: neither a regular file nor a block device", f.Name())
+		return nil, fmt.Errorf("store %s: must be a regular file or a block device", f.Name())
 	}
 	if s.device {
 		if err := s.makeDirect(); err != nil {
@@ -75,7 +75,7 @@ func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
 		s.own = &descriptions{of: f}
 	}
 	if size > 0 && s.Size() != size {
-		return nil, fmt.Errorf("store %s: has %d bytes, but --size says %d", f.Name(), s.Size(), size)
+		return nil, fmt.Errorf("store %s: has %d bytes, not the %d of --size; leave --size out", f.Name(), s.Size(), size)
 	}
 	return s, nil
 }
@@ -84,13 +84,13 @@ func (f *file) Volatile() bool { return false }
 
 func (f *file) Size() int64 { return f.size.Load() }
 
-// Refresh does not wait for a range that is being zeroed, as a seek to the end would.
+// Refresh does not seek to the end: that would wait for a range that is being zeroed.
 func (f *file) Refresh() error {
 	f.sizing.Lock()
 	defer f.sizing.Unlock()
 	size, err := f.length()
 	if err != nil {
-		return fmt.Errorf("size of the store: %w", err)
+		return fmt.Errorf("cannot read the size of the store: %w", err)
 	}
 	f.size.Store(size)
 	return nil
@@ -108,8 +108,8 @@ func (f *file) length() (int64, error) {
 	return info.Size(), nil
 }
 
-// Flush of a writeback store fails for ever once it has failed: the kernel tells an error of writing back
-// once, and drops the data. Only an opening anew, which has a new epoch, makes the clients see what is lost.
+// Flush of a writeback store keeps failing once it has failed: the kernel reports a write-back
+// error once and drops the data. A restart has a new epoch, by which clients learn of the loss.
 func (f *file) Flush() error {
 	f.flushing.Lock()
 	defer f.flushing.Unlock()
@@ -118,7 +118,7 @@ func (f *file) Flush() error {
 	}
 	err := unix.Fdatasync(int(f.Fd()))
 	if err != nil && f.writeback {
-		f.lost = fmt.Errorf("writes that were not flushed may be lost, nothing is flushed any more: %w", err)
+		f.lost = fmt.Errorf("unflushed writes may be lost, so every later flush fails: %w", err)
 		return f.lost
 	}
 	return err
@@ -139,7 +139,7 @@ func (f *file) Close() error {
 	return f.File.Close()
 }
 
-// Discard leaves parts of a block as they are.
+// Discard does not change partial blocks.
 func (f *file) Discard(off, n int64) error {
 	if off, n = whole(f.block, off, n); n == 0 {
 		return nil
@@ -147,7 +147,7 @@ func (f *file) Discard(off, n int64) error {
 	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
-// Zero makes a hole in a regular file: its blocks are then read as zeros, too. Parts of a block are written.
+// Zero makes a hole in a regular file, which reads as zeros. It writes zeros to partial blocks.
 func (f *file) Zero(off, n int64) error {
 	first, length := whole(f.block, off, n)
 	if length == 0 {
@@ -168,7 +168,7 @@ func (f *file) zeroBlocks(off, n int64) error {
 	return err
 }
 
-// allocate is stable when it returns, as a write is: O_DSYNC does not cover it.
+// allocate calls fallocate. Without writeback it syncs, because O_DSYNC does not cover fallocate.
 func (f *file) allocate(mode uint32, off, n int64) error {
 	return f.use(func(used *os.File) error {
 		for {

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is a volume in anonymous memory outside the Go heap; stable as long as the
-// process lives.
+// memory is a volume in anonymous memory outside the Go heap. It is lost when the process ends.
 type memory struct {
 	data []byte
 }
 
 func newMemory(size int64) (Store, error) {
 	if size <= 0 {
-		return nil, errors.New("store mem: needs a size")
+		return nil, errors.New("store mem: a size is needed")
 	}
 	data, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -32,8 +31,8 @@ func (m *memory) ReadAt(p []byte, off int64) (int, error)  { return copy(p, m.da
 func (m *memory) WriteAt(p []byte, off int64) (int, error) { return copy(m.data[off:], p), nil }
 func (m *memory) Discard(off, n int64) error               { return m.Zero(off, n) }
 
-// Zero gives whole pages back to the kernel, which has zeros for who asks again. To clear them would take up to
-// a second in which nothing else of the process might run, and memory for what was never written.
+// Zero returns whole pages to the kernel; they read as zeros afterwards. Clearing them could take
+// a second in which no other goroutine may run, and would allocate pages that were never written.
 func (m *memory) Zero(off, n int64) error {
 	first, length := whole(int64(os.Getpagesize()), off, n)
 	if length == 0 {
@@ -43,7 +42,7 @@ func (m *memory) Zero(off, n int64) error {
 	clear(m.data[off:first])
 	clear(m.data[first+length : off+n])
 	if err := unix.Madvise(m.data[first:first+length], unix.MADV_DONTNEED); err != nil {
-		return fmt.Errorf("give memory back: %w", err)
+		return fmt.Errorf("return memory to the kernel: %w", err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestStoresKeepWhatIsWritten(t *testing.T) {
+func TestReadReturnsWrittenData(t *testing.T) {
 	for _, spec := range []string{"mem:", "file:" + filepath.Join(t.TempDir(), "a.img")} {
 		for _, writeback := range []bool{false, true} {
 			s, err := Open(spec, 1<<20, writeback)
@@ -44,8 +44,8 @@ func TestStoresKeepWhatIsWritten(t *testing.T) {
 	}
 }
 
-// Zeroed memory is given back, but for what lies in pages with other data.
-func TestZeroedMemoryIsGivenBack(t *testing.T) {
+// Zeroed memory returns to the kernel, except for pages that hold other data too.
+func TestZeroReturnsMemory(t *testing.T) {
 	const size, off, n = 1 << 20, 1000, 900_000
 	s, err := Open("mem:", size, false)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestZeroedMemoryIsGivenBack(t *testing.T) {
 	}
 	clear(ones[off:][:n])
 	if !bytes.Equal(got, ones) {
-		t.Error("not the range is zero, or not only that")
+		t.Error("not exactly the range is zero")
 	}
 }
 
@@ -95,17 +95,17 @@ func TestWholeBlocks(t *testing.T) {
 	}
 }
 
-func TestFileKeepsItsSize(t *testing.T) {
+func TestExistingFileHasItsSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.img")
 	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open("file:"+path, 8192, false); err == nil || !strings.Contains(err.Error(), "4096") || !strings.Contains(err.Error(), "8192") {
-		t.Errorf("another size: %v, want both sizes named", err)
+		t.Errorf("open with another size: %v; want an error with both sizes", err)
 	}
 	s, err := Open("file:"+path, 0, false)
 	if err != nil || s.Size() != 4096 {
-		t.Fatalf("its own size: %v", err)
+		t.Fatalf("open without a size: %v", err)
 	}
 	_ = s.Close()
 }
@@ -121,7 +121,7 @@ func TestFileGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Size() != 4096 || s.Refresh() != nil || s.Size() != 8192 {
-		t.Errorf("size %d after it has grown to 8192", s.Size())
+		t.Errorf("size %d after the file has grown to 8192", s.Size())
 	}
 }
 
