@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault injects faults into the bridge, for tests. Only the build with the tag faults
-// has it.
+// Package fault injects faults into the bridge for tests. Only builds with the tag faults use it.
 //
 // Each fault has a directory with the same files as the module's faults (kmod/lib/fault.h):
 //
@@ -23,25 +22,25 @@ import (
 	"time"
 )
 
-// A Point is where a fault happens.
+// Point is the name of a fault.
 type Point string
 
-// The points. Those of the connection see each message or RDMA operation of it.
+// The faults. Those of a connection may happen to each of its messages or RDMA operations.
 const (
 	Reject        Point = "reject"         // a client is rejected
-	RecvDrop      Point = "recv_drop"      // a message of commands is not looked at
-	RecvDelay     Point = "recv_delay"     // it is looked at later (ms)
-	RecvCorrupt   Point = "recv_corrupt"   // a bit of data is wrong that an RDMA READ has fetched
+	RecvDrop      Point = "recv_drop"      // a message of commands is ignored
+	RecvDelay     Point = "recv_delay"     // it is processed late (ms)
+	RecvCorrupt   Point = "recv_corrupt"   // a bit of data from an RDMA READ is flipped
 	SendDrop      Point = "send_drop"      // a message of responses is not sent
 	SendDuplicate Point = "send_duplicate" // it is sent twice
-	SendCorrupt   Point = "send_corrupt"   // a bit of a READ's data is wrong behind its CRC
+	SendCorrupt   Point = "send_corrupt"   // a bit of a READ's data is flipped after its CRC was computed
 	PostFail      Point = "post_fail"      // a work request cannot be posted
-	RegRefuse     Point = "reg_refuse"     // there is no registered memory for data
+	RegRefuse     Point = "reg_refuse"     // no registered memory for data is available
 	KeepAliveLost Point = "keepalive_lost" // a KEEP_ALIVE is not answered
 	Disconnect    Point = "disconnect"     // the connection is lost
-	StoreStall    Point = "store_stall"    // the store takes its time (ms)
-	StoreShort    Point = "store_short"    // the store returns less than was asked for
-	StoreRefresh  Point = "store_refresh"  // the store cannot say its size
+	StoreStall    Point = "store_stall"    // the store is slow (ms)
+	StoreShort    Point = "store_short"    // the store returns too little
+	StoreRefresh  Point = "store_refresh"  // the store cannot read its size
 )
 
 var points = []Point{
@@ -49,7 +48,7 @@ var points = []Point{
 	KeepAliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh,
 }
 
-// Faults are the points and their knobs.
+// Faults injects the faults that the files in its directory ask for.
 type Faults struct {
 	dir   string
 	mu    sync.Mutex
@@ -57,11 +56,11 @@ type Faults struct {
 }
 
 type state struct {
-	asked, fired int
+	asked, fired int // opportunities and injections
 	last         time.Time
 }
 
-// New makes the knobs in a directory.
+// New creates the files in a directory. All faults are off.
 func New(dir string) (*Faults, error) {
 	f := &Faults{dir: dir, state: map[Point]*state{}}
 	for _, p := range points {
@@ -80,11 +79,11 @@ func New(dir string) (*Faults, error) {
 
 func (f *Faults) path(p Point, knob string) string { return filepath.Join(f.dir, string(p), knob) }
 
-// knob reads a file again each time that it is asked: a test has few I/Os.
+// knob reads a number from a file each time it is called: tests have few I/Os.
 func (f *Faults) knob(p Point, name string) int {
 	n, err := strconv.Atoi(read(f.path(p, name)))
 	if err != nil {
-		return 0 // being written
+		return 0 // the file is being written
 	}
 	return n
 }
@@ -94,7 +93,7 @@ func read(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// happens says whether it does now.
+// happens reports whether to inject a fault at this opportunity.
 func (f *Faults) happens(p Point, volume string) bool {
 	rate := f.knob(p, "rate")
 	if rate <= 0 {
@@ -116,7 +115,7 @@ func (f *Faults) happens(p Point, volume string) bool {
 	return true
 }
 
-// show writes the counter so that who reads it never finds half of it.
+// show writes the number of injections. A reader never sees half of it.
 func (f *Faults) show(p Point, fired int) {
 	path := f.path(p, "fired")
 	if os.WriteFile(path+".new", []byte(strconv.Itoa(fired)+"\n"), 0o644) == nil {
@@ -124,7 +123,8 @@ func (f *Faults) show(p Point, fired int) {
 	}
 }
 
-// delay takes the time as it is before the counter tells a test, which may then set it to 0.
+// delay sleeps if the fault happens. It reads the duration first: a test may set it to 0 as soon as
+// the counter has changed.
 func (f *Faults) delay(p Point, volume string) {
 	ms := f.knob(p, "ms")
 	if f.happens(p, volume) {
@@ -138,4 +138,4 @@ func (f *Faults) corrupt(p Point, volume string, data []byte) {
 	}
 }
 
-func failed(p Point) error { return fmt.Errorf("fault %s", p) }
+func injected(p Point) error { return fmt.Errorf("injected fault %s", p) }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"krping/bridge/store"
@@ -16,7 +17,7 @@ import (
 	"krping/bridge/wire"
 )
 
-func knobs(t *testing.T) *Faults {
+func newFaults(t *testing.T) *Faults {
 	t.Helper()
 	f, err := New(t.TempDir())
 	if err != nil {
@@ -32,7 +33,7 @@ func (f *Faults) set(t *testing.T, p Point, knob string, value int) {
 	}
 }
 
-// times says how often a fault happens when it is asked n times.
+// times returns how often a fault happens at n opportunities.
 func (f *Faults) times(p Point, volume string, n int) (happened int) {
 	for range n {
 		if f.happens(p, volume) {
@@ -42,8 +43,10 @@ func (f *Faults) times(p Point, volume string, n int) (happened int) {
 	return happened
 }
 
-func TestKnobs(t *testing.T) {
-	f := knobs(t)
+func TestKnobs(t *testing.T) { synctest.Test(t, testKnobs) }
+
+func testKnobs(t *testing.T) {
+	f := newFaults(t)
 	if n := f.times(SendDrop, "vol0", 10); n != 0 {
 		t.Errorf("without a rate it happened %d times", n)
 	}
@@ -57,9 +60,14 @@ func TestKnobs(t *testing.T) {
 	if n := f.knob(SendDrop, "fired"); n != 3 {
 		t.Errorf("fired is %d, want 3", n)
 	}
-	f.set(t, SendDrop, "gap_ms", int(time.Hour/time.Millisecond))
+	f.set(t, SendDrop, "gap_ms", 5000)
+	time.Sleep(5*time.Second - 1)
 	if n := f.times(SendDrop, "vol0", 9); n != 0 {
-		t.Errorf("in the gap it happened %d times", n)
+		t.Errorf("within the gap it happened %d times", n)
+	}
+	time.Sleep(1)
+	if n := f.times(SendDrop, "vol0", 9); n != 1 {
+		t.Errorf("after the gap it happened %d times, want 1", n)
 	}
 	f.set(t, SendDrop, "gap_ms", 0)
 	if err := os.WriteFile(filepath.Join(f.dir, "session"), []byte("vol1\n"), 0o644); err != nil {
@@ -70,7 +78,7 @@ func TestKnobs(t *testing.T) {
 	}
 }
 
-// connection is one that has two messages and keeps what is sent.
+// connection is a transport with messages to receive. It records what is sent.
 type connection struct {
 	transport.Transport
 	messages, sent [][]byte
@@ -98,35 +106,42 @@ func (c *connection) Read(p []byte, _ transport.Remote) error { clear(p); return
 func (c *connection) Buffer(n int) ([]byte, error)            { return make([]byte, n), nil }
 func (c *connection) Close()                                  { c.closed = true }
 
-// Each point of a connection does to a write of 1 byte, a KEEP_ALIVE and a READ's data what its name says.
-func TestConnection(t *testing.T) {
-	alive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive}}.Append(nil)
+// Each fault of a connection acts as its name says on two received messages (a write and a
+// KEEP_ALIVE), an RDMA READ, an RDMA WRITE and two sent messages.
+func TestTransport(t *testing.T) { synctest.Test(t, testTransport) }
+
+func testTransport(t *testing.T) {
+	const delay = 3 * time.Second
+	keepAlive := wire.Request{Command: wire.Command{Op: wire.OpKeepAlive}}.Append(nil)
 	write := wire.Request{Command: wire.Command{Op: wire.OpWrite}}.Append(nil)
 	type outcome struct {
 		received, sent int
+		took           time.Duration
 		read, moved    byte
 		failed, closed bool
 	}
-	whole := outcome{received: 2, sent: 2}
+	none := outcome{received: 2, sent: 2}
 	for p, want := range map[Point]outcome{
-		"none":        whole,
+		"none":        none,
 		RecvDrop:      {sent: 2},
 		KeepAliveLost: {received: 1, sent: 2},
-		RecvDelay:     whole,
+		RecvDelay:     {received: 2, sent: 2, took: 2 * delay},
 		RecvCorrupt:   {received: 2, sent: 2, read: 1},
-		SendDrop:      {received: 2, sent: 1}, // the other is behind data
+		SendDrop:      {received: 2, sent: 1}, // the message after the RDMA WRITE is sent
 		SendDuplicate: {received: 2, sent: 3},
 		SendCorrupt:   {received: 2, sent: 2, moved: 1},
 		PostFail:      {received: 2, failed: true},
 		RegRefuse:     {received: 2, sent: 2, failed: true},
 		Disconnect:    {received: 1, sent: 2, closed: true},
 	} {
-		f := knobs(t)
+		f := newFaults(t)
 		if p != "none" {
+			f.set(t, p, "ms", int(delay.Milliseconds()))
 			f.set(t, p, "rate", 1)
 		}
-		c := &connection{messages: [][]byte{write, alive}}
+		c := &connection{messages: [][]byte{write, keepAlive}}
 		conn := f.Transport(c, "vol0")
+		began := time.Now()
 		var got outcome
 		for {
 			if _, err := conn.Recv(); err != nil {
@@ -137,7 +152,7 @@ func TestConnection(t *testing.T) {
 		var data [1]byte
 		_, noBuffer := conn.Buffer(1)
 		err := errors.Join(noBuffer, conn.Read(data[:], transport.Remote{}), conn.Send(nil, 0), conn.WriteAndSend(make([]byte, 1), transport.Remote{}, nil))
-		got.failed, got.closed, got.sent, got.read = err != nil, c.closed, len(c.sent), data[0]
+		got.failed, got.closed, got.sent, got.read, got.took = err != nil, c.closed, len(c.sent), data[0], time.Since(began)
 		if c.moved != nil {
 			got.moved = c.moved[0]
 		}
@@ -147,8 +162,10 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-func TestStore(t *testing.T) {
-	f := knobs(t)
+func TestStore(t *testing.T) { synctest.Test(t, testStore) }
+
+func testStore(t *testing.T) {
+	f := newFaults(t)
 	mem, err := store.Open("mem:", 4096, false)
 	if err != nil {
 		t.Fatal(err)
@@ -163,14 +180,21 @@ func TestStore(t *testing.T) {
 		t.Errorf("a short read returned %d bytes, %v", n, err)
 	}
 	f.set(t, StoreStall, "rate", 1)
-	f.set(t, StoreStall, "ms", 20)
+	f.set(t, StoreStall, "ms", 3000)
 	began := time.Now()
-	if _, err := s.WriteAt(buf, 0); err != nil || time.Since(began) < 20*time.Millisecond {
-		t.Errorf("a write to a store that stalls took %v, %v", time.Since(began), err)
+	if _, err := s.WriteAt(buf, 0); err != nil || time.Since(began) != 3*time.Second {
+		t.Errorf("a stalled write took %v, %v; want 3 s", time.Since(began), err)
 	}
 	f.set(t, StoreRefresh, "rate", 1)
 	if s.Refresh() == nil {
-		t.Error("the store says its size")
+		t.Error("Refresh does not fail")
+	}
+}
+
+func TestReject(t *testing.T) {
+	f := newFaults(t)
+	if err := f.Reject("vol0"); err != nil {
+		t.Errorf("rejected without a fault: %v", err)
 	}
 	f.set(t, Reject, "rate", 1)
 	if f.Reject("vol0") == nil || f.Reject("") == nil {

@@ -8,14 +8,14 @@ import (
 	"krping/bridge/store"
 )
 
-// faultyStore is a store that is slow, short and forgetful.
+// faultyStore injects the faults of a store.
 type faultyStore struct {
 	store.Store
 	faults *Faults
 	volume string
 }
 
-// Store returns s with the faults of a store.
+// Store returns s with faults injected.
 func (f *Faults) Store(s store.Store, volume string) store.Store { return &faultyStore{s, f, volume} }
 
 func (s *faultyStore) ReadAt(p []byte, off int64) (int, error) {
@@ -34,7 +34,7 @@ func (s *faultyStore) WriteAt(p []byte, off int64) (int, error) {
 
 func (s *faultyStore) Refresh() error {
 	if s.faults.happens(StoreRefresh, s.volume) {
-		return failed(StoreRefresh)
+		return injected(StoreRefresh)
 	}
 	return s.Store.Refresh()
 }

@@ -7,29 +7,29 @@ import (
 	"krping/bridge/wire"
 )
 
-// faultyTransport is a connection to whose messages and data faults happen.
+// faultyTransport injects the faults of a connection.
 type faultyTransport struct {
 	transport.Transport
 	faults *Faults
 	volume string
 }
 
-// Transport returns t with the faults of a connection.
+// Transport returns t with faults injected.
 func (f *Faults) Transport(t transport.Transport, volume string) transport.Transport {
 	return &faultyTransport{t, f, volume}
 }
 
-// Reject returns why a client of a volume is rejected, or nil.
+// Reject returns an error if a client of a volume is to be rejected.
 func (f *Faults) Reject(volume string) error {
 	if f.happens(Reject, volume) {
-		return &wire.Reject{Reason: wire.RejectResources, Detail: failed(Reject).Error()}
+		return &wire.Reject{Reason: wire.RejectResources, Detail: injected(Reject).Error()}
 	}
 	return nil
 }
 
 func (t *faultyTransport) happens(p Point) bool { return t.faults.happens(p, t.volume) }
 
-// Recv drops and delays messages, and loses the connection.
+// Recv drops or delays messages, or closes the connection.
 func (t *faultyTransport) Recv() (transport.Message, error) {
 	for {
 		msg, err := t.Transport.Recv()
@@ -53,14 +53,14 @@ func (t *faultyTransport) Recv() (transport.Message, error) {
 	}
 }
 
-// isKeepAlive says whether a message begins with that command.
+// isKeepAlive reports whether a message begins with a KEEP_ALIVE.
 func isKeepAlive(msg []byte) bool { return len(msg) > 0 && wire.Op(msg[0]) == wire.OpKeepAlive }
 
-// Send drops and repeats messages, and fails.
+// Send drops or duplicates messages, or fails.
 func (t *faultyTransport) Send(msg []byte, invalidate uint32) error {
 	switch {
 	case t.happens(PostFail):
-		return failed(PostFail)
+		return injected(PostFail)
 	case t.happens(SendDrop):
 		return nil
 	case t.happens(SendDuplicate):
@@ -71,26 +71,26 @@ func (t *faultyTransport) Send(msg []byte, invalidate uint32) error {
 	return t.Transport.Send(msg, invalidate)
 }
 
-// Read returns wrong data.
+// Read corrupts data.
 func (t *faultyTransport) Read(p []byte, from transport.Remote) error {
 	err := t.Transport.Read(p, from)
 	t.faults.corrupt(RecvCorrupt, t.volume, p)
 	return err
 }
 
-// WriteAndSend moves wrong data, and fails.
+// WriteAndSend corrupts data, or fails.
 func (t *faultyTransport) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	if t.happens(PostFail) {
-		return failed(PostFail)
+		return injected(PostFail)
 	}
 	t.faults.corrupt(SendCorrupt, t.volume, p)
 	return t.Transport.WriteAndSend(p, to, msg)
 }
 
-// Buffer fails.
+// Buffer may fail.
 func (t *faultyTransport) Buffer(n int) ([]byte, error) {
 	if t.happens(RegRefuse) {
-		return nil, failed(RegRefuse)
+		return nil, injected(RegRefuse)
 	}
 	return t.Transport.Buffer(n)
 }
