@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A connection of a thread: its memory, and the messages that all tests exchange. */
+/* A connection of a thread: its memory, and the messages common to all tests. */
 #include <linux/module.h>
 #include <linux/sched/signal.h>
 
@@ -9,11 +9,11 @@
 static bool unsafe_global_rkey;
 module_param(unsafe_global_rkey, bool, 0444);
 MODULE_PARM_DESC(unsafe_global_rkey,
-		 "mem_mode=dma gives peers a key to all memory of this host, instead of registering what they need (default: false)");
+		 "mem_mode=dma gives peers a key to all memory of this host, instead of registering only what they need (default: false)");
 
 /* ---- completions ---- */
 
-/* From any context. */
+/* Called in any context. */
 void krping_thread_progress(struct krping_thread *thread)
 {
 	atomic_inc(&thread->progress);
@@ -21,10 +21,10 @@ void krping_thread_progress(struct krping_thread *thread)
 		wake_up_all(&thread->wait);
 }
 
-/* A work request that was counted in krping_ping_conn_post() has completed. */
+/* A work request counted in krping_ping_conn_post() has completed. */
 void krping_ping_conn_completed(struct krping_ping_conn *pc)
 {
-	/* pairs with all_completed(): what the work request wrote is seen */
+	/* pairs with all_completed(): makes what the work request wrote visible */
 	smp_store_release(&pc->completed, pc->completed + 1);
 	krping_thread_progress(pc->thread);
 }
@@ -88,7 +88,7 @@ static void krping_ping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_count(pc->thread->stats, KRPING_RECV_MSGS, 1);
 	pc->invalidated[pc->received % KRPING_NR_RECV] =
 		wc->wc_flags & IB_WC_WITH_INVALIDATE ? wc->ex.invalidate_rkey : 0;
-	/* pairs with krping_ping_conn_has_message(): the message is seen */
+	/* pairs with krping_ping_conn_has_message(): makes the message visible */
 	smp_store_release(&pc->received, pc->received + 1);
 	krping_thread_progress(pc->thread);
 }
@@ -101,7 +101,7 @@ static bool all_completed(struct krping_ping_conn *pc)
 	return smp_load_acquire(&pc->completed) == pc->posted;
 }
 
-/* A message that krping_ping_conn_take() would return at once. */
+/* Return: whether krping_ping_conn_take() would return a message at once. */
 bool krping_ping_conn_has_message(struct krping_ping_conn *pc)
 {
 	/* pairs with krping_ping_recv_done() */
@@ -139,8 +139,8 @@ static long spin_for_step(struct krping_ping_conn *pc, bool for_message)
 }
 
 /*
- * Every wait of a message exchange ends here: with what is waited for, the loss of the
- * connection, a signal, or the time-out of a step.
+ * Waits until all posted work requests have completed and, with @for_message, a message is there.
+ * Ends early on loss of the connection, a signal, or the time-out of a step.
  */
 int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message)
 {
@@ -154,21 +154,21 @@ int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message)
 		return -EINTR;
 	if (!left) {
 		krping_err_ratelimited(pc->thread->log_prefix,
-				       "the peer does not answer within %u s",
+				       "the peer did not answer within %u s",
 				       pc->thread->opt->timeout);
 		return -ETIMEDOUT;
 	}
-	/* What has arrived before a disconnect counts. */
+	/* What arrived before a disconnect counts. */
 	if (all_completed(pc) && for_message && krping_ping_conn_has_message(pc))
 		return 0;
 	return krping_conn_error(&pc->conn);
 }
 
 /**
- * krping_ping_conn_take - wait for the peer's message and post its receive again
+ * krping_ping_conn_take - wait for the peer's message, and repost its receive
  * @pc:	connected
- * @msg:	the message
- * @invalidated: key of ours that it invalidated, 0 for none
+ * @msg:	filled in with the message
+ * @invalidated: filled in with the local key that it invalidated, 0 for none
  *
  * Return: 0 or a negative errno.
  */
@@ -186,7 +186,7 @@ int krping_ping_conn_take(struct krping_ping_conn *pc, struct krping_ping_msg *m
 	*invalidated = pc->invalidated[index];
 	ret = krping_buf_post_recv(&pc->conn, buf);
 	if (ret && krping_conn_error(&pc->conn))
-		ret = 0;	/* the disconnect is seen by the next step */
+		ret = 0;	/* the next step reports the disconnect */
 	WRITE_ONCE(pc->consumed, pc->consumed + 1);
 	return ret;
 }
@@ -195,7 +195,7 @@ int krping_ping_conn_take(struct krping_ping_conn *pc, struct krping_ping_msg *m
  * krping_ping_conn_post - post work requests
  * @pc:	connected
  * @wr:		first of a chain
- * @signalled:	how many of it krping_ping_conn_completed() will be called for
+ * @signalled:	how many of them call krping_ping_conn_completed()
  *
  * Return: 0 or a negative errno.
  */
@@ -207,7 +207,7 @@ int krping_ping_conn_post(struct krping_ping_conn *pc, struct ib_send_wr *wr, u3
 	ret = krping_conn_post_send(&pc->conn, wr);
 	if (!ret)
 		return 0;
-	if (ret == -ENOTCONN)	/* siw, before its event comes */
+	if (ret == -ENOTCONN)	/* siw reports this before its disconnect event */
 		return krping_conn_error(&pc->conn) ?: -ECONNRESET;
 	krping_err_ratelimited(pc->thread->log_prefix, "cannot post a work request: %d", ret);
 	return krping_conn_error(&pc->conn) ?: ret;
@@ -218,7 +218,7 @@ int krping_ping_conn_post(struct krping_ping_conn *pc, struct ib_send_wr *wr, u3
  * @pc:	connected, with its send buffer free
  * @msg:	the message
  * @invalidate:	key of the peer to invalidate, 0 for none
- * @before:	work request to post before it, signalled; or NULL
+ * @before:	signalled work request to post before it, or NULL
  *
  * Return: 0 or a negative errno.
  */
@@ -246,7 +246,7 @@ int krping_ping_conn_send(struct krping_ping_conn *pc, const struct krping_ping_
 	return krping_ping_conn_post(pc, &before->wr, 2);
 }
 
-/* Tell the peer of a region that it may reach. */
+/* Sends the peer the address and key of a region. */
 int krping_ping_conn_advertise(struct krping_ping_conn *pc, struct krping_region *region)
 {
 	struct krping_ping_msg msg = {
@@ -262,7 +262,7 @@ int krping_ping_conn_advertise(struct krping_ping_conn *pc, struct krping_region
 /**
  * krping_ping_conn_register - give a region a new key, and wait until it is valid
  * @pc:	connected, with nothing in flight
- * @region:	if it has no memory region there is nothing to do
+ * @region:	nothing is done if it has no memory region
  * @access:	IB_ACCESS_*
  *
  * Return: 0 or a negative errno.
@@ -284,7 +284,7 @@ int krping_ping_conn_register(struct krping_ping_conn *pc, struct krping_region 
 	return ret ?: krping_ping_conn_wait(pc, false);
 }
 
-/* A signalled RDMA READ or WRITE of what the peer told of; @sge is this side's memory. */
+/* A signalled RDMA READ or WRITE of the memory that @peer advertises; @sge is local memory. */
 struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_cqe *cqe,
 				 enum ib_wr_opcode opcode, struct ib_sge *sge)
 {
@@ -311,15 +311,15 @@ bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc)
 	return rdma_protocol_iwarp(pc->conn.id->device, pc->conn.id->port_num);
 }
 
-/* Return: KRPING_REGION_* of memory that the peer reaches. */
+/* Return: KRPING_REGION_* flags of memory that the peer accesses. */
 unsigned int krping_shared_memory(const struct krping_ping_conn *pc)
 {
 	return global_key(pc->thread->opt) ? KRPING_REGION_CONTIGUOUS : KRPING_REGION_MR;
 }
 
 /*
- * Return: KRPING_REGION_* of memory that this side reads into and writes from. iWARP reads
- * into remotely writable memory alone: that needs a key of its own.
+ * Return: KRPING_REGION_* flags of memory that this side reads into and writes from. iWARP reads
+ * only into remotely writable memory, which needs a key of its own.
  */
 unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 {
@@ -330,7 +330,7 @@ unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
 
-/* Return: IB_ACCESS_* of such memory. */
+/* Return: IB_ACCESS_* flags of such memory. */
 int krping_read_access(const struct krping_ping_conn *pc)
 {
 	return krping_ping_conn_is_iwarp(pc) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
@@ -357,7 +357,7 @@ static int alloc_messages(struct krping_ping_conn *pc)
 				DMA_TO_DEVICE);
 }
 
-/* The id has a device. What was made on failure, krping_ping_conn_down() frees. */
+/* The id has a device. On failure krping_ping_conn_down() frees what was made. */
 int krping_ping_conn_prepare(struct krping_ping_conn *pc, u32 index)
 {
 	struct krping_thread *thread = pc->thread;
@@ -373,7 +373,7 @@ int krping_ping_conn_prepare(struct krping_ping_conn *pc, u32 index)
 
 	if (thread->opt->read_inv && !krping_ping_conn_is_iwarp(pc)) {
 		krping_err(thread->log_prefix,
-			   "read_inv: %s is no iWARP device: others have no RDMA READ that invalidates",
+			   "read_inv needs an iWARP device, %s is none",
 			   pc->conn.id->device->name);
 		return -EOPNOTSUPP;
 	}

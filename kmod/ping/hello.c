@@ -2,7 +2,7 @@
 #include "ping/hello.h"
 #include "lib/log.h"
 
-/* @group is the same for all connections of a client. */
+/* @group: the same for all connections of a client. */
 void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
 		       u16 group)
 {
@@ -18,7 +18,7 @@ void krping_hello_fill(struct krping_test_hello *hello, const struct krping_opti
 	};
 }
 
-/* What of the hello does not suit: a reason, and what would be right. */
+/* Return: 0, or why the hello does not fit the server's command; @value is what would. */
 static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
 					  const struct krping_options *opt, u32 *value)
 {
@@ -62,7 +62,7 @@ static const char *reason_text(u32 reason)
 	case KRPING_REJ_TEST:
 		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr):";
 	case KRPING_REJ_SIZE:
-		return "the server's size, the most that it takes, is";
+		return "size is too large; the server's limit is";
 	case KRPING_REJ_QPS:
 		return "qps must be the same on both sides; the server's is";
 	case KRPING_REJ_SERVER_INV:
@@ -72,9 +72,9 @@ static const char *reason_text(u32 reason)
 	case KRPING_REJ_INVALID:
 		return "the hello has fields that the server does not know:";
 	case KRPING_REJ_TOS:
-		return "the server demands tos";
+		return "the server requires tos";
 	case KRPING_REJ_BUSY:
-		return "the server has as many connections as it takes:";
+		return "the server has its maximum of connections:";
 	case KRPING_REJ_NOT_ALLOWED:
 		return "the server does not allow this host's address:";
 	default:
@@ -82,7 +82,7 @@ static const char *reason_text(u32 reason)
 	}
 }
 
-/* Return: what a client says in its private data, all zero if it says nothing. */
+/* Return: the hello in a client's private data, all zero if there is none. */
 static struct krping_test_hello read_hello(const void *data, u8 len)
 {
 	struct krping_test_hello hello = {};
@@ -94,7 +94,7 @@ static struct krping_test_hello read_hello(const void *data, u8 len)
 	return hello;
 }
 
-/* Return: the group of a client's connections, 0 if it says nothing. */
+/* Return: the group of a client's connections, 0 without a hello. */
 u16 krping_hello_group(const void *data, u8 len)
 {
 	return be16_to_cpu(read_hello(data, len).group);
@@ -110,12 +110,12 @@ static void hello_reject(struct krping_conn *conn, enum krping_reject_reason rea
 }
 
 /**
- * krping_hello_check - refuse a client that the server of a command cannot serve
+ * krping_hello_check - reject a client that the server cannot serve
  * @conn:	with the client's request
  * @opt:	the server's command
  *
- * A client that says nothing of its test is served. A server's tos is what it demands: the
- * client's rules the packets of both. iWARP has no path record that tells.
+ * A client without a hello is served. The server's tos must match the client's, which determines
+ * the packets of both sides. It is not checked over iWARP, which has no path record.
  *
  * Return: 0, or -EPROTO when the client was rejected.
  */
@@ -137,7 +137,7 @@ int krping_hello_check(struct krping_conn *conn, const struct krping_options *op
 	return -EPROTO;
 }
 
-/* Log why a server of ours refused. */
+/* Logs why a krping server has rejected the connection. */
 void krping_hello_rejected(struct krping_conn *conn)
 {
 	u32 value, reason = krping_conn_refusal(conn, &value);

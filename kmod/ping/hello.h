@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a ping/pong client says of its test before it connects (PROTOCOL.md section 1). */
+/* The private data of a ping/pong client: describes its test (PROTOCOL.md section 1). */
 #ifndef KRPING_HELLO_H
 #define KRPING_HELLO_H
 

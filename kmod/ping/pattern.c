@@ -6,7 +6,7 @@
 #define FIRST_CHAR	'A'
 #define NR_CHARS	('z' - 'A' + 1)
 
-/* The text in front; its length may exceed the ping's. */
+/* The text at the start of the data; may be longer than the ping. */
 static u32 prefix(char text[32], u32 ping)
 {
 	return scnprintf(text, 32, "rdma-ping-%u: ", ping);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The data of a ping (PROTOCOL.md section 1), as rping and krping send it. */
+/* The data of a ping (PROTOCOL.md section 1), the same as in rping and upstream krping. */
 #ifndef KRPING_PATTERN_H
 #define KRPING_PATTERN_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Micro-benchmarks (PROTOCOL.md section 1.2): write latency, read latency, bandwidth, and
- * registration. What is measured goes to the thread's result.
+ * Micro-benchmarks (PROTOCOL.md section 1.2): write latency, read latency, bandwidth and
+ * registration. Measurements go to the thread's result.
  */
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -9,7 +9,7 @@
 #include "lib/log.h"
 #include "ping/thread.h"
 
-/* LOCAL_INV, REG_MR, LOCAL_INV; or the two WRITEs in flight at most, and a SEND or READ. */
+/* LOCAL_INV, REG_MR, LOCAL_INV; or at most two WRITEs in flight, and a SEND or READ. */
 #define MIN_SEND_WR	3
 
 static u32 perf_send_wr(const struct krping_options *opt)
@@ -17,7 +17,7 @@ static u32 perf_send_wr(const struct krping_options *opt)
 	return opt->test == KRPING_TEST_BW ? max_t(u32, opt->txdepth, MIN_SEND_WR) : MIN_SEND_WR;
 }
 
-/* WRITEs of which one is signalled: few completions, yet the queue does not run dry. */
+/* One WRITE in a batch is signalled: few completions, but the queue does not run dry. */
 static u32 batch_of(const struct krping_options *opt)
 {
 	return opt->test == KRPING_TEST_BW ? clamp_t(u32, opt->txdepth / 4, 1, 64) : 1;
@@ -25,7 +25,7 @@ static u32 batch_of(const struct krping_options *opt)
 
 /* ---- completions ---- */
 
-/* Of a WRITE that others, unsignalled, may precede: on a reliable connection these are done. */
+/* On a reliable connection the unsignalled WRITEs before this one are done, too. */
 static void krping_perf_write_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_ping_conn *pc = krping_ping_conn_of(cq);
@@ -47,7 +47,7 @@ static void krping_perf_write_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_thread_progress(thread);
 }
 
-/* ---- the exchange that begins every test: each side tells of its sink ---- */
+/* ---- the start of every test: both sides advertise their sinks ---- */
 
 static int perf_prepare(struct krping_ping_conn *pc)
 {
@@ -80,7 +80,7 @@ static int register_both(struct krping_ping_conn *pc)
 				    IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ);
 }
 
-/* What the peer lets us reach; of a client also how much. */
+/* Checks the memory that the peer advertises. */
 static int check_sink(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	struct krping_thread *thread = pc->thread;
@@ -88,13 +88,13 @@ static int check_sink(struct krping_ping_conn *pc, const struct krping_ping_msg 
 
 	if (!peer->rkey || !len) {
 		krping_err_ratelimited(thread->log_prefix,
-				       "the peer told of no memory: is the same test given on both sides?");
+				       "the peer advertised no memory: run the same test on both sides");
 		return -EPROTO;
 	}
 	if (krping_is_client(thread) ? len >= size : len <= size)
 		return 0;
-	krping_err_ratelimited(thread->log_prefix, "the peer told of %u bytes: must be %s %u", len,
-			       krping_is_client(thread) ? "at least" : "at most", size);
+	krping_err_ratelimited(thread->log_prefix, "the peer advertised %u bytes: must be %s %u",
+			       len, krping_is_client(thread) ? "at least" : "at most", size);
 	return -EPROTO;
 }
 
@@ -130,14 +130,14 @@ static struct ib_rdma_wr whole_wr(struct krping_ping_conn *pc, const struct krpi
 	return krping_rdma_wr(peer, write ? &pc->write_cqe : &pc->read_cqe, opcode, sge);
 }
 
-/* ---- the side that only lends its memory ---- */
+/* ---- the passive side, whose memory the peer accesses ---- */
 
 static bool disturbed(struct krping_ping_conn *pc)
 {
 	return krping_conn_error(&pc->conn) || krping_ping_conn_has_message(pc);
 }
 
-/* A peer that is gone without a word: its device does not answer a READ of one byte. */
+/* Finds a peer that has vanished: its device does not answer a READ of one byte. */
 static int probe(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	struct ib_rdma_wr read;
@@ -153,7 +153,7 @@ static unsigned long probe_interval(const struct krping_ping_conn *pc)
 	return max(krping_step_timeout(pc->thread) / 2, (unsigned long)HZ);
 }
 
-/* Until the client disconnects, or is found to be gone. */
+/* Waits until the client disconnects or has vanished. */
 static int lend(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	long left;
@@ -167,7 +167,7 @@ static int lend(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 		krping_ping_conn_poll(pc);
 		if (krping_ping_conn_has_message(pc)) {
 			krping_err_ratelimited(pc->thread->log_prefix,
-					       "the client sent a message in the test: is the same test given on both sides?");
+					       "the client sent a message during the test: run the same test on both sides");
 			return -EPROTO;
 		}
 		ret = left ? krping_conn_error(&pc->conn) : probe(pc, peer);
@@ -204,7 +204,7 @@ static int rlat_client(struct krping_ping_conn *pc, const struct krping_ping_msg
 
 /* ---- wlat ---- */
 
-/* Each write's bytes are its number; the last one arrives last. */
+/* The last byte of each write is its number, and arrives last. */
 static int await_write(struct krping_ping_conn *pc, u8 number)
 {
 	const u8 *last = pc->sink.vaddr + pc->rdma_len - 1;
@@ -217,7 +217,7 @@ static int await_write(struct krping_ping_conn *pc, u8 number)
 			return krping_conn_error(&pc->conn);
 		if (time_after(jiffies, deadline)) {
 			krping_err_ratelimited(pc->thread->log_prefix,
-					       "the peer does not write within %u s",
+					       "the peer did not write within %u s",
 					       pc->thread->opt->timeout);
 			return -ETIMEDOUT;
 		}
@@ -229,7 +229,7 @@ static int await_write(struct krping_ping_conn *pc, u8 number)
 	return 0;
 }
 
-/* The one before the last has long completed; so the queue never holds more than two. */
+/* Waits for the write before the last one, so the queue never holds more than two. */
 static int write_number(struct krping_ping_conn *pc, const struct krping_ping_msg *peer, u8 number)
 {
 	unsigned long deadline = jiffies + krping_step_timeout(pc->thread);
@@ -246,7 +246,7 @@ static int write_number(struct krping_ping_conn *pc, const struct krping_ping_ms
 			return -EINTR;
 		if (time_after(jiffies, deadline)) {
 			krping_err_ratelimited(pc->thread->log_prefix,
-					       "no RDMA WRITE completes within %u s",
+					       "no RDMA WRITE completed within %u s",
 					       pc->thread->opt->timeout);
 			return -ETIMEDOUT;
 		}
@@ -305,8 +305,8 @@ static u64 writes_left(const struct krping_ping_conn *pc)
 }
 
 /*
- * One batch, if the queue has room for it: completions may keep pace with the posts, and
- * other connections, signals and the scheduler want their turn.
+ * Posts one batch if the queue has room for it. Only one, as completions may keep pace with posts,
+ * and other connections, signals and the scheduler need their turn.
  *
  * Return: work requests posted, or a negative errno.
  */
@@ -332,7 +332,7 @@ static int post_writes(struct krping_ping_conn *pc, const struct krping_ping_msg
 	return n;
 }
 
-/* Return: 0 when something has happened since @seen. */
+/* Return: 0 when progress differs from @seen, or a negative errno. */
 static int wait_for_progress(struct krping_thread *thread, int seen)
 {
 	unsigned long deadline = jiffies + krping_step_timeout(thread);
@@ -355,7 +355,7 @@ static int wait_for_progress(struct krping_thread *thread, int seen)
 			cpu_relax();
 		}
 	}
-	krping_err_ratelimited(thread->log_prefix, "no RDMA WRITE completes within %u s",
+	krping_err_ratelimited(thread->log_prefix, "no RDMA WRITE completed within %u s",
 			       thread->opt->timeout);
 	return -ETIMEDOUT;
 }
@@ -369,7 +369,7 @@ static int bw_write(struct krping_thread *thread, const struct krping_ping_msg *
 
 	for (;;) {
 		seen = atomic_read(&thread->progress);
-		ret = krping_conn_error(&thread->conns[0].conn);	/* all are lost together */
+		ret = krping_conn_error(&thread->conns[0].conn);	/* all fail together */
 		if (ret)
 			return ret;
 		posted = false;
@@ -419,7 +419,7 @@ static int register_and_invalidate(struct krping_ping_conn *pc)
 	return ret;
 }
 
-/* The peer is not part of it, but is looked for now and then. */
+/* The peer takes no part, but is probed now and then. */
 static int fr_run(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	unsigned long next_probe = jiffies + probe_interval(pc);
@@ -460,7 +460,7 @@ static int run_fr(struct krping_thread *thread)
 		ret = fr_run(pc, &peer);
 	if (ret || krping_is_client(thread))
 		return ret;
-	/* A server that is done first leaves the end to the client. */
+	/* A server that is done first waits for the client to end. */
 	ret = krping_ping_conn_register(pc, &pc->source, krping_read_access(pc));
 	return ret ?: lend(pc, &peer);
 }
@@ -521,7 +521,7 @@ static int perf_run(struct krping_thread *thread)
 		ret = run_latency(thread);
 		break;
 	}
-	/* The client's disconnect is how a server's test ends. */
+	/* A server's test ends with the client's disconnect. */
 	if (ret == -ECONNRESET && !krping_is_client(thread))
 		ret = 0;
 	krping_info(thread->log_prefix, "%llu operations of %u bytes%s", thread->result->ops,

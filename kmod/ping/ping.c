@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Ping/pong (PROTOCOL.md section 1): the loops of both sides, over one connection. */
+/* Ping/pong (PROTOCOL.md section 1): the loops of client and server, over one connection. */
 #include <linux/sched/signal.h>
 
 #include "lib/log.h"
 #include "ping/pattern.h"
 #include "ping/thread.h"
 
-/* WRITE, SEND; or LOCAL_INV, REG_MR: the longest chain that is posted at once. */
+/* The longest chain posted at once: WRITE, SEND; or LOCAL_INV, REG_MR. */
 #define MAX_CHAIN	2
 
 static u32 ping_send_wr(const struct krping_options *opt)
@@ -47,7 +47,7 @@ static int ping_prepare(struct krping_ping_conn *pc)
 				   krping_ping_reg_done);
 }
 
-/* With mem_mode=reg a key is for one use, else for as long as the connection lives. */
+/* With mem_mode=reg a key is for one use, otherwise for the life of the connection. */
 static int renew_key(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
 	if (region->valid && !pc->thread->opt->mem_reg)
@@ -83,7 +83,7 @@ static void show_data(struct krping_thread *thread, u32 ping, const u8 *data, u3
 #define SOURCE_ACCESS	IB_ACCESS_REMOTE_READ
 #define SINK_ACCESS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE)
 
-/* The server's SEND invalidates the key that it was told, if both sides said server_inv. */
+/* With server_inv on both sides the server's SEND invalidates the advertised key. */
 static int check_invalidation(struct krping_ping_conn *pc, struct krping_region *region,
 			      u32 invalidated)
 {
@@ -104,7 +104,7 @@ static int check_invalidation(struct krping_ping_conn *pc, struct krping_region 
 	return -EPROTO;
 }
 
-/* Tell the server of @region and wait until it has done its part. */
+/* Advertises @region and waits for the server's answer. */
 static int offer(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
 	struct krping_ping_msg go_ahead;
@@ -211,7 +211,7 @@ static int server_read(struct krping_ping_conn *pc, const struct krping_ping_msg
 	return offset < 0 ? 0 : report_mismatch(thread, ping, offset);
 }
 
-/* The key that the SEND after an operation invalidates, 0 for none. */
+/* The client's key that the SEND after an operation invalidates, 0 for none. */
 static u32 key_to_invalidate(const struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	return pc->thread->opt->server_inv ? be32_to_cpu(peer->rkey) : 0;
@@ -250,7 +250,7 @@ static int server_pong(struct krping_ping_conn *pc, const struct krping_ping_msg
 	return ret ?: server_write(pc, &sink);
 }
 
-/* Between two pings a disconnect is the client's way to end. */
+/* A disconnect between two pings is how the client ends. */
 static int server_loop(struct krping_ping_conn *pc)
 {
 	struct krping_thread *thread = pc->thread;

@@ -9,8 +9,8 @@
 
 #define KEPT	16	/* results that /proc/krping_results shows */
 
-static DEFINE_MUTEX(kept_lock);	/* protects what follows */
-static struct krping_result *kept[KEPT];	/* a ring, by id of its end */
+static DEFINE_MUTEX(kept_lock);	/* protects kept and nr_done */
+static struct krping_result *kept[KEPT];	/* a ring, in the order that commands ended */
 static u64 nr_done;
 
 static atomic64_t last_id = ATOMIC64_INIT(0);
@@ -98,9 +98,9 @@ void krping_result_count(struct krping_result *result, u64 ops, ktime_t now)
 }
 
 /*
- * One operation has completed, which was begun at @from. Reading the clock may cost more
- * than the rest of a poll (it traps in a VM), so a test that begins its next operation at
- * once takes what is returned for its start.
+ * An operation that began at @from has completed. Reading the clock may cost more than the rest of
+ * a poll (it traps in a VM), so a test that starts its next operation at once uses the returned
+ * time as its start.
  *
  * Return: now.
  */

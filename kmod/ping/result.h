@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a ping/pong command measured (PROTOCOL.md section 3.1): totals, and a histogram
- * of the time of each operation, taken where it ran.
+ * Measurements of a ping/pong command (PROTOCOL.md section 3.1): totals, and a histogram of the
+ * times of operations.
  */
 #ifndef KRPING_RESULT_H
 #define KRPING_RESULT_H
@@ -14,8 +14,8 @@
 #include "options.h"
 
 /*
- * Log-linear buckets: 128 of 1 ns, then 64 for each doubling, so that a bucket is at most
- * 1/64 of its value wide; what takes 2^36 ns (68 s) or longer is in the last one.
+ * Log-linear buckets: 128 of 1 ns, then 64 for each doubling, so that a bucket is at most 1/64 of
+ * its value wide. The last one holds all of 2^36 ns (68 s) and more.
  */
 #define KRPING_HIST_SUB_BITS	6
 #define KRPING_HIST_VALUE_BITS	36
@@ -29,7 +29,7 @@ enum krping_result_state {
 };
 
 /**
- * struct krping_result - what a command measured
+ * struct krping_result - measurements of a command
  * @ref:	held by its thread, by the open file that it was written to, and by the
  *		list of the last results
  * @id:		counts commands, from 1
@@ -37,7 +37,7 @@ enum krping_result_state {
  * @opt:	the command
  * @peer:	address of the command
  * @ibdev:	RDMA device; constant once @state is not KRPING_RESULT_CONNECTING
- * @state:	released when what it tells of is written
+ * @state:	written with release semantics, after the fields that it makes valid
  * @error:	errno of the command, 0 while it runs
  * @size:	bytes of one operation: a server's is its client's
  * @ops:	operations completed
@@ -45,12 +45,12 @@ enum krping_result_state {
  * @ns:		from @start to the end of the last operation that completed
  * @min:	shortest operation in ns; meaningful if @timed is not 0
  * @max:	longest
- * @sum:	of all that were timed
+ * @sum:	of all timed operations
  * @timed:	operations in @hist
- * @hist:	operations by their time
+ * @hist:	timed operations per bucket
  *
- * Written by the command's thread alone. A reader may see an operation in one number
- * and not yet in another.
+ * Written by the command's thread only. Readers take no lock: they may see an operation in one
+ * member and not yet in another.
  */
 struct krping_result {
 	struct kref ref;

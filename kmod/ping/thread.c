@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Threads: their list, how they connect and run a test. */
+/* Threads: their list, connecting, and running a test. */
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/nsproxy.h>
@@ -11,13 +11,13 @@
 #include "lib/log.h"
 #include "ping/thread.h"
 
-#define MAX_THREADS	4096	/* at once: each pins memory */
+#define MAX_THREADS	4096	/* limited because each pins memory */
 
 static DEFINE_MUTEX(threads_lock);	/* protects the list, its length and listed_dev */
 static LIST_HEAD(threads);
 static unsigned int nr_threads;
 
-/* A test is over all of its connections or none: whoever waits for another one is woken. */
+/* A test needs all of its connections: if one closes, the others are failed. */
 static void ping_conn_closed(struct krping_conn *conn, int error)
 {
 	struct krping_thread *thread = container_of(conn, struct krping_ping_conn, conn)->thread;
@@ -40,7 +40,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 			       &((const struct sockaddr_in6 *)b)->sin6_addr);
 }
 
-/* The first client is the server's, whose other connections are of the same group and host. */
+/* The first client gets the server; later connections must be of its group and host. */
 static bool ping_conn_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
 			     const struct rdma_conn_param *param)
 {
@@ -96,7 +96,7 @@ static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *ne
 	return ret;
 }
 
-/* Wait for a request that ping_conn_admits(). */
+/* Waits for a request that ping_conn_admits(). */
 static int await_request(struct krping_ping_conn *pc, u32 index)
 {
 	struct krping_conn *conn = &pc->conn;
@@ -122,11 +122,11 @@ static int server_accept(struct krping_ping_conn *pc, u32 index, struct rdma_cm_
 		ret = krping_ping_conn_prepare(pc, index);
 	if (ret)
 		return ret;
-	/* Before this client, connected, comes with its next connection. */
+	/* Before the client, once connected, asks for its next connection. */
 	if (index + 1 < thread->nr_conns)
 		krping_conn_listen_next(listener, &thread->conns[index + 1].conn);
 	ret = krping_conn_accept(&pc->conn, &param, krping_step_timeout(thread));
-	return ret == -ECONNRESET ? 0 : ret;	/* the test knows what a disconnect means */
+	return ret == -ECONNRESET ? 0 : ret;	/* the test handles a disconnect */
 }
 
 static int run_test(struct krping_thread *thread)
@@ -168,7 +168,7 @@ static int run_server(struct krping_thread *thread, struct net *net,
 	}
 	if (!ret)
 		ret = run_test(thread);
-	rdma_destroy_id(listener);	/* first: it may still give us an id */
+	rdma_destroy_id(listener);	/* until this returns it may still set a connection's id */
 	return ret;
 }
 
@@ -185,7 +185,7 @@ static int list_thread(struct krping_thread *thread)
 	}
 	mutex_unlock(&threads_lock);
 	if (ret)
-		krping_err_ratelimited(thread->log_prefix, "%u threads run: that is the most",
+		krping_err_ratelimited(thread->log_prefix, "%u threads already run, which is the maximum",
 				       MAX_THREADS);
 	return ret;
 }
@@ -287,7 +287,7 @@ done:
 	return ret;
 }
 
-/* krping's nine columns; a server without a client has none. */
+/* The nine columns of upstream krping; a server without a client has none. */
 void krping_threads_show(struct seq_file *seq)
 {
 	struct krping_thread *thread;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A ping/pong thread: that of the writer of the command. It connects, runs one test
- * (ping.c, perf.c) over one connection or several, and takes all of it down.
+ * A ping/pong thread, which is the one that wrote the command. It connects, runs one test (ping.c,
+ * perf.c) over one or more connections (conn.c), and tears them down.
  */
 #ifndef KRPING_THREAD_H
 #define KRPING_THREAD_H
@@ -19,8 +19,8 @@
 #include "lib/stats.h"
 
 /*
- * One message is in flight each way; a second receive is there so that a peer that
- * sends out of turn is told apart from one that is late.
+ * One message is in flight each way. The second receive distinguishes a peer that sends out of
+ * turn from one that is late.
  */
 #define KRPING_NR_RECV	2
 
@@ -28,25 +28,26 @@ struct krping_thread;
 
 /**
  * struct krping_ping_conn - one connection of a thread
- * @thread:	that it belongs to
+ * @thread:	the thread that it belongs to
  * @conn:	the connection
  * @recv:	receive buffers, taken in turn
  * @send:	the one send buffer, free when @posted equals @completed
- * @source:	what this side reads into and writes from; a ping client's: what is read from it
- * @sink:	what the peer writes to or reads from; not a ping server's
- * @read_cqe:	of an RDMA READ
- * @write_cqe:	of an RDMA WRITE
+ * @source:	memory that this side reads into and writes from; of a ping client, what the server
+ *		reads
+ * @sink:	memory that the peer writes to or reads from; unused by a ping server
+ * @read_cqe:	completion of an RDMA READ
+ * @write_cqe:	completion of an RDMA WRITE
  * @rdma_len:	bytes of each RDMA READ or WRITE in flight
  * @posted:	signalled work requests posted, of those that krping_ping_conn_wait() waits for
- * @completed:	of those completed; written by completions, read by the thread
+ * @completed:	those that have completed; written by completions, read by the thread
  * @received:	messages received; written by completions, read by the thread
  * @consumed:	messages that the thread has taken; read by completions
- * @invalidated: key that the message in each receive buffer invalidated, 0 for none; written
+ * @invalidated: per receive buffer, the key that its message invalidated, 0 for none; written
  *		before @received grows
- * @writes_posted: bandwidth test: RDMA WRITEs posted; the thread's
- * @writes_done: of those completed; written by completions, read by the thread
+ * @writes_posted: RDMA WRITEs of a latency or bandwidth test posted; used by the thread only
+ * @writes_done: those that have completed; written by completions, read by the thread
  *
- * The thread owns all of it. Completions of the one CQ run one after another.
+ * The thread owns the connection. Completions of its CQ run one after another.
  */
 struct krping_ping_conn {
 	struct krping_thread *thread;
@@ -68,10 +69,10 @@ struct krping_ping_conn {
 };
 
 /**
- * struct krping_test - what a thread runs
- * @send_wr:	send queue depth that it needs
- * @prepare:	makes the memory of a connection that has a queue pair; on failure the thread frees
- *		what was made
+ * struct krping_test - a test that a thread runs
+ * @send_wr:	returns the send queue depth that it needs
+ * @prepare:	allocates memory of a connection that has a queue pair; on failure the thread frees
+ *		it
  * @run:	with all connections made
  */
 struct krping_test {
@@ -82,17 +83,17 @@ struct krping_test {
 
 /**
  * struct krping_thread - a running command
- * @entry:	in the list of all
+ * @entry:	in the list of all threads
  * @opt:	the command
  * @test:	what it runs
- * @log_prefix:	for the log
+ * @log_prefix:	in front of log messages
  * @listed_dev:	name of the RDMA device, "" while there is none; under the list's lock
- * @stats:	nine columns
+ * @stats:	the nine columns of /proc/krping
  * @result:	the thread's reference
  * @wait:	woken by completions and by the loss of a connection
- * @failed:	a connection was lost: all are given up
- * @group:	client: tells its connections from those of others
- * @progress:	grows with each completion and loss, so that a wait can be for any connection
+ * @failed:	a connection was lost, so all are failed
+ * @group:	distinguishes this client's connections from others'
+ * @progress:	grows with each completion and loss, to wait for any connection
  * @nr_conns:	connections
  * @conns:	@nr_conns of them
  */
@@ -118,7 +119,7 @@ extern const struct krping_test krping_perf_test;	/* perf.c */
 int krping_thread_run(const struct krping_options *opt, struct krping_result *result);
 void krping_threads_show(struct seq_file *seq);
 
-/* For tests. */
+/* For the tests. */
 static inline struct krping_ping_conn *krping_ping_conn_of(struct ib_cq *cq)
 {
 	return container_of((struct krping_conn *)cq->cq_context, struct krping_ping_conn, conn);
@@ -135,7 +136,7 @@ static inline unsigned long krping_step_timeout(const struct krping_thread *thre
 }
 
 bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc);
-/* Run the completions of a CQ that nobody else polls; of another there is nothing to do. */
+/* Runs completions of a CQ that only its thread polls; does nothing for other CQs. */
 static inline void krping_ping_conn_poll(struct krping_ping_conn *pc)
 {
 	if (pc->conn.cq->poll_ctx == IB_POLL_DIRECT)
