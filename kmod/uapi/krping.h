@@ -2,10 +2,9 @@
 /*
  * krping wire format and ioctl interface.
  *
- * The one definition of what crosses the wire: the kernel module, the cgo part
- * of the bridge and the tests include this file; PROTOCOL.md explains it.
- * Every integer on the wire is big-endian, every reserved field is zero when
- * sent and is refused if it is not zero when received.
+ * The only definition of the wire format: the kernel module, the cgo part of the bridge and the
+ * tests include this file; PROTOCOL.md explains it. Integers on the wire are big-endian. Reserved
+ * fields are sent as zero, and refused if they are not.
  */
 #ifndef _UAPI_KRPING_H
 #define _UAPI_KRPING_H
@@ -18,7 +17,7 @@
 #include <assert.h>
 #endif
 
-/* Default port of both protocols, as krping and rping have it. */
+/* Default port of both protocols, the same as upstream krping's and rping's. */
 #define KRPING_PORT		9999
 
 /**
@@ -27,8 +26,8 @@
  * @rkey:	its remote key
  * @length:	its length in bytes
  *
- * The client's messages advertise a buffer. The server's ("go ahead") carry
- * nothing that the client reads. Source: krping's and rping's own wire format.
+ * The client's messages advertise a buffer. The client ignores the contents of the server's ("go
+ * ahead"). Source: the wire format of upstream krping and rping.
  */
 struct krping_ping_msg {
 	__be64 addr;
@@ -46,13 +45,13 @@ enum krping_test_kind {
 	KRPING_TEST_PING	= 0,
 	KRPING_TEST_WLAT	= 1,	/* both sides RDMA WRITE in turn */
 	KRPING_TEST_RLAT	= 2,	/* one RDMA READ after another */
-	KRPING_TEST_BW		= 3,	/* as many RDMA WRITEs as the send queue holds */
+	KRPING_TEST_BW		= 3,	/* RDMA WRITEs, the send queue kept full */
 	KRPING_TEST_FR		= 4,	/* REG_MR and LOCAL_INV, one pair after another */
 };
 
 /* krping_test_hello.flags */
-#define KRPING_TEST_SERVER_INV	0x01	/* the server's SENDs shall invalidate the keys */
-#define KRPING_TEST_DUPLEX	0x02	/* bw: the server shall write as well */
+#define KRPING_TEST_SERVER_INV	0x01	/* the server's SENDs must invalidate the keys */
+#define KRPING_TEST_DUPLEX	0x02	/* bw: the server must write as well */
 
 #define KRPING_TEST_FLAGS	(KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX)
 
@@ -65,10 +64,10 @@ enum krping_test_kind {
  * @reserved:	zero
  * @size:	bytes of one operation
  * @qps:	connections of this client
- * @group:	a number that all connections of one client have
+ * @group:	a number common to all connections of one client
  *
- * Optional: krping and rping send none, and ignore ours. A server that knows it rejects a
- * client that it cannot serve, with struct krping_reject. InfiniBand pads it with zeros.
+ * Optional: upstream krping and rping send none and ignore it. Our server rejects a client that
+ * it cannot serve, with struct krping_reject. InfiniBand pads the hello with zeros.
  */
 struct krping_test_hello {
 	__be32 magic;
@@ -91,17 +90,17 @@ static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
 #define KRPING_VOLUME_LEN	28		/* with the terminating NUL */
 #define KRPING_TARGET_NONCE_LEN	16
 #define KRPING_CLIENT_NONCE_LEN	8
-#define KRPING_PROOF_LEN	16		/* of HMAC-SHA256, its first bytes */
+#define KRPING_PROOF_LEN	16		/* the first bytes of an HMAC-SHA256 */
 
-/* krping_hello.flags: at most one of them */
+/* krping_hello.flags: at most one */
 #define KRPING_HELLO_KEY	0x01	/* the client has a key: it wants a challenge */
-#define KRPING_HELLO_PROOF	0x02	/* it answers one: @answer instead of @volume */
+#define KRPING_HELLO_PROOF	0x02	/* it answers a challenge: @answer instead of @volume */
 
 /**
  * struct krping_answer - the answer to a challenge
  * @challenge:	krping_challenge.id
  * @nonce:	random
- * @proof:	that the client has the key: of struct krping_transcript
+ * @proof:	proof that the client has the key: over struct krping_transcript
  */
 struct krping_answer {
 	__be32 challenge;
@@ -123,7 +122,7 @@ static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer"
  * @volume:	name of the volume, 1 to 27 characters of [A-Za-z0-9._-], NUL padded
  * @answer:	with KRPING_HELLO_PROOF: to the challenge for the volume
  *
- * 56 bytes is all that rdma_cm leaves of an InfiniBand CM REQ.
+ * 56 bytes is all the private data that rdma_cm leaves in an InfiniBand CM REQ.
  */
 struct krping_hello {
 	__be32 magic;
@@ -141,7 +140,7 @@ struct krping_hello {
 
 static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
 
-/* What is in front of the volume or the answer. */
+/* Bytes in front of the volume or the answer. */
 #define KRPING_HELLO_HEAD_LEN	(sizeof(struct krping_hello) - KRPING_VOLUME_LEN)
 
 /* krping_welcome.flags */
@@ -160,7 +159,8 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @depth:	commands that may be in flight on this queue: 1 to what was asked for.
  *		Both sides keep one more receive posted, for KEEP_ALIVE.
  * @capacity:	size of the volume in bytes, a multiple of @block_size
- * @epoch:	a number that is new when the target has lost what it answered, as at each start
+ * @epoch:	a number that changes when the target may have lost acknowledged writes, and at
+ *		each start
  * @block_size:	logical block size in bytes: 512 or 4096
  * @max_data:	largest data of one READ or WRITE in bytes
  * @max_inline:	largest inline data of one command or response in bytes
@@ -183,9 +183,9 @@ struct krping_welcome {
 static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
 
 /**
- * struct krping_proven_welcome - the private data of the reply to a client that has proved a key
- * @welcome:	as without
- * @proof:	that the target has the key: of struct krping_transcript
+ * struct krping_proven_welcome - private data of the reply to a client that has proved its key
+ * @welcome:	as without a key
+ * @proof:	proof that the target has the key: over struct krping_transcript
  */
 struct krping_proven_welcome {
 	struct krping_welcome welcome;
@@ -198,13 +198,13 @@ static_assert(sizeof(struct krping_proven_welcome) == 56, "krping_proven_welcome
 #define KRPING_TARGET_LABEL	"krping target 1"
 
 /**
- * struct krping_transcript - what a proof is the HMAC-SHA256 of; not on the wire
- * @label:	of who proves: KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL, NUL padded
+ * struct krping_transcript - input of a proof's HMAC-SHA256; not on the wire
+ * @label:	the prover's: KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL, NUL padded
  * @target_nonce: krping_challenge.nonce
  * @client_nonce: krping_answer.nonce
  * @hello:	the client's hello with the answer, up to that
  * @volume:	name of the volume, as in the hello without the answer
- * @welcome:	of the target: struct krping_welcome; of the client: zero
+ * @welcome:	target's proof: struct krping_welcome; client's proof: zero
  */
 struct krping_transcript {
 	char label[16];
@@ -234,13 +234,13 @@ enum krping_reject_reason {
 	KRPING_REJ_TOS		= 12,	/* value: the type of service that it demands */
 	KRPING_REJ_DUPLEX	= 13,	/* value: 1 if it writes as well, else 0 */
 	/* of both */
-	KRPING_REJ_NOT_ALLOWED	= 14,	/* the client's address is none of those it serves */
+	KRPING_REJ_NOT_ALLOWED	= 14,	/* the client's address is not allowed */
 	/* of a target again */
-	KRPING_REJ_CHALLENGE	= 15,	/* struct krping_challenge: come again with the answer */
+	KRPING_REJ_CHALLENGE	= 15,	/* struct krping_challenge: reconnect with the answer */
 	KRPING_REJ_KEY		= 16,	/* the proof is wrong */
 	KRPING_REJ_NEEDS_KEY	= 17,	/* the volume has a key, the client has none */
 	KRPING_REJ_NO_KEY	= 18,	/* the client has a key, the volume has none */
-	KRPING_REJ_STALE	= 19,	/* no such challenge, for that client, any more */
+	KRPING_REJ_STALE	= 19,	/* this client has no such challenge, or it has expired */
 };
 
 /**
@@ -263,9 +263,9 @@ static_assert(sizeof(struct krping_reject) == 12, "krping_reject");
 
 /**
  * struct krping_challenge - the private data of a reject with KRPING_REJ_CHALLENGE
- * @reject:	as of other reasons
- * @id:		names the challenge in the answer
- * @nonce:	random, for this challenge alone
+ * @reject:	as for other reasons
+ * @id:		identifies the challenge in the answer
+ * @nonce:	random, for this challenge only
  */
 struct krping_challenge {
 	struct krping_reject reject;
@@ -305,8 +305,8 @@ enum krping_op {
  * struct krping_cmd - one command
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
- * @tag:	names the command in its response; unique among those in flight
- *		on its queue; opaque to the target
+ * @tag:	identifies the command in its response; unique among those in flight on its
+ *		queue; opaque to the target
  * @length:	bytes, a multiple of the block size; 0 for FLUSH and KEEP_ALIVE only
  * @offset:	byte offset in the volume, a multiple of the block size; else 0
  * @addr:	address of the client's memory, 0 if @rkey is not used
