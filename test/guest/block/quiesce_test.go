@@ -32,7 +32,7 @@ func TestInsertedWhileReconnecting(t *testing.T) {
 		insertion := hold.Insertion(t, time.Duration(3+2*try)*time.Second) // longer each time: the machine may be slow
 		read := readOn(t, 1, dev)
 		guest.Eventually(t, 10*time.Second, "the request is being inserted", insertion.Began)
-		served = served.Again(t)
+		served = againOn(t, 0, served)
 		guest.SessionBecomes(t, "live")
 		meanwhile := insertion.Holds()
 		if err := guest.Within(t, guest.Slow(30*time.Second), "the read ends", read); err != nil {
@@ -43,6 +43,27 @@ func TestInsertedWhileReconnecting(t *testing.T) {
 		}
 	}
 	t.Errorf("the session was never live before the request was inserted, in %d tries", tries)
+}
+
+// againOn starts a target again on a CPU: on the one that is held up, it would wait.
+func againOn(t *testing.T, cpu int, served *targets.Served) *targets.Served {
+	t.Helper()
+	runtime.LockOSThread() // a program inherits the CPUs of the thread that starts it
+	defer runtime.UnlockOSThread()
+	var before, only unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	only.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &only); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.SchedSetaffinity(0, &before); err != nil {
+			t.Error(err)
+		}
+	}()
+	return served.Again(t)
 }
 
 // readOn starts a read from a device on a CPU. Direct reads are not plugged: the submitter issues the request
