@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package output holds what a program prints while it is being looked at.
+// Package output collects the output of a program that is still running.
 package output
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Buffer is a bytes.Buffer that may be written and read at once.
+// Buffer is a bytes.Buffer for concurrent writers and readers.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -21,7 +21,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns what was written so far.
+// String returns what has been written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -62,7 +62,7 @@ func (h *history) check(allow Allow) Report {
 	}
 	second, err := Check(bytes.NewReader(h.store), size, again, allow)
 	if err != nil || second.Lost != report.Lost || second.Corrupt != report.Corrupt || second.Acked != report.Acked {
-		h.t.Errorf("by the log that was read: %+v, %v; by the one in memory: %+v", second, err, report)
+		h.t.Errorf("checked by the log read back: %+v, %v; by the log in memory: %+v", second, err, report)
 	}
 	return report
 }
@@ -83,14 +83,14 @@ func (h *history) want(lost, corrupt int, words ...string) {
 	}
 }
 
-func TestWhatMayBe(t *testing.T) {
+func TestNoViolation(t *testing.T) {
 	h := newHistory(t)
 	h.write(0, 4096, true, true)
 	h.write(512, 1024, true, true)
-	h.write(8192, 512, true, false)    // arrived, was not acknowledged
-	h.write(16384, 4096, false, false) // neither
+	h.write(8192, 512, true, false)    // stored, not acknowledged
+	h.write(16384, 4096, false, false) // neither stored nor acknowledged
 	h.write(20480, 2048, true, true)
-	seq := h.write(20480, 2048, false, false) // arrived in part: block by block
+	seq := h.write(20480, 2048, false, false) // one of its blocks was stored
 	fill(h.store[20992:21504], 7, seq, 20992)
 	h.want(0, 0)
 	if r := h.check(Allow{}); r.Writes != 6 || r.Acked != 3 {
@@ -98,21 +98,21 @@ func TestWhatMayBe(t *testing.T) {
 	}
 }
 
-func TestLost(t *testing.T) {
+func TestAckedWriteNotStored(t *testing.T) {
 	h := newHistory(t)
 	h.write(0, 4096, false, true)
 	h.want(8, 0, "block at 0: lost: zeros, not write 1 (4096 bytes at 0)")
 }
 
-func TestStale(t *testing.T) {
+func TestOldDataAfterAckedWrite(t *testing.T) {
 	h := newHistory(t)
 	h.write(0, 4096, true, true)
 	h.write(1024, 1024, false, true)
 	h.want(2, 0, "block at 1024: lost: write 1, not write 2")
 }
 
-// A write that failed arrives late and overwrites one that was acknowledged.
-func TestOvertaken(t *testing.T) {
+// A failed write arrives late and overwrites an acknowledged one.
+func TestLateWriteOverAckedWrite(t *testing.T) {
 	h := newHistory(t)
 	late := h.write(0, 1024, false, false)
 	h.write(0, 1024, true, true)
@@ -120,10 +120,10 @@ func TestOvertaken(t *testing.T) {
 	h.want(1, 0, "block at 512: lost: write 1, not write 2")
 }
 
-func TestCorrupt(t *testing.T) {
+func TestCorruptBlock(t *testing.T) {
 	damage := map[string]func(h *history){
 		"parts of write 1":     func(h *history) { h.store[4500] ^= 1 },
-		"what nobody wrote":    func(h *history) { copy(h.store[4096:], "krping") },
+		"data of no write":     func(h *history) { copy(h.store[4096:], "krping") },
 		"block for offset":     func(h *history) { copy(h.store[4096:4608], h.store[4608:5120]) },
 		"did not begin there":  func(h *history) { fill(h.store[4096:4608], 7, 2, 4096) },
 		"another log":          func(h *history) { fill(h.store[4096:4608], 8, 1, 4096) },
@@ -147,14 +147,14 @@ func TestNeverWrittenButNotZero(t *testing.T) {
 	h.want(0, 1, "not the zeros from before")
 }
 
-// Without an fsync an acknowledged write may be old; not after one.
-func TestFlushed(t *testing.T) {
+// With Allow.Unflushed an acknowledged write may be lost until an fsync covers it.
+func TestUnflushedWritesMayBeLost(t *testing.T) {
 	h := newHistory(t)
 	h.write(0, 512, false, true)
 	flush, _ := h.log.beginFlush()
 	h.write(512, 512, false, true)
 	if r := h.check(Allow{Unflushed: true}); r.Err() != nil || r.Acked != 0 {
-		t.Errorf("an fsync that did not end: %+v", r)
+		t.Errorf("before the fsync has ended: %+v", r)
 	}
 	if err := h.log.flushed(flush); err != nil {
 		t.Fatal(err)
@@ -165,8 +165,8 @@ func TestFlushed(t *testing.T) {
 	h.want(2, 0)
 }
 
-// A file's host may die within a block of a write; that excuses no block of an acknowledged one.
-func TestTorn(t *testing.T) {
+// With Allow.Torn a block may be part old data and part a write that was not acknowledged, and nothing else.
+func TestTornWrites(t *testing.T) {
 	h := newHistory(t)
 	for _, at := range []int64{0, 512, 1024, 1536} {
 		if at < 1024 {
@@ -175,7 +175,7 @@ func TestTorn(t *testing.T) {
 		seq := h.write(at, 512, false, false)
 		half := make([]byte, Block)
 		fill(half, 7, seq, at)
-		copy(h.store[at+(at%1024)/2:][:256], half[(at%1024)/2:]) // its first half, or its second one
+		copy(h.store[at+(at%1024)/2:][:256], half[(at%1024)/2:]) // its first or its second half
 	}
 	h.want(0, 4, "block at 0: corrupt", "block at 1536: corrupt")
 	if r := h.check(Allow{Torn: true}); r.Err() != nil {
@@ -190,11 +190,11 @@ func TestTorn(t *testing.T) {
 		damage(h.store[at : at+512])
 	}
 	if r := h.check(Allow{Torn: true}); r.Corrupt != 4 || r.Lost != 0 {
-		t.Errorf("damage passes as torn: %v", r.Err())
+		t.Errorf("want 4 damaged blocks: %v", r.Err())
 	}
 }
 
-func TestStoreTooSmall(t *testing.T) {
+func TestWriteOutsideStore(t *testing.T) {
 	h := newHistory(t)
 	h.write(size-512, 1024, false, false)
 	if _, err := Check(bytes.NewReader(h.store), size, h.log, Allow{}); err == nil {
@@ -205,7 +205,7 @@ func TestStoreTooSmall(t *testing.T) {
 func TestReadLog(t *testing.T) {
 	l, err := ReadLog(strings.NewReader("seed 3\nbegin 1 0 512\nack 1\nbegin 2 512 5"))
 	if err != nil || len(l.Writes()) != 1 || !l.Writes()[0].Acked {
-		t.Errorf("a last line cut short: %v", err)
+		t.Errorf("with an incomplete last line: %v", err)
 	}
 	for _, bad := range []string{
 		"", "begin 1 0 512\n", "seed 1\nseed 1\n", "seed 1\nbegin 2 0 512\n", "seed 1\nack 1\n", "seed 1\nack 0\n", "seed 1\nbegin 1 0\n",
@@ -217,8 +217,8 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
-// After a writer was killed, the next one continues its log.
-func TestLogGoesOn(t *testing.T) {
+// OpenLog continues the log of a writer that was killed.
+func TestOpenLogContinues(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	for round := range 3 {
 		log, f, err := OpenLog(path, 5)
@@ -228,7 +228,7 @@ func TestLogGoesOn(t *testing.T) {
 		if seq, err := log.begin(0, 512); seq != uint64(round)+1 || err != nil || log.seed != 5 {
 			t.Errorf("write %d, %v, seed %d", seq, err, log.seed)
 		}
-		if _, err := f.WriteString("ack"); err != nil { // cut short
+		if _, err := f.WriteString("ack"); err != nil { // an incomplete line
 			t.Fatal(err)
 		}
 		_ = f.Close()
@@ -258,7 +258,7 @@ func checkFile(t *testing.T, path string, log *Log) Report {
 }
 
 // A log can continue over several loads.
-func TestLoad(t *testing.T) {
+func TestLoadsShareALog(t *testing.T) {
 	path := device(t)
 	log, err := NewLog(1, nil)
 	if err != nil {
@@ -280,7 +280,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%+v", report)
 		}
 	}
-	// A classic device error: a write that went nowhere.
+	// The device loses a write.
 	writes := log.Writes()
 	w := writes[len(writes)-1]
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -296,8 +296,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The load itself finds data that reads back wrong.
-func TestReadBackFails(t *testing.T) {
+// The load itself detects wrong data when it reads back.
+func TestLoadReadsBackWrongData(t *testing.T) {
 	path := device(t)
 	log, err := NewLog(1, nil)
 	if err != nil {
@@ -317,11 +317,11 @@ func TestReadBackFails(t *testing.T) {
 		select {
 		case <-run.Done():
 			if _, err := run.Stop(); err == nil || !strings.Contains(err.Error(), "the device reads at") {
-				t.Errorf("%v, want what was read", err)
+				t.Errorf("%v, want an error that says what was read", err)
 			}
 			return
 		case <-deadline:
-			t.Fatal("not noticed")
+			t.Fatal("the wrong data was not detected")
 		case <-time.After(10 * time.Millisecond):
 			if _, err := f.WriteAt(make([]byte, 1<<20), 0); err != nil {
 				t.Fatal(err)
@@ -330,7 +330,7 @@ func TestReadBackFails(t *testing.T) {
 	}
 }
 
-func TestLoadEndsWithTheFirstError(t *testing.T) {
+func TestLoadStopsAtFirstError(t *testing.T) {
 	log, err := NewLog(1, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -343,15 +343,15 @@ func TestLoadEndsWithTheFirstError(t *testing.T) {
 	select {
 	case <-run.Done():
 	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on")
+		t.Fatal("the load did not stop")
 	}
 	if _, err := run.Stop(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }
 
-// An operation that does not end is reported. The load does not wait for it.
-func TestHung(t *testing.T) {
+// An operation over the limit is reported as hung.
+func TestHungOperation(t *testing.T) {
 	w := &worker{doing: "write", since: time.Now().Add(-time.Minute)}
 	var hung *HungError
 	if err := w.hung(time.Second); !errors.As(err, &hung) || hung.For < time.Minute {

@@ -31,7 +31,7 @@ func (v Violation) String() string {
 // Report is the result of a check.
 type Report struct {
 	Writes, Acked int
-	Blocks        int // that were checked
+	Blocks        int // checked
 	Lost, Corrupt int // blocks
 	First         []Violation
 }
@@ -57,7 +57,7 @@ type Allow struct {
 	Torn      bool // a write that was not acknowledged may end within a block
 }
 
-// Check compares the store, which was all zeros before the first write, with the log.
+// Check compares a store with the log. The store was all zeros before the first write.
 func Check(store io.ReaderAt, size int64, l *Log, allow Allow) (Report, error) {
 	writes := l.Writes()
 	report := Report{Writes: len(writes)}
@@ -126,9 +126,9 @@ func judge(block []byte, offset int64, seed, last uint64, writes []Write) *Viola
 	case c.blank:
 		return violation(true, "zeros")
 	case !c.signed:
-		return violation(false, "what nobody wrote, beginning with % x", block[:16])
+		return violation(false, "data of no write, beginning with % x", block[:16])
 	case !c.whole:
-		return violation(false, "parts of write %d for offset %d among others", c.seq, c.offset)
+		return violation(false, "parts of write %d for offset %d mixed with other data", c.seq, c.offset)
 	case c.seed != seed:
 		return violation(false, "a write of another log, with seed %d", c.seed)
 	case c.offset != offset:
@@ -141,8 +141,7 @@ func judge(block []byte, offset int64, seed, last uint64, writes []Write) *Viola
 	return nil
 }
 
-// torn reports whether a block consists of a part of a write that was not acknowledged and a part of what else
-// may be there.
+// torn reports whether a block is part old data and part a write that was not acknowledged.
 func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
 	var may [][]byte
 	if last == 0 {
@@ -157,7 +156,7 @@ func torn(block []byte, offset int64, seed, last uint64, writes []Write) bool {
 		may = append(may, content)
 	}
 	for i, newer := range may {
-		for _, older := range may[:i] { // not acknowledged, or it would be the last write
+		for _, older := range may[:i] { // the newer one was not acknowledged, or it would be last
 			if cut(block, newer, older) || cut(block, older, newer) {
 				return true
 			}
@@ -175,7 +174,7 @@ func cut(block, begins, ends []byte) bool {
 	return bytes.Equal(block[at:], ends[at:])
 }
 
-// CheckFile checks a store's file, or a device, against a log's file.
+// CheckFile checks a file or device against a log file.
 func CheckFile(store, log string, allow Allow) (Report, error) {
 	records, err := os.Open(log)
 	if err != nil {
@@ -189,7 +188,7 @@ func CheckFile(store, log string, allow Allow) (Report, error) {
 	return l.CheckStore(store, allow)
 }
 
-// CheckStore checks a store's file, or a device, and bypasses the page cache.
+// CheckStore checks a file or device, bypassing the page cache.
 func (l *Log) CheckStore(store string, allow Allow) (Report, error) {
 	f, err := rawio.Open(store, os.O_RDONLY, true)
 	if err != nil {

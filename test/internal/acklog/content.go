@@ -9,7 +9,7 @@ import (
 	"krping/agent/disk/pattern"
 )
 
-// Block is the unit of checks, in bytes: a device writes it as a whole or not at all.
+// Block is the unit of checks, in bytes. A device writes a block whole or not at all.
 const Block = 512
 
 // Each block of a write begins with a unique header: magic, seed, number of the write, offset of the block,
@@ -39,13 +39,13 @@ func body(data []byte, seed, seq uint64, offset int64) {
 	p.Fill(data, offset)
 }
 
-// claim is the header of a block. It is true only if the block is whole.
+// claim is what a block's header says. Trust it only if the block is whole.
 type claim struct {
 	seed, seq uint64
 	offset    int64
 	blank     bool // all zeros: never written
 	signed    bool // has our magic
-	whole     bool // all bytes are those of the write that it names
+	whole     bool // all bytes are as written by the write it names
 }
 
 func inspect(block []byte) claim {

@@ -29,7 +29,7 @@ type Load struct {
 type Stats struct {
 	Writes, Reads, Fsyncs int64
 	Bytes                 int64         // written
-	Slowest               time.Duration // operation that ended
+	Slowest               time.Duration // of the operations that ended
 }
 
 func (s Stats) String() string {
@@ -104,7 +104,7 @@ func (o Load) Start(log *Log) (*Run, error) {
 	return r, nil
 }
 
-// supervise returns when all workers have ended, or one hangs.
+// supervise returns when all workers have ended or one hangs.
 func (r *Run) supervise() {
 	defer close(r.done)
 	ended := make(chan error, len(r.workers))
@@ -126,7 +126,7 @@ func (r *Run) supervise() {
 				if err := w.hung(r.load.Limit); err != nil {
 					r.err = errors.Join(r.err, err)
 					r.halt()
-					return // it may still use its buffer and the device
+					return // the worker may still use its buffer and the device
 				}
 			}
 		}
@@ -154,7 +154,7 @@ func (r *Run) Ended() bool {
 	}
 }
 
-// Stop lets each worker finish its operation, waits for that, and returns what went wrong since Start: a
+// Stop waits until each worker has finished its operation and returns the errors since Start. The error is a
 // *HungError if an operation does not end.
 func (r *Run) Stop() (Stats, error) {
 	r.halt()
@@ -204,7 +204,7 @@ func (w *worker) step() error {
 	}
 }
 
-// place chooses small and large ranges with the same probability.
+// place chooses a range: small and large ones are about as likely.
 func (w *worker) place() (offset, length int64) {
 	o := w.run.load
 	length = o.MaxLength
@@ -276,7 +276,7 @@ func (w *worker) fsync() error {
 	return nil
 }
 
-// readBack compares what this run has written. Nobody else writes there.
+// readBack reads and compares what this run has written. No other worker writes there.
 func (w *worker) readBack() error {
 	offset, length := w.place()
 	data := w.buf[:length]

@@ -100,7 +100,7 @@ func (l *Log) flushed(flush int) error {
 	return l.print("flushed %d\n", flush)
 }
 
-// Writes returns all that have begun so far, in order.
+// Writes returns all writes begun so far, in order.
 func (l *Log) Writes() []Write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *Log) Acked() int {
 	return l.acked
 }
 
-// OpenLog makes a log in a file, or goes on with the one that is there.
+// OpenLog continues the log in a file, or begins one.
 func OpenLog(path string, seed uint64) (*Log, *os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -147,8 +147,7 @@ func openLog(f *os.File, seed uint64) (*Log, error) {
 	return l, nil
 }
 
-// ReadLog reads what a log wrote. A last line that is cut short is not there: its writer
-// was killed.
+// ReadLog reads a log. It ignores an incomplete last line: the writer was killed.
 func ReadLog(r io.Reader) (*Log, error) {
 	lines := bufio.NewReader(r)
 	var l *Log
@@ -175,10 +174,10 @@ func (l *Log) replay(line string) (*Log, error) {
 	var v [3]uint64
 	want := map[string]int{"seed": 1, "begin": 3, "ack": 1, "flush": 1, "flushed": 1}[kind]
 	if n, _ := fmt.Sscan(values, &v[0], &v[1], &v[2]); n != want || n == 0 {
-		return nil, fmt.Errorf("%q is no record", line)
+		return nil, fmt.Errorf("%q: not a record", line)
 	}
 	if (l == nil) != (kind == "seed") {
-		return nil, fmt.Errorf("%q: the seed is the first line and no other", line)
+		return nil, fmt.Errorf("%q: the first line must be the seed, and no other may be", line)
 	}
 	switch kind {
 	case "seed":

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package halt stops processes, for tests with silent peers.
+// Package halt stops processes, for tests with peers that do not answer.
 package halt
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stop sends SIGSTOP and returns once every thread of the process has stopped. kill(2) returns before: a
-// thread that runs goes on until it has seen the signal, on a busy machine long enough to answer a request.
+// Stop sends SIGSTOP and returns once every thread of the process has stopped. kill(2) returns
+// earlier: a running thread continues until it sees the signal, on a busy machine long enough to answer a request.
 func Stop(process *os.Process, limit time.Duration) error {
 	if err := process.Signal(unix.SIGSTOP); err != nil {
 		return err
@@ -24,7 +24,7 @@ func Stop(process *os.Process, limit time.Duration) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("process %d was told to stop, and after %v its thread %d is still in state %s", process.Pid, limit, thread, state)
+			return fmt.Errorf("process %d got SIGSTOP, but after %v its thread %d is still in state %s", process.Pid, limit, thread, state)
 		}
 	}
 }

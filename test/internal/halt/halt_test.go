@@ -16,7 +16,7 @@ const (
 	limit = time.Minute
 )
 
-// TestMain is the busy process of TestStop, too.
+// TestMain is also the busy process that the tests stop.
 func TestMain(m *testing.M) {
 	if os.Getenv(busy) == "" {
 		os.Exit(m.Run())
@@ -46,8 +46,8 @@ func start(t *testing.T) *os.Process {
 	return cmd.Process
 }
 
-// A process has stopped when Stop returns, however busy its threads are, and however often.
-func TestStop(t *testing.T) {
+// When Stop returns, no thread runs, however busy the process was.
+func TestStopBusyProcess(t *testing.T) {
 	process := start(t)
 	for range 50 {
 		if err := Stop(process, limit); err != nil {
@@ -63,12 +63,11 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A process that has ended is none that is silent.
-func TestStopOfNone(t *testing.T) {
+func TestStopEndedProcess(t *testing.T) {
 	process := start(t)
 	_ = process.Kill()
 	_, _ = process.Wait()
 	if err := Stop(process, limit); err == nil {
-		t.Error("a process that has ended was stopped")
+		t.Error("no error for a process that has ended")
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package late fails tests for what took too long. The lab's machines are emulated on a host that may be
-// busy: such a test runs once more in a fresh VM, and the summary keeps its first failure. Hangs, wrong data
-// and kernel complaints get no second try.
+// Package late fails tests that took too long. The lab's VMs are emulated on a host that may be busy, so such
+// a test runs once more in a fresh VM, and the summary keeps its first failure. Hangs, wrong data and kernel
+// complaints get no second try.
 package late
 
 import (
@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Mark begins the message of such a failure. The lab looks for it in the test's output.
+// Mark begins the message of a late failure. The lab looks for it in the test's output.
 const Mark = "too late: "
 
-// hang is the time limit from which on an event that did not happen is a hang, not late.
+// hang is the limit above which a missing event is a hang, not late.
 const hang = time.Minute
 
-// Errorf fails the test and continues it.
+// Errorf fails the test as late and continues it.
 func Errorf(t testing.TB, format string, args ...any) {
 	t.Helper()
 	t.Errorf(Mark+format, args...)
 }
 
-// Waited ends a test that has waited for an event up to the limit.
+// Waited fails and ends a test that has waited for an event until the limit.
 func Waited(t testing.TB, limit time.Duration, format string, args ...any) {
 	t.Helper()
 	format = "not within %v: " + format

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// names are the identifiers that a declaration may use.
+// names are the constants that a declaration may use.
 var names = map[string]Need{
 	"EBPF": EBPF, "StockKernel": StockKernel, "DebugKernel": DebugKernel, "RoCE": RoCE, "FaultBuild": FaultBuild,
 	"Browser": Browser, "TwoHosts": TwoHosts,
 	"Once": Once, "OneTransport": OneTransport, "RaceCheck": RaceCheck, "PatchesCode": PatchesCode,
 }
 
-// Declared reads the declaration of the suite in a directory, and how many tests it has.
+// Declared returns what the suite in a directory declares, and its number of tests.
 func Declared(dir string) (list []Need, tests int, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -80,11 +80,11 @@ func parseNeed(expr ast.Expr) (Need, error) {
 	}
 	call, ok := expr.(*ast.CallExpr)
 	if !ok || member(call.Fun) != "Kernel" || len(call.Args) != 1 {
-		return "", errors.New("an argument is neither a constant of the package nor needs.Kernel")
+		return "", errors.New("an argument is neither a constant of package needs nor needs.Kernel(...)")
 	}
 	version, ok := call.Args[0].(*ast.BasicLit)
 	if !ok {
-		return "", errors.New("needs.Kernel takes a literal")
+		return "", errors.New("needs.Kernel takes a literal string")
 	}
 	text, err := strconv.Unquote(version.Value)
 	return Kernel(text), err

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Have is what a machine has: Needs, and its kernel's version as Kernel returns it.
+// Have lists what a machine has, including its kernel's version as Kernel returns it.
 type Have []string
 
-// String returns the value of Variable.
+// String returns the list as the value of Variable.
 func (h Have) String() string { return strings.Join(h, ",") }
 
-// Lacks returns the first of the needs that the machine does not meet, or "".
+// Lacks returns the first need that the machine does not meet, or "".
 func (h Have) Lacks(list []Need) Need {
 	for _, need := range list {
 		if !h.meets(need) {

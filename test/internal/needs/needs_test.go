@@ -33,7 +33,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// skipper is a test that only notes that it was skipped.
+// skipper records the reason for a skip.
 type skipper struct {
 	testing.TB
 	reason string
@@ -42,7 +42,7 @@ type skipper struct {
 func (s *skipper) Helper()          {}
 func (s *skipper) Skip(args ...any) { s.reason = fmt.Sprint(args...) }
 
-func TestNotApplicableNamesTheNeed(t *testing.T) {
+func TestSkipNamesTheNeed(t *testing.T) {
 	t.Setenv(Variable, Have{string(RoCE), string(Kernel("6.1"))}.String())
 	for _, c := range []struct {
 		list []Need
@@ -89,7 +89,7 @@ func TestDeclared(t *testing.T) {
 	}
 }
 
-// Every suite of the repository has a declaration that the lab can read.
+// Every suite in the repository has a declaration that the lab can read.
 func TestAllSuitesDeclare(t *testing.T) {
 	files, err := filepath.Glob("../../*/*/*_test.go")
 	if err != nil {

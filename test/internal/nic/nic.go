@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nic sets up the network device of a guest of the lab: when it boots, and when a test has
-// unplugged the device.
+// Package nic sets up the network device of a lab guest: when it boots, and after a test has unplugged the
+// device.
 package nic
 
 import (
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Up gives eth0 192.168.77.INDEX and fd77::INDEX and waits until it has a carrier. The MTU leaves room for
-// RoCE packets of 4096 bytes.
+// Up gives eth0 the addresses 192.168.77.INDEX and fd77::INDEX and waits for its carrier. The MTU leaves room
+// for RoCE packets with 4096 bytes of data.
 func Up(index string) error {
 	for _, line := range []string{
 		"ip link set eth0 mtu 4300 up",
@@ -32,5 +32,5 @@ func Up(index string) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return errors.New("eth0 does not come up")
+	return errors.New("eth0 has no carrier after 5 s")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak is shared by suites that repeat faults.
+// Package soak repeats faults and tabulates the results.
 package soak
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Duration returns how long to repeat faults, or 0 for once.
+// Duration returns how long to repeat faults, from KRPING_SOAK; 0 means one round.
 func Duration(t testing.TB) time.Duration {
 	t.Helper()
 	value := os.Getenv("KRPING_SOAK")
@@ -28,8 +28,7 @@ func Duration(t testing.TB) time.Duration {
 	return d
 }
 
-// Plan calls do with the numbers 0 to len(times)-1 in random order, number i times[i] times, and repeats all
-// of it until Duration is over.
+// Plan calls do(i) times[i] times for each i, in random order, and repeats that until Duration has passed.
 func Plan(t testing.TB, rnd *rand.Rand, times []int, do func(int)) {
 	t.Helper()
 	end := time.Now().Add(Duration(t))
@@ -50,23 +49,23 @@ func Plan(t testing.TB, rnd *rand.Rand, times []int, do func(int)) {
 	}
 }
 
-// Row sums up all occurrences of one fault.
+// Row is the sum of all occurrences of one fault.
 type Row struct {
 	Fault         string
 	Times         int
 	Acked         int           // writes acknowledged around the fault
 	Lost, Corrupt int           // blocks
 	Hung          int           // operations
-	Resumed       time.Duration // the longest time from the end of the fault to the first I/O
+	Resumed       time.Duration // longest time from the end of the fault to the first I/O
 }
 
-// Table collects rows. It may be printed at any time.
+// Table collects rows. It may be printed while rows are added.
 type Table struct {
 	mu   sync.Mutex
 	rows []*Row
 }
 
-// Row returns the row of a fault.
+// Row returns the row of a fault and adds it if it is missing.
 func (t *Table) Row(fault string) *Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +79,7 @@ func (t *Table) Row(fault string) *Row {
 	return r
 }
 
-// String returns the table with a line of sums.
+// String returns the table with a line of totals.
 func (t *Table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

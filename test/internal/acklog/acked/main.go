@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Acked writes to a device until it is told to stop, with a log of what was acknowledged
-// that outlives this host; and checks a store by such a log.
+// Acked writes to a device and logs which writes were acknowledged, in a file that survives this host. It also
+// checks a store against such a log.
 package main
 
 import (
@@ -44,7 +44,7 @@ func writeCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "write --log FILE DEVICE",
-		Short: "Write to a device or file until a signal, an error, or a time",
+		Short: "Write to a device or file until a signal, an error or --for",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			load.Path = args[0]
@@ -58,14 +58,14 @@ func writeCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&path, "log", "", "`file` that gets each record before the operation goes on; one that exists is continued")
-	f.Uint64Var(&seed, "seed", 1, "of the data and of the choices")
-	f.IntVar(&load.Workers, "workers", 4, "operations at a time")
-	f.Int64Var(&load.Align, "align", 0, "`bytes` that offsets and lengths are a multiple of (default: the device's block)")
-	f.IntVar(&load.FsyncOne, "fsync-one", 50, "one operation in so many is an fsync")
-	f.IntVar(&load.ReadOne, "read-one", 4, "one operation in so many reads back and compares")
+	f.StringVar(&path, "log", "", "`file` that gets each record before the operation continues; an existing log is continued")
+	f.Uint64Var(&seed, "seed", 1, "seed of the data and of the random choices")
+	f.IntVar(&load.Workers, "workers", 4, "number of operations in flight")
+	f.Int64Var(&load.Align, "align", 0, "align offsets and lengths to so many `bytes` (default: the device's block size)")
+	f.IntVar(&load.FsyncOne, "fsync-one", 50, "one in `N` operations is an fsync")
+	f.IntVar(&load.ReadOne, "read-one", 4, "one in `N` operations reads back and compares")
 	f.DurationVar(&load.Limit, "limit", time.Minute, "an operation that takes longer has hung")
-	f.DurationVar(&last, "for", 0, "`time` after which to stop")
+	f.DurationVar(&last, "for", 0, "stop after this `time`")
 	_ = cmd.MarkFlagRequired("log")
 	return cmd
 }
@@ -96,7 +96,7 @@ func checkCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "check --log FILE STORE",
-		Short: "Check a store, a device or a file by the log of the writes to it",
+		Short: "Check a device or file against the log of the writes to it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			report, err := acklog.CheckFile(args[0], path, allow)
@@ -109,7 +109,7 @@ func checkCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&path, "log", "", "the log's `file`")
-	cmd.Flags().BoolVar(&allow.Unflushed, "flushed", false, "only what an fsync covered had to be there")
+	cmd.Flags().BoolVar(&allow.Unflushed, "flushed", false, "accept the loss of writes that no fsync covered")
 	_ = cmd.MarkFlagRequired("log")
 	return cmd
 }
