@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) error {
 	if report := l.Complaints(); report != "" {
 		return errors.New(report)
 	}
-	fmt.Printf("\nPASS: every byte that was written on %s rests on %s, in %.0f s\n", d.client.Addr(), d.storage.Addr(), time.Since(d.start).Seconds())
+	fmt.Printf("\nPASS: all data written on %s is stored on %s (%.0f s)\n", d.client.Addr(), d.storage.Addr(), time.Since(d.start).Seconds())
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Printf("\n=== [%d:%02d] %s\n", int(took.Minutes()), int(took.Seconds())%60, fmt.Sprintf(format, args...))
 }
 
-// shell runs a command in a VM as a person would type it, and shows both.
+// shell runs a command in a VM, and prints the command and its output.
 func (d *demo) shell(vm *lab.VM, command string) (string, error) {
 	fmt.Printf("%s# %s\n", vm.Addr(), command)
 	var out bytes.Buffer
@@ -84,7 +84,7 @@ func (d *demo) cmd(command string, out io.Writer) lab.Cmd {
 	}
 }
 
-// background starts a command and waits until its output has the text.
+// background starts a command and waits until its output contains text.
 func (d *demo) background(vm *lab.VM, command, text string) (*lab.Process, *output.Buffer, error) {
 	fmt.Printf("%s# %s &\n", vm.Addr(), command)
 	out := &output.Buffer{}
@@ -95,7 +95,7 @@ func (d *demo) background(vm *lab.VM, command, text string) (*lab.Process, *outp
 	for !strings.Contains(out.String(), text) {
 		select {
 		case <-p.Done():
-			return nil, nil, fmt.Errorf("%s has ended: %s", command, out.String())
+			return nil, nil, fmt.Errorf("%s has exited: %s", command, out.String())
 		case <-d.ctx.Done():
 			return nil, nil, d.ctx.Err()
 		case <-time.After(50 * time.Millisecond):
@@ -114,7 +114,7 @@ func (d *demo) run(vm *lab.VM, commands ...string) error {
 }
 
 func (d *demo) attach() error {
-	d.say("A volume of the one becomes a disk of the other")
+	d.say("Attach a volume of one host as a disk of the other")
 	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+" --store file:/srv/vol0.img --size 128MiB", "listening on")
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (d *demo) attach() error {
 }
 
 func (d *demo) writeTraced() error {
-	d.say("64 MiB of test data, every bio traced")
+	d.say("Write 64 MiB of test data and trace every bio")
 	summary, sum, err := d.background(d.client, "krpingctl trace /dev/krping0 --summary", "tracing")
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (d *demo) writeTraced() error {
 	return nil
 }
 
-// withoutLog drops what a command logged from what it printed.
+// withoutLog drops log lines from a command's output.
 func withoutLog(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -167,21 +167,21 @@ func withoutLog(text string) string {
 }
 
 func (d *demo) verify() error {
-	d.say("Do both ends hold what was written?")
+	d.say("Verify that both hosts have what was written")
 	return d.run(d.client, "krpingctl verify /dev/krping0 --pattern random --seed 1 --size 64MiB")
 }
 
 func (d *demo) fileSystem() error {
-	d.say("A file system on it, and a tree of files")
+	d.say("Make a file system and copy a tree of files to it")
 	return d.run(d.client,
 		"mkfs.ext4 -q /dev/krping0 && mkdir -p /mnt/krping && mount /dev/krping0 /mnt/krping",
-		"cp -r /usr/include/linux /mnt/krping && find /mnt/krping -type f | wc -l && diff -r /usr/include/linux /mnt/krping/linux && echo the copy is the same",
+		"cp -r /usr/include/linux /mnt/krping && find /mnt/krping -type f | wc -l && diff -r /usr/include/linux /mnt/krping/linux && echo the copies are equal",
 		"umount /mnt/krping && fsck.ext4 -fn /dev/krping0",
 		"krpingctl verify /dev/krping0")
 }
 
 func (d *demo) ping() error {
-	d.say("Ping/pong, with the data validated")
+	d.say("Ping-pong with validated data")
 	server, out, err := d.background(d.storage, "krpingctl server --addr "+d.storage.Addr()+" --port 9998 --validate", "")
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (d *demo) statistics() error {
 }
 
 func (d *demo) bothEnds() error {
-	d.say("The whole volume, read on both hosts")
+	d.say("Compare checksums of the whole volume on both hosts")
 	here, err := d.shell(d.client, "sha256sum < /dev/krping0")
 	if err != nil {
 		return err
@@ -221,6 +221,6 @@ func (d *demo) bothEnds() error {
 }
 
 func (d *demo) detach() error {
-	d.say("Done")
+	d.say("Detach the disk and unload the module")
 	return d.run(d.client, "krpingctl stop vol0", "rmmod rdma_krping")
 }

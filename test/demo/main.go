@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Demo shows krping's main job between two virtual machines: a volume of one becomes a
-// block device of the other, and what was written is proven to be there.
+// Demo shows krping's main use with two virtual machines: it attaches a volume of one as a block device of the
+// other, writes to it, and verifies the data on both.
 package main
 
 import (
