@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package capture tests krpingctl capture on traffic between two VMs, with tshark as the judge of
-// what is in it. Within one host Soft-RoCE's packets pass no network device.
+// Package capture tests krpingctl capture on traffic between two VMs, and compares its results with tshark's.
+// Within one host Soft-RoCE's packets do not pass a network device.
 package capture
 
 import (
@@ -36,7 +36,7 @@ var mixed = []load{
 	{"randwrite", "64k", 40, 4}, {"randread", "64k", 40, 4}, {"write", "1m", 4, 1}, {"read", "1m", 4, 1},
 }
 
-func TestCapture(t *testing.T) {
+func TestCaptureAgreesWithTshark(t *testing.T) {
 	vms := hosts.BootInTurn(t, 2)
 	h := traffic{vms, vms.Lab.VM(0), vms.Lab.VM(1)}
 
@@ -47,7 +47,7 @@ func TestCapture(t *testing.T) {
 		t.Errorf("an unknown interface: %v\n%s", err, out)
 	}
 
-	// A refused connection is two packets, each sent and received.
+	// A refused connection is two packets. Each is captured when sent and when received.
 	loop := h.Sh(h.client, fmt.Sprintf(`krpingctl capture --interface lo --port %d --duration 4s --json 2>/run/lo.log &
 for i in $(seq 100); do grep -q capturing /run/lo.log && break; sleep 0.1; done
 for host in 127.0.0.1 ::1; do bash -c "echo > /dev/tcp/$host/%[1]d" 2>/dev/null; done
@@ -72,7 +72,7 @@ wait`, tcpPort))
 	if len(ours) < leastPackets {
 		t.Errorf("%d packets of mixed traffic, want %d", len(ours), leastPackets)
 	}
-	compare(t, ours, judged(t, file))
+	compare(t, ours, tsharkRecords(t, file))
 
 	var fromFile, fromLive countReport
 	parse(t, []byte(krpingctl(t, "--read", file, "--count", "--json")), &fromFile)
@@ -92,7 +92,7 @@ wait`, tcpPort))
 	t.Logf("\n%s", krpingctl(t, "--read", file, "--count"))
 }
 
-// capture starts one in the host's VM, and waits until it captures.
+// capture starts a capture in the client's VM and waits until it runs.
 func (h traffic) capture(arguments, name string) *lab.Process {
 	p := h.Spawn(h.client, fmt.Sprintf("krpingctl capture --interface eth0 --port %d %s 2>/run/%s.log", tcpPort, arguments, name))
 	h.Eventually(20*time.Second, "the capture begins", func() bool {
@@ -102,7 +102,7 @@ func (h traffic) capture(arguments, name string) *lab.Process {
 	return p
 }
 
-// end interrupts a capture; it tells what it has seen.
+// end interrupts a capture and checks that the kernel dropped nothing.
 func (h traffic) end(p *lab.Process, name string) {
 	if err := p.Signal(syscall.SIGINT); err != nil {
 		h.T.Fatal(err)
@@ -134,12 +134,12 @@ func parse(t *testing.T, data []byte, into any) {
 	}
 }
 
-// fields are what is compared of a packet. -1 is a header that it has not.
+// fields are the fields of a packet that are compared. -1 means that the packet does not have the field.
 type fields struct {
 	length, opcode, qp, psn, dmaLength, syndrome, msn, payload int
 }
 
-// record is what krpingctl says of a packet.
+// record is what krpingctl prints about a packet.
 type record struct {
 	Number, Length, Bytes int
 	RoCE                  *struct {
@@ -151,7 +151,7 @@ type record struct {
 	Protocol, Error string
 }
 
-// records are ours, by the frame's number.
+// records returns what krpingctl finds in the packets, by frame number.
 func records(t *testing.T, file string) map[int]fields {
 	t.Helper()
 	all := map[int]fields{}
@@ -183,7 +183,7 @@ func records(t *testing.T, file string) map[int]fields {
 	}
 }
 
-// Headers behind the BTH whose presence tshark tells, and their sizes in bytes.
+// extensions are headers after the BTH: a field that tshark prints if the header is present, and its size in bytes.
 var extensions = []struct {
 	field string
 	size  int
@@ -192,8 +192,8 @@ var extensions = []struct {
 	{"infiniband.ieth", 4}, {"infiniband.atomiceth", 28}, {"infiniband.atomicacketh", 8},
 }
 
-// judged are tshark's.
-func judged(t *testing.T, file string) map[int]fields {
+// tsharkRecords returns what tshark finds in the packets, by frame number.
+func tsharkRecords(t *testing.T, file string) map[int]fields {
 	t.Helper()
 	names := []string{
 		"frame.number", "frame.len", "infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn", "infiniband.reth.dmalen",
@@ -243,7 +243,7 @@ func judged(t *testing.T, file string) map[int]fields {
 	return all
 }
 
-// compare holds all packets against tshark's, and the numbers of each opcode.
+// compare compares all packets, and the number of packets by opcode, with tshark's.
 func compare(t *testing.T, ours, theirs map[int]fields) {
 	t.Helper()
 	differences := 0
@@ -267,13 +267,13 @@ func compare(t *testing.T, ours, theirs map[int]fields) {
 	if !maps.Equal(a, b) {
 		t.Errorf("packets by opcode: %v, tshark has %v", a, b)
 	}
-	// TCP, all of RC but some with immediate data, CmpSwap and SEND Last with Invalidate; UC, UD
+	// TCP (-1); RC without CmpSwap, SEND Last with Invalidate and some with immediate data; UC; UD.
 	for _, opcode := range []int{-1, 0x00, 0x01, 0x02, 0x04, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x17, 0x26, 0x27, 0x28, 0x64} {
 		if a[opcode] == 0 {
-			t.Errorf("no packet of opcode %#x: the traffic is not mixed", opcode)
+			t.Errorf("no packet with opcode %#x", opcode)
 		}
 	}
-	t.Logf("%d packets are as tshark has them, %d opcodes: %v", len(ours), len(a), a)
+	t.Logf("%d packets agree with tshark, %d opcodes: %v", len(ours), len(a), a)
 }
 
 // countReport is what --count --json prints.
@@ -296,7 +296,7 @@ type countReport struct {
 	Kernel struct{ Packets, Dropped int }
 }
 
-// checkCosts checks how many I/Os were recognised, and what they cost.
+// checkCosts checks how many I/Os were recognised, and how many packets each took.
 func checkCosts(t *testing.T, r countReport) {
 	t.Helper()
 	for _, want := range []struct {
@@ -319,7 +319,7 @@ func checkCosts(t *testing.T, r countReport) {
 				continue
 			}
 			found = true
-			// Retransmissions, which Soft-RoCE does now and then, add packets; the block layer may merge neighbours.
+			// Soft-RoCE's occasional retransmissions add packets. The block layer may merge adjacent I/Os.
 			if each := c.Packets / float64(c.IOs); c.IOs < want.ios*9/10 || each < want.least || r.Totals.Retransmitted == 0 && each > want.most {
 				t.Errorf("%+v\nwant %+v", c, want)
 			}
@@ -330,7 +330,7 @@ func checkCosts(t *testing.T, r countReport) {
 	}
 }
 
-// checkLadders looks for what the ladders of large I/Os show: the target moves the data.
+// checkLadders checks the order of packets in the ladders: for large I/Os the target moves the data.
 func checkLadders(t *testing.T, file string) {
 	t.Helper()
 	picture := filepath.Join(t.TempDir(), "ladder.svg")
@@ -349,7 +349,7 @@ func checkLadders(t *testing.T, file string) {
 		for _, part := range want[1:] {
 			i := strings.Index(ladder[at:], part)
 			if !found || i < 0 {
-				t.Errorf("ladder%s:%s\nhas no %q there", want[0], ladder, part)
+				t.Errorf("ladder%s:%s\n%q is missing or out of order", want[0], ladder, part)
 				break
 			}
 			at += i

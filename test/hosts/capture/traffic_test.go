@@ -13,7 +13,7 @@ import (
 	"krping/test/lab"
 )
 
-// traffic is what two VMs say to each other: VM 1 serves, VM 2 asks.
+// traffic makes traffic between two VMs: VM 1 is the server, VM 2 the client.
 type traffic struct {
 	*hosts.Hosts
 	server, client *lab.VM
@@ -25,7 +25,7 @@ const (
 	tcpPort  = 4420
 )
 
-// pings are krping's: small ones, and some whose data takes several packets.
+// pings runs krping's ping-pong with small data and with data of several packets.
 func (h traffic) pings() {
 	for _, size := range []string{"64", "65536"} {
 		server := h.Spawn(h.server, fmt.Sprintf("krpingctl server --addr %s --port %d --size 65536 --validate", h.server.Addr(), pingPort))
@@ -37,7 +37,7 @@ func (h traffic) pings() {
 	}
 }
 
-// block is I/O on a disk of the kernel's target; run does it.
+// block attaches a disk of the kernel's target and calls run for I/O on it.
 func (h traffic) block(run func(device string)) {
 	h.Sh(h.server, fmt.Sprintf("krpingctl server --addr %s --block vol0 --backing ram:64M", h.server.Addr()))
 	device := strings.TrimSpace(h.Sh(h.client, fmt.Sprintf("krpingctl client --addr %s --block vol0 --queues 1", h.server.Addr())))
@@ -46,7 +46,7 @@ func (h traffic) block(run func(device string)) {
 	h.Sh(h.server, "krpingctl stop --target vol0")
 }
 
-// nvme is the same over NVMe over fabrics, with the kernel's host and target.
+// nvme connects a disk by NVMe over fabrics, with the kernel's host and target, and calls run for I/O on it.
 func (h traffic) nvme(transport string, port int, run func(device string)) {
 	const nqn = "capture"
 	h.Sh(h.server, fmt.Sprintf(`set -e
@@ -86,13 +86,13 @@ echo /dev/${controller}n1`, transport, h.server.Addr(), port, nqn))
 	h.Sh(h.server, fmt.Sprintf("cd /sys/kernel/config/nvmet && rm ports/%[1]d/subsystems/%[2]s && rmdir ports/%[1]d subsystems/%[2]s/namespaces/1 subsystems/%[2]s", port, nqn))
 }
 
-// load is a part of what fio does.
+// load is one job of fio.
 type load struct {
 	mode, size string
 	ios, depth int
 }
 
-// fio does loads one after the other.
+// fio runs loads one after the other.
 func (h traffic) fio(device string, loads ...load) {
 	command := "fio --filename=" + device + " --direct=1 --ioengine=libaio --group_reporting --buffer_pattern=0x6b --randseed=1 --size=32M"
 	for i, l := range loads {
@@ -101,7 +101,7 @@ func (h traffic) fio(device string, loads ...load) {
 	h.Sh(h.client, command)
 }
 
-// verbs are operations that none of the above has: atomics, datagrams, unreliable connections, immediate data.
+// verbs runs operations that the other traffic lacks: atomics, datagrams, unreliable connections, immediate data.
 func (h traffic) verbs() {
 	for _, test := range []string{
 		"ib_write_bw -s 65536 -n 30", "ib_send_bw -s 16384 -n 50", "ib_atomic_bw -n 100", "ib_send_bw -c UD -s 1024 -n 100",

@@ -13,8 +13,8 @@ import (
 	"krping/test/hosts/internal/hosts"
 )
 
-// The client's host dies while it writes to file systems. Another client finds them whole after
-// the journal's replay, with every file and every write that an fsync had covered.
+// The client's host dies while it writes to file systems. After a journal replay another client finds every file
+// and write that an fsync had covered.
 func TestClientHostKilledWithFileSystems(t *testing.T) {
 	h := hosts.Boot(t)
 	storage, client := h.Lab.VM(0), h.Lab.VM(1)
@@ -38,13 +38,13 @@ for fs in ext4 xfs; do
 done`)
 	for _, fs := range []string{"ext4", "xfs"} {
 		h.Spawn(client, "acked write --log /lab/out/"+fs+".log --align 4096 --fsync-one 5 /run/"+fs+"/blocks")
-		// Whole files, each named in the list when it and its directory are safe.
+		// Whole files. Each is added to the list after an fsync of it and of its directory.
 		h.Spawn(client, `bash -c 'cd /run/`+fs+`; for ((i = 0; ; i++)); do head -c $((RANDOM * 4)) /dev/urandom > f$i && sync f$i . && sha256sum f$i >> /lab/out/`+fs+`.sums; done'`)
 	}
 	lines := func(name, word string) int {
 		data, err := os.ReadFile(filepath.Join(client.Out(), name))
 		if err != nil {
-			return 0 // not begun
+			return 0 // the file does not exist yet
 		}
 		return strings.Count(string(data), word)
 	}
@@ -53,8 +53,8 @@ done`)
 	})
 	client.Kill()
 	client = h.Restart()
-	// The target's host may still have the connections of the one that died, with the same
-	// numbers: its connection manager refuses a new one once, and forgets the old.
+	// The target's host may still have the dead host's connections, with the same IDs. Its connection manager
+	// then rejects a new connection once and drops the old one.
 	for _, fs := range []string{"ext4", "xfs"} {
 		h.Sh(client, "mkdir -p /run/"+fs+"; krpingctl client --addr "+storage.Addr()+" --block "+fs+" > /run/"+fs+".dev")
 	}
@@ -62,12 +62,12 @@ done`)
 		h.Sh(client, "mount $(cat /run/"+fs+".dev) /run/"+fs)
 		sums := h.Sh(client, "cd /run/"+fs+"; sha256sum -c --quiet /lab/out/"+fs+".sums && wc -l < /lab/out/"+fs+".sums")
 		report := h.Sh(client, "acked check --flushed --log /lab/out/"+fs+".log /run/"+fs+"/blocks")
-		t.Logf("%s: %s files whole; %s", fs, strings.TrimSpace(sums), strings.TrimSpace(report))
+		t.Logf("%s: %s files intact; %s", fs, strings.TrimSpace(sums), strings.TrimSpace(report))
 		h.Sh(client, "umount /run/"+fs)
 	}
 	h.Sh(client, "fsck.ext4 -fn $(cat /run/ext4.dev) && xfs_repair -n $(cat /run/xfs.dev) && krpingctl stop ext4 && krpingctl stop xfs")
 	if log, err := h.Try(client, "dmesg"); err != nil || !strings.Contains(log, "recovery complete") || !strings.Contains(log, "Ending recovery") {
-		t.Errorf("%v: the logs were not replayed: %s", err, tail(log))
+		t.Errorf("%v: the journals were not replayed: %s", err, tail(log))
 	}
 }
 

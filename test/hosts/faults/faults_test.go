@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package faults breaks hosts and the network between them under writes that are accounted
-// for outside of both. It runs here and boots two VMs; the second may die and boot again.
+// Package faults breaks hosts and the network between them during writes. The log of acknowledged writes and
+// the store are files of the machine that runs the test. The test boots two VMs; the second may die and reboot.
 package faults
 
 import (
@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	noticeLimit = 5 * time.Second // of a peer that is silent
+	noticeLimit = 5 * time.Second // to detect a peer that does not answer
 	resumeLimit = 3 * time.Second
-	slow        = 2 * time.Second // what two emulated machines on two CPUs may take longer
+	slow        = 2 * time.Second // added to limits, for two emulated machines on two CPUs
 	patience    = 90 * time.Second
-	linkLook    = 5 * time.Second // between looks at Soft-RoCE's links while I/O does not go on
-	mostRemade  = 3               // after a fault
+	linkLook    = 5 * time.Second // between checks of Soft-RoCE's links while I/O is stalled
+	mostRemade  = 3               // times per fault that Soft-RoCE's links are recreated
 )
 
-// rig is a target on the second VM, whose volume is a file of this host, and a client on
-// the first with a writer, whose log is a file of this host too.
+// rig is a target on the second VM and a client with a writer on the first. The volume and the writer's log are
+// files of this host.
 type rig struct {
 	*hosts.Hosts
 	rnd    *rand.Rand
@@ -44,7 +44,7 @@ type rig struct {
 	out    output.Buffer // the writer's
 	writer *lab.Process
 	row    *soak.Row
-	remade int // times that Soft-RoCE's links were, since the fault
+	remade int // how often Soft-RoCE's links were recreated since the fault
 }
 
 func (r *rig) target() *lab.VM          { return r.Lab.VM(1) }
@@ -53,7 +53,7 @@ func (r *rig) log() string              { return filepath.Join(r.client.Out(), "
 func (r *rig) session() string          { return r.Sh(r.client, "cat /proc/krping_sessions") }
 func (r *rig) sleep(d, e time.Duration) { time.Sleep(d + time.Duration(r.rnd.Int64N(int64(e-d)))) }
 
-// bridge starts one on a VM with volumes in files of this host, and waits until it listens.
+// bridge starts krping-bridge in a VM, with volumes in files of this host, and waits until it listens.
 func bridge(h *hosts.Hosts, vm *lab.VM, volumes string) {
 	h.T.Helper()
 	h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" "+volumes+" >/lab/out/bridge.log 2>&1")
@@ -68,7 +68,7 @@ func (r *rig) startBridge() {
 	bridge(r.Hosts, r.target(), "--store file:/lab/out/vol0.img --size 24MiB")
 }
 
-// acked counts the acknowledgements in the log so far.
+// acked returns the number of acknowledged writes in the log so far.
 func (r *rig) acked() int {
 	r.T.Helper()
 	data, err := os.ReadFile(r.log())
@@ -87,7 +87,7 @@ func (r *rig) ended() bool {
 	}
 }
 
-// await waits until the condition holds, but not longer than the writer lives.
+// await waits until the condition holds. It fails if the writer ends before.
 func (r *rig) await(what string, condition func() bool) {
 	r.T.Helper()
 	looked := time.Now()
@@ -109,24 +109,25 @@ func (r *rig) await(what string, condition func() bool) {
 	}
 }
 
-// state is what a VM can say of why I/O does not go on.
+// state returns information from a VM to find out why I/O is stalled.
 func (r *rig) state(vm *lab.VM) string {
 	out, err := r.Try(vm, "rdma resource show qp; grep -H . /sys/class/infiniband/*/ports/1/hw_counters/*; tc -s qdisc show dev eth0; dmesg | tail -n 30")
 	return fmt.Sprintf("%s%s %v", vm.Blocked(), out, err)
 }
 
-// bridgeLog returns the last of what the bridge said.
+// bridgeLog returns the last lines of the bridge's log.
 func (r *rig) bridgeLog() string { return r.Sh(r.target(), "tail -n 20 /lab/out/bridge.log") }
 
+// progress waits for n more acknowledged writes.
 func (r *rig) progress(n int) {
 	r.T.Helper()
 	want := r.acked() + n
-	r.await("I/O goes on", func() bool { return r.acked() >= want })
+	r.await("I/O continues", func() bool { return r.acked() >= want })
 }
 
-// remakeLinks makes Soft-RoCE's links anew if one has lost its GSI queue pair, without which a host makes
-// no connections, and says whether it did. On 6.12 rxe moves a queue pair to the error state when the
-// network device refuses its packet, as one does whose cable is pulled; nobody takes the GSI one out of it.
+// remakeLinks recreates Soft-RoCE's links if the GSI queue pair of one is in the error state, because the host
+// could not connect any more, and reports whether it did. On 6.12 rxe moves a queue pair to the error state when
+// the network device refuses its packet, e.g. when the cable is pulled, and nothing moves the GSI QP back.
 func (r *rig) remakeLinks() bool {
 	r.T.Helper()
 	const lost = "rdma resource show qp | grep 'type GSI state ERR'"
@@ -139,7 +140,7 @@ func (r *rig) remakeLinks() bool {
 	if len(of) == 0 {
 		return false
 	}
-	r.T.Logf("Soft-RoCE has lost the GSI queue pair of %s: its links are made anew", strings.Join(of, " and "))
+	r.T.Logf("the GSI queue pair of %s is in the error state: recreating Soft-RoCE's links", strings.Join(of, " and "))
 	const anew = "rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0"
 	r.Sh(r.target(), `set -e
 pkill -x krping-bridge || true
@@ -151,7 +152,7 @@ rm -f /lab/out/bridge.log
 	return true
 }
 
-// suffer makes a fault under writes and checks them.
+// suffer causes a fault during writes, waits until I/O continues, and checks the store.
 func (r *rig) suffer(f fault) {
 	r.T.Helper()
 	r.row.Times++
@@ -170,12 +171,12 @@ func (r *rig) suffer(f fault) {
 	began := time.Now()
 	f.make(r)
 	over, acked := time.Now(), r.acked()
-	r.await("the session is live and I/O goes on", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
+	r.await("the session is live and I/O continues", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
 	resumed := time.Since(over)
 	r.row.Resumed = max(r.row.Resumed, resumed)
-	r.T.Logf("%s: %v, I/O went on after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
+	r.T.Logf("%s: %v, I/O continued after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
 	if resumed > f.limit+slow && r.remade == 0 {
-		late.Errorf(r.T, "%s: I/O went on after %v, want %v", f.name, resumed.Round(time.Millisecond), f.limit)
+		late.Errorf(r.T, "%s: I/O continued after %v, want at most %v", f.name, resumed.Round(time.Millisecond), f.limit)
 	}
 	r.progress(10)
 	if err := writer.Signal(syscall.SIGTERM); err != nil {
@@ -185,7 +186,7 @@ func (r *rig) suffer(f fault) {
 	case <-writer.Done():
 	case <-time.After(patience):
 		r.row.Hung++
-		r.T.Fatalf("%s: the writer does not end%s", f.name, r.client.Blocked())
+		r.T.Fatalf("%s: the writer did not end%s", f.name, r.client.Blocked())
 	}
 	if err := writer.Wait(r.T.Context()); err != nil {
 		r.T.Fatalf("%s: the writer: %v\n%s%s", f.name, err, r.out.String(), r.session())
@@ -195,7 +196,7 @@ func (r *rig) suffer(f fault) {
 	r.check(acklog.Allow{})
 }
 
-// check compares the store with the log, both as this host has them.
+// check compares the store with the log.
 func (r *rig) check(allow acklog.Allow) {
 	r.T.Helper()
 	report, err := acklog.CheckFile(r.store(), r.log(), allow)
@@ -209,17 +210,17 @@ func (r *rig) check(allow acklog.Allow) {
 	}
 }
 
-// perfect is a network that badNetwork can impair.
+// perfect is a netem discipline that does nothing.
 const perfect = "delay 0ms loss 0% duplicate 0% corrupt 0%"
 
-// impairable gives a VM's packets the queueing discipline whose parameters badNetwork changes: while one is
-// replaced, the network device refuses packets, and that is no fault of the network.
+// impairable adds the queueing discipline whose parameters badNetwork changes. Adding one during the test would
+// make the network device refuse packets, which is another fault.
 func (r *rig) impairable(vm *lab.VM) {
 	r.T.Helper()
 	r.Sh(vm, "modprobe sch_netem && tc qdisc add dev eth0 root netem "+perfect)
 }
 
-// badNetwork impairs what both hosts send, for a while, in which I/O has to go on.
+// badNetwork impairs what both hosts send, for a while. I/O must continue meanwhile.
 func badNetwork(netem string) func(r *rig) {
 	return func(r *rig) {
 		change := func(netem string) {
@@ -247,7 +248,7 @@ func cablePulled(vm int, d time.Duration) func(r *rig) {
 	}
 }
 
-// suspended is longer than any time-out between the hosts.
+// suspended suspends a VM for longer than any time-out between the hosts.
 func suspended(vm int, d time.Duration) func(r *rig) {
 	return func(r *rig) {
 		if err := r.Lab.VM(vm).Suspend(); err != nil {
@@ -260,7 +261,7 @@ func suspended(vm int, d time.Duration) func(r *rig) {
 	}
 }
 
-// clocksJump moves what both hosts take for the time of day.
+// clocksJump changes the time of day on both hosts.
 func clocksJump(r *rig) {
 	for _, by := range []string{"+1 day", "-2 days", "+1 day"} {
 		for i := range 2 {
@@ -270,8 +271,8 @@ func clocksJump(r *rig) {
 	}
 }
 
-// A fault and how long it may take after it until I/O goes on. Soft-RoCE's connections may hang in
-// a bad network until its very end, and are silent then: that has to be noticed first.
+// fault is a fault and the limit for the time from its end until I/O continues. A Soft-RoCE connection may hang
+// until a bad network is good again and stay silent then, so the limit includes the time to detect that.
 type fault struct {
 	name  string
 	make  func(r *rig)
@@ -281,29 +282,29 @@ type fault struct {
 var recoverable = []fault{
 	{"1% loss, packets out of order", badNetwork("delay 2ms reorder 25% 50% loss 1%"), noticeLimit + resumeLimit},
 	{"1% of packets corrupt", badNetwork("corrupt 1%"), noticeLimit + resumeLimit},
-	{"packets twice", badNetwork("duplicate 20%"), noticeLimit + resumeLimit},
+	{"20% of packets duplicated", badNetwork("duplicate 20%"), noticeLimit + resumeLimit},
 	{"client's cable pulled for 6 s", cablePulled(0, 6*time.Second), resumeLimit},
 	{"target's cable pulled for 6 s", cablePulled(1, 6*time.Second), resumeLimit},
 	{"target's host killed", func(r *rig) {
 		r.target().Kill()
-		// Linux 6.12 writes to a file of this host page by page of the memory that it comes from.
+		// Linux 6.12 splits a write to a file of this host at the pages of its source buffer.
 		r.check(acklog.Allow{Torn: true})
 		r.impairable(r.Restart())
 		r.startBridge()
 	}, resumeLimit},
 }
 
-// What takes long is tried on one kernel only.
+// long are faults that take long. They run on one kernel only.
 var long = []fault{
 	{"client's host suspended for 15 s", suspended(0, 15*time.Second), noticeLimit + resumeLimit},
 	{"target's host suspended for 15 s", suspended(1, 15*time.Second), resumeLimit},
 	{"clocks of both jump by days", clocksJump, resumeLimit},
 }
 
-// The writer sees no error, and the store holds what was acknowledged.
-func TestRecovery(t *testing.T) {
-	// Soft-RoCE of 6.12 has a warning for a response that it did not expect, which loss and
-	// disorder bring about (rxe_comp.c, COMPST_ERROR without a status).
+// After each fault the writer has seen no error, and the store holds all acknowledged writes.
+func TestRecoveryFromHostAndNetworkFaults(t *testing.T) {
+	// Soft-RoCE of 6.12 warns of unexpected responses, which loss and reordering cause (rxe_comp.c,
+	// COMPST_ERROR without a status).
 	h := hosts.Boot(t, "rxe_completer")
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -26,15 +26,15 @@ import (
 	"krping/test/lab"
 )
 
-// browser is a headless Chromium with one page. It notes what a user would not see: errors in the
-// console, and requests to hosts other than the page's.
+// browser is a headless Chromium with one page. It records what a user would not see: errors in the console,
+// and requests to other hosts than the page's.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
 
-	mu       sync.Mutex
-	host     string
-	complain []string
+	mu     sync.Mutex
+	host   string
+	errors []string
 }
 
 func openBrowser(t *testing.T) *browser {
@@ -43,7 +43,7 @@ func openBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatalf("Chromium is not installed (package chromium): %v", err)
 	}
-	// It runs as root in tests, where Chromium has no sandbox; it sees the test's own page only.
+	// As root Chromium has no sandbox. It only opens the test's own page.
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
@@ -51,7 +51,7 @@ func openBrowser(t *testing.T) *browser {
 	b := &browser{t: t}
 	b.ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	if err := chromedp.Listen(b.ctx, b.note); err != nil { // starts it
+	if err := chromedp.Listen(b.ctx, b.record); err != nil { // starts Chromium
 		t.Fatal(err)
 	}
 	call(b, network.Enable, network.EnableParams{})
@@ -59,39 +59,39 @@ func openBrowser(t *testing.T) *browser {
 	return b
 }
 
-func (b *browser) note(event any) {
+func (b *browser) record(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
-		b.complain = append(b.complain, e.ExceptionDetails.Text)
+		b.errors = append(b.errors, e.ExceptionDetails.Text)
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
-			b.complain = append(b.complain, fmt.Sprintf("console.%s: %s", e.Type, e.Args[0].Value))
+			b.errors = append(b.errors, fmt.Sprintf("console.%s: %s", e.Type, e.Args[0].Value))
 		}
 	case *cdplog.EventEntryAdded:
 		if e.Entry.Level == cdplog.EntryLevelError || e.Entry.Level == cdplog.EntryLevelWarning {
-			b.complain = append(b.complain, fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL))
+			b.errors = append(b.errors, fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 		}
 	case *network.EventRequestWillBeSent:
 		if u, err := url.Parse(e.Request.URL); err != nil || u.Host != b.host {
-			b.complain = append(b.complain, "request to "+e.Request.URL)
+			b.errors = append(b.errors, "request to "+e.Request.URL)
 		}
 	}
 }
 
-// complaints returns what was noted since the last call.
-func (b *browser) complaints() []string {
+// takeErrors returns what was recorded since the last call.
+func (b *browser) takeErrors() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	noted := b.complain
-	b.complain = nil
-	return noted
+	errors := b.errors
+	b.errors = nil
+	return errors
 }
 
 const browserLimit = time.Minute // of one action
 
-// run does something in the browser and returns what comes of it.
+// run runs an action in the browser and returns its result.
 func run[T any](b *browser, action chromedp.Action[T]) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, browserLimit)
@@ -103,7 +103,7 @@ func run[T any](b *browser, action chromedp.Action[T]) T {
 	return v
 }
 
-// call is run for a command of Chromium's protocol.
+// call runs a command of Chromium's protocol.
 func call[P, R any](b *browser, command cdp.Command[P, R], params P) {
 	b.t.Helper()
 	run(b, func(ctx context.Context, target *chromedp.Target) (R, error) {
@@ -123,7 +123,7 @@ func (b *browser) visit(address string) {
 	run(b, chromedp.Navigate(address))
 }
 
-// value returns what a JavaScript expression is.
+// value returns the value of a JavaScript expression.
 func value[T any](b *browser, expression string) T {
 	b.t.Helper()
 	return run(b, chromedp.Evaluate[T](expression))
@@ -134,7 +134,7 @@ func (b *browser) text(selector string) string {
 	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// shows waits until the text of an element has the wanted one.
+// shows waits until the text of an element contains want.
 func (b *browser) shows(selector, want string, limit time.Duration) {
 	b.t.Helper()
 	got := ""
@@ -143,7 +143,7 @@ func (b *browser) shows(selector, want string, limit time.Duration) {
 			return
 		}
 	}
-	b.t.Fatalf("not within %v: %q in %s, which has %q", limit, want, selector, got)
+	b.t.Fatalf("not within %v: %q in %s, which shows %q", limit, want, selector, got)
 }
 
 // click presses the first element that matches.
@@ -152,16 +152,16 @@ func (b *browser) click(selector string) {
 	run(b, chromedp.Click(chromedp.CSS(selector)))
 }
 
-// look is how a page is looked at.
-type look struct {
+// screen is a screen size and colour scheme.
+type screen struct {
 	name          string
 	width, height int64
 	dark          bool
 	phone         bool
 }
 
-// picture keeps a screenshot of the whole page.
-func (b *browser) picture(l look) {
+// screenshot saves a picture of the whole page.
+func (b *browser) screenshot(l screen) {
 	b.t.Helper()
 	scheme := "light"
 	if l.dark {
@@ -177,7 +177,7 @@ func (b *browser) picture(l look) {
 	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: l.width, Height: l.height, DeviceScaleFactor: scale, Mobile: l.phone,
 	})
-	time.Sleep(1500 * time.Millisecond) // a sample later it is drawn in its new size and colours
+	time.Sleep(1500 * time.Millisecond) // after the next sample it is drawn in its new size and colours
 	if wide := value[int](b, "document.documentElement.scrollWidth"); int64(wide) > l.width {
 		b.t.Errorf("%s: the page is %d pixels wide, the screen %d", l.name, wide, l.width)
 	}

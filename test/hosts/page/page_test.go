@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package page tests the agent's page in a browser. The samples are those of a session in a VM, as
-// `krpingctl top --json` prints them there; the page is served and looked at here.
+// Package page tests the agent's web page in a browser. A session in a VM provides the samples, by
+// `krpingctl top --json`. The page's server and the browser run on this host.
 package page
 
 import (
@@ -24,8 +24,7 @@ import (
 	"krping/test/lab"
 )
 
-// server serves a page, and after a stop a new one at the same address, as an agent that is
-// restarted.
+// server serves a page. After a stop it can serve a new one at the same address, like a restarted agent.
 type server struct {
 	t       *testing.T
 	address string
@@ -52,11 +51,11 @@ func (s *server) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := s.http.Shutdown(ctx); err != nil {
-		s.t.Errorf("end of the server: %v", err)
+		s.t.Errorf("stop the server: %v", err)
 	}
 }
 
-// publish runs top in the VM and gives its samples to the page of the moment.
+// publish runs top in the VM and passes its samples to the current page.
 func (s *server) publish(vm *lab.VM) {
 	s.t.Helper()
 	r, w := io.Pipe()
@@ -79,13 +78,13 @@ func (s *server) publish(vm *lab.VM) {
 	}()
 }
 
-// cells returns the text of each cell of the only row of the sessions' table, by its column.
+// cells returns the texts of the only row of the sessions' table, by column.
 func cells(b *browser) map[string]string {
 	b.t.Helper()
 	return value[map[string]string](b, `Object.fromEntries(Array.from(document.querySelectorAll("#sessions tbody tr:only-child td"), td => [td.dataset.label ?? "Volume", td.innerText]))`)
 }
 
-// painted counts the pixels of the heat map's cells, which are blue in both schemes.
+// painted counts the pixels of the heat map's cells, which are blue in both colour schemes.
 const painted = `(() => {
   const canvas = document.getElementById("heat");
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -96,7 +95,7 @@ const painted = `(() => {
   return n;
 })()`
 
-func TestPage(t *testing.T) {
+func TestPageInBrowser(t *testing.T) {
 	h := hosts.BootInTurn(t, 1)
 	vm := h.Lab.VM(0)
 	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img --size 64MiB >/run/bridge.log 2>&1")
@@ -118,7 +117,7 @@ func TestPage(t *testing.T) {
 	b.shows("#connection", "live", 10*time.Second)
 	b.shows("#stages", "WRITE", 10*time.Second)
 	b.shows("#links", "rxe0 on eth0 ACTIVE", time.Second)
-	time.Sleep(20 * time.Second) // for a picture with a past
+	time.Sleep(20 * time.Second) // for a screenshot with some history
 	row := cells(b)
 	for label, pattern := range map[string]string{
 		"Volume": `^vol0$`, "State": `^live$`, "Device": `^/dev/krping0 \(remote\)$`, "Peer": `^192\.168\.77\.1:9999$`,
@@ -130,14 +129,14 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if n := value[int](b, painted); n < 500 {
-		t.Errorf("the heat map has %d pixels", n)
+		t.Errorf("the heat map has %d blue pixels, want 500", n)
 	}
 	if text := b.text("#heat-scale"); !regexp.MustCompile(`^1\s*\d+ bios$`).MatchString(text) {
 		t.Errorf("the heat map's legend is %q", text)
 	}
 	for _, stage := range []string{"queue", "send", "peer", "finish", "device", "total"} {
 		if stages := b.text("#stages"); len(regexp.MustCompile(stage+`(\t[1-9][\d.]* (µs|ms|s)){3}`).FindAllString(stages, -1)) < 2 {
-			t.Errorf("%s of reads and writes has no latencies:\n%s", stage, stages)
+			t.Errorf("no latencies of stage %s for both reads and writes:\n%s", stage, stages)
 		}
 	}
 	if legend := b.text(".u-legend"); !regexp.MustCompile(`read:?\s*[1-9][\d.]* [kM]?B/s`).MatchString(legend) {
@@ -149,29 +148,29 @@ func TestPage(t *testing.T) {
 	b.click("#sessions button")
 	b.shows("#throughput-of", "of vol0", 5*time.Second)
 	b.click("#sessions button")
-	for _, l := range []look{
+	for _, l := range []screen{
 		{name: "light", width: 1200, height: 900}, {name: "dark", width: 1200, height: 900, dark: true},
 		{name: "phone", width: 390, height: 844, phone: true}, {name: "phone-dark", width: 390, height: 844, phone: true, dark: true},
 	} {
-		b.picture(l)
+		b.screenshot(l)
 	}
-	if complaints := b.complaints(); len(complaints) > 0 {
-		t.Errorf("the browser complains:\n%s", strings.Join(complaints, "\n"))
+	if errors := b.takeErrors(); len(errors) > 0 {
+		t.Errorf("errors in the browser:\n%s", strings.Join(errors, "\n"))
 	}
 
-	// The agent is restarted: the page says so, comes back, and knows what was before.
-	past := value[int](b, "performance.getEntriesByType('navigation').length")
+	// The agent restarts: the page reports it and reconnects without being loaded again.
+	loads := value[int](b, "performance.getEntriesByType('navigation').length")
 	s.stop()
 	b.shows("#connection", "agent gone since", 10*time.Second)
-	b.picture(look{name: "gone", width: 1200, height: 900})
+	b.screenshot(screen{name: "gone", width: 1200, height: 900})
 	s.start()
 	b.shows("#connection", "live", 20*time.Second)
-	if n := value[int](b, "performance.getEntriesByType('navigation').length"); n != past {
+	if n := value[int](b, "performance.getEntriesByType('navigation').length"); n != loads {
 		t.Error("the page was loaded again")
 	}
-	for _, complaint := range b.complaints() {
-		if !strings.Contains(complaint, "ERR_CONNECTION_REFUSED") && !strings.Contains(complaint, "ERR_INCOMPLETE_CHUNKED_ENCODING") {
-			t.Errorf("the browser complains: %s", complaint)
+	for _, text := range b.takeErrors() {
+		if !strings.Contains(text, "ERR_CONNECTION_REFUSED") && !strings.Contains(text, "ERR_INCOMPLETE_CHUNKED_ENCODING") {
+			t.Errorf("error in the browser: %s", text)
 		}
 	}
 
@@ -181,13 +180,13 @@ func TestPage(t *testing.T) {
 	}
 	b.shows("#problems", "vol0: reconnecting", 20*time.Second)
 	b.shows("#sessions", "reconnecting", 5*time.Second)
-	b.picture(look{name: "reconnecting", width: 1200, height: 900})
+	b.screenshot(screen{name: "reconnecting", width: 1200, height: 900})
 
 	h.Sh(vm, "krpingctl stop vol0 --force")
 	b.shows("#nothing", "No session", 10*time.Second)
 	h.Sh(vm, "pkill -x fio; until rmmod rdma_krping 2>/dev/null; do sleep 0.2; done")
 	b.shows("#nothing", "The module is not loaded", 10*time.Second)
-	if complaints := b.complaints(); len(complaints) > 0 {
-		t.Errorf("the browser complains:\n%s", strings.Join(complaints, "\n"))
+	if errors := b.takeErrors(); len(errors) > 0 {
+		t.Errorf("errors in the browser:\n%s", strings.Join(errors, "\n"))
 	}
 }

@@ -2,8 +2,7 @@
 
 //go:build lab
 
-// Package pair tests what crosses hosts: it runs here and boots two VMs. VM 1 stores, VM
-// 2 has the block device.
+// Package pair tests what needs two hosts. It boots two VMs: VM 1 is the target, VM 2 has the block device.
 package pair
 
 import (
@@ -19,7 +18,7 @@ import (
 	"krping/test/lab"
 )
 
-// pair is two VMs: one stores, one has the block device.
+// pair is two VMs: a target and a host with the block device.
 type pair struct {
 	*hosts.Hosts
 	storage, client *lab.VM
@@ -41,7 +40,7 @@ func (h *pair) bridge() *lab.Process {
 	return p
 }
 
-func TestTwoHosts(t *testing.T) {
+func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 	h := boot(t)
 	server, client := h.storage, h.client
 
@@ -59,7 +58,7 @@ func TestTwoHosts(t *testing.T) {
 
 	t.Run("our server serves rping", func(t *testing.T) {
 		ours := h.Spawn(server, "krpingctl server --addr "+server.Addr()+" --port 9902 --validate")
-		h.Eventually(30*time.Second, "it listens", func() bool {
+		h.Eventually(30*time.Second, "the server listens", func() bool {
 			return strings.Contains(h.Sh(server, "cat /proc/krping"), "listen")
 		})
 		time.Sleep(200 * time.Millisecond)
@@ -99,20 +98,19 @@ func TestTwoHosts(t *testing.T) {
 	})
 }
 
-// The client's confirmation of a connection, a RTU of the IB connection manager, is lost each time: what it
-// sends says as much.
-func TestConfirmationLost(t *testing.T) {
+// Each RTU of the client, which confirms a connection, is lost. The first message on the connection replaces it.
+func TestLostRTU(t *testing.T) {
 	h := boot(t)
 	server, client := h.storage, h.client
 	const (
 		rtu = "match ip protocol 17 0xff match ip dport 4791 0xffff match u8 0x07 0xff at 49 match u16 0x0014 0xffff at 64"
 		at  = " --port 9907 --block vol7"
 	)
-	// Not where it is sent: rxe of 6.12 gives up a queue pair whose packet the network device refuses.
+	// Not at the sender: rxe of 6.12 moves a queue pair to the error state if the network device refuses its packet.
 	h.Sh(server, "modprobe -a sch_ingress cls_u32 act_gact && tc qdisc add dev eth0 clsact && tc filter add dev eth0 ingress protocol ip u32 "+rtu+" action drop")
 	h.Sh(server, "krpingctl server --addr "+server.Addr()+at+" --backing ram:16M")
 	h.Sh(client, "krpingctl client --addr "+server.Addr()+at)
-	time.Sleep(6 * time.Second) // that a target waits for it
+	time.Sleep(6 * time.Second) // longer than a target waits for the RTU
 	h.Sh(client, "krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0")
 	if session := h.Sh(client, "cat /proc/krping_sessions"); !strings.Contains(session, "state=live") || !strings.Contains(session, " reconnects=0 ") {
 		t.Errorf("the connection was lost: %s\n%s", session, h.Sh(server, "dmesg | tail"))
@@ -124,8 +122,8 @@ func TestConfirmationLost(t *testing.T) {
 	h.Sh(server, "krpingctl stop --target vol7")
 }
 
-// A bond fails over to a network device that may be another RDMA device: the volume listens there.
-func TestBondFailsOver(t *testing.T) {
+// A bond fails over to a network device that may belong to another RDMA device. The volume listens there.
+func TestVolumeListensAfterBondFailover(t *testing.T) {
 	h := boot(t)
 	vm, at := h.storage, " --addr 10.9.0.1 --port 9908 --block vol8"
 	h.Sh(vm, `set -e
@@ -150,9 +148,8 @@ krpingctl client`+at)
 	h.Sh(vm, "krpingctl stop vol8 && krpingctl stop --target vol8")
 }
 
-// The storage host dies as in a power failure: I/O ends with an error after the timeout,
-// a ping ends too, nothing hangs.
-func TestStorageHostKilled(t *testing.T) {
+// The target's host dies as in a power failure: I/O fails after the timeout, pings end, nothing hangs.
+func TestTargetHostKilled(t *testing.T) {
 	h := boot(t)
 	h.bridge()
 	h.Spawn(h.storage, "krpingctl server --addr "+h.storage.Addr()+" --port 9903")
@@ -168,14 +165,14 @@ func TestStorageHostKilled(t *testing.T) {
 		cancel()
 		var exit *lab.ExitError
 		if !errors.As(err, &exit) {
-			t.Fatalf("%s: %v, want a failure of its own", name, err)
+			t.Fatalf("%s: %v, want it to exit with an error", name, err)
 		}
-		t.Logf("%s ended %v after the host's death: %v", name, time.Since(killed).Round(time.Second), err)
+		t.Logf("%s ended %v after the host was killed: %v", name, time.Since(killed).Round(time.Second), err)
 		if name == "ping" && exit.Code != 5 {
 			t.Errorf("ping: exit code %d, want 5", exit.Code)
 		}
 	}
-	h.Eventually(30*time.Second, "the session fails for good", func() bool {
+	h.Eventually(30*time.Second, "the session has failed", func() bool {
 		return strings.Contains(h.Sh(h.client, "cat /proc/krping_sessions"), "state=failed")
 	})
 	start := time.Now()
@@ -189,8 +186,8 @@ func TestStorageHostKilled(t *testing.T) {
 	h.Sh(h.client, "rmmod rdma_krping")
 }
 
-// The client's host dies, with a session under load and idle ones: the bridge lives on and serves
-// another client, which finds every block whole; both kinds of target notice that the idle ones are gone.
+// The client's host dies with a busy and two idle sessions. The bridge serves another client, which finds every
+// block intact. Both kinds of target detect the loss of the idle sessions.
 func TestClientHostKilled(t *testing.T) {
 	h := boot(t)
 	h.bridge()

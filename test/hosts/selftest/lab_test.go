@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package selftest tests the lab itself: what a suite relies on.
+// Package selftest tests the lab itself.
 package selftest
 
 import (
@@ -21,23 +21,23 @@ import (
 	"krping/test/output"
 )
 
-// labCommand is the lab program, on this run's kernel.
+// labCommand runs a command in the lab with this run's kernel.
 func labCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
-		t.Fatal("KERNEL is not set: 6.1 or 6.12")
+		t.Fatal("KERNEL is not set: want 6.1 or 6.12")
 	}
 	cmd := exec.Command(filepath.Join(lab.Build(), "lab"), append([]string{"run", "--kernel", kernel}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
 	return cmd
 }
 
-// left returns what a lab whose temporary directory this was has left behind.
+// left returns what the command has left behind: VMs, and files in its temporary directory.
 func left(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	dir := strings.TrimPrefix(cmd.Env[len(cmd.Env)-1], "TMPDIR=")
-	out, _ := exec.Command("pgrep", "-af", "qemu.*"+dir).Output() // fails if there is none
+	out, _ := exec.Command("pgrep", "-af", "qemu.*"+dir).Output() // fails if there are none
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func left(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-func TestStatusOutputAndFiles(t *testing.T) {
+func TestExitCodeOutputAndFiles(t *testing.T) {
 	out := t.TempDir()
 	cmd := labCommand(t, "--out", out, "--", "sh", "-c", "echo to stdout; echo to stderr >&2; echo kept > /lab/out/file; touch "+lab.Repo()+"/x; exit 7")
 	var stdout, stderr bytes.Buffer
@@ -74,7 +74,7 @@ func TestStatusOutputAndFiles(t *testing.T) {
 	}
 }
 
-func TestComplaintFailsTheRun(t *testing.T) {
+func TestKernelComplaintFailsRun(t *testing.T) {
 	cmd := labCommand(t, "--", "sh", "-c", "echo '<2>BUG: provoked by a test' > /dev/kmsg; sleep 1")
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "the kernel complains: ") {
@@ -82,7 +82,7 @@ func TestComplaintFailsTheRun(t *testing.T) {
 	}
 }
 
-// Other projects' suites run in the guests, too: they expect what udev and systemd set up elsewhere.
+// Other projects' suites, which also run in the guests, expect what udev and systemd set up elsewhere.
 func TestGuestHasDeviceLinksAndConfigfs(t *testing.T) {
 	cmd := labCommand(t, "--", "bash", "-c", "cat <(echo a descriptor); echo an error > /dev/stderr; mountpoint /sys/kernel/config && ! grep -wq aes /proc/cpuinfo")
 	out, err := cmd.CombinedOutput()
@@ -91,7 +91,7 @@ func TestGuestHasDeviceLinksAndConfigfs(t *testing.T) {
 	}
 }
 
-func TestTimeout(t *testing.T) {
+func TestTimeoutStopsRun(t *testing.T) {
 	start := time.Now()
 	cmd := labCommand(t, "--timeout", "25s", "--", "sleep", "1000")
 	out, err := cmd.CombinedOutput()
@@ -103,8 +103,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the VMs; so does kill -9, which cannot be caught.
-func TestSignals(t *testing.T) {
+// Ctrl-C ends the VMs, and so does SIGKILL, which the lab cannot catch.
+func TestSignalsStopVMs(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
 		cmd := labCommand(t, "--vms", "2", "--", "sh", "-c", "echo running; sleep 1000")
 		var stdout output.Buffer

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package hosts is what the suites share that run here and boot VMs.
+// Package hosts is shared by the suites that run outside the VMs and boot them.
 package hosts
 
 import (
@@ -16,20 +16,20 @@ import (
 	"krping/test/lab"
 )
 
-// Hosts are VMs, two of them or one, with the module loaded.
+// Hosts are one or two VMs with the module loaded.
 type Hosts struct {
 	T   *testing.T
 	Lab *lab.Lab
 }
 
-// Boot boots them; the test fails at its end if a kernel complained in a line without one of
-// the expected strings.
+// Boot boots two VMs. At its end the test fails if a kernel logged a complaint without any of the expected
+// strings.
 func Boot(t *testing.T, expected ...string) *Hosts {
 	t.Helper()
 	return boot(t, lab.Config{VMs: 2}, expected)
 }
 
-// BootInTurn boots so many for a test in which the kernel patches its code: see lab.Config.
+// BootInTurn boots VMs for a test that makes the kernel patch its code: see lab.Config.InTurn.
 func BootInTurn(t *testing.T, vms int) *Hosts {
 	t.Helper()
 	return boot(t, lab.Config{VMs: vms, InTurn: true}, nil)
@@ -39,7 +39,7 @@ func boot(t *testing.T, config lab.Config, expected []string) *Hosts {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
-		t.Fatal("KERNEL is not set: 6.1 or 6.12")
+		t.Fatal("KERNEL is not set: want 6.1 or 6.12")
 	}
 	config.Kernel, config.Out = kernel, filepath.Join(lab.Build(), "logs", kernel, t.Name())
 	l, err := lab.Start(t.Context(), config)
@@ -60,7 +60,7 @@ func boot(t *testing.T, config lab.Config, expected []string) *Hosts {
 	return &Hosts{t, l}
 }
 
-// Sh runs a script to its end; the build's programs are in its PATH.
+// Sh runs a script and returns its output. The build's programs are in its PATH. The test fails if the script does.
 func (h *Hosts) Sh(vm *lab.VM, script string) string {
 	h.T.Helper()
 	out, err := h.Try(vm, script)
@@ -70,14 +70,14 @@ func (h *Hosts) Sh(vm *lab.VM, script string) string {
 	return out
 }
 
-// Try does, and returns how it ended.
+// Try is Sh, but returns an error if the script fails.
 func (h *Hosts) Try(vm *lab.VM, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	return vm.Output(ctx, "PATH="+lab.Build()+":$PATH; "+script)
 }
 
-// Spawn leaves a script running.
+// Spawn starts a script in the background.
 func (h *Hosts) Spawn(vm *lab.VM, script string) *lab.Process {
 	h.T.Helper()
 	p, err := vm.Start(lab.Cmd{Argv: []string{"sh", "-c", "PATH=" + lab.Build() + ":$PATH; exec " + script}})
@@ -87,7 +87,7 @@ func (h *Hosts) Spawn(vm *lab.VM, script string) *lab.Process {
 	return p
 }
 
-// Eventually polls until the condition holds; after limit the test fails.
+// Eventually polls until the condition holds. The test fails after limit.
 func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bool) {
 	h.T.Helper()
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
@@ -98,7 +98,7 @@ func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bo
 	late.Waited(h.T, limit, "%s", what)
 }
 
-// Restart boots the second VM again after its death, with the module.
+// Restart boots the second VM again after it was killed, and loads the module.
 func (h *Hosts) Restart() *lab.VM {
 	h.T.Helper()
 	ctx, cancel := context.WithTimeout(h.T.Context(), 3*time.Minute)
