@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs reads the project's Markdown files, so that tests can compare what they show with what
-// the programs do.
+// Package docs reads the project's Markdown files, so that tests can check them against the programs.
 package docs
 
 import (
@@ -26,13 +25,13 @@ type Command struct {
 	Args []string
 }
 
-// Root returns the root of the repository that the test was built from.
+// Root returns the root of the repository.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
 
-// Pages returns all Markdown files of the repository, except what is built or hidden.
+// Pages returns all Markdown files of the repository, except those in build/ and hidden directories.
 func Pages() ([]Page, error) {
 	var pages []Page
 	err := filepath.WalkDir(Root(), func(path string, d fs.DirEntry, err error) error {
@@ -56,14 +55,14 @@ func Pages() ([]Page, error) {
 	return pages, err
 }
 
-// prompt is "host# " at the beginning of a line, or "# ".
+// prompt matches "host# ", "# " or nothing at the beginning of a line.
 var prompt = regexp.MustCompile(`^(?:[\w.-]*# )?`)
 
-// separators end a command: of the shell, and a comment.
+// separators end a command: shell operators, and # before a comment.
 var separators = regexp.MustCompile(`\s(?:&&|\|\|?|;|&|>|2>|<|#)(?:\s|$)|;(?:\s|$)`)
 
-// Commands returns the command lines of a program in the code blocks of a page. A code block is indented
-// by four spaces. Words are split at spaces, as none of ours are quoted.
+// Commands returns the command lines of a program in the code blocks of a page. Code blocks are indented by
+// four spaces. Words are split at spaces; quotes are not supported.
 func (p Page) Commands(program string) []Command {
 	var found []Command
 	for i, line := range strings.Split(p.Text, "\n") {

@@ -23,7 +23,7 @@ func pages(t *testing.T) []Page {
 	return pages
 }
 
-func TestCommands(t *testing.T) {
+func TestCommandsInCodeBlocks(t *testing.T) {
 	page := Page{"a.md", "krpingctl not-code\n    host1# krpingctl stop vol0 && krpingctl stat | tail -n 3\n    krpingctl doctor    # a comment\n    x# build/krpingctl top &\n    krpingctlx\n"}
 	want := [][]string{{"stop", "vol0"}, {"stat"}, {"doctor"}, {"top"}}
 	got := page.Commands("krpingctl")
@@ -37,8 +37,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// tooLong returns the lines of a page that are longer than a reader's window: not of a table or a
-// code block, which may be.
+// tooLong returns the lines of a page with more than so many columns. Tables, code blocks and images may be wider.
 func tooLong(p Page, columns int) []string {
 	var long []string
 	for line := range strings.Lines(p.Text) {
@@ -50,7 +49,7 @@ func tooLong(p Page, columns int) []string {
 	return long
 }
 
-func TestWrapped(t *testing.T) {
+func TestLinesWrapped(t *testing.T) {
 	if long := tooLong(Page{"", strings.Repeat("a ", 51) + "\n| " + strings.Repeat("b", 200) + "\n"}, 100); len(long) != 1 {
 		t.Errorf("found %q, want the first line", long)
 	}
@@ -61,18 +60,18 @@ func TestWrapped(t *testing.T) {
 	}
 }
 
-// The first page is short: what is for the reader of one folder is in that folder.
+// The front page is short: details are in the README.md of each folder.
 func TestFrontPageIsShort(t *testing.T) {
 	for _, p := range pages(t) {
 		if p.Path != "README.md" {
 			continue
 		}
 		if lines := strings.Count(p.Text, "\n"); lines > 140 {
-			t.Errorf("README.md has %d lines, at most 140 are wanted", lines)
+			t.Errorf("README.md has %d lines, want at most 140", lines)
 		}
 		for line := range strings.Lines(p.Text) {
 			if n := len([]rune(line)) - 1; n > 100 {
-				t.Errorf("README.md: %d columns, at most 100 are wanted: %s", n, line)
+				t.Errorf("README.md: %d columns, want at most 100: %s", n, line)
 			}
 		}
 	}
@@ -83,7 +82,7 @@ var (
 	inCode = regexp.MustCompile("`((?:agent|bridge|kmod|proc|scripts|test)/[\\w./-]+)`")
 )
 
-// broken returns the links and paths of a page, relative to dir, that lead nowhere.
+// broken returns the links of a page, and the paths in backquotes, whose targets do not exist below root.
 func broken(p Page, root string) []string {
 	var bad []string
 	exists := func(path string) bool {
@@ -108,42 +107,42 @@ func broken(p Page, root string) []string {
 	return bad
 }
 
-func TestLinks(t *testing.T) {
+func TestLinksAndPathsExist(t *testing.T) {
 	sample := Page{"kmod/a.md", "[x](README.md) [y](gone.md) `kmod/gone.c` `kmod/main.c` [z](https://example.org/)"}
 	if bad := broken(sample, Root()); !slices.Equal(bad, []string{"gone.md", "kmod/gone.c"}) {
 		t.Errorf("found %q, want gone.md and kmod/gone.c", bad)
 	}
 	for _, p := range pages(t) {
 		for _, target := range broken(p, Root()) {
-			t.Errorf("%s: %s is not there", p.Path, target)
+			t.Errorf("%s: %s does not exist", p.Path, target)
 		}
 	}
 }
 
-// What the front page shows of the demo is what the demo runs.
-func TestDemoOnTheFrontPage(t *testing.T) {
+// The demo runs the commands that the front page shows.
+func TestFrontPageShowsDemo(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(Root(), "test/demo/demo.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs := strings.ReplaceAll(string(source), `"+d.storage.Addr()+"`, "192.168.77.1")
+	demo := strings.ReplaceAll(string(source), `"+d.storage.Addr()+"`, "192.168.77.1")
 	front, err := os.ReadFile(filepath.Join(Root(), "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	typed := regexp.MustCompile(`(?m)^    192\.168\.77\.\d# (.*?)(?: &)?$`).FindAllStringSubmatch(string(front), -1)
-	for _, m := range typed {
-		if !strings.Contains(runs, m[1]) {
+	shown := regexp.MustCompile(`(?m)^    192\.168\.77\.\d# (.*?)(?: &)?$`).FindAllStringSubmatch(string(front), -1)
+	for _, m := range shown {
+		if !strings.Contains(demo, m[1]) {
 			t.Errorf("the demo does not run: %s", m[1])
 		}
 	}
-	if len(typed) < 4 {
-		t.Errorf("only %d commands found", len(typed))
+	if len(shown) < 4 {
+		t.Errorf("only %d commands found", len(shown))
 	}
 }
 
-// Every `make TARGET` of a page is a target of the Makefile that the page is about.
-func TestMakeTargets(t *testing.T) {
+// Each `make TARGET` in a page is a target of the Makefile.
+func TestMakeTargetsExist(t *testing.T) {
 	makefile := func(dir string) string {
 		text, err := os.ReadFile(filepath.Join(Root(), dir, "Makefile"))
 		if err != nil {
@@ -171,8 +170,8 @@ func TestMakeTargets(t *testing.T) {
 	}
 }
 
-// The heads of tables in transcripts are those that krpingctl prints: each word of them is in its source.
-func TestHeadsOfTables(t *testing.T) {
+// Each word of a table header in a transcript is in krpingctl's source.
+func TestTableHeaders(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir(filepath.Join(Root(), "agent"), func(path string, d os.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
@@ -197,7 +196,7 @@ func TestHeadsOfTables(t *testing.T) {
 			checked++
 			for _, word := range strings.Fields(line) {
 				if !strings.Contains(words, word) {
-					t.Errorf("%s: no table of krpingctl has %s: %s", p.Path, word, line)
+					t.Errorf("%s: krpingctl prints no table header with %s: %s", p.Path, word, line)
 				}
 			}
 		}
