@@ -20,7 +20,7 @@ import (
 )
 
 // The agent attaches the configured sessions, and its metrics count their I/O.
-func TestMetrics(t *testing.T) {
+func TestMetricsCountIO(t *testing.T) {
 	guest.StartBridge(t, 9960, guest.StorePath(t), "32MiB")
 	stopAtEnd(t, "vol0")
 	declare(t, 9960, map[string]string{"vol0": "    queues: 1\n"})
@@ -73,8 +73,8 @@ func TestMetrics(t *testing.T) {
 			"messages": a.value("krping_session_messages_total", "session=vol0"), "reconnects": a.value("krping_session_reconnects_total", "session=vol0"),
 			"size": a.value("krping_session_size_bytes", "session=vol0"),
 		}[key]
-		if got > want || got < want-1 { // a KEEP_ALIVE may be sent between the two
-			t.Errorf("%s: %v, the module has %v", key, got, want)
+		if got > want || got < want-1 { // a KEEP_ALIVE may be sent between the two reads
+			t.Errorf("%s: the metric is %v, the module says %v", key, got, want)
 		}
 	}
 	for _, one := range [][]string{
@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if a.value("krping_rdma_hw_stats_total", "device=rxe0", "counter=sent_pkts") < n || a.find("krping_module_info").Gauge == nil {
-		t.Error("no counter of the RDMA device, or no version of the module")
+		t.Error("the RDMA device's counter or the module's version is missing")
 	}
 	for _, m := range a.metric["krping_collector_up"].GetMetric() {
 		if m.GetGauge().GetValue() != 1 {
@@ -108,7 +108,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // A session is added to the configuration, kept and removed, without disturbing the I/O of another one.
-func TestReloadAndKill(t *testing.T) {
+func TestReloadAndKillAgent(t *testing.T) {
 	guest.StartBridge(t, 9961, guest.StorePath(t), "64MiB", "--volume", "vol1=file:"+t.TempDir()+"/vol1.img,size=16MiB")
 	stopAtEnd(t, "vol0", "vol1")
 	vol0, vol1 := "", "    mode: tap\n    backing: ram:16M\n"
@@ -157,7 +157,7 @@ func TestReloadAndKill(t *testing.T) {
 		t.Error("an invalid configuration stopped a session")
 	}
 
-	// Its options are changed, but it is in use: it is not attached again.
+	// The options of a session in use change: it is not attached again.
 	declare(t, 9961, map[string]string{"vol0": "    fast_fail: 60\n", "vol1": vol1})
 	a.reload()
 	a.shows("krping_declared_session_state", "session=vol0", "state=replacing")
@@ -195,8 +195,8 @@ func TestReloadAndKill(t *testing.T) {
 	}
 }
 
-// A session that ends by itself is attached again, and a lost target is logged.
-func TestReattach(t *testing.T) {
+// A session that ends unexpectedly is attached again, and the loss of a target is logged.
+func TestReattachStoppedSession(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9962, store, "16MiB")
 	stopAtEnd(t, "vol0")
@@ -224,13 +224,13 @@ func TestReattach(t *testing.T) {
 	guest.StartBridge(t, 9962, store, "16MiB")
 	a.shows("krping_session_state", "session=vol0", "state=live")
 
-	// When it is idle, it gets the new options.
+	// An idle session gets new options.
 	declare(t, 9962, map[string]string{"vol0": "    heartbeat: 1\n    fast_fail: 60\n"})
 	a.reload()
 	guest.Eventually(t, 20*time.Second, "the session has the new options", func() bool { return guest.Session(t, "vol0")["fast_fail"] == "60" })
 }
 
-// After a target has lost acknowledged writes, the agent does not attach it again silently.
+// After a target has lost acknowledged writes, the agent attaches the session again only with reattach: always.
 func TestNoReattachAfterLostWrites(t *testing.T) {
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9963, store, "16MiB", "--writeback")
@@ -248,7 +248,7 @@ func TestNoReattachAfterLostWrites(t *testing.T) {
 	bridge.Kill()
 	guest.StartBridge(t, 9963, store, "16MiB", "--writeback")
 	a.shows("krping_declared_session_state", "session=vol0", "state=lost")
-	_ = dev.Close() // a flush that fails
+	_ = dev.Close() // the flush fails
 	time.Sleep(3 * time.Second)
 	if state := guest.Session(t, "vol0")["state"]; state != "failed" {
 		t.Errorf("state %q, want failed", state)
@@ -260,8 +260,8 @@ func TestNoReattachAfterLostWrites(t *testing.T) {
 	a.attached("vol0")
 }
 
-// The module can be unloaded and loaded while the agent runs. A host has only one agent.
-func TestModuleReloaded(t *testing.T) {
+// The module can be unloaded and loaded while the agent runs. A second agent on a host does not start.
+func TestModuleReloadedAndSecondAgent(t *testing.T) {
 	configure(t, "")
 	a := start(t)
 	a.shows("krping_latency_up")

@@ -2,8 +2,8 @@
 
 //go:build lab
 
-// Package agent tests krpingctl agent inside one VM, started as by systemd: with the capabilities of its unit and a
-// notification socket.
+// Package agent tests krpingctl agent inside one VM. It starts the agent as systemd does, with the capabilities of its
+// unit and a notification socket.
 package agent
 
 import (
@@ -73,7 +73,7 @@ func unitFile(t *testing.T) string {
 	return string(unit)
 }
 
-// capabilities returns those that the unit leaves to the agent, as an argument of setpriv.
+// capabilities returns the unit's capability bounding set as an argument of setpriv.
 func capabilities(t *testing.T) string {
 	t.Helper()
 	_, rest, found := strings.Cut(unitFile(t), "\nCapabilityBoundingSet=")
@@ -119,7 +119,7 @@ func (a *agent) kill() {
 	_ = a.cmd.Wait()
 }
 
-// stopAtEnd stops sessions when the test and the agent have ended.
+// stopAtEnd stops sessions at the end of the test, after the agent.
 func stopAtEnd(t *testing.T, names ...string) {
 	t.Cleanup(func() {
 		for _, name := range names {
@@ -194,7 +194,7 @@ func (a *agent) get(path, accept string) (kind string, body []byte) {
 	return response.Header.Get("Content-Type"), body
 }
 
-// streams reads samples of the web page until one is good.
+// streams reads the web page's stream of samples until one is good.
 func (a *agent) streams(good func(sampler.Sample) bool) {
 	a.t.Helper()
 	response := a.ask("/api/live", "text/event-stream")
@@ -269,6 +269,6 @@ func (a *agent) shows(family string, labels ...string) {
 func (a *agent) attached(name string) map[string]string {
 	a.t.Helper()
 	guest.Eventually(a.t, 30*time.Second, name+" is live", func() bool { return guest.Session(a.t, name)["state"] == "live" })
-	a.shows("krping_declared_session_state", "session="+name, "state=attached") // all of it: its disk may be added still
+	a.shows("krping_declared_session_state", "session="+name, "state=attached") // live comes first, while the disk is still being added
 	return guest.Session(a.t, name)
 }

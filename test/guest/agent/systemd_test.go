@@ -18,7 +18,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// systemd is a systemd in its own namespaces: process 1 of the VM is another program.
+// systemd is a systemd in its own namespaces, as the VM's init is another program.
 type systemd struct {
 	t   *testing.T
 	pid string
@@ -27,8 +27,8 @@ type systemd struct {
 
 const unitName = "krping-agent.service"
 
-// startSystemd starts systemd with the agent's unit. It keeps the unit's sandbox, signals and most times, leaves out the
-// dependencies, and sends the log to a file.
+// startSystemd starts systemd with the agent's unit, except that the unit has no dependencies, restarts sooner and logs
+// to a file.
 func startSystemd(t *testing.T) *systemd {
 	t.Helper()
 	s := &systemd{t: t, log: "/run/krping-agent.log"}
@@ -76,13 +76,13 @@ func (s *systemd) property(name string) string {
 func (s *systemd) active() {
 	s.t.Helper()
 	guest.Eventually(s.t, 2*time.Minute, "the agent is active", func() bool {
-		time.Sleep(500 * time.Millisecond) // systemctl costs more than what it waits for
+		time.Sleep(500 * time.Millisecond) // systemctl is expensive in an emulated VM
 		return s.property("ActiveState") == "active"
 	})
 }
 
-// In the unit's sandbox everything works: the module, a disk as backing, eBPF, netlink and the socket.
-func TestUnit(t *testing.T) {
+// The agent works in its unit's sandbox: with the module, a disk as backing, eBPF, netlink and its socket.
+func TestSystemdUnit(t *testing.T) {
 	if _, err := exec.LookPath("/lib/systemd/systemd"); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestUnit(t *testing.T) {
 		t.Errorf("reload: %v, %s", err, out)
 	}
 
-	// The signal of the watchdog.
+	// The signal that the watchdog sends.
 	if out, err := s.systemctl("kill", "--signal=ABRT", unitName); err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}

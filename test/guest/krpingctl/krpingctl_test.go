@@ -24,7 +24,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-func TestPing(t *testing.T) {
+func TestPingClientAndServer(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", addr, "--port", "9900", "--validate")
@@ -43,7 +43,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-func TestInterruptedClient(t *testing.T) {
+func TestInterruptedServer(t *testing.T) {
 	guest.NoThreads(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", guest.Addr(t), "--port", "9901")
 	if err := server.Start(); err != nil {
@@ -60,7 +60,7 @@ func TestInterruptedClient(t *testing.T) {
 	}
 }
 
-func TestHelpfulErrors(t *testing.T) {
+func TestErrorsAndExitCodes(t *testing.T) {
 	addr := guest.Addr(t)
 	for _, tc := range []struct {
 		args string
@@ -119,7 +119,7 @@ func TestNotRoot(t *testing.T) {
 	}
 }
 
-func TestLinks(t *testing.T) {
+func TestAddAndDeleteLink(t *testing.T) {
 	guest.MustKrpingctl(t, "link", "add", "rxe7", "--netdev", "lo")
 	if out := guest.MustKrpingctl(t, "link", "list"); !strings.Contains(out, "rxe7") || !strings.Contains(out, "rxe0") || !strings.Contains(out, "ACTIVE") {
 		t.Errorf("link list:\n%s", out)
@@ -130,7 +130,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestDmesg(t *testing.T) {
+func TestDmesgJSON(t *testing.T) {
 	_ = guest.Command("client,addr=192.168.77.1,frobnicate", time.Minute)
 	out := guest.MustKrpingctl(t, "dmesg", "--json")
 	var last proc.Message
@@ -199,7 +199,7 @@ func TestVerifyJSON(t *testing.T) {
 	}
 }
 
-func TestVerifyWithoutATarget(t *testing.T) {
+func TestVerifyFileWithoutTarget(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "data")
 	guest.MustKrpingctl(t, "write", file, "--size", "1MiB", "--count", "0")
 	r := guest.Krpingctl(t, "verify", file, "--size", "1MiB")
@@ -208,7 +208,7 @@ func TestVerifyWithoutATarget(t *testing.T) {
 	}
 }
 
-func TestStat(t *testing.T) {
+func TestStatCounters(t *testing.T) {
 	dev, _ := attach(t, 9904)
 	guest.MustKrpingctl(t, "write", dev, "--size", "2MiB", "--direct")
 	var s status.Status

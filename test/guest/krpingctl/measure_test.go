@@ -36,8 +36,8 @@ func report(t *testing.T, text string) measure.Report {
 	return r
 }
 
-// Each kind of test, with krpingctl on both sides.
-func TestMeasure(t *testing.T) {
+// Each kind of measurement, with krpingctl on both sides.
+func TestMeasurements(t *testing.T) {
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	for i, tc := range []struct {
@@ -75,7 +75,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// The bridge, on a host without the module, serves many clients at once on one port.
+// The bridge, which does not need the module, serves many clients at once on one port.
 func TestBridgeAsPingServer(t *testing.T) {
 	guest.StartPingBridge(t, 9930)
 	to := []string{"client", "--addr", guest.Addr(t), "--port", "9930"}
@@ -97,7 +97,7 @@ func TestBridgeAsPingServer(t *testing.T) {
 	for _, test := range [][]string{{"--wlat"}, {"--bw", "--duplex"}, {"--size", "2MiB"}} {
 		r := guest.Krpingctl(t, append(append(to, "--count", "1"), test...)...)
 		if test[0] != "--size" && (r.Code != 5 || !strings.Contains(r.Stderr, "the server")) {
-			t.Errorf("%v: exit code %d, want 5 and why\n%s", test, r.Code, r.Stderr)
+			t.Errorf("%v: exit code %d, want 5 and the reason\n%s", test, r.Code, r.Stderr)
 		}
 		if test[0] == "--size" && r.Code != 0 {
 			t.Errorf("the largest ping: exit code %d\n%s", r.Code, r.Stderr)
@@ -131,8 +131,8 @@ func TestInterruptedMeasurementPrintsResult(t *testing.T) {
 	}
 }
 
-// The Go runtime sends SIGURG to its threads at any time: that must not end a command.
-func TestRuntimeSignalsDoNotEndCommands(t *testing.T) {
+// The Go runtime may send SIGURG to its threads at any time. That must not end a command.
+func TestSIGURGDoesNotEndCommands(t *testing.T) {
 	guest.StartPingBridge(t, 9933)
 	fs, err := proc.NewFS("/proc")
 	if err != nil {
@@ -159,11 +159,11 @@ func TestRuntimeSignalsDoNotEndCommands(t *testing.T) {
 		t.Errorf("stopped: %v, want EINTR", err)
 	}
 	if result, err := r.Result(); err != nil || result.State != "done" || result.Ops <= before {
-		t.Errorf("the result after the end: %+v, %v", result, err)
+		t.Errorf("the result after the stop: %+v, %v", result, err)
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestSweepWritesTableAndPlots(t *testing.T) {
 	guest.StartPingBridge(t, 9932)
 	dir := filepath.Join(t.TempDir(), "new", "sweep")
 	out := guest.MustKrpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9932", "--sizes", "64,4KiB", "--threads", "1,2", "--connections", "1,4", "--duration", "300ms", "--out", dir)

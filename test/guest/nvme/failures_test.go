@@ -19,7 +19,7 @@ func add(t *testing.T, more ...string) []string {
 	return append([]string{"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", guest.Addr(t)}, more...)
 }
 
-// canServe checks that a null disk can be served, after a fix, and removes it.
+// canServe checks that a null disk can be served and removed.
 func canServe(t *testing.T, args []string) {
 	t.Helper()
 	nvme(t, args...)
@@ -54,7 +54,7 @@ func hide(t *testing.T, name string) (restore func()) {
 }
 
 // Without nvmet, mkdir in configfs fails with "operation not permitted".
-func TestNoNvmet(t *testing.T) {
+func TestNvmetCannotBeLoaded(t *testing.T) {
 	unload(t, "nvmet_rdma", "nvmet_tcp", "nvmet")
 	rule := "/etc/modprobe.d/no-nvmet.conf"
 	if err := os.WriteFile(rule, []byte("install nvmet /bin/false\n"), 0o644); err != nil {
@@ -76,7 +76,7 @@ func TestNoNvmet(t *testing.T) {
 }
 
 // Without nvmet-rdma, ln -s fails with "invalid argument", and the kernel logs "transport type 1 not supported".
-func TestNoTransportOfTarget(t *testing.T) {
+func TestTargetTransportNotInstalled(t *testing.T) {
 	unload(t, "nvmet_rdma")
 	restore := hide(t, "nvmet-rdma")
 	fails(t, 4, []string{"cannot load the module nvmet-rdma", "not installed", "depmod -a"}, add(t)...)
@@ -84,7 +84,7 @@ func TestNoTransportOfTarget(t *testing.T) {
 	canServe(t, add(t))
 }
 
-func TestNoTransportOfHost(t *testing.T) {
+func TestHostTransportNotInstalled(t *testing.T) {
 	unload(t, "nvme_rdma")
 	restore := hide(t, "nvme-rdma")
 	connecting := []string{"connect", "--nqn", nqn, "--traddr", guest.Addr(t)}
@@ -105,7 +105,7 @@ func TestAddressWithoutRDMA(t *testing.T) {
 	canServe(t, here)
 }
 
-func TestNoTargetAtAddress(t *testing.T) {
+func TestAddressOfAnotherHostOrWithoutRoute(t *testing.T) {
 	for _, transport := range transports {
 		fails(t, 4, []string{"192.168.77.66 is not an address of this host", "ip addr add 192.168.77.66/24 dev eth0"},
 			"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "192.168.77.66", "--transport", transport.name)
@@ -113,7 +113,7 @@ func TestNoTargetAtAddress(t *testing.T) {
 	fails(t, 4, []string{"no route to 203.0.113.1", "ip route add"}, "connect", "--nqn", nqn, "--traddr", "203.0.113.1")
 }
 
-func TestNoDevice(t *testing.T) {
+func TestNoRDMADevice(t *testing.T) {
 	guest.RemoveDevice(t)
 	f := fails(t, 4, []string{"eth0, which has no RDMA device", "krpingctl link add rxe0 --netdev eth0"}, add(t)...)
 	fails(t, 4, []string{"eth0, which has no RDMA device"}, "connect", "--nqn", nqn, "--traddr", guest.Addr(t))
@@ -171,7 +171,7 @@ func (f failure) fixDiscovers(t *testing.T) {
 	}
 }
 
-func TestDisks(t *testing.T) {
+func TestDiskBusyMissingOrInvalid(t *testing.T) {
 	disk := newDisk(t)
 	at := func(nqn, device string) []string {
 		return []string{"target", "add", "--addr", guest.Addr(t), "--nqn", nqn, "--device", device}

@@ -18,8 +18,8 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A disk is served, discovered, connected, written, verified and traced. After the removal nothing is left.
-func TestSession(t *testing.T) {
+// A disk is served, discovered, connected, written, verified and traced. Removing it leaves nothing behind.
+func TestServeConnectVerifyRemove(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.name, func(t *testing.T) {
 			quietly(t)
@@ -53,7 +53,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// sameDiscovery checks that krpingctl and nvme-cli discover the same.
+// sameDiscovery checks that krpingctl and nvme-cli agree on what they discover.
 func sameDiscovery(t *testing.T, transport, port string) {
 	t.Helper()
 	ours := nvmeJSON[nvmehost.Discovery](t, "discover", "--transport", transport, "--traddr", guest.Addr(t), "--trsvcid", port)
@@ -63,7 +63,7 @@ func sameDiscovery(t *testing.T, transport, port string) {
 	}
 }
 
-// sameList checks that krpingctl and nvme-cli list the same.
+// sameList checks that krpingctl and nvme-cli agree on what they list.
 func sameList(t *testing.T) {
 	t.Helper()
 	ours := nvmeJSON[[]nvmehost.Controller](t, "list")
@@ -112,7 +112,7 @@ func fioAndVerify(t *testing.T, disk, dev string) {
 	}
 }
 
-// traced checks that each bio of a write has all stages that disks of other drivers have.
+// traced checks that each bio of a write is traced with the stages that disks of other drivers have.
 func traced(t *testing.T, dev string) {
 	t.Helper()
 	trace := startTrace(t, dev)
@@ -133,7 +133,7 @@ func traced(t *testing.T, dev string) {
 }
 
 // Targets are removed and restored from a saved file under I/O, which waits and then continues.
-func TestTargetRestarts(t *testing.T) {
+func TestTargetRestoredUnderIO(t *testing.T) {
 	var controllers []string
 	var loads []*guest.Load
 	for _, transport := range transports {
@@ -176,8 +176,8 @@ func stateOf(t *testing.T, controller string) string {
 	return ""
 }
 
-// One subsystem at two addresses is one disk with two paths.
-func TestTwoAddresses(t *testing.T) {
+// A subsystem at two addresses is one disk with two paths.
+func TestTwoPathsToOneDisk(t *testing.T) {
 	quietly(t)
 	serve(t, "--nqn", nqn, "--null", "16MiB")
 	serve(t, "--nqn", nqn, "--transport", "tcp", "--port", "4421")
@@ -196,7 +196,7 @@ func TestTwoAddresses(t *testing.T) {
 }
 
 // A file on tmpfs, which has no direct I/O on 6.1, is served to a single host.
-func TestFile(t *testing.T) {
+func TestServeFileToOneHost(t *testing.T) {
 	quietly(t)
 	file := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(file, make([]byte, 8<<20), 0o600); err != nil {
@@ -215,7 +215,7 @@ func TestFile(t *testing.T) {
 }
 
 // A mounted disk is not disconnected.
-func TestDisconnectMounted(t *testing.T) {
+func TestMountedDiskIsNotDisconnected(t *testing.T) {
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	c, dev := connect(t, "--nqn", nqn, "--transport", "tcp")
 	guest.Run(t, "mkfs.ext4", "-q", dev)

@@ -16,7 +16,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A file that nvmetcli has saved.
+// saved is a file that nvmetcli has written.
 //
 //go:embed testdata/nvmetcli.json
 var saved []byte
@@ -30,8 +30,8 @@ func write(t *testing.T, data []byte) string {
 	return file
 }
 
-// After the restore of a file of nvmetcli, a saved file has all that the first one has.
-func TestRestore(t *testing.T) {
+// A restored nvmetcli file, saved again, has the same contents.
+func TestRestoreNvmetcliFile(t *testing.T) {
 	quietly(t)
 	newDisk(t)
 	t.Cleanup(func() { nvme(t, "target", "remove", "--all") })
@@ -64,7 +64,7 @@ func TestRestore(t *testing.T) {
 	clean(t)
 }
 
-// has checks that got has all that is wanted, except for the attribute that no kernel has, and nvmetcli's second name for
+// has checks that got contains want, except for the attribute that no kernel has and for nvmetcli's second name for
 // ana_grpid.
 func has(t *testing.T, where string, got, want any) {
 	t.Helper()
@@ -92,8 +92,8 @@ func has(t *testing.T, where string, got, want any) {
 	}
 }
 
-// A failed restore changes nothing that is served, even if it should have cleared that.
-func TestRestoreFails(t *testing.T) {
+// A failed restore does not change what is served, not even with --clear.
+func TestFailedRestoreChangesNothing(t *testing.T) {
 	serve(t, "--nqn", "nqn.2024-01.org.example:there", "--null", "16MiB")
 	before := nvmeJSON[[]nvmet.Target](t, "target", "list")
 	file := write(t, saved) // its disk does not exist

@@ -3,7 +3,7 @@
 //go:build lab
 
 // Package nvme sets up NVMe over fabrics targets and hosts in one VM with `krpingctl nvme`, over RDMA and TCP, and
-// compares with nvme-cli. Then it breaks one thing after another: each failure must be explained, and its fix must work.
+// compares with nvme-cli. It also provokes failures: the error must explain each of them, and its fix must work.
 package nvme
 
 import (
@@ -28,7 +28,7 @@ import (
 
 const nqn = "nqn.2024-01.org.example:disk0"
 
-// transports are those that the suite uses, with their ports.
+// transports are the tested transports and their ports.
 var transports = []struct{ name, port string }{{"rdma", "4420"}, {"tcp", "4421"}}
 
 // An emulated host may not respond for longer than the default of 5 s.
@@ -40,7 +40,7 @@ func nvme(t *testing.T, args ...string) string {
 	return guest.MustKrpingctl(t, append([]string{"nvme"}, args...)...)
 }
 
-// decode runs a command that prints JSON.
+// decode runs a command and decodes its JSON output.
 func decode[T any](t *testing.T, argv ...string) (v T) {
 	t.Helper()
 	ran := guest.Exec(t, argv...)
@@ -50,7 +50,7 @@ func decode[T any](t *testing.T, argv ...string) (v T) {
 	return v
 }
 
-// nvmeJSON runs krpingctl nvme with --json.
+// nvmeJSON runs krpingctl nvme with --json and decodes its output.
 func nvmeJSON[T any](t *testing.T, args ...string) T {
 	t.Helper()
 	return decode[T](t, append(append([]string{guest.Binary(t, "krpingctl"), "nvme"}, args...), "--json")...)
@@ -134,7 +134,7 @@ func quietly(t *testing.T) {
 	})
 }
 
-// failure is the error message of krpingctl, and its fix.
+// failure is an error message of krpingctl and its fix.
 type failure struct{ text, fix string }
 
 var hinted = regexp.MustCompile(` ERR (.*?)(?: hint=("(?:[^"\\]|\\.)*"|\S+))?\n`)
@@ -168,7 +168,7 @@ func fails(t *testing.T, code int, words []string, args ...string) failure {
 	return f
 }
 
-// state returns what a failed call must not change. It leaves out what modules add when they are loaded.
+// state returns what a failed command must not change, except for what modules add when they are loaded.
 func state(t *testing.T) []string {
 	t.Helper()
 	var all []string

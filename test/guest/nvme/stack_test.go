@@ -17,9 +17,9 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// Modules of another driver stack export the same symbols as the kernel's own. Here the other stack is a copy of ib_core
-// under another name. The test is the last one, as it unloads all RDMA modules.
-func TestOtherDriverStack(t *testing.T) {
+// Modules of another driver stack export the same symbols as the kernel's. The other stack is a copy of ib_core under
+// another name. This test must be the last one, as it unloads all RDMA modules.
+func TestMixedDriverStacks(t *testing.T) {
 	guest.RemoveDevice(t)
 	guest.Run(t, "rmmod", "rdma_krping")
 	unload(t, "nvme_rdma", "nvmet_rdma", "rdma_rxe", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "ib_core")
@@ -39,7 +39,7 @@ func TestOtherDriverStack(t *testing.T) {
 	canServe(t, add(t))
 }
 
-// renamed returns a module with another name of the same length, without its signature, which would not match.
+// renamed returns a module under another name of the same length. It drops the signature, which would not match.
 func renamed(t *testing.T, name, to string) []byte {
 	t.Helper()
 	path := strings.TrimSpace(guest.Run(t, "modinfo", "-n", name))

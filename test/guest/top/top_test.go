@@ -75,7 +75,7 @@ func (term terminal) shows(pattern string) string {
 	return ""
 }
 
-// keep saves a file with the suite's results.
+// keep saves a file among the suite's results.
 func keep(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(os.Getenv("KRPING_OUT"), name), []byte(text), 0o644); err != nil {
@@ -93,7 +93,7 @@ func volume(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
 	return guest.Attach(t, port, ""), bridge
 }
 
-func TestTerminal(t *testing.T) {
+func TestTopInTerminal(t *testing.T) {
 	dev, bridge := volume(t, 9910)
 	guest.StartFio(t, dev, "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=16M", "--time_based", "--runtime=60", "--verify_backlog=64")
 	term := open(t, "80", "24")
@@ -155,7 +155,7 @@ func (term terminal) restored() {
 	term.shows("(?m)^same settings")
 }
 
-// However top ends, it restores the terminal.
+// top restores the terminal, however it ends.
 func TestTerminalIsRestored(t *testing.T) {
 	term := open(t, "80", "24")
 	term.typed("stty -g >/tmp/before; cd " + filepath.Dir(guest.Binary(t, "krpingctl")))
@@ -173,8 +173,8 @@ func TestTerminalIsRestored(t *testing.T) {
 	term.restored()
 }
 
-// The samples count what was written.
-func TestNumbersAgree(t *testing.T) {
+// The samples count exactly what was written.
+func TestSamplesCountWrites(t *testing.T) {
 	const size, count = 4 << 20, 4 << 20 / 4096
 	dev, _ := volume(t, 9911)
 	all := top(t, "--json", "--interval", "500ms")
@@ -219,10 +219,10 @@ func TestNumbersAgree(t *testing.T) {
 	}
 	last := samples[len(samples)-1].Sessions[0].Write
 	if bytes != size || last.Bytes.Total != size || ops != count || last.Ops.Total != count {
-		t.Errorf("samples have %d bytes in %d writes, in total %+v, want %d in %d", bytes, ops, last, size, count)
+		t.Errorf("the samples add up to %d bytes in %d writes, the last has %+v, want %d in %d", bytes, ops, last, size, count)
 	}
 	if bios != count || heat != count {
-		t.Errorf("latencies are of %d bios, the heat map has %d, want %d", bios, heat, count)
+		t.Errorf("%d bios in the latencies, %d in the heat map, want %d", bios, heat, count)
 	}
 
 	text := onceAsNobody(t)
@@ -254,7 +254,7 @@ func parse(t *testing.T, text string) []sampler.Sample {
 	return samples
 }
 
-func TestWithoutATerminalOrTheModule(t *testing.T) {
+func TestWithoutTerminalOrModule(t *testing.T) {
 	var stderr bytes.Buffer
 	cmd := top(t)
 	cmd.Stderr = &stderr

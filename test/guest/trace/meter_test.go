@@ -16,7 +16,7 @@ import (
 )
 
 // The histograms agree with a trace of the same I/O.
-func TestMeter(t *testing.T) {
+func TestHistogramsAgreeWithTrace(t *testing.T) {
 	guest.StartBridge(t, 9968, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // so that there are flushes
 	dev := guest.Attach(t, 9968, "")
 	meter, err := biotrace.NewMeter()
@@ -31,7 +31,7 @@ func TestMeter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	watch("/dev/krping99") // a device that is being added or removed
+	watch("/dev/krping99") // missing, like a device that is being added or removed
 	watch(dev)
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "8KiB", "--fsync")
@@ -56,10 +56,10 @@ func TestMeter(t *testing.T) {
 	}
 	watch()
 	if histograms, _, err = meter.Read(); err != nil || len(histograms) != 0 {
-		t.Errorf("watched no more: %v, %v", histograms, err)
+		t.Errorf("no device watched: %v, %v", histograms, err)
 	}
 	if err := meter.WatchOnly([]string{"/dev/null"}); err == nil || !strings.Contains(err.Error(), "not a block device") {
-		t.Errorf("no block device: %v", err)
+		t.Errorf("not a block device: %v", err)
 	}
 	if now := moduleUsers(t); now != users {
 		t.Errorf("%s users of the module, %s before", now, users)
@@ -77,8 +77,8 @@ func histogram(t *testing.T, all []biotrace.Histogram, dev, op string, stage bio
 	return biotrace.Histogram{}
 }
 
-// compare checks that a histogram is that of the bios. Of two programs at one tracepoint one runs after the other, which
-// takes a while in an emulated VM.
+// compare checks that a histogram matches the bios. Two programs at one tracepoint run one after the other, which takes
+// a while in an emulated VM.
 func compare(t *testing.T, h biotrace.Histogram, bios []biotrace.Bio) {
 	t.Helper()
 	var count, inside uint64
@@ -96,7 +96,7 @@ func compare(t *testing.T, h biotrace.Histogram, bios []biotrace.Bio) {
 			}
 		}
 	}
-	const other = 300 * time.Microsecond // at most for the other program
+	const other = 300 * time.Microsecond // limit for the run time of the other program
 	if apart := (h.Sum - sum).Abs(); h.Count != count || apart > sum/4+time.Duration(count)*other {
 		t.Errorf("%s, stage %v: the histogram has %d bios with a sum of %v, the trace %d with %v", h.Op, h.Stage, h.Count, h.Sum, count, sum)
 	}

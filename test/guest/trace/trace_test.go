@@ -2,7 +2,7 @@
 
 //go:build lab
 
-// Package trace tests krpingctl trace with I/O of real devices, inside one VM.
+// Package trace tests krpingctl trace with I/O to real devices, inside one VM.
 package trace
 
 import (
@@ -99,8 +99,8 @@ func wantStages(t *testing.T, b *biotrace.Bio) {
 	}
 }
 
-// Each write of a process is traced with its offset, its size and all stages, even if it is split or merged.
-func TestEveryBio(t *testing.T) {
+// Each write of a process is traced with its offset, size and all stages, even if it is split or merged.
+func TestEveryBioIsTraced(t *testing.T) {
 	dev, _ := attach(t, 9960, "")
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "4KiB", "--offset", "1MiB")
@@ -184,8 +184,8 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// A request that is sent again after its connection was lost is traced to its end, and --slow names the delay.
-func TestSlowAcrossAReconnection(t *testing.T) {
+// A request that is sent again after a lost connection is traced to its end, and --slow names the delay.
+func TestSlowRequestAcrossReconnect(t *testing.T) {
 	dev, bridge := attach(t, 9962, "")
 	slow := start(t, dev, "--slow", "1s")
 	all := start(t, dev, "--json", "--op", "write")
@@ -228,7 +228,7 @@ func TestSlowAcrossAReconnection(t *testing.T) {
 	}
 }
 
-// Hanging I/O is reported when the trace ends: the verdict is not a pass.
+// Hanging I/O is reported when the trace ends, and --slow fails.
 func TestHangingIO(t *testing.T) {
 	dev, bridge := attach(t, 9963, "")
 	slow := start(t, dev, "--slow", "1s")
@@ -245,12 +245,12 @@ func TestHangingIO(t *testing.T) {
 	w.Succeeds(20 * time.Second)
 }
 
-// A disk with a tap has no requests of its own. Its target has, under another name.
-func TestTapAndItsTarget(t *testing.T) {
+// A disk with a tap has no requests. The device below it, NAMEtarget, has.
+func TestTapAndTargetDevice(t *testing.T) {
 	dev, _ := attach(t, 9964, ",mode=tap,backing=ram:16M")
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "256KiB", "--bs", "4KiB")
-	guest.Eventually(t, 20*time.Second, "all copies are forwarded", func() bool { return guest.Session(t, "vol0")["queued"] == "0" })
+	guest.Eventually(t, 20*time.Second, "all copies have been forwarded", func() bool { return guest.Session(t, "vol0")["queued"] == "0" })
 	head, target := map[uint64]bool{}, map[uint64]bool{}
 	for _, b := range tr.bios() {
 		switch "/dev/" + b.Device {
@@ -272,8 +272,8 @@ func TestTapAndItsTarget(t *testing.T) {
 	}
 }
 
-// Disks of other drivers have some of the stages.
-func TestOtherDevices(t *testing.T) {
+// Bios of other drivers have only some of the stages.
+func TestOtherDrivers(t *testing.T) {
 	null := guest.NullDisk(t, "trace0", map[string]string{"irqmode": "0"})
 	guest.Run(t, "modprobe", "brd", "rd_nr=1", "rd_size=65536")
 	defer guest.Run(t, "rmmod", "brd")
@@ -296,8 +296,8 @@ func TestOtherDevices(t *testing.T) {
 	}
 }
 
-// A trace that loses events reports that by CPU, and gives no verdict that depends on them.
-func TestLostEvents(t *testing.T) {
+// A trace that loses events reports the loss by CPU.
+func TestLostEventsAreReported(t *testing.T) {
 	null := guest.NullDisk(t, "trace1", map[string]string{"irqmode": "0", "memory_backed": "0"})
 	tr := start(t, null, "--json")
 	guest.Signal(t, tr.cmd, unix.SIGSTOP)
@@ -306,7 +306,7 @@ func TestLostEvents(t *testing.T) {
 	guest.Signal(t, tr.cmd, unix.SIGCONT)
 	seen := len(tr.bios())
 	if !strings.Contains(tr.stderr.String(), "incomplete") || !strings.Contains(tr.stderr.String(), "on CPU ") {
-		t.Errorf("%d bios were traced, and no loss was reported: %s", seen, tr.stderr.String())
+		t.Errorf("%d bios were traced, but no loss was reported: %s", seen, tr.stderr.String())
 	}
 	t.Logf("%d bios were traced: %s", seen, tr.stderr.String())
 	if seen < 20000 || seen >= 40960 {
@@ -314,7 +314,7 @@ func TestLostEvents(t *testing.T) {
 	}
 }
 
-func TestSummary(t *testing.T) {
+func TestSummaryHasStagesAndHeatMap(t *testing.T) {
 	dev, _ := attach(t, 9965, "")
 	tr := start(t, dev, "--summary")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "16KiB", "--fsync")
