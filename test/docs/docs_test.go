@@ -37,7 +37,7 @@ func TestCommandsInCodeBlocks(t *testing.T) {
 	}
 }
 
-// tooLong returns the lines of a page with more than so many columns. Tables, code blocks and images may be wider.
+// tooLong returns the lines of a page that are wider than columns. Tables, code blocks and images may be wider.
 func tooLong(p Page, columns int) []string {
 	var long []string
 	for line := range strings.Lines(p.Text) {

@@ -31,7 +31,7 @@ const (
 	resumeLimit = 3 * time.Second
 	slow        = 2 * time.Second // added to limits, for two emulated machines on two CPUs
 	patience    = 90 * time.Second
-	linkLook    = 5 * time.Second // between checks of Soft-RoCE's links while I/O is stalled
+	linkCheck   = 5 * time.Second // between checks of Soft-RoCE's links while I/O is stalled
 	mostRemade  = 3               // times per fault that Soft-RoCE's links are recreated
 )
 
@@ -90,17 +90,17 @@ func (r *rig) ended() bool {
 // await waits until the condition holds. It fails if the writer ends before.
 func (r *rig) await(what string, condition func() bool) {
 	r.T.Helper()
-	looked := time.Now()
+	checked := time.Now()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
 		if r.ended() {
 			r.T.Fatalf("%s: the writer ended: %v\n%s%s", what, r.writer.Wait(r.T.Context()), r.out.String(), r.session())
 		}
-		if r.remade < mostRemade && time.Since(looked) > linkLook {
+		if r.remade < mostRemade && time.Since(checked) > linkCheck {
 			if r.remakeLinks() {
 				r.remade++
 				deadline = time.Now().Add(patience)
 			}
-			looked = time.Now()
+			checked = time.Now()
 		}
 		if time.Now().After(deadline) {
 			r.row.Hung++
@@ -131,29 +131,29 @@ func (r *rig) progress(n int) {
 func (r *rig) remakeLinks() bool {
 	r.T.Helper()
 	const lost = "rdma resource show qp | grep 'type GSI state ERR'"
-	var of []string
+	var addrs []string
 	for _, vm := range []*lab.VM{r.client, r.target()} {
 		if _, err := r.Try(vm, lost); err == nil {
-			of = append(of, vm.Addr())
+			addrs = append(addrs, vm.Addr())
 		}
 	}
-	if len(of) == 0 {
+	if len(addrs) == 0 {
 		return false
 	}
-	r.T.Logf("the GSI queue pair of %s is in the error state: recreating Soft-RoCE's links", strings.Join(of, " and "))
-	const anew = "rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0"
+	r.T.Logf("the GSI queue pair of %s is in the error state: recreating Soft-RoCE's links", strings.Join(addrs, " and "))
+	const recreate = "rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0"
 	r.Sh(r.target(), `set -e
 pkill -x krping-bridge || true
 timeout 30 sh -c 'while pgrep -x krping-bridge; do sleep 0.1; done'
 rm -f /lab/out/bridge.log
-`+anew)
-	r.Sh(r.client, anew)
+`+recreate)
+	r.Sh(r.client, recreate)
 	r.startBridge()
 	return true
 }
 
-// suffer causes a fault during writes, waits until I/O continues, and checks the store.
-func (r *rig) suffer(f fault) {
+// runFault causes a fault during writes, waits until I/O continues, and checks the store.
+func (r *rig) runFault(f fault) {
 	r.T.Helper()
 	r.row.Times++
 	before := r.acked()
@@ -169,7 +169,7 @@ func (r *rig) suffer(f fault) {
 	r.progress(10)
 	r.sleep(0, 500*time.Millisecond)
 	began := time.Now()
-	f.make(r)
+	f.cause(r)
 	over, acked := time.Now(), r.acked()
 	r.await("the session is live and I/O continues", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
 	resumed := time.Since(over)
@@ -272,10 +272,10 @@ func clocksJump(r *rig) {
 }
 
 // fault is a fault and the limit for the time from its end until I/O continues. A Soft-RoCE connection may hang
-// until a bad network is good again and stay silent then, so the limit includes the time to detect that.
+// in a bad network and not recover with it, so the limit includes the time to detect that.
 type fault struct {
 	name  string
-	make  func(r *rig)
+	cause func(r *rig)
 	limit time.Duration
 }
 
@@ -331,7 +331,7 @@ func TestRecoveryFromHostAndNetworkFaults(t *testing.T) {
 	soak.Plan(t, r.rnd, times, func(i int) {
 		f := faults[i]
 		r.row = table.Row(f.name)
-		r.suffer(f)
+		r.runFault(f)
 	})
 	r.Sh(r.client, "krpingctl stop vol0")
 }

@@ -61,7 +61,7 @@ func writeCommand() *cobra.Command {
 	f.StringVar(&path, "log", "", "`file` that gets each record before the operation continues; an existing log is continued")
 	f.Uint64Var(&seed, "seed", 1, "seed of the data and of the random choices")
 	f.IntVar(&load.Workers, "workers", 4, "number of operations in flight")
-	f.Int64Var(&load.Align, "align", 0, "align offsets and lengths to so many `bytes` (default: the device's block size)")
+	f.Int64Var(&load.Align, "align", 0, "`bytes` to align offsets and lengths to (default: the device's block size)")
 	f.IntVar(&load.FsyncOne, "fsync-one", 50, "one in `N` operations is an fsync")
 	f.IntVar(&load.ReadOne, "read-one", 4, "one in `N` operations reads back and compares")
 	f.DurationVar(&load.Limit, "limit", time.Minute, "an operation that takes longer has hung")
