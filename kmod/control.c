@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /proc/krping, krping_results and krping_sessions (PROTOCOL.md sections 3 and 4). */
+/* /proc/krping, krping_results and krping_sessions (INTERFACE.md sections 1 and 2). */
 #include <linux/capability.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>

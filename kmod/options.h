@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The command grammar of /proc/krping (PROTOCOL.md section 3): a string becomes
+ * The command grammar of /proc/krping (INTERFACE.md section 1): a string becomes
  * a validated struct or a reason. Pure: no locks, no allocation, no I/O, so that
  * the same source runs in user space under a fuzzer (fuzz/).
  */

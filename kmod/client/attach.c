@@ -97,7 +97,7 @@ static int session_find_key(struct krping_session *s)
  * @opt:	KRPING_BLOCK_CLIENT
  * @ops:	of a local disk on top of it, or NULL
  *
- * Return: 0 with the disk added, or an errno as documented in PROTOCOL.md, with nothing left
+ * Return: 0 with the disk added, or an errno as documented in INTERFACE.md, with nothing left
  * behind.
  */
 int krping_session_start(const struct krping_options *opt,

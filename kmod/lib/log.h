@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages carry a prefix (PROTOCOL.md section 5): "krping: [prefix] text".
+ * Messages carry a prefix (INTERFACE.md section 3): "krping: [prefix] text".
  * Use the _ratelimited variants for what a peer or an application can cause.
  */
 #ifndef KRPING_LOG_H

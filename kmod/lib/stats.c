@@ -36,7 +36,7 @@ void krping_count_command(struct krping_stats __percpu *stats, u8 op, u32 bytes)
 		krping_count(stats, KRPING_BYTES_WRITTEN, bytes);
 }
 
-/* Prints the first @nr of enum krping_block_counter as keys (PROTOCOL.md section 4). */
+/* Prints the first @nr of enum krping_block_counter as keys (INTERFACE.md section 2). */
 void krping_block_stats_show(struct krping_stats __percpu *stats, int nr, struct seq_file *seq)
 {
 	static const char *const names[] = {

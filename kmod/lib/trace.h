@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tracepoints under events/krping/ (PROTOCOL.md section 6). */
+/* Tracepoints under events/krping/ (INTERFACE.md section 4). */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM krping
 

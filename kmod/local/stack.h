@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A block session whose /dev/krpingN is a local backing, with the target beside it (PROTOCOL.md
- * section 8). The session's own disk is hidden; applications open another one, the head.
+ * A block session whose /dev/krpingN is a local backing, with the target beside it (INTERFACE.md
+ * section 5). The session's own disk is hidden; applications open another one, the head.
  *
  *	stack.c		the head, its limits, a bio's way to the backing and back
  *	tap.c		mode=tap: forwards copies of matching bios to the target

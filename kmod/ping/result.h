@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Measurements of a ping/pong command (PROTOCOL.md section 3.1): totals, and a histogram of the
+ * Measurements of a ping/pong command (INTERFACE.md section 1.1): totals, and a histogram of the
  * times of operations.
  */
 #ifndef KRPING_RESULT_H

@@ -258,7 +258,7 @@ static int connect_and_run(struct krping_thread *thread, struct net *net,
  * @opt:	KRPING_PING_CLIENT or KRPING_PING_SERVER
  * @result:	filled in; done when this returns
  *
- * Return: 0 or the errno that PROTOCOL.md section 3 documents.
+ * Return: 0 or the errno that INTERFACE.md section 1 documents.
  */
 int krping_thread_run(const struct krping_options *opt, struct krping_result *result)
 {

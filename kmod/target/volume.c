@@ -236,7 +236,7 @@ static int volume_serve(struct krping_volume *v)
  * krping_volume_start - begin to serve a volume
  * @opt:	KRPING_BLOCK_SERVER
  *
- * Return: 0 when it is served, until krping_volume_stop(), or the errno that PROTOCOL.md
+ * Return: 0 when it is served, until krping_volume_stop(), or the errno that INTERFACE.md
  * documents, with nothing left behind.
  */
 int krping_volume_start(const struct krping_options *opt)

@@ -75,7 +75,7 @@ func fioVerify(t *testing.T, target targets.Target, c targets.Config, options st
 	guest.WantFields(t, session, "errors", "0", "crc_errors", "0", "inflight", "0")
 	served.WantVolume(t, "errors", "0", "crc_errors", "0", "inflight", "0", "violations", "0",
 		"block_size", strconv.Itoa(block), "size", strconv.Itoa(16*mib), "state", "live")
-	// Not zero in rare runs: kmod/PROTOCOL.md section 7 on Soft-RoCE's REG_MR.
+	// Not zero in rare runs: kmod/DESIGN.md on Soft-RoCE's REG_MR.
 	t.Logf("reconnects=%s retries=%s", session["reconnects"], session["retries"])
 }
 

@@ -16,7 +16,7 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// Every errno that kmod/PROTOCOL.md section 3 documents.
+// Every errno that kmod/INTERFACE.md section 1 documents.
 var documented = []error{
 	nil, unix.EINVAL, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.ECONNREFUSED, unix.EHOSTUNREACH,
 	unix.ENETUNREACH, unix.ETIMEDOUT, unix.ECONNRESET, unix.EPROTO, unix.EBADMSG, unix.ENOENT,
