@@ -39,7 +39,7 @@ client_exit:
 	return ret;
 }
 
-/* Running commands, sessions and volumes hold a module reference: there are none left. */
+/* Running commands, sessions and volumes hold module references, so none is left here. */
 static void __exit krping_exit(void)
 {
 	krping_faults_exit();

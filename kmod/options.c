@@ -28,7 +28,7 @@ enum value_kind {
 	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS, KEY, ALLOW,
 };
 
-/* Order of the table below. */
+/* In the order of the table below. */
 enum option_id {
 	OPT_CLIENT, OPT_SERVER, OPT_STOP, OPT_ADDR, OPT_ADDR6, OPT_PORT, OPT_COUNT, OPT_SIZE,
 	OPT_TIMEOUT, OPT_TOS, OPT_VERBOSE, OPT_VALIDATE, OPT_MEM_MODE, OPT_SERVER_INV,
@@ -131,7 +131,7 @@ static const char *const role_names[] = {
 	[KRPING_BLOCK_SERVER]	= "a block server",
 };
 
-/* Where the reason goes. The user's text in it is made printable and cut. */
+/* Buffer for the reason. Text from the user is made printable and truncated. */
 struct reason {
 	char *buf;
 	size_t len;
@@ -264,7 +264,7 @@ static bool printable(const char *text)
 	return true;
 }
 
-/* Return: whether @text begins with 1 to 16 digits; @end is set behind them. */
+/* Return: whether @text begins with 1 to 16 digits; @end is set to the character after them. */
 static bool parse_u64(const char *text, u64 *out, const char **end)
 {
 	const char *c;
@@ -449,7 +449,7 @@ static int parse_allow(char *value, struct krping_options *opt, struct reason *w
 	return 0;
 }
 
-/* IPv6 entries, ::/0 too, do not match IPv4 addresses. */
+/* IPv6 entries, even ::/0, do not match IPv4 addresses. */
 static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
 {
 	u32 bytes = allowed->bits / 8, rest = allowed->bits % 8;
@@ -459,7 +459,7 @@ static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
 	return !rest || !((addr[bytes] ^ allowed->addr[bytes]) >> (8 - rest));
 }
 
-/* @addr: IPv6 or IPv4-mapped. Return: whether the server of this command may serve it. */
+/* @addr: IPv6 or IPv4-mapped. Return: whether a server with these options may serve it. */
 bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
 {
 	u32 i;
@@ -470,7 +470,7 @@ bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
 	return !opt->nr_allow;
 }
 
-/* Option names in the table use '_'; '-' is accepted, too. */
+/* Option names in the table use '_'; '-' is also accepted. */
 static bool same_name(const char *name, const char *given)
 {
 	for (; *name && *given; name++, given++)

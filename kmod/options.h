@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The command grammar of /proc/krping (INTERFACE.md section 1): a string becomes
- * a validated struct or a reason. Pure: no locks, no allocation, no I/O, so that
- * the same source runs in user space under a fuzzer (fuzz/).
+ * The command grammar of /proc/krping (INTERFACE.md section 1). Parses a string
+ * into a validated struct, or gives the reason for the refusal. Pure: no locks, no
+ * allocation, no I/O, so that the same source runs in user space under a fuzzer (fuzz/).
  */
 #ifndef KRPING_OPTIONS_H
 #define KRPING_OPTIONS_H
@@ -20,7 +20,7 @@
 #define KRPING_COMMAND_MAX	512	/* bytes of one command */
 #define KRPING_REASON_MAX	160	/* bytes of the reason for a refusal */
 
-/* What a command asks for: from client, server or stop, with or without block. */
+/* What a command does: set by client, server or stop, and by the presence of block. */
 enum krping_role {
 	KRPING_PING_CLIENT,
 	KRPING_PING_SERVER,
@@ -32,7 +32,7 @@ enum krping_role {
 /* Where a block client's data lives. */
 enum krping_mode {
 	KRPING_MODE_REMOTE,	/* the target is the disk */
-	KRPING_MODE_TAP,	/* a local disk is; copies go to the target */
+	KRPING_MODE_TAP,	/* a local disk holds the data; copies go to the target */
 };
 
 /* krping_options.ops: operations that a tap forwards */
@@ -65,7 +65,7 @@ struct krping_allowed {
  * @ifname:	scope of an IPv6 address, "" for none
  * @port:	host order
  * @count:	pings, or operations of a test on each connection; 0 for endless
- * @size:	bytes of one operation; for a server the most that it takes
+ * @size:	bytes of one operation; for a server, the largest size that it accepts
  * @timeout:	seconds
  * @tos:	type of service of the connection's packets, if @has_tos
  * @txdepth:	RDMA WRITEs in flight on each connection of a bandwidth test
@@ -73,17 +73,17 @@ struct krping_allowed {
  * @queues:	queue pairs of a block session; 0: one per CPU
  * @depth:	requests in flight on each queue
  * @mode:	where a block client's data lives
- * @ram:	backing=ram:SIZE in bytes, 0 if @backing is a path or there is none
- * @pid:	tap: of this thread group only, 0 for all
- * @ops:	tap: KRPING_TAP_*; 0 for all
- * @first_sector: tap: requests that touch sectors from here
- * @last_sector: to here, inclusive
+ * @ram:	backing=ram:SIZE in bytes; 0 if @backing is a path, or without a backing
+ * @pid:	tap: forward only requests of this thread group; 0: of all
+ * @ops:	tap: forward only these operations, KRPING_TAP_*; 0: all
+ * @first_sector: tap: forward only requests that touch sectors from this one on
+ * @last_sector: and up to this one, inclusive
  * @fast_fail:	seconds without a target until I/O fails; 0: @timeout
  * @heartbeat:	seconds of silence until the target counts as lost; 0: never
- * @block_size:	of a volume that is served, bytes
+ * @block_size:	block size of a served volume in bytes
  * @verbose:	log data
  * @validate:	compare data
- * @mem_reg:	memory is registered anew for each use (mem_mode=reg)
+ * @mem_reg:	register memory again for each use (mem_mode=reg)
  * @server_inv:	the server's SENDs invalidate the client's key
  * @read_inv:	the server's RDMA READs invalidate its own key
  * @local_dma_lkey: the source of RDMA WRITEs is not registered
@@ -95,9 +95,9 @@ struct krping_allowed {
  * @target:	stop a served volume, not a client's session
  * @block:	name of the volume, padded with NULs
  * @backing:	path of a block device, "" for none
- * @comm:	tap: of processes of this name only, "" for all
+ * @comm:	tap: forward only requests of processes with this name; "": of all
  * @key:	description of the key in a keyring, "" for none
- * @allow:	server: the clients it serves, @nr_allow of them; 0: all
+ * @allow:	server: clients that it serves, @nr_allow entries; 0 entries: all clients
  */
 struct krping_options {
 	enum krping_role role;

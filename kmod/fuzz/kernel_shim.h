@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What options.c and wire.c need of the kernel when built in user space. */
+/* The parts of the kernel that options.c and wire.c need in user space. */
 #ifndef KRPING_KERNEL_SHIM_H
 #define KRPING_KERNEL_SHIM_H
 

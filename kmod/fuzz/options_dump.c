@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The command grammar of /proc/krping for tests in user space. For each input line, prints "ok"
- * or why it is refused. Without input, prints the table of options.
+ * Runs the command parser of /proc/krping for tests in user space. For each input line, prints
+ * "ok" or why it is refused. Without input, prints the table of options.
  */
 #include <stdio.h>
 

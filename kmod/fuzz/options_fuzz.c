@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	char why[KRPING_REASON_MAX] = "";
 	char *text;
 
-	/* As control.c does: refused before the parser sees it. */
+	/* control.c refuses these before the parser sees them. */
 	if (size >= KRPING_COMMAND_MAX || memchr(data, '\0', size))
 		return 0;
 	text = malloc(size + 1);	/* exact, so that the sanitizer sees an overrun */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The decoder of the module for tests in user space. Reads lines "hello HEX" and "commands HEX".
+ * Runs the module's decoder for tests in user space. Reads lines "hello HEX" and "commands HEX".
  * For each it prints "refused" and the reason, or "ok" and each command's fields and bytes of
  * inline data.
  */

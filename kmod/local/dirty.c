@@ -30,7 +30,7 @@ void krping_dirty_free(struct krping_dirty *d)
 	d->bits = NULL;
 }
 
-/* Dirty chunks from @first to before @end. Called with d->lock held. */
+/* Return: number of dirty chunks in [@first, @end). Called with d->lock held. */
 static unsigned long count_dirty(struct krping_dirty *d, unsigned long first, unsigned long end)
 {
 	unsigned long n = 0, from = first, to;
@@ -40,7 +40,7 @@ static unsigned long count_dirty(struct krping_dirty *d, unsigned long first, un
 	return n;
 }
 
-/* Marks every chunk that overlaps the bytes from @from to before @to. */
+/* Marks every chunk that overlaps the bytes [@from, @to). */
 void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long first, end, flags;
@@ -61,7 +61,7 @@ void krping_dirty_set_all(struct krping_dirty *d)
 	krping_dirty_set(d, 0, d->size);
 }
 
-/* Clears every chunk that lies within the bytes from @from to before @to. */
+/* Clears every chunk that lies within the bytes [@from, @to). */
 void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long first, end, flags;
@@ -78,7 +78,7 @@ void krping_dirty_clear(struct krping_dirty *d, u64 from, u64 to)
 	spin_unlock_irqrestore(&d->lock, flags);
 }
 
-/* Does a dirty chunk overlap the bytes from @from to before @to? */
+/* Return: whether a dirty chunk overlaps the bytes [@from, @to). */
 bool krping_dirty_test(struct krping_dirty *d, u64 from, u64 to)
 {
 	unsigned long end, flags;

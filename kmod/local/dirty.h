@@ -8,7 +8,7 @@
 
 /**
  * struct krping_dirty - a bitmap of chunks
- * @size:	of the disk in bytes
+ * @size:	size of the disk in bytes
  * @shift:	a chunk has 1 << @shift bytes: 64 KiB, more on disks beyond 512 GiB
  * @nr:		number of chunks
  * @lock:	protects @bits and @count; taken with interrupts off

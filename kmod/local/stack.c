@@ -24,7 +24,7 @@ void krping_io_end(struct krping_io *io)
 	struct krping_stack *st = io->stack;
 	struct bio *bio = io->orig;
 
-	if (io->status)		/* keep an error of another bio of its chain */
+	if (io->status)		/* keep an error of another bio in its chain */
 		bio->bi_status = io->status;
 	bio_end_io_acct(bio, io->start);
 	bio_put(&io->local);
@@ -50,7 +50,7 @@ static void head_submit(struct bio *bio)
 	bio = bio_split_to_limits(bio);
 	if (!bio)
 		return;
-	/* A bio holds the queue's usage counter, so the head is not deleted. */
+	/* The bio holds the queue's usage counter, so the head cannot be deleted. */
 	percpu_ref_get(&st->users);
 	local = bio_alloc_clone(st->backing.bdev, bio, GFP_NOIO, &st->ios);
 	io = container_of(local, struct krping_io, local);
@@ -79,7 +79,7 @@ static const struct block_device_operations head_ops = {
 	.owner		= THIS_MODULE,
 	.submit_bio	= head_submit,
 	.ioctl		= krping_disk_ioctl,
-	.compat_ioctl	= krping_disk_ioctl,	/* same layout for 32 bits */
+	.compat_ioctl	= krping_disk_ioctl,	/* same layout for 32-bit callers */
 	.free_disk	= head_free,
 };
 
@@ -107,7 +107,7 @@ static int refuse_target(struct krping_session *s, const char *why)
 	return -EINVAL;
 }
 
-/* Can the target hold a copy of the backing? */
+/* Checks that the target can hold a copy of the backing. */
 static int check_target(struct krping_stack *st)
 {
 	struct krping_session *s = st->session;
@@ -163,7 +163,7 @@ int krping_stack_add(struct krping_session *s)
  * krping_stack_del - remove the head and wait for all users of the hidden disk
  * @s:		stacked, being stopped
  *
- * Without a head, a stop waits for the target only as long as a forced stop does.
+ * Once the head is gone, a stop waits for the target no longer than a forced stop does.
  */
 void krping_stack_del(struct krping_session *s)
 {
@@ -206,8 +206,8 @@ static void stack_init(struct krping_session *s, struct krping_stack *st,
 
 /**
  * krping_stack_open - open the backing of a session
- * @s:		not connected yet
- * @ops:	of its mode
+ * @s:		session, not connected yet
+ * @ops:	operations of its mode
  *
  * Return: 0 or a negative errno, with nothing left behind.
  */
@@ -258,7 +258,7 @@ free_stack:
 	return ret;
 }
 
-/* Closes the backing. Undoes krping_stack_open(), but for what krping_stack_free() frees. */
+/* Closes the backing. Undoes krping_stack_open(), except for what krping_stack_free() frees. */
 void krping_stack_close(struct krping_session *s)
 {
 	struct krping_stack *st = s->upper;
@@ -291,7 +291,7 @@ struct gendisk *krping_stack_disk(struct krping_session *s)
 	return st->head;
 }
 
-/* The target has lost acknowledged data; it is unknown which. */
+/* The target has lost acknowledged data, but it is not known which. */
 void krping_stack_data_lost(struct krping_session *s, const char *what)
 {
 	struct krping_stack *st = s->upper;

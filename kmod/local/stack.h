@@ -35,11 +35,11 @@ struct krping_stack;
  * @start:	start time for the head's statistics
  * @entry:	in @stack->flight or empty; under @stack->lock
  * @sector:	first sector
- * @end:	after the last sector; both are 0 for a flush without data
+ * @end:	sector after the last one; both are 0 for a flush without data
  * @raced:	another bio touched these sectors meanwhile; under @stack->lock
- * @status:	of the backing
- * @copy:	to be forwarded to the target, or NULL
- * @check:	takes the CRC of a read
+ * @status:	result from the backing
+ * @copy:	copy to forward to the target, or NULL
+ * @check:	computes the CRC of a read
  * @local:	the clone for the backing; last, because of the bio set's front padding
  *
  * Lives from the head's submit_bio until krping_io_end(), which frees it with @local. Holds a
@@ -68,8 +68,8 @@ struct krping_io {
  * @local_done:	the backing has completed the io with io->status; leads to krping_io_end(). Any
  *		context
  * @data_lost:	the target has lost data that it had acknowledged. May sleep
- * @drain:	called when no io is left and none will come; returns when nothing uses the hidden
- *		disk. May sleep
+ * @drain:	called when no io is left and no new one can start; returns when nothing uses the
+ *		hidden disk. May sleep
  * @show:	adds the mode's keys to /proc/krping_sessions, each after a space
  */
 struct krping_stack_ops {
@@ -94,15 +94,15 @@ enum krping_stack_counter {
 /**
  * struct krping_stack - the local half of a session
  * @session:	its owner, which frees it
- * @ops:	of its mode
- * @private:	of its mode
+ * @ops:	operations of its mode
+ * @private:	data of its mode
  * @backing:	open from krping_stack_open() to krping_stack_close()
  * @head:	the disk that applications open, NULL until krping_stack_add(); its gendisk has
  *		a reference to the session and one to the hidden disk until its last opener has
  *		closed it
  * @ios:	bio set of struct krping_io
- * @users:	one for each io, killed when the head is deleted
- * @idle:	@users is zero
+ * @users:	one reference for each io; killed when the head is deleted
+ * @idle:	completed when @users is zero
  * @lock:	protects @flight; taken with interrupts off
  * @flight:	writes, and reads that will be compared
  * @dirty:	chunks in which the target may differ from the backing

@@ -2,8 +2,8 @@
 /*
  * mode=tap. The backing serves the application. Bios that match the filter are then forwarded to
  * the target, in the order in which the backing completed them. The application never waits for
- * this: without room or memory for a private copy, the bio is not forwarded ("dropped"), counted,
- * and its chunks are marked dirty.
+ * this: if there is no room or memory for a private copy, the bio is not forwarded ("dropped"); it
+ * is counted and its chunks are marked dirty.
  *
  * A copy waits for earlier ones that overlap it, so that the target ends up with the backing's
  * data. For a read, the target's data is compared with what was read.
@@ -67,7 +67,7 @@ struct krping_tap {
  * @entry:	in one of the tap's lists
  * @tap:	its tap
  * @sector:	first sector
- * @end:	after the last sector; @sector for a flush
+ * @end:	sector after the last one; @sector for a flush
  * @bytes:	bytes of data
  * @crc:	read: CRC32C of what the application got
  * @compare:	read: the target should have the same data
@@ -75,7 +75,7 @@ struct krping_tap {
  * @bio:	for the hidden disk, with pages of its own; last, because of the bio set's front
  *		padding
  *
- * Owned by its io until the backing has completed that, then by the lists.
+ * Owned by its io until the backing has completed the io, then by the tap's lists.
  */
 struct krping_tap_copy {
 	struct list_head entry;
@@ -190,7 +190,7 @@ static void free_tap_copy(struct krping_tap_copy *copy)
 
 static void copy_done(struct bio *bio);
 
-/* Does not sleep. Return: a bio with pages, or NULL without memory. */
+/* Does not sleep. Return: a bio with pages, or NULL if memory is short. */
 static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes)
 {
 	const blk_opf_t keep = REQ_OP_MASK | REQ_SYNC | REQ_META | REQ_PRIO | REQ_FUA |
@@ -383,8 +383,9 @@ static void tap_local_done(struct krping_io *io)
 }
 
 /*
- * A copy failed: its chunks differ now. After a failed flush, any may; if the connection was lost,
- * the target's next epoch tells. Called with st->lock held.
+ * A copy failed, so its chunks may now differ. After a failed flush any chunk may differ, except
+ * that after a lost connection the target's next epoch shows whether it has lost data. Called with
+ * st->lock held.
  */
 static void note_loss(struct krping_tap *tap, const struct krping_tap_copy *copy)
 {
@@ -559,7 +560,7 @@ static void tap_free(struct krping_stack *st)
 	kfree(tap);
 }
 
-/* Reads in flight cannot be compared. */
+/* Reads in flight can no longer be compared. */
 static void tap_data_lost(struct krping_stack *st)
 {
 	struct krping_tap *tap = st->private;
@@ -628,7 +629,7 @@ static const struct krping_session_ops tap_session_ops = {
 	.show		= krping_stack_show,
 };
 
-/* As krping_session_start(), with the backing of @opt. */
+/* Like krping_session_start(), but with the backing in @opt. */
 int krping_tap_start(const struct krping_options *opt)
 {
 	return krping_session_start(opt, &tap_session_ops);

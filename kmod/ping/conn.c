@@ -114,7 +114,7 @@ static bool step_ended(struct krping_ping_conn *pc, bool for_message)
 	       (all_completed(pc) && (!for_message || krping_ping_conn_has_message(pc)));
 }
 
-/* Return: as wait_event_interruptible_timeout(). */
+/* Return: the same as wait_event_interruptible_timeout(). */
 static long sleep_for_step(struct krping_ping_conn *pc, bool for_message)
 {
 	return wait_event_interruptible_timeout(pc->thread->wait,
@@ -139,7 +139,8 @@ static long spin_for_step(struct krping_ping_conn *pc, bool for_message)
 }
 
 /*
- * Waits until all posted work requests have completed and, with @for_message, a message is there.
+ * Waits until all posted work requests have completed and, with @for_message, until a message has
+ * arrived.
  * Ends early on loss of the connection, a signal, or the time-out of a step.
  */
 int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message)
@@ -158,7 +159,7 @@ int krping_ping_conn_wait(struct krping_ping_conn *pc, bool for_message)
 				       pc->thread->opt->timeout);
 		return -ETIMEDOUT;
 	}
-	/* What arrived before a disconnect counts. */
+	/* Messages that arrived before a disconnect still count. */
 	if (all_completed(pc) && for_message && krping_ping_conn_has_message(pc))
 		return 0;
 	return krping_conn_error(&pc->conn);
@@ -284,7 +285,7 @@ int krping_ping_conn_register(struct krping_ping_conn *pc, struct krping_region 
 	return ret ?: krping_ping_conn_wait(pc, false);
 }
 
-/* A signalled RDMA READ or WRITE of the memory that @peer advertises; @sge is local memory. */
+/* Builds a signalled RDMA READ or WRITE of what @peer advertises; @sge is local memory. */
 struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_cqe *cqe,
 				 enum ib_wr_opcode opcode, struct ib_sge *sge)
 {
@@ -318,8 +319,8 @@ unsigned int krping_shared_memory(const struct krping_ping_conn *pc)
 }
 
 /*
- * Return: KRPING_REGION_* flags of memory that this side reads into and writes from. iWARP reads
- * only into remotely writable memory, which needs a key of its own.
+ * Return: KRPING_REGION_* flags of memory that this side reads into and writes from. Over
+ * iWARP, RDMA READs go only into remotely writable memory, which needs a key of its own.
  */
 unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 {
@@ -330,7 +331,7 @@ unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
 
-/* Return: IB_ACCESS_* flags of such memory. */
+/* Return: IB_ACCESS_* flags of this memory. */
 int krping_read_access(const struct krping_ping_conn *pc)
 {
 	return krping_ping_conn_is_iwarp(pc) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
@@ -357,7 +358,7 @@ static int alloc_messages(struct krping_ping_conn *pc)
 				DMA_TO_DEVICE);
 }
 
-/* The id has a device. On failure krping_ping_conn_down() frees what was made. */
+/* The id has a device. On failure krping_ping_conn_down() frees what was allocated. */
 int krping_ping_conn_prepare(struct krping_ping_conn *pc, u32 index)
 {
 	struct krping_thread *thread = pc->thread;

@@ -18,7 +18,7 @@ void krping_hello_fill(struct krping_test_hello *hello, const struct krping_opti
 	};
 }
 
-/* Return: 0, or why the hello does not fit the server's command; @value is what would. */
+/* Return: 0, or why the hello does not fit the server's command; @value is what would fit. */
 static enum krping_reject_reason unsuited(const struct krping_test_hello *hello,
 					  const struct krping_options *opt, u32 *value)
 {
@@ -111,7 +111,7 @@ static void hello_reject(struct krping_conn *conn, enum krping_reject_reason rea
 
 /**
  * krping_hello_check - reject a client that the server cannot serve
- * @conn:	with the client's request
+ * @conn:	connection with the client's request
  * @opt:	the server's command
  *
  * A client without a hello is served. The server's tos must match the client's, which determines

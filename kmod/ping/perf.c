@@ -119,7 +119,7 @@ static int exchange_sinks(struct krping_ping_conn *pc, struct krping_ping_msg *p
 	return client ? 0 : krping_ping_conn_wait(pc, false);
 }
 
-/* An RDMA READ into, or WRITE from, all of the source. */
+/* Builds an RDMA READ into, or an RDMA WRITE from, the whole source. */
 static struct ib_rdma_wr whole_wr(struct krping_ping_conn *pc, const struct krping_ping_msg *peer,
 				  enum ib_wr_opcode opcode, struct ib_sge *sge)
 {
@@ -137,7 +137,7 @@ static bool disturbed(struct krping_ping_conn *pc)
 	return krping_conn_error(&pc->conn) || krping_ping_conn_has_message(pc);
 }
 
-/* Finds a peer that has vanished: its device does not answer a READ of one byte. */
+/* Detects a peer that has vanished: its device does not answer a READ of one byte. */
 static int probe(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	struct ib_rdma_wr read;
@@ -305,8 +305,8 @@ static u64 writes_left(const struct krping_ping_conn *pc)
 }
 
 /*
- * Posts one batch if the queue has room for it. Only one, as completions may keep pace with posts,
- * and other connections, signals and the scheduler need their turn.
+ * Posts one batch if the queue has room for it. Not more, because completions may keep pace with
+ * posts, and other connections, signals and the scheduler need their turn.
  *
  * Return: work requests posted, or a negative errno.
  */
@@ -419,7 +419,7 @@ static int register_and_invalidate(struct krping_ping_conn *pc)
 	return ret;
 }
 
-/* The peer takes no part, but is probed now and then. */
+/* The peer takes no part in the test, but is probed from time to time. */
 static int fr_run(struct krping_ping_conn *pc, const struct krping_ping_msg *peer)
 {
 	unsigned long next_probe = jiffies + probe_interval(pc);
@@ -460,7 +460,7 @@ static int run_fr(struct krping_thread *thread)
 		ret = fr_run(pc, &peer);
 	if (ret || krping_is_client(thread))
 		return ret;
-	/* A server that is done first waits for the client to end. */
+	/* A server that finishes first waits until the client ends. */
 	ret = krping_ping_conn_register(pc, &pc->source, krping_read_access(pc));
 	return ret ?: lend(pc, &peer);
 }

@@ -47,7 +47,7 @@ static int ping_prepare(struct krping_ping_conn *pc)
 				   krping_ping_reg_done);
 }
 
-/* With mem_mode=reg a key is for one use, otherwise for the life of the connection. */
+/* With mem_mode=reg a key is used once, otherwise as long as the connection lives. */
 static int renew_key(struct krping_ping_conn *pc, struct krping_region *region, int access)
 {
 	if (region->valid && !pc->thread->opt->mem_reg)
@@ -250,7 +250,7 @@ static int server_pong(struct krping_ping_conn *pc, const struct krping_ping_msg
 	return ret ?: server_write(pc, &sink);
 }
 
-/* A disconnect between two pings is how the client ends. */
+/* The client ends the test with a disconnect between two pings. */
 static int server_loop(struct krping_ping_conn *pc)
 {
 	struct krping_thread *thread = pc->thread;

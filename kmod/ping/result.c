@@ -10,7 +10,7 @@
 #define KEPT	16	/* results that /proc/krping_results shows */
 
 static DEFINE_MUTEX(kept_lock);	/* protects kept and nr_done */
-static struct krping_result *kept[KEPT];	/* a ring, in the order that commands ended */
+static struct krping_result *kept[KEPT];	/* a ring, in the order in which commands ended */
 static u64 nr_done;
 
 static atomic64_t last_id = ATOMIC64_INIT(0);
@@ -186,7 +186,7 @@ void krping_results_show(struct seq_file *seq)
 	mutex_unlock(&kept_lock);
 }
 
-/* No command runs and no file is open. */
+/* Called when no command runs and no file is open. */
 void krping_results_exit(void)
 {
 	int i;

@@ -14,8 +14,8 @@
 #include "options.h"
 
 /*
- * Log-linear buckets: 128 of 1 ns, then 64 for each doubling, so that a bucket is at most 1/64 of
- * its value wide. The last one holds all of 2^36 ns (68 s) and more.
+ * Log-linear buckets: 128 of 1 ns, then 64 for each doubling, so that the width of a
+ * bucket is at most 1/64 of its value. The last one also holds all times from 2^36 ns (68 s).
  */
 #define KRPING_HIST_SUB_BITS	6
 #define KRPING_HIST_VALUE_BITS	36
@@ -32,20 +32,20 @@ enum krping_result_state {
  * struct krping_result - measurements of a command
  * @ref:	held by its thread, by the open file that it was written to, and by the
  *		list of the last results
- * @id:		counts commands, from 1
+ * @id:		number of the command, from 1
  * @pid:	thread that wrote the command
  * @opt:	the command
  * @peer:	address of the command
  * @ibdev:	RDMA device; constant once @state is not KRPING_RESULT_CONNECTING
  * @state:	written with release semantics, after the fields that it makes valid
  * @error:	errno of the command, 0 while it runs
- * @size:	bytes of one operation: a server's is its client's
+ * @size:	bytes of one operation; a server uses its client's size
  * @ops:	operations completed
  * @start:	when the first operation began
  * @ns:		from @start to the end of the last operation that completed
  * @min:	shortest operation in ns; meaningful if @timed is not 0
- * @max:	longest
- * @sum:	of all timed operations
+ * @max:	longest operation in ns
+ * @sum:	sum of all timed operations in ns
  * @timed:	operations in @hist
  * @hist:	timed operations per bucket
  *

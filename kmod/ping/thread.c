@@ -40,7 +40,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 			       &((const struct sockaddr_in6 *)b)->sin6_addr);
 }
 
-/* The first client gets the server; later connections must be of its group and host. */
+/* The first client gets the server; later connections must be from its group and host. */
 static bool ping_conn_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
 			     const struct rdma_conn_param *param)
 {
@@ -96,7 +96,7 @@ static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *ne
 	return ret;
 }
 
-/* Waits for a request that ping_conn_admits(). */
+/* Waits for a request that ping_conn_admits() accepts. */
 static int await_request(struct krping_ping_conn *pc, u32 index)
 {
 	struct krping_conn *conn = &pc->conn;
@@ -122,7 +122,7 @@ static int server_accept(struct krping_ping_conn *pc, u32 index, struct rdma_cm_
 		ret = krping_ping_conn_prepare(pc, index);
 	if (ret)
 		return ret;
-	/* Before the client, once connected, asks for its next connection. */
+	/* Before accepting: once connected, the client requests its next connection. */
 	if (index + 1 < thread->nr_conns)
 		krping_conn_listen_next(listener, &thread->conns[index + 1].conn);
 	ret = krping_conn_accept(&pc->conn, &param, krping_step_timeout(thread));
@@ -287,7 +287,7 @@ done:
 	return ret;
 }
 
-/* The nine columns of upstream krping; a server without a client has none. */
+/* Shows the nine columns of upstream krping, or "listen" while a server has no client. */
 void krping_threads_show(struct seq_file *seq)
 {
 	struct krping_thread *thread;

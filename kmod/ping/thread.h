@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A ping/pong thread, which is the one that wrote the command. It connects, runs one test (ping.c,
+ * A ping/pong thread: the thread that wrote the command. It connects, runs one test (ping.c,
  * perf.c) over one or more connections (conn.c), and tears them down.
  */
 #ifndef KRPING_THREAD_H
@@ -32,8 +32,8 @@ struct krping_thread;
  * @conn:	the connection
  * @recv:	receive buffers, taken in turn
  * @send:	the one send buffer, free when @posted equals @completed
- * @source:	memory that this side reads into and writes from; of a ping client, what the server
- *		reads
+ * @source:	memory that this side reads into and writes from; for a ping client, the memory
+ *		that the server reads
  * @sink:	memory that the peer writes to or reads from; unused by a ping server
  * @read_cqe:	completion of an RDMA READ
  * @write_cqe:	completion of an RDMA WRITE
@@ -73,7 +73,7 @@ struct krping_ping_conn {
  * @send_wr:	returns the send queue depth that it needs
  * @prepare:	allocates memory of a connection that has a queue pair; on failure the thread frees
  *		it
- * @run:	with all connections made
+ * @run:	runs the test; all connections are established
  */
 struct krping_test {
 	u32 (*send_wr)(const struct krping_options *opt);
@@ -85,7 +85,7 @@ struct krping_test {
  * struct krping_thread - a running command
  * @entry:	in the list of all threads
  * @opt:	the command
- * @test:	what it runs
+ * @test:	the test that it runs
  * @log_prefix:	in front of log messages
  * @listed_dev:	name of the RDMA device, "" while there is none; under the list's lock
  * @stats:	the nine columns of /proc/krping
@@ -119,7 +119,7 @@ extern const struct krping_test krping_perf_test;	/* perf.c */
 int krping_thread_run(const struct krping_options *opt, struct krping_result *result);
 void krping_threads_show(struct seq_file *seq);
 
-/* For the tests. */
+/* Helpers for the tests. */
 static inline struct krping_ping_conn *krping_ping_conn_of(struct ib_cq *cq)
 {
 	return container_of((struct krping_conn *)cq->cq_context, struct krping_ping_conn, conn);

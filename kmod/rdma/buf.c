@@ -4,7 +4,7 @@
 #include "lib/log.h"
 #include "rdma/buf.h"
 
-/* Whole pages if it is larger than one: slab objects would waste memory. */
+/* Allocates whole pages if @size exceeds one page: slab objects would waste memory. */
 static void *alloc_data(u32 size)
 {
 	if (size <= PAGE_SIZE)
@@ -28,7 +28,7 @@ static void free_data(struct krping_buf *buf)
  * @size:	bytes; must not change for a reused buffer
  * @dir:	as seen from the device
  *
- * Return: 0, or -ENOMEM: krping_buf_free() frees what there is.
+ * Return: 0, or -ENOMEM: krping_buf_free() frees what was allocated.
  */
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		     enum dma_data_direction dir)

@@ -33,7 +33,7 @@ void krping_conn_init(struct krping_conn *conn, const char *log_prefix,
 	spin_lock_init(&conn->lock);
 }
 
-/* Prepares the next attempt to connect; the last one is closed. */
+/* Prepares the next attempt to connect; the previous one is closed. */
 void krping_conn_reset(struct krping_conn *conn)
 {
 	spin_lock_bh(&conn->lock);
@@ -44,7 +44,7 @@ void krping_conn_reset(struct krping_conn *conn)
 	spin_unlock_bh(&conn->lock);
 }
 
-/* The first error is kept: what follows a loss (flushes, a disconnect) is not its cause. */
+/* Keeps the first error: what follows a loss (flushes, a disconnect) is not its cause. */
 void krping_conn_fail(struct krping_conn *conn, int error)
 {
 	bool first;
@@ -107,7 +107,7 @@ int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
 
 /*
  * The errno for a CM event's status, which is a negative errno or, on some transports, a positive
- * code of their own.
+ * code of that transport.
  */
 static int cm_errno(int status, int otherwise)
 {
@@ -147,7 +147,7 @@ static void on_resolve_error(struct krping_conn *conn, const struct rdma_cm_even
 	krping_conn_fail(conn, cm_errno(event->status, -EHOSTUNREACH));
 }
 
-/* A local failure: those caused by the peer have their own events. */
+/* A local failure: failures caused by the peer have their own events. */
 static void on_connect_error(struct krping_conn *conn, const struct rdma_cm_event *event)
 {
 	setup_failed(conn, "cannot connect: %d", event->status);
@@ -167,7 +167,7 @@ static void save_private(struct krping_conn *conn, const void *data, u8 len)
 	memcpy(conn->private, data, conn->private_len);
 }
 
-/* Return: whether it was saved: only a client's first answer is, nothing after a request. */
+/* Return: whether it was saved: only a client's first answer is, a server saves none. */
 static bool save_answer(struct krping_conn *conn, const void *data, u8 len)
 {
 	bool awaited;
@@ -222,8 +222,8 @@ const char *krping_reject_text(enum krping_reject_reason reason)
 }
 
 /*
- * Saves the private data of a reject. On InfiniBand rejects by the CM itself have data, too; on
- * iWARP only the peer's have, and siw gives those another status than other drivers.
+ * Saves the private data of a reject. On InfiniBand, rejects by the CM itself also have data. On
+ * iWARP only those by the peer do, and siw reports them with another status than other drivers.
  */
 static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *event)
 {
@@ -241,7 +241,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 {
 	u32 value;
 
-	if (!save_reject_data(conn, event)) {	/* the peer had accepted or asked before */
+	if (!save_reject_data(conn, event)) {	/* the peer had accepted or sent a request */
 		krping_conn_fail(conn, -ECONNRESET);
 		return;
 	}
@@ -419,8 +419,8 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 }
 
 /*
- * ib_core may miss a neighbour's answer and then checks again only when its time-out expires: use
- * short ones.
+ * ib_core may miss a neighbour's answer and then checks again only when its time-out expires, so
+ * use a short one.
  */
 #define ADDR_TIMEOUT	HZ
 
@@ -460,7 +460,7 @@ static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer
 		ret = krping_conn_wait(conn, KRPING_CONN_UNRESOLVED, left + ADDR_TIMEOUT);
 		krping_fault_sleep(KRPING_FAULT_RESOLVE_STALL, conn->log_prefix);
 	} while (!ret && is_unresolved(conn));
-	return ret ?: krping_conn_error(conn);	/* if closed since, there is no device */
+	return ret ?: krping_conn_error(conn);	/* if it was closed meanwhile, there is no device */
 }
 
 /**
@@ -496,7 +496,7 @@ int krping_conn_open(struct krping_conn *conn, struct net *net,
 /*
  * Set-up errors not caused by the peer. Over siw rdma_connect() waits for TCP: that may return
  * EPROTO, and a signal must not restart the system call. EINVAL means that the peer or the device
- * is gone, so that the id is in a wrong state.
+ * is gone, so that the id is in the wrong state.
  */
 static int setup_errno(struct krping_conn *conn, int ret)
 {
@@ -567,7 +567,7 @@ destroy_id:
 	return ERR_PTR(ret);
 }
 
-/* krping_listen() for one client, whose request sets @conn->id and KRPING_CONN_REQUESTED. */
+/* Listens for one client; its request sets @conn->id and the state KRPING_CONN_REQUESTED. */
 struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 				      const struct sockaddr_storage *addr)
 {

@@ -17,7 +17,7 @@
 
 /* Ordered: waits are for a state or any later one. */
 enum krping_conn_state {
-	KRPING_CONN_IDLE,	/* nothing happened yet */
+	KRPING_CONN_IDLE,	/* nothing has happened yet */
 	KRPING_CONN_UNRESOLVED,	/* client: no answer for the address yet; goes back to idle */
 	KRPING_CONN_RESOLVED,	/* client: address and route are known */
 	KRPING_CONN_REQUESTED,	/* server: a client asks to connect */
@@ -57,12 +57,12 @@ struct krping_conn_ops {
  *		CM handler before @state reaches KRPING_CONN_REQUESTED, read after that
  * @private_len: bytes of @private
  * @stale:	the peer rejected because it still held a connection from before this host's
- *		reboot; it has dropped that one now. Written as @private
- * @quiet:	do not log why set-up fails: the owner has already, and retries
+ *		reboot; it has now dropped that one. Written like @private
+ * @quiet:	do not log why set-up fails: the owner has already logged it, and retries
  * @server:	ping/pong server: its command, which says whose requests to accept; constant
  * @id:		from krping_conn_open() or a listener until krping_conn_close()
  * @pd:		private to the connection: its keys are invalid on others
- * @cq:		polled as krping_qp_attr says
+ * @cq:		polled as struct krping_qp_attr describes
  * @cq_is_own:	@cq was made with a notify function
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp()
  *
@@ -93,12 +93,12 @@ struct krping_conn {
  * @send_wr:	send queue depth
  * @recv_wr:	receive queue depth
  * @vector:	spreads connections over completion vectors
- * @poll:	context of completions, without @notify
+ * @poll:	context of completions if @notify is NULL
  * @notify:	the owner polls the completion queue; called in any context, with the connection,
  *		when there is something to poll
  * @pd_flags:	IB_PD_*
  * @send_sge:	SGEs of a work request in the send queue; 0: one
- * @rw_ctxs:	RDMA READs and WRITEs by rdma_rw that the send queue holds beside @send_wr
+ * @rw_ctxs:	RDMA READs and WRITEs by rdma_rw that the send queue holds besides @send_wr
  */
 struct krping_qp_attr {
 	u32 send_wr;

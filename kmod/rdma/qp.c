@@ -11,7 +11,7 @@
 /* Limits of the smallest device known, an Intel X722. */
 #define SMALL_WR	895
 #define SMALL_SEND_SGE	3
-#define SMALL_REG_PAGES	256	/* that of siw */
+#define SMALL_REG_PAGES	256	/* limit of siw */
 
 /* The most work requests in a queue. */
 u32 krping_dev_max_wr(const struct ib_device *dev)
@@ -67,7 +67,7 @@ static void nothing(struct tasklet_struct *unused)
 {
 }
 
-/* Under last_tasklets: another scheduler could queue it ahead of what is waited for. */
+/* Under last_tasklets: else another caller could queue it ahead of the awaited tasklets. */
 static DEFINE_PER_CPU(struct tasklet_struct, last_tasklet);
 static DEFINE_MUTEX(last_tasklets);
 
@@ -76,7 +76,7 @@ static void schedule_last_tasklet(void *unused)
 	tasklet_schedule(this_cpu_ptr(&last_tasklet));
 }
 
-/* Sleeps until all scheduled tasklets have run: those of a CPU run in order. */
+/* Sleeps until all scheduled tasklets have run: a CPU runs its tasklets in order. */
 static void wait_for_tasklets(void)
 {
 	int cpu;
@@ -263,8 +263,8 @@ static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 }
 
 /*
- * A flush is only a consequence: the cause is reported separately. During set-up that may be
- * later, as rdma_cm moves the queue pair to the error state before it reports a reject.
+ * A flush is only a consequence: the cause is reported separately. During set-up it may be reported
+ * later, because rdma_cm moves the queue pair to the error state before it reports a reject.
  */
 void krping_conn_wc_failed(struct krping_conn *conn, const struct ib_wc *wc, const char *what)
 {

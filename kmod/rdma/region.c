@@ -60,7 +60,7 @@ static int list_pages(struct krping_region *region, u32 nr_pages)
 	return ret;
 }
 
-/* Every port takes 1 MiB. Ask only for more: drivers may take locks and log to answer. */
+/* Every port supports 1 MiB. Query it only for more: drivers may take locks and log. */
 static int check_message(struct krping_conn *conn, u32 size)
 {
 	struct ib_port_attr port;
@@ -161,7 +161,7 @@ void krping_region_free(struct krping_conn *conn, struct krping_region *region)
  *
  * One or two: a valid old key is invalidated first. The last one, the REG_MR, is signalled. Post
  * them while no other work request of the queue pair is in flight, and wait: when rxe retransmits,
- * it executes a LOCAL_INV or REG_MR that is not completed yet again and fails the queue pair.
+ * it executes an uncompleted LOCAL_INV or REG_MR a second time and fails the queue pair.
  *
  * Return: the first work request, or NULL if the device cannot map the pages.
  */
@@ -212,13 +212,13 @@ struct ib_sge krping_region_sge(const struct krping_conn *conn,
 	};
 }
 
-/* The address for the peer. */
+/* Return: the address to advertise to the peer. */
 u64 krping_region_addr(const struct krping_region *region)
 {
 	return region->mr ? region->mr->iova : sg_dma_address(region->sgt.sgl);
 }
 
-/* The key for the peer. */
+/* Return: the key to advertise to the peer. */
 u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region)
 {
 	return region->mr ? region->mr->rkey : conn->pd->unsafe_global_rkey;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Memory that the data of a test is in, and that the peer may reach. */
+/* Memory for the data of a test, which the peer may access. */
 #ifndef KRPING_REGION_H
 #define KRPING_REGION_H
 
@@ -14,12 +14,12 @@
 
 /**
  * struct krping_region - memory of a test
- * @contiguous:	physically, and for the device
+ * @contiguous:	physically contiguous, also for the device
  * @vaddr:	@size bytes, contiguous in virtual memory
  * @sgt:	its pages
  * @nents:	mapped entries of @sgt
- * @mr:		covers the whole of @sgt once @reg_wr has completed; NULL if the region
- *		was not to have one
+ * @mr:		covers the whole of @sgt once @reg_wr has completed; NULL without
+ *		KRPING_REGION_MR
  * @valid:	the key of @mr is valid, or will be when @reg_wr has completed
  * @inv_wr:	invalidates the key before @reg_wr makes another
  * @reg_wr:	the REG_MR of krping_region_prepare()

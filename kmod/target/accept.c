@@ -262,7 +262,7 @@ int krping_volume_listen(struct krping_volume *v, const char *log_prefix)
 	struct rdma_cm_id *id;
 	int ret;
 
-	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* the interface's index may be new */
+	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* the interface's index may have changed */
 	if (ret)
 		return ret;
 	id = krping_listen(log_prefix, volume_event, v, v->net, &addr);
@@ -286,7 +286,7 @@ void krping_volume_stop_listening(struct krping_volume *v)
 
 #define LISTEN_RETRY_DELAY	HZ
 
-/* Lets go of an RDMA device that was removed, or that does not have the address any more. */
+/* Releases an RDMA device that was removed or has lost the address, and listens again. */
 void krping_volume_listen_again(struct work_struct *work)
 {
 	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume,

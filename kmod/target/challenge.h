@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Challenges of a volume that are not answered yet: a table of fixed size, so that a flood of
- * clients takes no memory. When it is full, the oldest is dropped.
+ * Unanswered challenges of a volume: a table of fixed size, so that a flood of clients cannot use
+ * up memory. When it is full, the oldest challenge is dropped.
  */
 #ifndef KRPING_CHALLENGE_H
 #define KRPING_CHALLENGE_H
@@ -15,7 +15,7 @@
 #define KRPING_CHALLENGE_TIME	30	/* seconds until one expires */
 
 /**
- * struct krping_pending - a challenge, and the client it was given to
+ * struct krping_pending - a challenge and the client that it was given to
  * @waits:	not answered yet
  * @id:		identifies it in the answer
  * @expires:	seconds of CLOCK_MONOTONIC

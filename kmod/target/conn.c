@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The life of a target connection: what it allocates, the volume's list, the teardown. */
+/* The life cycle of a target connection: allocation, the volume's list, teardown. */
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -7,8 +7,9 @@
 #include "target/target.h"
 
 /*
- * Work that can block on other work has its own workqueue: a set-up and the end of a volume wait
- * for teardowns; a teardown waits for the set-up, the worker and the store.
+ * Work that can block on other work has its own workqueue: setting up a connection and
+ * ending a volume wait for teardowns; a teardown waits for the set-up, the worker
+ * and the store.
  */
 struct workqueue_struct *krping_target_wq;
 struct workqueue_struct *krping_poll_wq;
@@ -39,11 +40,11 @@ int krping_target_init(void)
 	return -ENOMEM;
 }
 
-/* ---- what a connection uses ---- */
+/* ---- allocation ---- */
 
 /*
- * A command that is answered stays in use while its data is being sent, and then holds a message.
- * So at most @depth + KRPING_TARGET_TX are in use, and one KEEP_ALIVE.
+ * An answered command stays in use while its data is being sent; during that time it holds a
+ * message. So at most @depth + KRPING_TARGET_TX commands are in use, plus one KEEP_ALIVE.
  */
 static int alloc_cmds(struct krping_target_conn *tc)
 {
@@ -125,8 +126,8 @@ static void free_tx(struct krping_target_conn *tc)
 }
 
 /*
- * The client may have @depth messages and a KEEP_ALIVE without a response. That many receives are
- * posted at any time; one more is being read by the worker.
+ * The client may have sent @depth messages and a KEEP_ALIVE that are not answered yet. That many
+ * receives are always posted; one more is being read by the worker.
  */
 static u32 nr_receives(const struct krping_target_conn *tc)
 {
@@ -156,7 +157,7 @@ static void free_rx(struct krping_target_conn *tc)
 	tc->nr_rx = 0;
 }
 
-/* SGEs of an RDMA READ or WRITE. Over iWARP a READ always has one, for a memory region. */
+/* SGEs of an RDMA READ or WRITE. An iWARP READ always has one, the memory region. */
 static u32 rw_pieces(const struct krping_target_conn *tc)
 {
 	const struct rdma_cm_id *id = tc->conn.id;
@@ -167,7 +168,7 @@ static u32 rw_pieces(const struct krping_target_conn *tc)
 	return clamp(sge, 1, 32);
 }
 
-#define MIN_RW_CTXS	32	/* transfers in flight, of commands that need one */
+#define MIN_RW_CTXS	32	/* transfers in flight if each command needs only one */
 
 /* RDMA READs and WRITEs that the send queue has room for; a command takes up to @most. */
 static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
@@ -179,15 +180,15 @@ static u32 rw_ctxs(const struct krping_target_conn *tc, u32 most, u32 send_wr)
 }
 
 /**
- * krping_target_conn_alloc - queue pair, commands, messages and posted receives
- * @tc:		with a client's request
+ * krping_target_conn_alloc - allocate a connection's resources and post its receives
+ * @tc:		connection with a client's request
  *
  * The send queue holds KRPING_TARGET_TX messages and @rw_ctxs RDMA READs and WRITEs. A command
  * takes at most DIV_ROUND_UP(256 pages, SGEs of a work request) of the latter; there is room for
- * four such commands, counted in @tc->rw_room. So a command never needs more than there is, and
- * completions give it back.
+ * four such commands, counted in @tc->rw_room. So a command never needs more room than the queue
+ * has, and completions free it.
  *
- * Return: 0 or a negative errno: the teardown frees what there is.
+ * Return: 0 or a negative errno; the teardown then frees what was allocated.
  */
 int krping_target_conn_alloc(struct krping_target_conn *tc)
 {
@@ -226,12 +227,12 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 /* ---- the end of a connection ---- */
 
 /*
- * Waits until nothing of a closed connection is in flight; its set-up is done. Afterwards neither
- * the client nor the store touches memory of the connection.
+ * Waits until a closed connection, whose set-up has finished, has nothing in flight. Afterwards
+ * neither the client nor the store touches its memory.
  */
 static void target_conn_drain(struct krping_target_conn *tc)
 {
-	flush_work(&tc->poll_work);	/* a later run sees that it is closed, and posts nothing */
+	flush_work(&tc->poll_work);	/* a later run sees that it is closed and posts nothing */
 	krping_conn_drain(&tc->conn);
 	if (!atomic_dec_and_test(&tc->async))
 		wait_for_completion(&tc->async_done);
@@ -349,9 +350,9 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 }
 
 /*
- * Return: true if no older connection is left that has the same session and index, or that is
- * closed. Closed ones of any session count: a client that was restarted has a new session, and the
- * store must be done with the old one's commands first.
+ * Return: true unless an older connection is left that is closed, or has the same session and
+ * index. Closed ones count whatever their session: a restarted client has a new session, and the
+ * store must first finish the old session's commands.
  */
 static bool is_only(struct krping_target_conn *tc, bool fail)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory for large data of a command: allocate, checksum, copy, free. A connection keeps what it
- * has used until it is idle: some kernels zero what they allocate, which costs as much as the
- * checksum and is not needed, as every byte is written before it is read.
+ * Memory for large data of a command: allocate, checksum, copy, free. A connection keeps the
+ * pages that it has used until it is idle: some kernels zero every allocation, which costs as much
+ * as the checksum and is not needed, because every byte is written before it is read.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -52,7 +52,7 @@ int krping_chunk_order(const struct ib_device *device)
 	return most && most < KRPING_TARGET_MAX_DATA ? 0 : CHUNK_ORDER;
 }
 
-/* Frees what no command uses. */
+/* Frees the pages that no command uses. */
 void krping_free_chunks(struct krping_target_conn *tc)
 {
 	struct page *page, *next;

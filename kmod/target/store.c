@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Carries out commands on the backing: as a bio, which completes in any context, or in a work item
- * if it may block or take long. Both end in krping_target_cmd_finished().
+ * if a command may block or take long. Both end in krping_target_cmd_finished().
  */
 #include <crypto/sha2.h>
 #include <linux/blkdev.h>
@@ -30,7 +30,7 @@ u8 krping_store_status(blk_status_t status)
 
 /*
  * A disk reports a failed flush once, and acknowledged writes of any client may be lost. The new
- * epoch tells all clients: each must reconnect before another flush succeeds (worker.c).
+ * epoch informs all clients: each must reconnect before another flush succeeds (worker.c).
  */
 static void flush_failed(struct krping_volume *v)
 {
@@ -109,7 +109,7 @@ void krping_store_submit(struct krping_target_cmd *cmd)
 		submit(cmd, bdev_nowait(cmd->tc->volume->backing.bdev) ? REQ_NOWAIT : 0);
 }
 
-/* ---- what may block ---- */
+/* ---- commands that may block ---- */
 
 static u8 errno_status(int error)
 {
@@ -149,7 +149,7 @@ static u8 discard(struct krping_target_cmd *cmd)
 
 #define ZERO_STEP	SZ_16M	/* bytes zeroed between two checks of the connection */
 
-/* A disk may write every block. In steps, so that a new connection need not wait for it all. */
+/* The disk may write every block, so work in steps: a new connection need not wait for all. */
 static int zero_disk(struct krping_target_cmd *cmd, struct block_device *bdev)
 {
 	u32 done, len;
@@ -249,7 +249,7 @@ static u8 digest(struct krping_target_cmd *cmd)
 	return KRPING_ST_OK;
 }
 
-/* May take long: not done for a connection that is closed. */
+/* May take long, so it is skipped if the connection is closed. */
 static u8 carry_out(struct krping_target_cmd *cmd)
 {
 	if (is_abandoned(cmd))

@@ -4,16 +4,16 @@
  *
  *	volume.c	volumes: start, stop, list
  *	accept.c	the listener of a volume, the handshake
- *	challenge.c	challenges of the handshake that are not answered yet
- *	conn.c		the life of a connection
+ *	challenge.c	unanswered challenges of the handshake
+ *	conn.c		the life cycle of a connection
  *	worker.c	messages in, data moved, messages out
- *	decode.c	a message becomes commands in flight, or a violation (wire.c: its bytes)
+ *	decode.c	turns a message that wire.c decodes into commands in flight
  *	memory.c	memory for large data
  *	store.c		carries out a command on the backing
  *
  * Each connection has one worker, krping_target_conn.poll_work. It alone polls the completion
- * queue, takes what the store has finished, decodes, executes, posts and answers: none of this
- * needs a lock. What ends elsewhere (a bio, a work item) comes in through
+ * queue, takes finished commands from the store, decodes, executes, posts and answers: none of
+ * this needs a lock. Commands that finish elsewhere (in a bio or a work item) come back through
  * krping_target_conn.finished.
  *
  * Lock order: krping_volumes_lock, then volume->lock, then conn->lock.
@@ -75,14 +75,14 @@ enum krping_volume_state {
  * @net:	network namespace of the process that started it; referenced
  * @addr:	address and port that it listens on
  * @key:	shared with clients, NULL for none; constant
- * @challenges:	not answered yet; NULL without @key
+ * @challenges:	unanswered challenges; NULL without @key
  * @backing:	open until no connection is left
  * @store_wq:	work that may block on the backing; per volume, so that a stalled disk delays
  *		only its own
  * @epoch:	new at each start, and when a writeback disk fails a flush
  * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while not listening
- * @served:	it has listened
+ * @served:	it has listened successfully
  * @listen_work: listens again, after the RDMA device has changed
  * @finish_work: waits for the last connection and closes the backing
  * @finished:	@finish_work is done
@@ -91,7 +91,7 @@ enum krping_volume_state {
  * @conns:	connections, oldest first, from the client's request to the end of the teardown
  * @nr_conns:	entries of @conns
  * @ibdev:	name of the RDMA device of the last connection
- * @wait:	woken when a connection closes and when it is gone
+ * @wait:	woken when a connection closes and when it has been removed from @conns
  * @stats:	enum krping_block_counter
  * @violations:	connections ended because the client violated the protocol
  * @connections: connections accepted
@@ -136,12 +136,12 @@ struct krping_volume {
  * @resume:	next step of a command in a waiting list; returns false to keep waiting
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
- * @tag:	of the client
+ * @tag:	chosen by the client
  * @length:	bytes, checked
  * @offset:	bytes, checked
  * @addr:	address in the client's memory
  * @rkey:	its remote key, 0 for none
- * @crc:	CRC32C of the data: WRITE: as sent by the client; READ: as computed
+ * @crc:	CRC32C of the data: sent by the client for a WRITE, computed for a READ
  * @status:	enum krping_status
  * @data:	inline data: of a WRITE until it is executed, then of the response
  * @data_len:	bytes of @data
@@ -214,13 +214,13 @@ struct krping_target_tx {
  * @session:	the client's session
  * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
- * @epoch:	the volume's epoch that the client was told
- * @peer_reads:	RDMA READs that the client serves at a time
+ * @epoch:	the volume's epoch as sent to the client
+ * @peer_reads:	RDMA READs that the client serves at the same time
  * @peer_read_from: RDMA READs that the client may have in flight
  * @transcript:	input of the proofs, if the volume has a key
  * @setup_work:	waits for older connections to end, makes the queue pair, accepts
  * @teardown_work:	drains and frees; queued once, when the connection is closed
- * @deadline_work: fails a connection that the client does not complete
+ * @deadline_work: fails a connection that the client does not confirm in time
  * @poll_work:	the worker
  * @retry_work:	queues the worker again after memory was short
  * @monitor_work: queues the worker to check whether the client is still there
@@ -249,7 +249,7 @@ struct krping_target_tx {
  * @chunks:	free pages for large data
  * @wait_data:	commands that wait for memory and hold nothing
  * @wait_send:	commands that wait for room in the send queue or for a message; completions
- *		alone give it back, so the wait always ends
+ *		alone free these, so the wait always ends
  * @rx:		receive buffers
  * @nr_rx:	entries of @rx
  * @last_rx:	jiffies, when the last message or the answer to a probe arrived
@@ -310,7 +310,7 @@ struct krping_target_conn {
 	unsigned long probed;
 };
 
-/* Bytes that a client may use now: whole blocks. */
+/* Current size for clients in bytes, rounded down to whole blocks. */
 static inline u64 krping_volume_size(const struct krping_volume *v)
 {
 	return round_down(krping_backing_size(&v->backing), v->opt.block_size);

@@ -52,7 +52,7 @@ static void volume_unlist(struct krping_volume *v)
 	mutex_unlock(&krping_volumes_lock);
 }
 
-/* In a work item: waiting for a stalled disk must not hold up whoever asked for the stop. */
+/* Runs as a work item: waiting for a stalled disk must not block the caller of the stop. */
 static void krping_volume_finish(struct work_struct *work)
 {
 	struct krping_volume *v = container_of(work, struct krping_volume, finish_work);
@@ -67,7 +67,7 @@ static void krping_volume_finish(struct work_struct *work)
 		krping_conn_fail(&tc->conn, -ECONNRESET);
 	spin_unlock(&v->lock);
 	wait_event_idle(v->wait, is_empty(v));
-	/* A listing that found the volume live may still read its backing. */
+	/* Wait for a listing that found the volume live and may still read its backing. */
 	mutex_lock(&krping_volumes_lock);
 	mutex_unlock(&krping_volumes_lock);
 	krping_backing_close(&v->backing);	/* may wait for the disk */
@@ -172,7 +172,7 @@ static int check_backing(struct krping_volume *v)
 	return -EINVAL;
 }
 
-/* Address, log prefix and key: volume_free() frees what there is. */
+/* Sets address, log prefix and key. On failure volume_free() frees what was set. */
 static int volume_prepare(struct krping_volume *v)
 {
 	int ret = krping_sockaddr(&v->opt, v->net, &v->addr);
@@ -211,15 +211,15 @@ static int volume_serve(struct krping_volume *v)
 
 	mutex_lock(&v->listen_lock);
 	ret = krping_volume_listen(v, v->log_prefix);
-	if (!ret) {	/* under the lock: a stop may end it all once it is free */
+	if (!ret) {	/* under the lock: once it is released, a stop may end the volume */
 		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
 			    v->opt.writeback ? "writeback" : "write-through",
 			    v->opt.read_only ? ", read-only" : "");
 		v->served = true;
 	} else {
 		/*
-		 * It may have listened for a while, on one device of several or until the only
-		 * one was removed: connections and krping_volume_listen_again() may know it.
+		 * It may have listened for a while, on one of several devices or until the only
+		 * one was removed, so connections and listen_work may already use the volume.
 		 */
 		spin_lock(&v->lock);
 		v->state = KRPING_VOLUME_STOPPING;
@@ -227,17 +227,17 @@ static int volume_serve(struct krping_volume *v)
 		queue_work(krping_setup_wq, &v->finish_work);
 	}
 	mutex_unlock(&v->listen_lock);
-	if (ret)	/* as a stop does, until a signal at most */
+	if (ret)	/* as a stop does; a signal ends the wait */
 		wait_for_completion_interruptible(&v->finished);
 	return ret;
 }
 
 /**
  * krping_volume_start - begin to serve a volume
- * @opt:	KRPING_BLOCK_SERVER
+ * @opt:	a command with KRPING_BLOCK_SERVER
  *
- * Return: 0 when it is served, until krping_volume_stop(), or the errno that INTERFACE.md
- * documents, with nothing left behind.
+ * Return: 0 once it is served, which lasts until krping_volume_stop(); or the errno that
+ * INTERFACE.md documents, with nothing left behind.
  */
 int krping_volume_start(const struct krping_options *opt)
 {
@@ -288,11 +288,11 @@ out:
 
 /**
  * krping_volume_stop - stop serving a volume
- * @name:	of the volume
+ * @name:	name of the volume
  *
- * Clients lose their connections. Commands that were not answered may or may not be done.
+ * Clients lose their connections. Unanswered commands may or may not have been executed.
  *
- * Return: 0, -ENOENT, -EBUSY, or -EINTR: the volume then ends when its backing lets it.
+ * Return: 0, -ENOENT, -EBUSY, or -EINTR: the volume then ends once its backing allows it.
  */
 int krping_volume_stop(const char *name)
 {

@@ -50,7 +50,7 @@ static void krping_worker_monitor(struct work_struct *work)
 
 #define RETRY_DELAY	(HZ / 50)
 
-/* Nothing signals that there is memory again: retry after a delay. */
+/* No event reports that memory is available again, so retry after a delay. */
 static bool out_of_memory(struct krping_target_conn *tc)
 {
 	queue_delayed_work(krping_target_wq, &tc->retry_work, RETRY_DELAY);
@@ -182,8 +182,8 @@ static bool cannot_transfer(struct krping_target_cmd *cmd, int error)
 
 /*
  * Over iWARP a send completes once TCP has the data. siw passes the pages of unsignalled work
- * requests to TCP without a copy, so they would be reused while TCP still sends them; of signalled
- * ones it copies the data.
+ * requests to TCP without copying them, so they would be reused while TCP still sends them. It
+ * copies the data of signalled ones.
  */
 static bool must_signal(const struct krping_target_conn *tc)
 {
@@ -200,8 +200,8 @@ static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end
 
 /*
  * Posts the message that is being filled, after the data of @cmd if that has any to send. Sends
- * with data are signalled, and one in KRPING_TARGET_TX / 4 of the others: few completions, but
- * buffers come back in time.
+ * with data are signalled, and so is one in KRPING_TARGET_TX / 4 of the others: that causes few
+ * completions, but returns buffers in time.
  */
 static void post_message(struct krping_target_conn *tc, struct krping_target_cmd *cmd)
 {
@@ -627,9 +627,9 @@ static void krping_worker_probe_done(struct ib_cq *cq, struct ib_wc *wc)
 }
 
 /*
- * A client may vanish without a disconnect, when its host crashes. A live one's device answers an
- * RDMA WRITE of no bytes, which needs no key. Not every device gives up by itself: for rxe, seven
- * retries are endless.
+ * A client may vanish without a disconnect when its host crashes. The device of a live client
+ * answers an RDMA WRITE of no bytes, which needs no key. Not every device gives up by itself: rxe
+ * takes seven retries to mean no limit.
  */
 static void check_client(struct krping_target_conn *tc)
 {
@@ -706,7 +706,7 @@ static int take_finished(struct krping_target_conn *tc)
 	return n;
 }
 
-/* Sends the responses of all commands found ready together. */
+/* Responses of commands that are ready at the same time share messages. */
 static void krping_worker_poll(struct work_struct *work)
 {
 	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, poll_work);
@@ -744,7 +744,7 @@ void krping_worker_init(struct krping_target_conn *tc)
 	INIT_LIST_HEAD(&tc->wait_send);
 }
 
-/* Called when the connection has all that the worker uses. */
+/* Called when everything that the worker uses is allocated. */
 void krping_worker_start(struct krping_target_conn *tc)
 {
 	tc->last_rx = jiffies;

@@ -3,8 +3,8 @@
  * krping wire format and ioctl interface.
  *
  * The only definition of the wire format: the kernel module, the cgo part of the bridge and the
- * tests include this file; PROTOCOL.md explains it. Integers on the wire are big-endian. Reserved
- * fields are sent as zero, and refused if they are not.
+ * tests include this file; PROTOCOL.md explains it. Integers on the wire are big-endian. Senders
+ * set reserved fields to zero; receivers refuse any other value.
  */
 #ifndef _UAPI_KRPING_H
 #define _UAPI_KRPING_H
@@ -26,8 +26,8 @@
  * @rkey:	its remote key
  * @length:	its length in bytes
  *
- * The client's messages advertise a buffer. The client ignores the contents of the server's ("go
- * ahead"). Source: the wire format of upstream krping and rping.
+ * A client's message advertises a buffer. A server's message means "go ahead"; the client ignores
+ * its contents. Source: the wire format of upstream krping and rping.
  */
 struct krping_ping_msg {
 	__be64 addr;
@@ -56,7 +56,7 @@ enum krping_test_kind {
 #define KRPING_TEST_FLAGS	(KRPING_TEST_SERVER_INV | KRPING_TEST_DUPLEX)
 
 /**
- * struct krping_test_hello - what a client is going to run; private data of its request
+ * struct krping_test_hello - the test that a client will run; private data of its request
  * @magic:	KRPING_TEST_MAGIC
  * @version:	KRPING_TEST_VERSION
  * @test:	enum krping_test_kind
@@ -93,8 +93,8 @@ static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
 #define KRPING_PROOF_LEN	16		/* the first bytes of an HMAC-SHA256 */
 
 /* krping_hello.flags: at most one */
-#define KRPING_HELLO_KEY	0x01	/* the client has a key: it wants a challenge */
-#define KRPING_HELLO_PROOF	0x02	/* it answers a challenge: @answer instead of @volume */
+#define KRPING_HELLO_KEY	0x01	/* the client has a key and wants a challenge */
+#define KRPING_HELLO_PROOF	0x02	/* it answers a challenge: @answer replaces @volume */
 
 /**
  * struct krping_answer - the answer to a challenge
@@ -120,7 +120,7 @@ static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer"
  * @depth:	commands that the client wants in flight on this queue, at least 1
  * @session:	UUID of the session: the same on every queue and after a reconnect
  * @volume:	name of the volume, 1 to 27 characters of [A-Za-z0-9._-], NUL padded
- * @answer:	with KRPING_HELLO_PROOF: to the challenge for the volume
+ * @answer:	with KRPING_HELLO_PROOF: answer to the challenge for the volume
  *
  * 56 bytes is all the private data that rdma_cm leaves in an InfiniBand CM REQ.
  */
@@ -140,7 +140,7 @@ struct krping_hello {
 
 static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
 
-/* Bytes in front of the volume or the answer. */
+/* Bytes before the volume or the answer. */
 #define KRPING_HELLO_HEAD_LEN	(sizeof(struct krping_hello) - KRPING_VOLUME_LEN)
 
 /* krping_welcome.flags */
@@ -156,7 +156,7 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @magic:	KRPING_MAGIC
  * @version:	KRPING_VERSION
  * @flags:	KRPING_VOL_*
- * @depth:	commands that may be in flight on this queue: 1 to what was asked for.
+ * @depth:	commands that may be in flight on this queue: from 1 to the depth asked for.
  *		Both sides keep one more receive posted, for KEEP_ALIVE.
  * @capacity:	size of the volume in bytes, a multiple of @block_size
  * @epoch:	a number that changes when the target may have lost acknowledged writes, and at
@@ -184,7 +184,7 @@ static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
 
 /**
  * struct krping_proven_welcome - private data of the reply to a client that has proved its key
- * @welcome:	as without a key
+ * @welcome:	the same as without a key
  * @proof:	proof that the target has the key: over struct krping_transcript
  */
 struct krping_proven_welcome {
@@ -199,11 +199,11 @@ static_assert(sizeof(struct krping_proven_welcome) == 56, "krping_proven_welcome
 
 /**
  * struct krping_transcript - input of a proof's HMAC-SHA256; not on the wire
- * @label:	the prover's: KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL, NUL padded
+ * @label:	identifies the prover: KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL, NUL padded
  * @target_nonce: krping_challenge.nonce
  * @client_nonce: krping_answer.nonce
- * @hello:	the client's hello with the answer, up to that
- * @volume:	name of the volume, as in the hello without the answer
+ * @hello:	the first KRPING_HELLO_HEAD_LEN bytes of the hello that has the answer
+ * @volume:	name of the volume, NUL padded, as in the hello that asked for the challenge
  * @welcome:	target's proof: struct krping_welcome; client's proof: zero
  */
 struct krping_transcript {
@@ -226,16 +226,16 @@ enum krping_reject_reason {
 	KRPING_REJ_QUEUES	= 5,	/* value: the most queues of one session */
 	KRPING_REJ_BUSY		= 6,	/* value: the most connections */
 	KRPING_REJ_RESOURCES	= 7,	/* the target is out of memory or queue pairs */
-	/* of a ping/pong server */
+	/* from a ping/pong server */
 	KRPING_REJ_TEST		= 8,	/* value: the test that it runs */
-	KRPING_REJ_SIZE		= 9,	/* value: the largest size that it takes */
-	KRPING_REJ_QPS		= 10,	/* value: the connections that it takes */
+	KRPING_REJ_SIZE		= 9,	/* value: the largest size that it accepts */
+	KRPING_REJ_QPS		= 10,	/* value: the number of connections that it accepts */
 	KRPING_REJ_SERVER_INV	= 11,	/* value: 1 if it invalidates keys, else 0 */
 	KRPING_REJ_TOS		= 12,	/* value: the type of service that it demands */
 	KRPING_REJ_DUPLEX	= 13,	/* value: 1 if it writes as well, else 0 */
-	/* of both */
+	/* from either */
 	KRPING_REJ_NOT_ALLOWED	= 14,	/* the client's address is not allowed */
-	/* of a target again */
+	/* from a target */
 	KRPING_REJ_CHALLENGE	= 15,	/* struct krping_challenge: reconnect with the answer */
 	KRPING_REJ_KEY		= 16,	/* the proof is wrong */
 	KRPING_REJ_NEEDS_KEY	= 17,	/* the volume has a key, the client has none */
@@ -279,8 +279,8 @@ static_assert(sizeof(struct krping_challenge) == 32, "krping_challenge");
 
 /*
  * A message is a sequence of 1..N commands (client to target) or responses
- * (target to client); each is followed at once by its inline data, if it has
- * any, padded with zeros to a multiple of KRPING_ALIGN.
+ * (target to client); each is immediately followed by its inline data, if it
+ * has any, padded with zeros to a multiple of KRPING_ALIGN.
  */
 #define KRPING_ALIGN		8
 
@@ -344,7 +344,7 @@ enum krping_status {
 
 /**
  * struct krping_rsp - one response
- * @tag:	of the command
+ * @tag:	tag of the command
  * @status:	enum krping_status
  * @flags:	KRPING_RSP_*
  * @length:	bytes transferred: that of the command for a READ or WRITE with
@@ -382,8 +382,8 @@ static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
 #define KRPING_DIGEST_SHA256	1	/* 32 bytes */
 
 /**
- * struct krping_digest - KRPING_IOC_DIGEST: ask the target for a digest of a
- * range, computed where the data rests
+ * struct krping_digest - KRPING_IOC_DIGEST: have the target compute a digest of
+ * a range of its data
  * @offset:	byte offset, a multiple of the block size
  * @length:	bytes, a multiple of the block size, 1 block to KRPING_DIGEST_MAX
  * @alg:	KRPING_DIGEST_CRC32C or KRPING_DIGEST_SHA256
@@ -392,7 +392,7 @@ static_assert(sizeof(struct krping_rsp) == 16, "krping_rsp");
  *
  * Native endian. Errors: EINVAL (a field is out of range), EIO (the target
  * could not read the range, or the session failed), EBADF (the device is not open
- * for reading). While the target is lost it waits as a read does.
+ * for reading). While the target is lost, it waits, as a read would.
  */
 struct krping_digest {
 	__u64 offset;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* CRC32C as RFC 3720 has it (PROTOCOL.md section 2.4). */
+/* CRC32C as defined by RFC 3720 (PROTOCOL.md section 2.4). */
 #ifndef KRPING_CRC_H
 #define KRPING_CRC_H
 

@@ -43,7 +43,7 @@ static int set_key(struct crypto_shash *hash, struct key *key, const char *log_p
  * @log_prefix:	in front of log messages
  *
  * Return: HMAC-SHA256 with a copy of the key, or an ERR_PTR. The caller frees it with
- * crypto_free_shash(). Several threads may use it at a time.
+ * crypto_free_shash(). Several threads may use it at the same time.
  */
 struct crypto_shash *krping_key_find(const char *description, const char *log_prefix)
 {
@@ -83,9 +83,9 @@ struct crypto_shash *krping_key_find(const char *description, const char *log_pr
 #endif
 
 /**
- * krping_transcript_fill - fill in what both proofs of a handshake sign
+ * krping_transcript_fill - fill in the data that both proofs of a handshake cover
  * @t:		filled in except for label and welcome
- * @hello:	with the answer to the challenge
+ * @hello:	hello with the answer to the challenge
  * @volume:	name of the volume
  * @target_nonce: nonce of the challenge
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The key that a client and a target share, and proofs of having it (PROTOCOL.md section 2.1). The
- * only copy of the key is inside the keyed hash, which wipes it when freed.
+ * The key that a client and a target share, and proofs of its possession (PROTOCOL.md section 2.1).
+ * The only copy of the key is inside the keyed hash, which wipes it when freed.
  */
 #ifndef KRPING_KEY_H
 #define KRPING_KEY_H

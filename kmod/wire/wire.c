@@ -19,7 +19,7 @@ static int violates(struct krping_violation *violation, const char *what, u64 va
 
 /* ---- handshake ---- */
 
-/* Only zeros follow the name. */
+/* Return: whether only zeros follow the name. */
 static bool is_padded(const u8 *volume)
 {
 	size_t i = strnlen((const char *)volume, KRPING_VOLUME_LEN);
@@ -32,7 +32,7 @@ static bool is_padded(const u8 *volume)
 /**
  * krping_read_hello - check a client's hello
  * @data:	private data of its request, which a transport may have padded
- * @len:	bytes of it
+ * @len:	bytes of @data
  * @hello:	filled in, in wire order
  * @value:	set if the reason has a value
  *
@@ -70,8 +70,8 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 /**
  * krping_read_welcome - decode and check a target's grant
  * @data:	private data of its reply, which a transport may have padded
- * @len:	bytes of it
- * @depth:	depth that was asked for
+ * @len:	bytes of @data
+ * @depth:	depth that the client asked for
  * @grant:	filled in
  * @violation:	filled in on failure
  *

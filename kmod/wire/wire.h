@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Decodes and checks what a peer of the block protocol sends (PROTOCOL.md section 2): the result
- * is in host order, or a violation of the protocol. Checks need only the bytes and the limits of
- * the connection; the caller checks against what is in flight. Pure: no locks, no allocation, no
- * I/O, so that the same source runs in user space under a fuzzer (fuzz/). bridge/wire does the
+ * Decodes and checks messages from a peer of the block protocol (PROTOCOL.md section 2). The result
+ * is either in host order or a protocol violation. The checks need only the bytes and the limits of
+ * the connection; the caller checks against the commands in flight. Pure: no locks, no allocation,
+ * no I/O, so that the same source runs in user space under a fuzzer (fuzz/). bridge/wire does the
  * same in Go.
  */
 #ifndef KRPING_WIRE_H
@@ -33,8 +33,8 @@ struct krping_violation {
 /**
  * struct krping_limits - limits of a command, from the grant; bytes
  * @block_size:	lengths and offsets are multiples of it
- * @max_data:	of a READ or WRITE with an rkey
- * @max_inline:	of a READ or WRITE with inline data
+ * @max_data:	largest data of a READ or WRITE with an rkey
+ * @max_inline:	largest data of a READ or WRITE with inline data
  */
 struct krping_limits {
 	u32 block_size;
@@ -60,7 +60,7 @@ struct krping_grant {
  * struct krping_decoded_cmd - a struct krping_cmd, checked and in host order
  * @op:		enum krping_op
  * @flags:	KRPING_CMD_*
- * @tag:	of the client
+ * @tag:	chosen by the client
  * @length:	bytes, a multiple of the block size, within the limit of the op
  * @offset:	bytes, a multiple of the block size; not checked against the capacity
  * @addr:	address in the client's memory
@@ -84,11 +84,11 @@ struct krping_decoded_cmd {
 
 /**
  * struct krping_decoded_rsp - a struct krping_rsp, checked and in host order
- * @tag:	of the command
+ * @tag:	tag of the command
  * @status:	enum krping_status
  * @flags:	KRPING_RSP_*
- * @length:	bytes, as the target says
- * @crc:	of the data of a READ
+ * @length:	bytes, as reported by the target
+ * @crc:	CRC32C of the data of a READ
  * @data:	@length bytes in the message, or NULL without inline data
  * @size:	bytes of the message that the response takes
  */
