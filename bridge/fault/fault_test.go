@@ -61,11 +61,11 @@ func testKnobs(t *testing.T) {
 		t.Errorf("fired is %d, want 3", n)
 	}
 	f.set(t, SendDrop, "gap_ms", 5000)
-	time.Sleep(5*time.Second - 1)
+	time.Sleep(5*time.Second - time.Nanosecond)
 	if n := f.times(SendDrop, "vol0", 9); n != 0 {
 		t.Errorf("within the gap it happened %d times", n)
 	}
-	time.Sleep(1)
+	time.Sleep(time.Nanosecond)
 	if n := f.times(SendDrop, "vol0", 9); n != 1 {
 		t.Errorf("after the gap it happened %d times, want 1", n)
 	}

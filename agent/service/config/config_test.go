@@ -81,8 +81,8 @@ func TestKeyFile(t *testing.T) {
 		mode                   os.FileMode
 	}{
 		{"valid", "key_file: " + file, "0123456789abcdef", "", 0o600},
-		{"readable by others", "key_file: " + file, "0123456789abcdef", "f:4:15: key file " + file + ": its mode is 0644", 0o644},
-		{"short", "key_file: " + file, "0123456789abcde", "f:4:15: key file " + file + ": a key is 16 to 64", 0o600},
+		{"readable by others", "key_file: " + file, "0123456789abcdef", "f:4:15: key file " + file + ": mode 0644 lets other users read", 0o644},
+		{"short", "key_file: " + file, "0123456789abcde", "f:4:15: key file " + file + ": must be 16 to 64 printable characters", 0o600},
 		{"relative", "key_file: key", "", `f:4:15: key_file "key": must be an absolute path`, 0o600},
 		{"two keys", "key_file: " + file + "\n    key: krping:vol0", "0123456789abcdef", "f:2:5: session vol0: key and key_file: give one of them", 0o600},
 		{"not a krping key", "key: other:vol0", "", `f:4:10: key "other:vol0": must be krping:NAME`, 0o600},
