@@ -122,7 +122,7 @@ func serverCommand(p *program) *cobra.Command {
 		Use:   "server --addr ADDR [--block NAME --backing DISK]",
 		Short: "Answer the pings or measurements of one client, or serve a volume",
 		Long: `Answer the pings or measurements of one client, then end. Give --wlat, --rlat, --bw or --fr as on the
-client. "krping-bridge --ping" answers any number of clients.
+client. "krping-bridge --ping" answers many clients at a time.
 
 With --block, serve a volume from the kernel until "krpingctl stop --target NAME".
 "krpingctl help options" is the reference of all options.`,
