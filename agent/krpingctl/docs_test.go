@@ -11,23 +11,5 @@ import (
 
 // The commands that the documentation shows exist, with these flags and values.
 func TestCommandsInTheDocs(t *testing.T) {
-	pages, err := docs.Pages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	checked := 0
-	for _, page := range pages {
-		for _, c := range page.Commands("krpingctl") {
-			if err := run(t.Context(), append(c.Args, "--help"), io.Discard); err != nil {
-				t.Errorf("%s:%d: krpingctl %v: %v", c.Page, c.Line, c.Args, err)
-			}
-			checked++
-		}
-	}
-	if checked < 20 {
-		t.Errorf("only %d commands found", checked)
-	}
-	if err := run(t.Context(), []string{"stat", "--no-such-flag", "--help"}, io.Discard); err == nil {
-		t.Error("an unknown flag is not noticed")
-	}
+	docs.CheckCommands(t, "krpingctl", 20, func(args []string) error { return run(t.Context(), args, io.Discard) })
 }

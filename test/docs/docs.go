@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"testing"
 )
 
 // Page is a Markdown file.
@@ -79,4 +80,30 @@ func (p Page) Commands(program string) []Command {
 		}
 	}
 	return found
+}
+
+// CheckCommands runs every command line of a program that the pages show, with --help added, and fails t
+// where run does: for an unknown command or flag, or a value that the flag does not take. It also fails
+// if it finds fewer than least.
+func CheckCommands(t *testing.T, program string, least int, run func(args []string) error) {
+	t.Helper()
+	pages, err := Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, page := range pages {
+		for _, c := range page.Commands(program) {
+			if err := run(append(c.Args, "--help")); err != nil {
+				t.Errorf("%s:%d: %s %v: %v", c.Page, c.Line, program, c.Args, err)
+			}
+			checked++
+		}
+	}
+	if checked < least {
+		t.Errorf("only %d commands found", checked)
+	}
+	if err := run([]string{"--no-such-flag", "--help"}); err == nil {
+		t.Error("an unknown flag is not noticed")
+	}
 }
