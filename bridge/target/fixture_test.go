@@ -151,6 +151,12 @@ func (f *fixture) connect(h wire.Hello) *pipe {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return f.serve(session)
+}
+
+// serve serves an admitted session until the test ends.
+func (f *fixture) serve(session *Session) *pipe {
+	f.t.Helper()
 	p := newPipe()
 	served := make(chan struct{})
 	go func() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Runs the module's decoder for tests in user space. Reads lines "hello HEX" and "commands HEX".
- * For each it prints "refused" and the reason, or "ok" and each command's fields and bytes of
- * inline data.
+ * Runs the module's decoder for tests in user space. Reads lines "KIND HEX", where KIND is hello,
+ * welcome, commands or responses. For each it prints "refused" and the reason, or "ok" and the
+ * fields, for each command or response with its bytes of inline data.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,19 @@ static void dump_hello(const u8 *data, size_t size)
 		printf("ok\n");
 }
 
+static void dump_welcome(const u8 *data, size_t size)
+{
+	struct krping_violation violation;
+	struct krping_grant g;
+
+	if (krping_read_welcome(data, size, 0xffff, &g, &violation))
+		printf("refused %s %llu\n", violation.what, violation.value);
+	else
+		printf("ok %u %u %llu %llu %u %u %u %u\n",
+		       g.read_only | g.writeback << 1 | g.is_volatile << 2, g.depth, g.capacity,
+		       g.epoch, g.block_size, g.max_data, g.max_inline, g.max_message);
+}
+
 static void dump_commands(const u8 *msg, size_t left)
 {
 	char *text = NULL;
@@ -38,6 +51,28 @@ static void dump_commands(const u8 *msg, size_t left)
 		fprintf(out, " %u/%u/%u/%u/%llu/%llu/%u/%u/%u", cmd.op, cmd.flags, cmd.tag,
 			cmd.length, cmd.offset, cmd.addr, cmd.rkey, cmd.crc,
 			cmd.data ? cmd.length : 0);
+	}
+	fclose(out);
+	if (violation.what)
+		printf("refused %s %llu\n", violation.what, violation.value);
+	else
+		printf("ok%s\n", text);
+	free(text);
+}
+
+static void dump_responses(const u8 *msg, size_t left)
+{
+	char *text = NULL;
+	size_t len;
+	FILE *out = open_memstream(&text, &len);
+	struct krping_violation violation = {};
+	struct krping_decoded_rsp rsp;
+
+	for (; left && !violation.what; left -= rsp.size, msg += rsp.size) {
+		if (krping_read_response(msg, left, limits.max_inline, &rsp, &violation))
+			break;
+		fprintf(out, " %u/%u/%u/%u/%u/%u", rsp.tag, rsp.status, rsp.flags, rsp.length,
+			rsp.crc, rsp.data ? rsp.length : 0);
 	}
 	fclose(out);
 	if (violation.what)
@@ -65,8 +100,12 @@ int main(void)
 			size++;
 		if (!strcmp(line, "hello"))
 			dump_hello(data, size);
-		else
+		else if (!strcmp(line, "welcome"))
+			dump_welcome(data, size);
+		else if (!strcmp(line, "commands"))
 			dump_commands(data, size);
+		else
+			dump_responses(data, size);
 		free(data);
 	}
 	free(line);
