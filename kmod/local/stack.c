@@ -60,6 +60,7 @@ static void head_submit(struct bio *bio)
 	io->sector = bio_sectors(bio) ? bio->bi_iter.bi_sector : 0;
 	io->end = io->sector + bio_sectors(bio);
 	io->raced = false;
+	io->owes_flush = false;
 	io->status = BLK_STS_OK;
 	io->copy = NULL;
 	local->bi_end_io = local_done;
@@ -94,7 +95,7 @@ static struct gendisk *alloc_head(struct krping_stack *st)
 		.max_bytes = s->max_bytes,
 		.max_discard = bdev ? min(range, bdev_max_discard_sectors(bdev)) : range,
 		.max_zeroes = bdev ? min(range, bdev_write_zeroes_sectors(bdev)) : range,
-		.write_cache = s->grant.writeback || (bdev && bdev_write_cache(bdev)),
+		.write_cache = true,	/* else flushes, which order writes, end above the head */
 	};
 
 	return krping_alloc_head(&limits);

@@ -37,6 +37,7 @@ struct krping_stack;
  * @sector:	first sector
  * @end:	sector after the last one; both are 0 for a flush without data
  * @raced:	another bio touched these sectors meanwhile; under @stack->lock
+ * @owes_flush:	a flush that will not be forwarded although it matches the filters
  * @status:	result from the backing
  * @copy:	copy to forward to the target, or NULL
  * @check:	computes the CRC of a read
@@ -53,6 +54,7 @@ struct krping_io {
 	sector_t sector;
 	sector_t end;
 	bool raced;
+	bool owes_flush;
 	blk_status_t status;
 	struct krping_tap_copy *copy;
 	struct work_struct check;

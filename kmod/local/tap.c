@@ -6,7 +6,11 @@
  * is counted and its chunks are marked dirty.
  *
  * A copy waits for earlier ones that overlap it, so that the target ends up with the backing's
- * data. For a read, the target's data is compared with what was read.
+ * data. A flush waits for all earlier copies, and all later ones wait for a flush or FUA write, so
+ * that the target is at any time what the backing would be after a crash at some earlier time.
+ * A flush that is dropped is owed: the target is flushed before its next change.
+ *
+ * For a read, the target's data is compared with what was read.
  */
 #include <linux/bio.h>
 #include <linux/sched.h>
@@ -37,38 +41,15 @@ void krping_tap_exit(void)
 }
 
 /**
- * struct krping_tap - the private part of a stack
- * @stack:	its stack
- * @copies:	bio set of struct krping_tap_copy
- * @nr_copies:	copies that are not freed yet
- * @nr_bytes:	bytes of data in these
- * @idle:	woken when @nr_copies is zero
- * @waiting:	copies to be submitted, in order; under @stack->lock
- * @in_flight:	copies submitted to the hidden disk; under @stack->lock
- * @answered:	completed reads to be compared; under @stack->lock
- * @nr_drops:	counts events after which the target may differ; under @stack->lock
- * @forward:	submits and compares copies
- */
-struct krping_tap {
-	struct krping_stack *stack;
-	struct bio_set copies;
-	atomic_t nr_copies;
-	atomic64_t nr_bytes;
-	wait_queue_head_t idle;
-	struct list_head waiting;
-	struct list_head in_flight;
-	struct list_head answered;
-	u32 nr_drops;
-	struct work_struct forward;
-};
-
-/**
  * struct krping_tap_copy - a private copy of an io, to be forwarded
  * @entry:	in one of the tap's lists
  * @tap:	its tap
  * @sector:	first sector
  * @end:	sector after the last one; @sector for a flush
  * @bytes:	bytes of data
+ * @flush:	has REQ_PREFLUSH, which submit_bio() clears if the target has no write cache
+ * @fua:	has REQ_FUA, likewise
+ * @owed:	a flush before it was dropped
  * @crc:	read: CRC32C of what the application got
  * @compare:	read: the target should have the same data
  * @drops:	read: @tap->nr_drops when it was queued
@@ -83,10 +64,49 @@ struct krping_tap_copy {
 	sector_t sector;
 	sector_t end;
 	u32 bytes;
+	bool flush;
+	bool fua;
+	bool owed;
 	u32 crc;
 	bool compare;
 	u32 drops;
 	struct bio bio;
+};
+
+/**
+ * struct krping_tap - the private part of a stack
+ * @stack:	its stack
+ * @copies:	bio set of struct krping_tap_copy
+ * @nr_copies:	copies that are not freed yet
+ * @nr_bytes:	bytes of data in these
+ * @idle:	woken when @nr_copies is zero
+ * @waiting:	copies to be submitted, in order; under @stack->lock
+ * @in_flight:	copies submitted to the hidden disk; under @stack->lock
+ * @answered:	completed reads to be compared; under @stack->lock
+ * @barrier:	the flush or FUA write in @in_flight, for which all others wait, or NULL; under
+ *		@stack->lock
+ * @owed:	the target must be flushed before the next copy that changes it; under @stack->lock
+ * @owed_last:	likewise, after all of @waiting
+ * @nr_drops:	counts events after which the target may differ; under @stack->lock
+ * @forward:	submits and compares copies
+ * @flush:	a flush that is owed; in @in_flight or unused. Not counted in @nr_copies: it is in
+ *		flight only while a counted copy waits for it. Last, because its bio is
+ */
+struct krping_tap {
+	struct krping_stack *stack;
+	struct bio_set copies;
+	atomic_t nr_copies;
+	atomic64_t nr_bytes;
+	wait_queue_head_t idle;
+	struct list_head waiting;
+	struct list_head in_flight;
+	struct list_head answered;
+	struct krping_tap_copy *barrier;
+	bool owed;
+	bool owed_last;
+	u32 nr_drops;
+	struct work_struct forward;
+	struct krping_tap_copy flush;
 };
 
 static bool is_read(const struct bio *bio)
@@ -246,6 +266,9 @@ static struct krping_tap_copy *take_copy(struct krping_tap *tap, struct krping_i
 	copy->sector = io->sector;
 	copy->end = io->end;
 	copy->bytes = bytes;
+	copy->flush = bio->bi_opf & REQ_PREFLUSH;
+	copy->fua = bio->bi_opf & REQ_FUA;
+	copy->owed = false;
 	if (bytes && !is_read(bio))
 		bio_copy_data(bio, io->orig);
 	return copy;
@@ -272,10 +295,12 @@ static void tap_submit(struct krping_io *io)
 	struct krping_tap *tap = st->private;
 	unsigned long flags;
 
-	if (matches(&st->session->opt, io))
-		io->copy = take_copy(tap, io);
-	else
+	if (!matches(&st->session->opt, io)) {
 		krping_count(st->stats, KRPING_SKIPPED, 1);
+	} else {
+		io->copy = take_copy(tap, io);
+		io->owes_flush = !io->copy && io->orig->bi_opf & REQ_PREFLUSH;
+	}
 	/* Reads matter only if they will be compared. */
 	if (io->copy || !is_read(io->orig)) {
 		spin_lock_irqsave(&st->lock, flags);
@@ -289,6 +314,10 @@ static void tap_submit(struct krping_io *io)
 /* Called with st->lock held, which decides the order of copies. */
 static void queue_copy(struct krping_tap *tap, struct krping_tap_copy *copy)
 {
+	if (!is_read(&copy->bio)) {
+		copy->owed = tap->owed_last;
+		tap->owed_last = false;
+	}
 	list_add_tail(&copy->entry, &tap->waiting);
 	queue_work(tap_wq, &tap->forward);
 }
@@ -298,6 +327,7 @@ static void tap_write_done(struct krping_io *io)
 	struct krping_stack *st = io->stack;
 	u64 from = (u64)io->sector << SECTOR_SHIFT, to = (u64)io->end << SECTOR_SHIFT;
 	struct krping_tap_copy *failed = NULL;
+	struct krping_tap *tap = st->private;
 	unsigned long flags;
 
 	spin_lock_irqsave(&st->lock, flags);
@@ -305,17 +335,19 @@ static void tap_write_done(struct krping_io *io)
 	if (io->copy && !io->status) {
 		/* note_loss() marks them again if this fails. */
 		krping_dirty_clear(&st->dirty, from, to);
-		queue_copy(st->private, io->copy);
+		queue_copy(tap, io->copy);
 	} else {
 		failed = io->copy;
 	}
+	if (io->owes_flush && !io->status)
+		tap->owed_last = true;
 	if (!io->copy || io->status || io->raced)
 		krping_dirty_set(&st->dirty, from, to);
 	if (io->status && io->orig->bi_opf & REQ_PREFLUSH)
 		krping_dirty_set_all(&st->dirty);	/* the backing may have lost any write */
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (failed) {
-		drop_io(st->private, io, KRPING_DROPS_ERROR);
+		drop_io(tap, io, KRPING_DROPS_ERROR);
 		free_tap_copy(failed);
 	}
 	krping_io_end(io);
@@ -384,8 +416,8 @@ static void tap_local_done(struct krping_io *io)
 
 /*
  * A copy failed, so its chunks may now differ. After a failed flush any chunk may differ, except
- * that after a lost connection the target's next epoch shows whether it has lost data. Called with
- * st->lock held.
+ * that after a lost connection the target's next epoch shows whether it has lost data; if it has
+ * not, the flush is still owed. Called with st->lock held.
  */
 static void note_loss(struct krping_tap *tap, const struct krping_tap_copy *copy)
 {
@@ -394,7 +426,9 @@ static void note_loss(struct krping_tap *tap, const struct krping_tap_copy *copy
 	if (is_read(bio))
 		return;
 	tap->nr_drops++;
-	if (bio->bi_opf & REQ_PREFLUSH && bio->bi_status != BLK_STS_TRANSPORT)
+	if (bio->bi_status == BLK_STS_TRANSPORT)
+		tap->owed |= copy->flush;
+	else if (bio->bi_opf & REQ_PREFLUSH)
 		krping_dirty_set_all(&tap->stack->dirty);
 	krping_dirty_set(&tap->stack->dirty, (u64)copy->sector << SECTOR_SHIFT,
 			 (u64)copy->end << SECTOR_SHIFT);
@@ -416,6 +450,40 @@ static void count_result(struct krping_tap_copy *copy, blk_status_t status)
 	}
 }
 
+/* Called with st->lock held. */
+static void leave_flight(struct krping_tap *tap, struct krping_tap_copy *copy)
+{
+	list_del_init(&copy->entry);
+	if (tap->barrier == copy)
+		tap->barrier = NULL;
+	if (copy->flush && copy->bio.bi_status != BLK_STS_TRANSPORT)
+		tap->owed = false;
+	if (copy->bio.bi_status)
+		note_loss(tap, copy);
+	if (!list_empty(&tap->waiting))
+		queue_work(tap_wq, &tap->forward);
+}
+
+/* The hidden disk has completed the flush that was owed. Any context. */
+static void owed_flush_done(struct bio *bio)
+{
+	struct krping_tap_copy *copy = container_of(bio, struct krping_tap_copy, bio);
+	struct krping_tap *tap = copy->tap;
+	unsigned long flags;
+
+	spin_lock_irqsave(&tap->stack->lock, flags);
+	leave_flight(tap, copy);
+	spin_unlock_irqrestore(&tap->stack->lock, flags);
+}
+
+static void init_owed_flush(struct krping_tap *tap)
+{
+	struct bio *bio = &tap->flush.bio;
+
+	bio_init(bio, tap->stack->session->disk->part0, NULL, 0, REQ_OP_WRITE | REQ_PREFLUSH);
+	bio->bi_end_io = owed_flush_done;
+}
+
 /* The hidden disk has completed a copy. Any context. */
 static void copy_done(struct bio *bio)
 {
@@ -428,14 +496,11 @@ static void copy_done(struct bio *bio)
 	if (!compare)
 		count_result(copy, bio->bi_status);
 	spin_lock_irqsave(&st->lock, flags);
-	if (bio->bi_status)
-		note_loss(tap, copy);
-	if (compare)
-		list_move_tail(&copy->entry, &tap->answered);
-	else
-		list_del(&copy->entry);
-	if (compare || !list_empty(&tap->waiting))
+	leave_flight(tap, copy);
+	if (compare) {
+		list_add_tail(&copy->entry, &tap->answered);
 		queue_work(tap_wq, &tap->forward);
+	}
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (!compare)
 		free_tap_copy(copy);
@@ -477,7 +542,9 @@ static bool must_wait(struct krping_tap *tap, const struct krping_tap_copy *copy
 {
 	const struct krping_tap_copy *other;
 
-	if (copy->bio.bi_opf & REQ_PREFLUSH)
+	if (tap->barrier)
+		return true;
+	if (copy->flush)
 		return !list_empty(&tap->in_flight);
 	list_for_each_entry(other, &tap->in_flight, entry)
 		if (copy->sector < other->end && other->sector < copy->end &&
@@ -486,17 +553,36 @@ static bool must_wait(struct krping_tap *tap, const struct krping_tap_copy *copy
 	return false;
 }
 
-/* Return: the next copy, now in flight, or NULL; if it has to wait, copy_done() continues. */
+/*
+ * Return: @copy, or the flush that is owed before it. While the target is lost, @copy will fail,
+ * and the flush remains owed. Called with st->lock held.
+ */
+static struct krping_tap_copy *flush_before(struct krping_tap *tap, struct krping_tap_copy *copy)
+{
+	tap->owed |= copy->owed;
+	copy->owed = false;
+	if (!tap->owed || copy->flush || is_read(&copy->bio) || tap->barrier ||
+	    !krping_stack_is_live(tap->stack))
+		return copy;
+	return &tap->flush;
+}
+
+/* Return: the next copy, now in flight, or NULL; if it has to wait, leave_flight() continues. */
 static struct krping_tap_copy *next_copy(struct krping_tap *tap)
 {
 	struct krping_tap_copy *copy;
 
 	spin_lock_irq(&tap->stack->lock);
 	copy = list_first_entry_or_null(&tap->waiting, struct krping_tap_copy, entry);
+	if (copy)
+		copy = flush_before(tap, copy);
 	if (copy && must_wait(tap, copy))
 		copy = NULL;
-	if (copy)
+	if (copy) {
 		list_move_tail(&copy->entry, &tap->in_flight);
+		if (copy->flush || copy->fua)
+			tap->barrier = copy;
+	}
 	spin_unlock_irq(&tap->stack->lock);
 	return copy;
 }
@@ -521,8 +607,11 @@ static void tap_forward(struct work_struct *work)
 	struct blk_plug plug;
 
 	blk_start_plug(&plug);
-	while ((copy = next_copy(tap)))
+	while ((copy = next_copy(tap))) {
+		if (copy == &tap->flush)
+			init_owed_flush(tap);
 		submit_bio(&copy->bio);
+	}
 	blk_finish_plug(&plug);
 	while ((copy = next_answered(tap)))
 		compare(copy);
@@ -547,6 +636,9 @@ static int tap_alloc(struct krping_stack *st)
 	INIT_LIST_HEAD(&tap->waiting);
 	INIT_LIST_HEAD(&tap->in_flight);
 	INIT_LIST_HEAD(&tap->answered);
+	INIT_LIST_HEAD(&tap->flush.entry);
+	tap->flush.tap = tap;
+	tap->flush.flush = true;
 	INIT_WORK(&tap->forward, tap_forward);
 	st->private = tap;
 	return 0;

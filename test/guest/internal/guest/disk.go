@@ -141,6 +141,19 @@ func Stalling(t testing.TB, disk string, size int64) (path string, stall func(ye
 	return "/dev/dm-0", stall
 }
 
+// PartStalling is Stalling for the first part bytes of the disk and for flushes.
+func PartStalling(t testing.TB, disk string, size, part int64) (path string, stall func(yes bool)) {
+	t.Helper()
+	lower, stall := Stalling(t, disk, part)
+	table := fmt.Sprintf("0 %d linear %s 0\n%d %d linear %s %d\n", part/512, lower, part/512, (size-part)/512, disk, part/512)
+	Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync partly", table))
+	t.Cleanup(func() {
+		stall(false)
+		Run(t, "dmsetup", "remove", "--noudevsync", "partly")
+	})
+	return "/dev/dm-1", stall
+}
+
 // WantSame fails if two devices or files differ.
 func WantSame(t testing.TB, a, b string) {
 	t.Helper()
@@ -150,7 +163,10 @@ func WantSame(t testing.TB, a, b string) {
 }
 
 // Content returns the first n bytes of a file, or of a device, bypassing the page cache.
-func Content(t testing.TB, path string, n int) []byte {
+func Content(t testing.TB, path string, n int) []byte { t.Helper(); return ContentAt(t, path, 0, n) }
+
+// ContentAt is Content from an offset.
+func ContentAt(t testing.TB, path string, at int64, n int) []byte {
 	t.Helper()
 	flags := os.O_RDONLY
 	if strings.HasPrefix(path, "/dev/") {
@@ -162,7 +178,7 @@ func Content(t testing.TB, path string, n int) []byte {
 	}
 	defer f.Close()
 	data := Aligned(t, n)
-	if _, err := f.ReadAt(data, 0); err != nil {
+	if _, err := f.ReadAt(data, at); err != nil {
 		t.Fatal(err)
 	}
 	return data
