@@ -56,9 +56,15 @@ void krping_dirty_set(struct krping_dirty *d, u64 from, u64 to)
 	spin_unlock_irqrestore(&d->lock, flags);
 }
 
+/* Writes the whole bitmap, at most 1 MiB, with interrupts off. */
 void krping_dirty_set_all(struct krping_dirty *d)
 {
-	krping_dirty_set(d, 0, d->size);
+	unsigned long flags;
+
+	spin_lock_irqsave(&d->lock, flags);
+	bitmap_fill(d->bits, d->nr);
+	d->count = d->nr;
+	spin_unlock_irqrestore(&d->lock, flags);
 }
 
 /* Clears every chunk that lies within the bytes [@from, @to). */
