@@ -8,7 +8,8 @@
  * A copy waits for earlier ones that overlap it, so that the target ends up with the backing's
  * data. A flush waits for all earlier copies, and all later ones wait for a flush or FUA write, so
  * that the target is at any time what the backing would be after a crash at some earlier time.
- * A flush that is dropped is owed: the target is flushed before its next change.
+ * A flush that is dropped is owed: the target is flushed before its next change. The backing stores
+ * the private copy too, so both get the same data even if the application changes its memory.
  *
  * For a read, the target's data is compared with what was read.
  */
@@ -274,6 +275,18 @@ static struct krping_tap_copy *take_copy(struct krping_tap *tap, struct krping_i
 	return copy;
 }
 
+/*
+ * Lets the backing store the copy's data. The application may change its own during direct I/O.
+ * The copy outlives @io->local, which ends before the copy is queued.
+ */
+static void store_copy(struct krping_io *io)
+{
+	struct bio *bio = &io->copy->bio;
+
+	io->local.bi_io_vec = bio->bi_io_vec;
+	io->local.bi_iter = bio->bi_iter;
+}
+
 /* Overlapping ios in flight have no defined order. */
 static void note_races(struct krping_stack *st, struct krping_io *io)
 {
@@ -300,6 +313,8 @@ static void tap_submit(struct krping_io *io)
 	} else {
 		io->copy = take_copy(tap, io);
 		io->owes_flush = !io->copy && io->orig->bi_opf & REQ_PREFLUSH;
+		if (io->copy && io->copy->bytes && !is_read(io->orig))
+			store_copy(io);
 	}
 	/* Reads matter only if they will be compared. */
 	if (io->copy || !is_read(io->orig)) {

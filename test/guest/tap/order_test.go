@@ -169,3 +169,47 @@ func TestDroppedFlush(t *testing.T) {
 		})
 	}
 }
+
+// A program changes its memory while it is written: the backing and the target store the same.
+func TestTapOfChangingMemory(t *testing.T) {
+	for name, backing := range map[string]string{"memory": "ram:16M", "disk": ""} {
+		t.Run(name, func(t *testing.T) {
+			if backing == "" {
+				backing = ramDisk(t)
+			}
+			store, port := guest.StorePath(t), guest.NextPort()
+			guest.StartBridge(t, port, store, "16MiB")
+			path := guest.Attach(t, port, ",mode=tap,backing="+backing+patient)
+			dev, buf := guest.OpenDirect(t, path), guest.Aligned(t, 256<<10)
+			end, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				for i := 0; ; i++ {
+					select {
+					case <-end:
+						return
+					default:
+						buf[i*4099%len(buf)]++
+					}
+				}
+			}()
+			for i := range 64 {
+				if _, err := dev.WriteAt(buf, int64(i)<<18); err != nil {
+					t.Errorf("write %d: %v", i, err)
+					break
+				}
+				if i%16 == 15 {
+					forwarded(t) // no more than fits into the queue
+				}
+			}
+			close(end)
+			<-ended
+			forwarded(t)
+			check(t, map[string]int64{"dropped": 0, "dirty_bytes": 0})
+			guest.WantSame(t, path, store)
+			if s := guest.Session(t, "vol0"); s["crc_errors"] != "0" {
+				t.Errorf("crc_errors=%s: the data changed while it was sent", s["crc_errors"])
+			}
+		})
+	}
+}
