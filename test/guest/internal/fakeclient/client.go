@@ -47,16 +47,25 @@ func DialConn(t testing.TB, port int, private []byte, config verbs.Config) (*ver
 	return verbs.Dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)), private, config)
 }
 
-// Dial connects to a target, until the end of the test.
-func Dial(t testing.TB, port int, private []byte, config verbs.Config) (*Client, error) {
+// DialRaw connects to a target, until the end of the test, and does not decode the welcome.
+func DialRaw(t testing.TB, port int, private []byte, config verbs.Config) (*Client, error) {
 	t.Helper()
 	conn, reply, err := DialConn(t, port, private, config)
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(conn.Release)
-	c := &Client{Conn: conn, Private: reply, t: t}
-	c.Welcome, err = wire.DecodeWelcome(reply)
+	return &Client{Conn: conn, Private: reply, t: t}, nil
+}
+
+// Dial connects to a target, until the end of the test.
+func Dial(t testing.TB, port int, private []byte, config verbs.Config) (*Client, error) {
+	t.Helper()
+	c, err := DialRaw(t, port, private, config)
+	if err != nil {
+		return nil, err
+	}
+	c.Welcome, err = wire.DecodeWelcome(c.Private)
 	return c, err
 }
 
