@@ -149,7 +149,7 @@ static void krping_target_conn_setup(struct work_struct *work)
 		krping_conn_fail(&tc->conn, ret);
 		goto out;
 	}
-	queue_delayed_work(krping_setup_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
+	queue_delayed_work(krping_target_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
 	ret = reply(tc);
 	if (ret) {
 		krping_err_ratelimited(tc->log_prefix, "cannot accept the connection: %d", ret);
@@ -229,11 +229,11 @@ static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		return on_connect_request(v, id, event);
 	case RDMA_CM_EVENT_ADDR_CHANGE:		/* a bond has failed over to another device */
 		krping_warn(v->log_prefix, "the address has moved to another device");
-		mod_delayed_work(krping_setup_wq, &v->listen_work, 0);
+		mod_delayed_work(krping_volume_wq, &v->listen_work, 0);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		krping_err(v->log_prefix, "the RDMA device is being removed");
-		mod_delayed_work(krping_setup_wq, &v->listen_work, 0);
+		mod_delayed_work(krping_volume_wq, &v->listen_work, 0);
 		break;
 	default:
 		break;
@@ -296,7 +296,7 @@ void krping_volume_listen_again(struct work_struct *work)
 	krping_volume_stop_listening(v);
 	if (set_state(v, KRPING_VOLUME_NO_DEVICE)) {
 		if (krping_volume_listen(v, NULL))
-			queue_delayed_work(krping_setup_wq, &v->listen_work, LISTEN_RETRY_DELAY);
+			queue_delayed_work(krping_volume_wq, &v->listen_work, LISTEN_RETRY_DELAY);
 		else
 			krping_info(v->log_prefix, "serving again");
 	}

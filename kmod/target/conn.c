@@ -3,40 +3,77 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
+#include "lib/fault.h"
 #include "lib/log.h"
 #include "target/target.h"
 
 /*
- * Work that can block on other work has its own workqueue: setting up a connection and
- * ending a volume wait for teardowns; a teardown waits for the set-up, the worker
- * and the store.
+ * Work that can block on other work has its own workqueue: the end of a volume waits for
+ * teardowns, as do set-ups; teardowns wait for set-ups, workers and the store.
  */
 struct workqueue_struct *krping_target_wq;
 struct workqueue_struct *krping_poll_wq;
-struct workqueue_struct *krping_setup_wq;
-static struct workqueue_struct *teardown_wq;
+struct workqueue_struct *krping_volume_wq;
+
+static void destroy_workqueues(struct workqueue_struct **wqs, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (wqs[i])
+			destroy_workqueue(wqs[i]);
+}
 
 void krping_target_exit(void)
 {
-	struct workqueue_struct *all[] = {
-		krping_setup_wq, teardown_wq, krping_poll_wq, krping_target_wq,
-	};
-	int i;
+	struct workqueue_struct *all[] = { krping_volume_wq, krping_poll_wq, krping_target_wq };
 
-	for (i = 0; i < ARRAY_SIZE(all); i++)
-		if (all[i])
-			destroy_workqueue(all[i]);
+	destroy_workqueues(all, ARRAY_SIZE(all));
 }
 
 int krping_target_init(void)
 {
 	krping_target_wq = alloc_workqueue("krping_target", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	krping_poll_wq = alloc_workqueue("krping_target_poll", WQ_MEM_RECLAIM | WQ_HIGHPRI, 0);
-	krping_setup_wq = alloc_workqueue("krping_target_setup", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	teardown_wq = alloc_workqueue("krping_target_end", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (krping_target_wq && krping_poll_wq && krping_setup_wq && teardown_wq)
+	/* The CRC of 1 MiB takes long: other work of this CPU need not wait for it. */
+	krping_poll_wq = alloc_workqueue("krping_target_poll",
+					 WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_CPU_INTENSIVE, 0);
+	krping_volume_wq = alloc_workqueue("krping_volumes", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	if (krping_target_wq && krping_poll_wq && krping_volume_wq)
 		return 0;
 	krping_target_exit();
+	return -ENOMEM;
+}
+
+#define MAX_LISTED	(2 * KRPING_TARGET_CONNECTIONS)	/* see krping_target_conn_list() */
+#define MAX_RANGES	16
+#define MAX_DIGESTS	4	/* they read the disk and use the CPU: I/O comes first */
+
+/* Frees also what a failed krping_volume_wqs_alloc() left. */
+void krping_volume_wqs_free(struct krping_volume *v)
+{
+	struct workqueue_struct *all[] = {
+		v->wq.setup, v->wq.teardown, v->wq.store, v->wq.ranges, v->wq.digests,
+	};
+
+	destroy_workqueues(all, ARRAY_SIZE(all));
+}
+
+/* Fences wait for all of them, and a client's reclaim of memory may wait for the fence. */
+static struct workqueue_struct *volume_wq(const struct krping_volume *v, const char *what, int max)
+{
+	return alloc_workqueue("krping%d_%s", WQ_MEM_RECLAIM | WQ_UNBOUND, max, v->id, what);
+}
+
+int krping_volume_wqs_alloc(struct krping_volume *v)
+{
+	v->wq.setup = volume_wq(v, "setup", MAX_LISTED);
+	v->wq.teardown = volume_wq(v, "end", MAX_LISTED);
+	v->wq.store = volume_wq(v, "store", 0);
+	v->wq.ranges = volume_wq(v, "ranges", MAX_RANGES);
+	v->wq.digests = volume_wq(v, "digests", MAX_DIGESTS);
+	if (v->wq.setup && v->wq.teardown && v->wq.store && v->wq.ranges && v->wq.digests)
+		return 0;
+	krping_volume_wqs_free(v);
 	return -ENOMEM;
 }
 
@@ -206,6 +243,7 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 	};
 	int ret;
 
+	krping_fault_sleep(KRPING_FAULT_TARGET_SETUP_STALL, tc->volume->opt.block);
 	tc->chunk_order = krping_chunk_order(id->device);
 	tc->rw_size = attr.rw_ctxs;
 	tc->rw_room = attr.rw_ctxs;
@@ -227,15 +265,32 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 /* ---- the end of a connection ---- */
 
 /*
- * Waits until a closed connection, whose set-up has finished, has nothing in flight. Afterwards
- * neither the client nor the store touches its memory.
+ * Waits until a closed connection has nothing in the store. From then on it is quiet: only the
+ * worker gives commands to the store, and looks before each whether the connection is closed. This
+ * needs neither the peer nor the RDMA device, so a new connection waits for no more than this.
+ */
+static void target_conn_quiesce(struct krping_target_conn *tc)
+{
+	struct krping_volume *v = tc->volume;
+
+	flush_work(&tc->poll_work);	/* a later run sees that it is closed */
+	if (!atomic_dec_and_test(&tc->async))
+		wait_for_completion(&tc->async_done);
+	spin_lock(&v->lock);
+	tc->quiet = true;
+	wake_up_all(&v->wait);
+	spin_unlock(&v->lock);
+}
+
+/*
+ * Waits until a quiet connection, whose set-up has finished, has nothing in flight. Afterwards the
+ * client does not touch its memory. How long this takes depends on the RDMA device, and over iWARP
+ * on the peer.
  */
 static void target_conn_drain(struct krping_target_conn *tc)
 {
-	flush_work(&tc->poll_work);	/* a later run sees that it is closed and posts nothing */
+	krping_fault_sleep(KRPING_FAULT_TARGET_DRAIN_STALL, tc->volume->opt.block);
 	krping_conn_drain(&tc->conn);
-	if (!atomic_dec_and_test(&tc->async))
-		wait_for_completion(&tc->async_done);
 	krping_worker_stop(tc);
 }
 
@@ -266,6 +321,7 @@ static void krping_target_conn_teardown(struct work_struct *work)
 	unsigned int flags = memalloc_noio_save();
 	int error = krping_conn_error(&tc->conn);
 
+	target_conn_quiesce(tc);
 	flush_work(&tc->setup_work);
 	cancel_delayed_work_sync(&tc->deadline_work);
 	target_conn_drain(tc);
@@ -283,7 +339,7 @@ static void target_conn_closed(struct krping_conn *conn, int error)
 	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
 
 	wake_up_all(&tc->volume->wait);
-	queue_work(teardown_wq, &tc->teardown_work);
+	queue_work(tc->volume->wq.teardown, &tc->teardown_work);
 }
 
 static const struct krping_conn_ops target_conn_ops = {
@@ -335,7 +391,7 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 	if (v->state == KRPING_VOLUME_STOPPING) {
 		reason = KRPING_REJ_RESOURCES;
 	} else if (v->nr_conns >= KRPING_TARGET_CONNECTIONS &&
-		   (!replaces || v->nr_conns >= 2 * KRPING_TARGET_CONNECTIONS)) {
+		   (!replaces || v->nr_conns >= MAX_LISTED)) {
 		reason = KRPING_REJ_BUSY;
 		*value = KRPING_TARGET_CONNECTIONS;
 	} else {
@@ -343,7 +399,7 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 		v->nr_conns++;
 		strscpy(v->ibdev, tc->conn.id->device->name, sizeof(v->ibdev));
 		/* Under the lock: others find and close the connection through the list. */
-		queue_work(krping_setup_wq, &tc->setup_work);
+		queue_work(v->wq.setup, &tc->setup_work);
 	}
 	spin_unlock(&v->lock);
 	return reason;
@@ -351,8 +407,8 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 
 /*
  * Return: true unless an older connection is left that is closed, or has the same session and
- * index. Closed ones count whatever their session: a restarted client has a new session, and the
- * store must first finish the old session's commands.
+ * index, and is not quiet yet. Closed ones count whatever their session: a restarted client has a
+ * new session, and the store must first finish the old session's commands.
  */
 static bool is_only(struct krping_target_conn *tc, bool fail)
 {
@@ -364,7 +420,8 @@ static bool is_only(struct krping_target_conn *tc, bool fail)
 	list_for_each_entry(other, &v->conns, entry) {
 		if (other == tc)
 			break;
-		if (!is_same(tc, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED)
+		if (other->quiet ||
+		    (!is_same(tc, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED))
 			continue;
 		only = false;
 		if (fail)

@@ -54,7 +54,7 @@ static void krping_store_bio_done(struct bio *bio)
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
 	if (again)
-		queue_work(cmd->tc->volume->store_wq, &cmd->work);	/* may block there */
+		queue_work(cmd->tc->volume->wq.store, &cmd->work);	/* may block there */
 	else
 		krping_target_cmd_finished(cmd);
 }
@@ -98,15 +98,18 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
  * krping_store_submit - start a READ, WRITE or FLUSH
  * @cmd:	with @cmd->sg of @cmd->length bytes, except for FLUSH
  *
- * Process context, under memalloc_noio_save(). Does not wait for a free request of the disk if its
- * driver supports that: keep-alives must be answered while a disk stalls.
+ * Process context, under memalloc_noio_save(). Does not block on the disk, because keep-alives
+ * must be answered while a disk stalls.
  */
 void krping_store_submit(struct krping_target_cmd *cmd)
 {
-	if (krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, cmd->tc->volume->opt.block))
-		queue_work(cmd->tc->volume->store_wq, &cmd->work);
+	struct krping_volume *v = cmd->tc->volume;
+
+	if (!bdev_nowait(v->backing.bdev) ||
+	    krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
+		queue_work(v->wq.store, &cmd->work);
 	else
-		submit(cmd, bdev_nowait(cmd->tc->volume->backing.bdev) ? REQ_NOWAIT : 0);
+		submit(cmd, REQ_NOWAIT);
 }
 
 /* ---- commands that may block ---- */
@@ -288,5 +291,7 @@ void krping_store_work(struct work_struct *work)
 /* DISCARD, WRITE_ZEROES or DIGEST, of any length. */
 void krping_store_begin_work(struct krping_target_cmd *cmd)
 {
-	queue_work(cmd->tc->volume->store_wq, &cmd->work);
+	const struct krping_volume_wqs *wq = &cmd->tc->volume->wq;
+
+	queue_work(cmd->op == KRPING_OP_DIGEST ? wq->digests : wq->ranges, &cmd->work);
 }

@@ -66,6 +66,26 @@ enum krping_volume_state {
 };
 
 /**
+ * struct krping_volume_wqs - work that may block, of one volume
+ * @setup:	set-ups of connections, which wait for older connections
+ * @teardown:	the ends of connections, which wait for the set-up, the worker, the store and the
+ *		RDMA device
+ * @store:	READ, WRITE and FLUSH where submitting a bio may block
+ * @ranges:	DISCARD and WRITE_ZEROES
+ * @digests:	DIGEST
+ *
+ * A peer or a disk that blocks one of them delays only its own volume. The first two have a place
+ * for each connection: those that hang, because of a device or a peer, delay no other.
+ */
+struct krping_volume_wqs {
+	struct workqueue_struct *setup;
+	struct workqueue_struct *teardown;
+	struct workqueue_struct *store;
+	struct workqueue_struct *ranges;
+	struct workqueue_struct *digests;
+};
+
+/**
  * struct krping_volume - a volume that is served
  * @entry:	in krping_volumes; under krping_volumes_lock
  * @ref:	one for the list, one for a stop that waits
@@ -77,8 +97,7 @@ enum krping_volume_state {
  * @key:	shared with clients, NULL for none; constant
  * @challenges:	unanswered challenges; NULL without @key
  * @backing:	open until no connection is left
- * @store_wq:	work that may block on the backing; per volume, so that a stalled disk delays
- *		only its own
+ * @wq:		its work queues
  * @epoch:	new at each start, and when a writeback disk fails a flush
  * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while not listening
@@ -91,7 +110,8 @@ enum krping_volume_state {
  * @conns:	connections, oldest first, from the client's request to the end of the teardown
  * @nr_conns:	entries of @conns
  * @ibdev:	name of the RDMA device of the last connection
- * @wait:	woken when a connection closes and when it has been removed from @conns
+ * @wait:	woken when a connection closes, when it is quiet, and when it has been removed from
+ *		@conns
  * @stats:	enum krping_block_counter
  * @violations:	connections ended because the client violated the protocol
  * @connections: connections accepted
@@ -108,7 +128,7 @@ struct krping_volume {
 	struct crypto_shash *key;
 	struct krping_challenges *challenges;
 	struct krping_backing backing;
-	struct workqueue_struct *store_wq;
+	struct krping_volume_wqs wq;
 	atomic64_t epoch;
 	struct mutex listen_lock;	/* what it protects: above */
 	struct rdma_cm_id *listener;
@@ -214,12 +234,14 @@ struct krping_target_tx {
  * @session:	the client's session
  * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
+ * @quiet:	closed, and nothing of it is in the store or can get there; under volume->lock
  * @epoch:	the volume's epoch as sent to the client
  * @peer_reads:	RDMA READs that the client serves at the same time
  * @peer_read_from: RDMA READs that the client may have in flight
  * @transcript:	input of the proofs, if the volume has a key
  * @setup_work:	waits for older connections to end, makes the queue pair, accepts
- * @teardown_work:	drains and frees; queued once, when the connection is closed
+ * @teardown_work:	waits for the store, drains and frees; queued once, when the connection is
+ *		closed
  * @deadline_work: fails a connection that the client does not confirm in time
  * @poll_work:	the worker
  * @retry_work:	queues the worker again after memory was short
@@ -267,6 +289,7 @@ struct krping_target_conn {
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;
+	bool quiet;
 	u64 epoch;
 	u8 peer_reads;
 	u8 peer_read_from;
@@ -329,9 +352,11 @@ void krping_volume_stop_listening(struct krping_volume *v);
 /* conn.c */
 int krping_target_init(void);
 void krping_target_exit(void);
-extern struct workqueue_struct *krping_target_wq;	/* delayed work */
+extern struct workqueue_struct *krping_target_wq;	/* work that does not block */
 extern struct workqueue_struct *krping_poll_wq;		/* the connections' workers */
-extern struct workqueue_struct *krping_setup_wq;	/* set-ups, and the end of volumes */
+extern struct workqueue_struct *krping_volume_wq;	/* listening again, the end of volumes */
+int krping_volume_wqs_alloc(struct krping_volume *v);
+void krping_volume_wqs_free(struct krping_volume *v);
 void krping_target_conn_init(struct krping_target_conn *tc);
 int krping_target_conn_alloc(struct krping_target_conn *tc);
 enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value);

@@ -38,7 +38,7 @@ static void volume_free(struct kref *ref)
 	krping_challenges_free(v->challenges);
 	crypto_free_shash(v->key);
 	put_net(v->net);
-	destroy_workqueue(v->store_wq);
+	krping_volume_wqs_free(v);
 	ida_free(&krping_volume_ids, v->id);
 	free_percpu(v->stats);
 	kfree(v);
@@ -92,8 +92,7 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	v->id = ida_alloc(&krping_volume_ids, GFP_KERNEL);
 	if (v->id < 0)
 		goto free_stats;
-	v->store_wq = alloc_workqueue("krping_%s", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, opt->block);
-	if (!v->store_wq)
+	if (krping_volume_wqs_alloc(v))
 		goto free_id;
 	kref_init(&v->ref);
 	v->opt = *opt;
@@ -224,7 +223,7 @@ static int volume_serve(struct krping_volume *v)
 		spin_lock(&v->lock);
 		v->state = KRPING_VOLUME_STOPPING;
 		spin_unlock(&v->lock);
-		queue_work(krping_setup_wq, &v->finish_work);
+		queue_work(krping_volume_wq, &v->finish_work);
 	}
 	mutex_unlock(&v->listen_lock);
 	if (ret)	/* as a stop does; a signal ends the wait */
@@ -280,7 +279,7 @@ static struct krping_volume *volume_take(const char *name)
 		goto out;
 	}
 	kref_get(&v->ref);
-	queue_work(krping_setup_wq, &v->finish_work);
+	queue_work(krping_volume_wq, &v->finish_work);
 out:
 	mutex_unlock(&krping_volumes_lock);
 	return ret ? ERR_PTR(ret) : v;
