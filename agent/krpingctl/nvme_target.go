@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
+	"krping/agent/host/display"
 	"krping/agent/nvme/nvmet"
 )
 
@@ -43,8 +44,9 @@ func targetAddCommand(p *program) *cobra.Command {
 and --null, serve an existing subsystem at another address, or allow more hosts to connect.
 
 Any host may connect unless --allow-host is given. A disk that is in use on this host is refused.
-The UUID of the namespace and the serial number are derived from the NQN and the path, so that hosts
-can reconnect after a restart of the target.`,
+The serial number is derived from the NQN, and the UUID of the namespace from the NQN and the WWID
+of the disk (of a file: inode and time of birth), so that hosts can reconnect after a restart of the
+target, but not to another disk under the same path. A disk without WWID gets a new UUID.`,
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --addr 10.0.0.1 --transport tcp
   krpingctl nvme target add --nqn nqn.2024-01.org.example:scratch --null 1GiB --addr 10.0.0.1 --allow-host "$(cat /etc/nvme/hostnqn)"`,
@@ -206,7 +208,8 @@ func targetRemoveCommand(p *program) *cobra.Command {
 		Use:   "remove {NQN | --nqn NQN | --all}",
 		Short: "Stop serving a subsystem, or all",
 		Long: `Close the connections of a subsystem and remove it, with the ports, hosts and disks in memory that
-no other subsystem uses. Hosts that were connected try to reconnect, until --ctrl-loss-tmo expires.`,
+no other subsystem uses. Hosts that were connected try to reconnect, until --ctrl-loss-tmo expires.
+A host with a DH-HMAC-CHAP key stays in the configuration, with its key, unless --all is given.`,
 		Args: arguments("[NQN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			twice := len(args) == 1 && nqn != ""
@@ -227,8 +230,14 @@ no other subsystem uses. Hosts that were connected try to reconnect, until --ctr
 				err = nvmeTarget().Remove(cmd.Context(), nqn)
 				removed = only(removed, nqn)
 			}
-			if err != nil || !asJSON {
+			if err != nil {
 				return err
+			}
+			if lost := before.KeyedHosts(); all && len(lost) > 0 {
+				log.Warn().Msgf("removed with their DH-HMAC-CHAP keys: %s; added again without keys, they need not authenticate", display.Text(strings.Join(lost, ", ")))
+			}
+			if !asJSON {
+				return nil
 			}
 			return printJSON(p.out, removed)
 		},
@@ -264,6 +273,7 @@ func targetSaveCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			config = config.Identified()
 			file := fileArgument(args)
 			if file == "-" {
 				return config.Write(p.out)
@@ -335,8 +345,8 @@ func targetRestoreCommand(p *program) *cobra.Command {
 		Short: "Restore a configuration that save or nvmetcli has saved",
 		Long: `Serve what is in a file (default ` + savedTargets + `; - is standard input) that "save" or nvmetcli
 has written. If any part fails, nothing is changed. It is added to what is served now, unless
---clear is given, which is nvmetcli's way. Attributes that this kernel does not have are skipped,
-with a warning.`,
+--clear is given, which is nvmetcli's way. A disk or file that is not the saved one, but has its
+path, is refused. Attributes that this kernel does not have are skipped, with a warning.`,
 		Args: arguments("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := fileArgument(args)

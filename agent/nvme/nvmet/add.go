@@ -4,10 +4,10 @@ package nvmet
 
 import (
 	"context"
-	"crypto/sha1"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -70,7 +70,7 @@ func (t *Tree) Add(ctx context.Context, s Serve) error {
 	}
 	_, err = t.apply(ctx, func(c *change) error {
 		for _, nqn := range s.AllowHosts {
-			if err := c.addHost(nqn); err != nil {
+			if err := c.addHost(Host{NQN: nqn}); err != nil {
 				return err
 			}
 		}
@@ -89,7 +89,10 @@ func (t *Tree) Add(ctx context.Context, s Serve) error {
 
 // addFresh adds a new subsystem with its disk.
 func (c *change) addFresh(s Serve) error {
-	n := Namespace{NSID: 1, Enable: true, Device: Attributes{"path": s.Device, "uuid": StableUUID(s.NQN, s.Device)}}
+	n := Namespace{NSID: 1, Enable: true, Device: Attributes{"path": s.Device}}
+	if uuid := StableUUID(s.NQN, s.Device); uuid != "" { // else the kernel generates a new one
+		n.Device["uuid"] = uuid
+	}
 	if s.Null != 0 {
 		device, err := c.addNull(s.Null)
 		if err != nil {
@@ -107,26 +110,46 @@ func (c *change) addFresh(s Serve) error {
 	})
 }
 
-// StableUUID returns a UUID of version 5 (RFC 9562) that depends only on the NQN and the device. A host
-// that reconnects drops a namespace whose UUID has changed, so it must not change when the target is
-// set up again.
-func StableUUID(nqn, device string) string {
-	sum := sha1.Sum([]byte("krping nvmet\x00" + nqn + "\x00" + device))
-	sum[6], sum[8] = sum[6]&0x0f|0x50, sum[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
-}
-
 // StableSerial returns the serial number of a subsystem, 20 hexadecimal digits that depend on the NQN.
 func StableSerial(nqn string) string {
 	sum := sha256.Sum256([]byte(nqn))
 	return fmt.Sprintf("%x", sum[:10])
 }
 
-func (c *change) addHost(nqn string) error {
-	if exists(c.host(nqn)) {
+// host returns the host of that NQN, or one without key.
+func (c Config) host(nqn string) Host {
+	i := slices.IndexFunc(c.Hosts, func(h Host) bool { return h.NQN == nqn })
+	if i < 0 {
+		return Host{NQN: nqn}
+	}
+	return c.Hosts[i]
+}
+
+// addHost adds a host with its keys. One that exists stays as it is.
+func (c *change) addHost(h Host) error {
+	dir := c.host(h.NQN)
+	if exists(dir) {
 		return nil
 	}
-	return c.mkdir(c.host(nqn))
+	if err := c.mkdir(dir); err != nil {
+		return err
+	}
+	if !h.hasKey() {
+		return nil
+	}
+	if !exists(filepath.Join(dir, "dhchap_key")) {
+		return &kernel.Failure{
+			What: "cannot add host " + h.NQN, Cause: "it has a DH-HMAC-CHAP key, and this kernel cannot authenticate hosts",
+			Fix: "use a kernel with CONFIG_NVME_TARGET_AUTH; or remove the host's dhchap from the file, and anyone with its NQN may connect", Err: unix.EOPNOTSUPP,
+		}
+	}
+	// The kernel accepts a DH group and a hash with the key, and no empty key.
+	dhchap := maps.Clone(h.DHChap)
+	maps.DeleteFunc(dhchap, func(_, value string) bool { return value == "" })
+	if err := c.attributes(dir, "dhchap", dhchap, "key", "ctrl_key"); err != nil {
+		return fmt.Errorf("host %s: %w", h.NQN, err)
+	}
+	return nil
 }
 
 // allow adds hosts to an existing subsystem. If there are any, it no longer allows any host.
@@ -207,36 +230,71 @@ func (c Config) subsystem(nqn string) *Subsystem {
 
 func (c *change) addSubsystem(s Subsystem) error {
 	dir := c.subsystem(s.NQN)
-	if err := c.mkdir(dir); err != nil {
-		return err
-	}
-	// The kernel accepts allowed hosts only if allow_any_host is 0.
-	if err := c.attributes(dir, "attr", s.Attr, "allow_any_host"); err != nil {
-		return err
+	if !c.there(dir) {
+		if err := c.mkdir(dir); err != nil {
+			return c.tolerate(err)
+		}
+		// The kernel accepts allowed hosts only if allow_any_host is 0.
+		if err := c.tolerate(c.attributes(dir, "attr", s.Attr, "allow_any_host")); err != nil {
+			return err
+		}
 	}
 	for _, nqn := range s.AllowedHosts {
-		if err := c.symlink(c.host(nqn), filepath.Join(dir, "allowed_hosts", nqn)); err != nil {
+		link := filepath.Join(dir, "allowed_hosts", nqn)
+		if c.there(link) {
+			continue
+		}
+		if err := c.tolerate(c.symlink(c.host(nqn), link)); err != nil {
 			return err
 		}
 	}
 	for _, n := range s.Namespaces {
-		if err := c.addNamespace(s.NQN, n); err != nil {
+		if err := c.tolerate(c.addNamespace(s.NQN, n)); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.Passthru {
+		if err := c.tolerate(c.addPassthru(filepath.Join(dir, "passthru"), p)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// addPassthru has a new subsystem pass a controller through.
+func (c *change) addPassthru(dir string, p Passthru) error {
+	if enabled, err := attribute(dir, "enable"); !bool(p.Enable) || err == nil && enabled == "1" {
+		return nil
+	}
+	if err := c.attributes(dir, "device", p.Device); err != nil {
+		return err
+	}
+	if err := c.files(dir, p.more); err != nil {
+		return err
+	}
+	return c.fs.write(filepath.Join(dir, "enable"), "1")
+}
+
 func (c *change) addNamespace(nqn string, n Namespace) error {
+	dir := c.subsystem(nqn, "namespaces", strconv.Itoa(n.NSID))
+	if c.there(dir) {
+		return nil
+	}
 	path := n.Device["path"]
-	buffered := false
-	if bool(n.Enable) && !isNull(path) {
-		var err error
-		if buffered, err = c.checkDevice(path); err != nil {
+	more := n.more
+	if !c.again && bool(n.Enable) && !isNull(path) {
+		if err := n.checkIdentity(); err != nil {
 			return err
 		}
+		buffered, err := c.checkDevice(path)
+		if err != nil {
+			return err
+		}
+		more = nil
+		if buffered {
+			more = Attributes{"buffered_io": "1"}
+		}
 	}
-	dir := c.subsystem(nqn, "namespaces", strconv.Itoa(n.NSID))
 	if err := c.mkdir(dir); err != nil {
 		return err
 	}
@@ -248,10 +306,8 @@ func (c *change) addNamespace(nqn string, n Namespace) error {
 			return err
 		}
 	}
-	if buffered {
-		if err := c.fs.write(filepath.Join(dir, "buffered_io"), "1"); err != nil {
-			return err
-		}
+	if err := c.files(dir, more); err != nil {
+		return err
 	}
 	if !n.Enable {
 		return nil
@@ -266,47 +322,59 @@ func (c *change) addNamespace(nqn string, n Namespace) error {
 
 func (c *change) addPort(p Port) error {
 	dir := c.port(p.ID)
-	if err := c.mkdir(dir); err != nil {
-		return err
-	}
-	// The kernel checks the others against trtype, and treq against tsas.
-	if err := c.attributes(dir, "addr", p.Addr, "trtype", "adrfam", "traddr", "trsvcid", "tsas", "treq"); err != nil {
-		return err
-	}
-	if err := c.attributes(dir, "param", p.Param); err != nil {
-		return err
+	if !c.there(dir) {
+		if err := c.mkdir(dir); err != nil {
+			return c.tolerate(err)
+		}
+		// The kernel checks the others against trtype, and treq against tsas.
+		if err := c.tolerate(c.attributes(dir, "addr", p.Addr, "trtype", "adrfam", "traddr", "trsvcid", "tsas", "treq")); err != nil {
+			return err
+		}
+		if err := c.tolerate(c.attributes(dir, "param", p.Param)); err != nil {
+			return err
+		}
 	}
 	for _, g := range p.ANAGroups {
 		group := filepath.Join(dir, "ana_groups", strconv.Itoa(g.ID))
 		if !exists(group) { // the kernel has created group 1
 			if err := c.mkdir(group); err != nil {
-				return err
+				return c.tolerate(err)
 			}
 		}
-		if err := c.attributes(group, "ana", g.ANA); err != nil {
+		if err := c.tolerate(c.attributes(group, "ana", g.ANA)); err != nil {
 			return err
 		}
 	}
 	for _, r := range p.Referrals {
-		referral := filepath.Join(dir, "referrals", r.Name)
-		if err := c.mkdir(referral); err != nil {
+		if err := c.tolerate(c.addReferral(filepath.Join(dir, "referrals", r.Name), r)); err != nil {
 			return err
-		}
-		if err := c.attributes(referral, "addr", r.Addr, "trtype"); err != nil {
-			return err
-		}
-		if r.Enable {
-			if err := c.fs.write(filepath.Join(referral, "enable"), "1"); err != nil {
-				return err
-			}
 		}
 	}
 	for _, nqn := range p.Subsystems {
-		if err := c.link(p, nqn); err != nil {
+		if c.there(c.port(p.ID, "subsystems", nqn)) {
+			continue
+		}
+		if err := c.tolerate(c.link(p, nqn)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (c *change) addReferral(dir string, r Referral) error {
+	if c.there(dir) {
+		return nil
+	}
+	if err := c.mkdir(dir); err != nil {
+		return err
+	}
+	if err := c.attributes(dir, "addr", r.Addr, "trtype"); err != nil {
+		return err
+	}
+	if !r.Enable {
+		return nil
+	}
+	return c.fs.write(filepath.Join(dir, "enable"), "1")
 }
 
 // link serves a subsystem at a port. The first one makes the port listen.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // Config is the configuration of the whole target, in the JSON of nvmetcli's save files.
@@ -24,7 +25,22 @@ type Config struct {
 
 // Host is a host that subsystems can allow.
 type Host struct {
-	NQN string `json:"nqn"`
+	DHChap Attributes `json:"dhchap,omitempty"` // key, ctrl_key, hash, dhgroup
+	NQN    string     `json:"nqn"`
+}
+
+// hasKey reports whether the host must authenticate.
+func (h Host) hasKey() bool { return h.DHChap["key"] != "" }
+
+// KeyedHosts returns the NQNs of the hosts that must authenticate.
+func (c Config) KeyedHosts() []string {
+	var nqns []string
+	for _, h := range c.Hosts {
+		if h.hasKey() {
+			nqns = append(nqns, h.NQN)
+		}
+	}
+	return nqns
 }
 
 // Subsystem is a set of namespaces with an NQN.
@@ -41,13 +57,19 @@ type Namespace struct {
 	ANAGroup int        `json:"ana_grpid,omitempty"` // 0: the kernel's default, 1
 	Device   Attributes `json:"device"`              // path, uuid, nguid
 	Enable   Switch     `json:"enable"`
+	Identity string     `json:"identity,omitempty"` // of what was at the path when it was saved; nvmetcli ignores it
 	NSID     int        `json:"nsid"`
+
+	more Attributes // files without a group that Read has found: buffered_io, p2pmem
 }
 
-// Passthru is an NVMe controller that a subsystem passes through. It cannot be restored if enabled.
+// Passthru is an NVMe controller that a subsystem passes through. It cannot be restored from a file
+// if enabled.
 type Passthru struct {
 	Device Attributes `json:"device"`
 	Enable Switch     `json:"enable"`
+
+	more Attributes // files without a group that Read has found: admin_timeout, io_timeout, clear_ids
 }
 
 // Port is an address at which subsystems are served.
@@ -132,54 +154,92 @@ func Parse(data []byte) (Config, error) {
 	return c, c.check()
 }
 
-// check returns an error if something is missing, duplicate, or a reference to something missing.
+// check returns an error if something is missing, duplicate, a reference to something missing, or a
+// name that would not be an entry of its own directory. Nothing is created before.
 func (c Config) check() error {
 	known := map[string]bool{}
+	fresh := func(what string) bool {
+		if known[what] {
+			return false
+		}
+		known[what] = true
+		return true
+	}
 	for i, h := range c.Hosts {
 		if err := CheckNQN(h.NQN); err != nil {
 			return fmt.Errorf("hosts[%d]: %w", i, err)
 		}
-		known["host "+h.NQN] = true
+		if !fresh("host " + h.NQN) {
+			return fmt.Errorf("hosts[%d]: duplicate NQN %s", i, h.NQN)
+		}
 	}
 	for i, s := range c.Subsystems {
 		where := fmt.Sprintf("subsystems[%d]", i)
 		if err := CheckNQN(s.NQN); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
 		}
-		if known["subsystem "+s.NQN] {
+		if !fresh("subsystem " + s.NQN) {
 			return fmt.Errorf("%s: duplicate NQN %s", where, s.NQN)
 		}
-		known["subsystem "+s.NQN] = true
 		for j, n := range s.Namespaces {
-			if n.NSID < 1 {
+			switch {
+			case n.NSID < 1:
 				return fmt.Errorf("%s.namespaces[%d]: nsid %d: must be 1 or more", where, j, n.NSID)
-			}
-			if n.Enable && n.Device["path"] == "" {
+			case !fresh(fmt.Sprintf("%s namespace %d", where, n.NSID)):
+				return fmt.Errorf("%s.namespaces[%d]: duplicate nsid %d", where, j, n.NSID)
+			case bool(n.Enable) && n.Device["path"] == "":
 				return fmt.Errorf("%s.namespaces[%d]: enabled without a device path", where, j)
 			}
 		}
 		for _, nqn := range s.AllowedHosts {
 			if !known["host "+nqn] {
-				return fmt.Errorf("%s: allows %s, which is not among the hosts", where, nqn)
+				return fmt.Errorf("%s: allows %q, which is not among the hosts", where, nqn)
+			}
+			if !fresh(where + " allows " + nqn) {
+				return fmt.Errorf("%s: allows %s twice", where, nqn)
 			}
 		}
 		for _, p := range s.Passthru {
 			if p.Enable {
-				return fmt.Errorf("%s: passthru to %s is not supported", where, p.Device["path"])
+				return fmt.Errorf("%s: passthru to %q is not supported", where, p.Device["path"])
 			}
 		}
 	}
 	for i, p := range c.Ports {
 		where := fmt.Sprintf("ports[%d]", i)
-		if p.ID < 0 || p.ID > 65535 || known[fmt.Sprint("port ", p.ID)] {
+		if p.ID < 0 || p.ID > 65535 || !fresh(fmt.Sprint("port ", p.ID)) {
 			return fmt.Errorf("%s: portid %d: must be unique, and 0 to 65535", where, p.ID)
 		}
-		known[fmt.Sprint("port ", p.ID)] = true
-		for _, nqn := range p.Subsystems {
-			if !known["subsystem "+nqn] {
-				return fmt.Errorf("%s: serves %s, which is not among the subsystems", where, nqn)
+		for j, g := range p.ANAGroups {
+			if g.ID < 1 || !fresh(fmt.Sprintf("%s group %d", where, g.ID)) {
+				return fmt.Errorf("%s.ana_groups[%d]: grpid %d: must be unique, and 1 or more", where, j, g.ID)
 			}
 		}
+		for j, r := range p.Referrals {
+			if err := checkEntry(r.Name); err != nil {
+				return fmt.Errorf("%s.referrals[%d]: name %w", where, j, err)
+			}
+			if !fresh(where + " referral " + r.Name) {
+				return fmt.Errorf("%s.referrals[%d]: duplicate name %s", where, j, r.Name)
+			}
+		}
+		for _, nqn := range p.Subsystems {
+			if !known["subsystem "+nqn] {
+				return fmt.Errorf("%s: serves %q, which is not among the subsystems", where, nqn)
+			}
+			if !fresh(where + " serves " + nqn) {
+				return fmt.Errorf("%s: serves %s twice", where, nqn)
+			}
+		}
+	}
+	return nil
+}
+
+// checkEntry returns an error if a directory cannot have an entry of that name.
+func checkEntry(name string) error {
+	const longest = 255 // NAME_MAX
+	if name == "" || name == "." || name == ".." || len(name) > longest || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("%.40q: must be 1 to %d bytes, without slashes and control characters, and not . or ..", name, longest)
 	}
 	return nil
 }

@@ -67,4 +67,10 @@ func (t *Tree) removeNull(path string) error {
 	return nil
 }
 
-func isNull(path string) bool { return strings.HasPrefix(path, "/dev/"+nullPrefix) }
+// isNull reports whether a path is that of a disk that addNull has added. A path that only begins like
+// one may lead anywhere.
+func isNull(path string) bool {
+	number, found := strings.CutPrefix(path, "/dev/"+nullPrefix)
+	_, err := strconv.ParseUint(number, 10, 31)
+	return found && err == nil
+}

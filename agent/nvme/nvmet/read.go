@@ -19,7 +19,14 @@ func (t *Tree) Read() (Config, error) {
 		return c, err
 	}
 	for _, nqn := range hosts {
-		c.Hosts = append(c.Hosts, Host{nqn})
+		dhchap, err := readGroup(t.host(nqn), "dhchap")
+		if err != nil {
+			return c, fmt.Errorf("host %s: %w", nqn, err)
+		}
+		if dhchap["key"] == "" { // the others are the kernel's defaults
+			dhchap = nil
+		}
+		c.Hosts = append(c.Hosts, Host{DHChap: dhchap, NQN: nqn})
 	}
 	subsystems, err := names(t.path("subsystems"))
 	if err != nil {
@@ -73,14 +80,19 @@ func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
 		}
 		n.Enable = enable == "1"
 		n.ANAGroup, _ = strconv.Atoi(group) // the kernel prints a number
-		s.Namespaces = append(s.Namespaces, n)
-	}
-	if enable, err := attribute(filepath.Join(dir, "passthru"), "enable"); err == nil && enable == "1" {
-		device, err := readGroup(filepath.Join(dir, "passthru"), "device")
-		if err != nil {
+		if n.more, err = readFiles(dir, "buffered_io", "p2pmem", "resv_enable"); err != nil {
 			return s, err
 		}
-		s.Passthru = []Passthru{{Device: device, Enable: true}}
+		s.Namespaces = append(s.Namespaces, n)
+	}
+	passthru := filepath.Join(dir, "passthru")
+	if enable, err := attribute(passthru, "enable"); err == nil && enable == "1" {
+		device, err1 := readGroup(passthru, "device")
+		more, err2 := readFiles(passthru, "admin_timeout", "io_timeout", "clear_ids")
+		if err := errors.Join(err1, err2); err != nil {
+			return s, err
+		}
+		s.Passthru = []Passthru{{Device: device, Enable: true, more: more}}
 	}
 	return s, nil
 }
@@ -157,6 +169,22 @@ func readGroup(dir, group string) (Attributes, error) {
 			continue
 		}
 		value, err := attribute(dir, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// readFiles reads those of the files that this kernel has.
+func readFiles(dir string, names ...string) (Attributes, error) {
+	values := Attributes{}
+	for _, name := range names {
+		value, err := attribute(dir, name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

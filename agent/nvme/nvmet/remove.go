@@ -11,7 +11,8 @@ import (
 )
 
 // Remove removes a subsystem, with the ports and allowed hosts that no other subsystem uses, and the
-// disks in memory that Add has added for it. Connections are closed; hosts try to reconnect.
+// disks in memory that Add has added for it. Connections are closed; hosts try to reconnect. A host
+// with a DH-HMAC-CHAP key stays: made anew without its key, it would not have to authenticate.
 func (t *Tree) Remove(ctx context.Context, nqn string) error {
 	config, err := t.Read()
 	if err != nil {
@@ -127,7 +128,7 @@ func (t *Tree) removeSubsystem(config Config, s Subsystem) error {
 	}
 	for _, nqn := range s.AllowedHosts {
 		others := func(o Subsystem) bool { return o.NQN != s.NQN && slices.Contains(o.AllowedHosts, nqn) }
-		if slices.ContainsFunc(config.Subsystems, others) {
+		if slices.ContainsFunc(config.Subsystems, others) || config.host(nqn).hasKey() {
 			continue
 		}
 		if err := t.fs.rmdir(t.host(nqn)); err != nil {

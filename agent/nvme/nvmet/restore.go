@@ -6,14 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"krping/agent/host/kernel"
 )
 
 // Restore adds the configuration of a save file to the current one, or replaces it if clear is set. It
-// returns the attributes that were skipped because this kernel does not have them. If it fails, it
-// restores the previous configuration; with clear, connections have been closed nevertheless.
+// returns the attributes that were skipped because this kernel does not have them. If it fails or ctx
+// ends, it restores the previous configuration; with clear, connections have been closed nevertheless.
+// A host that has a DH-HMAC-CHAP key keeps it if the file has none.
 func (t *Tree) Restore(ctx context.Context, c Config, clear bool) (skipped []string, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -30,21 +32,40 @@ func (t *Tree) Restore(ctx context.Context, c Config, clear bool) (skipped []str
 	if err := t.loadFor(ctx, c.transports()); err != nil {
 		return nil, err
 	}
-	if clear {
-		if err := t.clear(ctx); err != nil {
-			return nil, err
+	if !clear {
+		return t.apply(ctx, func(change *change) error { return change.addAll(c) })
+	}
+	c = c.withKeysOf(before)
+	if err = t.clear(ctx); err == nil {
+		skipped, err = t.apply(ctx, func(change *change) error { return change.addAll(c) })
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.putBack(ctx, before))
+	}
+	unused := slices.DeleteFunc(before.Subsystems, c.hasDisksOf)
+	return skipped, t.removeNulls(unused...)
+}
+
+// putBack adds what is missing of a configuration that Read has returned, even after ctx has ended. It
+// goes on after an error, as each part that is served again helps.
+func (t *Tree) putBack(ctx context.Context, before Config) error {
+	c := &change{Tree: t, ctx: context.WithoutCancel(ctx), again: true}
+	err := c.addAll(before)
+	if err = errors.Join(append(c.failures, err)...); err != nil {
+		return fmt.Errorf("restore the previous configuration: %w", err)
+	}
+	return nil
+}
+
+// withKeysOf returns the configuration with the keys of another one for the hosts that have none.
+func (c Config) withKeysOf(other Config) Config {
+	c.Hosts = slices.Clone(c.Hosts)
+	for i, h := range c.Hosts {
+		if !h.hasKey() {
+			c.Hosts[i].DHChap = other.host(h.NQN).DHChap
 		}
 	}
-	skipped, err = t.apply(ctx, func(change *change) error { return change.addAll(c) })
-	switch {
-	case err != nil && clear:
-		_, again := t.apply(context.WithoutCancel(ctx), func(change *change) error { return change.addAll(before) })
-		err = errors.Join(err, again)
-	case clear:
-		unused := slices.DeleteFunc(before.Subsystems, c.hasDisksOf)
-		err = t.removeNulls(unused...)
-	}
-	return skipped, err
+	return c
 }
 
 // hasDisksOf reports whether the configuration serves any disk of the subsystem.
@@ -61,7 +82,7 @@ func (c Config) hasDisksOf(other Subsystem) bool {
 
 func (c *change) addAll(config Config) error {
 	for _, h := range config.Hosts {
-		if err := c.addHost(h.NQN); err != nil {
+		if err := c.tolerate(c.addHost(h)); err != nil {
 			return err
 		}
 	}
@@ -78,8 +99,17 @@ func (c *change) addAll(config Config) error {
 	return nil
 }
 
-// conflict returns an error if a subsystem or port of the save file exists.
+// conflict returns an error if a subsystem or port of the save file exists, or a host with another key.
 func (c Config) conflict(there Config) error {
+	for _, h := range c.Hosts {
+		exists := slices.ContainsFunc(there.Hosts, func(o Host) bool { return o.NQN == h.NQN })
+		if exists && h.hasKey() && !maps.Equal(h.DHChap, there.host(h.NQN).DHChap) {
+			return &kernel.Failure{
+				What: "host " + h.NQN, Cause: "exists already, and its DH-HMAC-CHAP key is not the one of the file", Err: ErrExists,
+				Fix: "write the key that is right into /sys/kernel/config/nvmet/hosts/" + h.NQN + "/dhchap_key and into the file; or add --clear, which removes everything first",
+			}
+		}
+	}
 	for _, s := range c.Subsystems {
 		if there.subsystem(s.NQN) != nil {
 			return alreadyThere("subsystem " + s.NQN)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,7 +88,22 @@ type change struct {
 	ctx     context.Context
 	undo    []func() error
 	skipped []string // paths of attributes that this kernel does not have
+
+	again    bool    // what exists stays as it is, and an error does not end the change
+	failures []error // if again
 }
+
+// tolerate returns the error, or notes it if the change goes on after errors.
+func (c *change) tolerate(err error) error {
+	if err != nil && c.again {
+		c.failures = append(c.failures, err)
+		return nil
+	}
+	return err
+}
+
+// there reports whether something exists that need not be made again.
+func (c *change) there(path string) bool { return c.again && exists(path) }
 
 // apply runs the steps. If one fails, it undoes the completed ones.
 func (t *Tree) apply(ctx context.Context, steps func(*change) error) (skipped []string, err error) {
@@ -160,7 +176,23 @@ func (c *change) attributes(dir, group string, values Attributes, first ...strin
 			continue
 		}
 		if err := c.fs.write(path, value); err != nil {
+			if group == "dhchap" { // not the key
+				return err
+			}
 			return fmt.Errorf("%w (%q)", err, value)
+		}
+	}
+	return nil
+}
+
+// files writes those files of a new directory that do not have the value.
+func (c *change) files(dir string, values Attributes) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if now, err := attribute(dir, name); err == nil && now == values[name] {
+			continue
+		}
+		if err := c.fs.write(filepath.Join(dir, name), values[name]); err != nil {
+			return fmt.Errorf("%w (%q)", err, values[name])
 		}
 	}
 	return nil

@@ -110,3 +110,71 @@ func TestFailedRestoreChangesNothing(t *testing.T) {
 	nvme(t, "target", "remove", "--all")
 	clean(t)
 }
+
+// A target that is set up again serves the same file under the same UUID, and another file under the same path
+// under another one, or, as a saved one, not at all.
+func TestReplacedFileHasAnotherUUID(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	create := func() {
+		t.Helper()
+		if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func() string {
+		t.Helper()
+		uuid := serve(t, "--nqn", nqn, "--device", path).Disks[0].UUID
+		nvme(t, "target", "remove", nqn)
+		return uuid
+	}
+	create()
+	first := again()
+	if second := again(); second != first || nvmet.Identity(path) == "" {
+		t.Errorf("UUID %s, then %s; %q", first, second, nvmet.Identity(path))
+	}
+	serve(t, "--nqn", nqn, "--device", path)
+	file := filepath.Join(t.TempDir(), "config.json")
+	nvme(t, "target", "save", file)
+	nvme(t, "target", "restore", "--clear", file)
+	nvme(t, "target", "remove", "--all")
+
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	create()
+	fails(t, 1, []string{path, "another disk or file than the one that was saved"}, "target", "restore", file)
+	if other := again(); other == first {
+		t.Errorf("another file has the same UUID, %s", other)
+	}
+	clean(t)
+}
+
+// The key of a host is not lost when what it may use is removed, nor by restore --clear.
+func TestHostKeyStays(t *testing.T) {
+	const host = "nqn.2024-01.org.example:keyed"
+	const key = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+	serve(t, "--nqn", nqn, "--null", "16MiB", "--allow-host", host)
+	file := "/sys/kernel/config/nvmet/hosts/" + host + "/dhchap_key"
+	if _, err := os.Stat(file); err != nil {
+		nvme(t, "target", "remove", "--all")
+		t.Skip("this kernel cannot authenticate hosts")
+	}
+	if err := os.WriteFile(file, []byte(key), 0); err != nil {
+		t.Fatal(err)
+	}
+	keeps := func(after string) {
+		t.Helper()
+		if is, err := os.ReadFile(file); strings.TrimSpace(string(is)) != key {
+			t.Errorf("%s: key %q, %v", after, is, err)
+		}
+	}
+	without := write(t, []byte(`{"hosts":[{"nqn":"`+host+`"}]}`))
+	nvme(t, "target", "remove", nqn)
+	keeps("remove")
+	nvme(t, "target", "restore", "--clear", without)
+	keeps("restore --clear")
+	if ran := guest.Krpingctl(t, "nvme", "target", "remove", "--all"); ran.Code != 0 || !strings.Contains(ran.Stderr, "removed with their DH-HMAC-CHAP keys: "+host) {
+		t.Errorf("remove --all: exit code %d\n%s", ran.Code, ran.Stderr)
+	}
+	clean(t)
+}
