@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -61,6 +62,13 @@ func listen(a config.Address) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", a, err)
 	}
 	return l, nil
+}
+
+// overlap reports whether one program can listen only at one of two addresses.
+func overlap(a, b config.Address) bool {
+	x, err1 := netip.ParseAddrPort(a.Address)
+	y, err2 := netip.ParseAddrPort(b.Address)
+	return a.Network == "tcp" && b.Network == "tcp" && err1 == nil && err2 == nil && x.Port() == y.Port()
 }
 
 func removeSocket(path string) error {

@@ -172,17 +172,48 @@ func (a *agent) adopt(old config.Config) (config.Config, error) {
 		return c, err
 	}
 	if c.Listen != old.Listen {
-		next, err := a.serve(c.Listen)
-		if err != nil {
+		if err := a.move(c.Listen); err != nil {
 			return c, err
 		}
-		if err := a.endpoint.close(); err != nil {
-			a.Log.Warn().Err(err).Stringer("listen", old.Listen).Msg("stop serving at the old address")
-		}
-		a.endpoint = next
 	}
 	a.logAt(c.LogLevel)
 	return c, nil
+}
+
+// move serves at another address. The old address is given up only when the new one is served, unless
+// they overlap, as 127.0.0.1:9450 and 0.0.0.0:9450 do: then the agent is not reachable for a moment, and
+// returns to the old address if it cannot listen at the new one.
+func (a *agent) move(to config.Address) error {
+	old := a.endpoint
+	stop := func() {
+		if err := old.close(); err != nil {
+			a.Log.Warn().Err(err).Stringer("listen", old.address).Msg("stop serving at the old address")
+		}
+	}
+	next, err := a.serve(to)
+	if err == nil {
+		a.endpoint = next
+		stop()
+		return nil
+	}
+	if !errors.Is(err, unix.EADDRINUSE) || !overlap(old.address, to) {
+		return err
+	}
+	stop()
+	if next, err = a.serve(to); err == nil {
+		a.endpoint = next
+		return nil
+	}
+	next, again := a.serve(old.address)
+	if again != nil { // another program has taken it: there is nothing left to serve at
+		select {
+		case a.broken <- again:
+		default: // it ends already
+		}
+		return errors.Join(err, again)
+	}
+	a.endpoint = next
+	return err
 }
 
 func (a *agent) logAt(level zerolog.Level) {

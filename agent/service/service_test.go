@@ -236,6 +236,38 @@ func TestReload(t *testing.T) {
 	ends(t, ended)
 }
 
+// An address that overlaps the old one cannot be listened at before that is given up.
+func TestReloadToOverlappingAddress(t *testing.T) {
+	r := start(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	_ = free.Close()
+	local, all := "127.0.0.1:"+port, "0.0.0.0:"+port
+	for _, address := range []string{local, all, local} {
+		r.configure("listen: " + address + "\n" + vol0)
+		r.reload()
+		get(t, "GET", local, "/healthz", "")
+	}
+	if log := r.log.String(); strings.Contains(log, "refused") || strings.Count(log, `"message":"reloaded"`) != 3 {
+		t.Errorf("log:\n%s", log)
+	}
+
+	other, err := net.Listen("tcp", "127.0.0.2:"+port) // so that the agent cannot listen at all addresses
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	r.configure("listen: " + all + "\n" + vol0)
+	r.reload()
+	if !strings.Contains(r.log.String(), "new configuration refused") {
+		t.Errorf("log:\n%s", r.log.String())
+	}
+	get(t, "GET", local, "/healthz", "")
+}
+
 // stream reads the web page's samples until the agent ends the stream.
 func stream(t *testing.T, address string) <-chan error {
 	t.Helper()
