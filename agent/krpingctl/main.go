@@ -15,6 +15,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // the first signal ends the command in good order, a second one at once
 	err := run(ctx, os.Args[1:], os.Stdout)
 	report(err)
 	os.Exit(exitCode(err))

@@ -4,6 +4,7 @@ package biotrace
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,9 +13,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,12 +46,16 @@ func decode(t *testing.T, e bioEvent) Bio {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := decoder{
+	d := newTestDecoder()
+	return *d.bio(event)
+}
+
+func newTestDecoder() decoder {
+	return decoder{
 		zero: time.Unix(100, 0), devices: &deviceNames{known: map[uint32]string{259 << 20: "krping0"}},
 		cgroups: &cgroupNames{known: map[uint64]string{7: "/a"}},
 		comms:   map[[16]int8]string{}, ops: map[uint32]opNames{},
 	}
-	return *d.bio(event)
 }
 
 func TestDecode(t *testing.T) {
@@ -219,5 +227,62 @@ func TestExplainLoadError(t *testing.T) {
 		if errors.Is(got, os.ErrPermission) != tc.denied || !strings.Contains(got.Error(), tc.want) {
 			t.Errorf("%v: %v, want %q, denied %t", tc.err, got, tc.want, tc.denied)
 		}
+	}
+}
+
+// endless is a ring buffer that the kernel fills faster than it is read.
+type endless struct {
+	record    []byte
+	read      int
+	available int
+}
+
+func (*endless) SetDeadline(time.Time) {}
+func (*endless) Close() error          { return nil }
+func (e *endless) AvailableBytes() int { return e.available }
+
+func (e *endless) ReadInto(r *ringbuf.Record) error {
+	e.read++
+	r.RawSample = e.record
+	return nil
+}
+
+// A trace whose reader is slower than the kernel ends, too: after what was there when it was to end, and
+// not much later.
+func TestSlowReaderEnds(t *testing.T) {
+	e := sampleEvent()
+	record := unsafe.Slice((*byte)(unsafe.Pointer(&e)), unsafe.Sizeof(e))
+	size := recordHeader + (len(record)+7)/8*8
+	for _, tc := range []struct {
+		inRing, delivered, unread int
+		perBio                    time.Duration
+	}{
+		{1000, 1000, 0, time.Millisecond},
+		{5000, 2001, 2999, time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			ring := &endless{record: record, available: tc.inRing * size}
+			tracer := &Tracer{reader: ring, decoder: newTestDecoder()}
+			late, flushed := 0, 0
+			start := time.Now()
+			err := tracer.Run(ctx, func(*Bio) error {
+				if time.Since(start) > 3*time.Second+lookEvery*tc.perBio {
+					late++
+				}
+				time.Sleep(tc.perBio)
+				return nil
+			}, func() error { flushed++; return nil })
+			if took := time.Since(start); err != nil || took > 6*time.Second {
+				t.Errorf("ended after %v: %v", took, err)
+			}
+			if tracer.unread != uint64(tc.unread) || late > tc.delivered {
+				t.Errorf("%d bios were not read, want %d; %d were delivered late", tc.unread, tracer.unread, late)
+			}
+			if flushed < 10 {
+				t.Errorf("flushed %d times in 3 s", flushed)
+			}
+		})
 	}
 }

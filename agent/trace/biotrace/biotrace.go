@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -75,13 +76,14 @@ type Lost struct {
 	Events []uint64 `json:"events"` // bios that ended while the ring buffer was full
 	Bios   []uint64 `json:"bios"`   // bios that were not followed, as too many were in flight
 	Stages []uint64 `json:"stages"` // bios with only the total known
+	Unread uint64   `json:"unread"` // bios that were in the ring buffer when the trace ended, and took too long to deliver
 }
 
 // Any reports whether anything was lost.
 func (l Lost) Any() bool { return l.Total() > 0 }
 
 // Total returns the sum over all causes and CPUs.
-func (l Lost) Total() uint64 { return sum(l.Events) + sum(l.Bios) + sum(l.Stages) }
+func (l Lost) Total() uint64 { return sum(l.Events) + sum(l.Bios) + sum(l.Stages) + l.Unread }
 
 // String lists what was lost, with the CPUs.
 func (l Lost) String() string {
@@ -95,6 +97,9 @@ func (l Lost) String() string {
 				parts = append(parts, fmt.Sprintf("%d %s on CPU %d", n, cause.name, cpu))
 			}
 		}
+	}
+	if l.Unread > 0 {
+		parts = append(parts, fmt.Sprintf("%d bios not shown because that took too long at the end", l.Unread))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -211,8 +216,17 @@ func (p *probe) lost() (l Lost, err error) {
 // Tracer is a running trace.
 type Tracer struct {
 	probe  *probe
-	reader *ringbuf.Reader
+	reader reader
+	unread uint64
 	decoder
+}
+
+// reader is a ringbuf.Reader. ReadInto returns os.ErrDeadlineExceeded only when the ring is empty.
+type reader interface {
+	SetDeadline(time.Time)
+	ReadInto(*ringbuf.Record) error
+	AvailableBytes() int
+	Close() error
 }
 
 // New attaches to the tracepoints of the kernel's block layer and, if it is loaded, of the
@@ -246,51 +260,86 @@ const (
 	fewBios    = 50 // between two polls
 )
 
+// A bio in the ring buffer is a record with this header, 8 bytes of it, rounded up to 8 bytes.
+const (
+	recordHeader = 8
+	recordAlign  = 8
+)
+
+// drainTime is how long Run still delivers bios after its context has ended.
+const drainTime = 2 * time.Second
+
+// lookEvery is the number of bios after which Run looks whether ctx has ended. The kernel may add bios
+// faster than each takes them, so that the ring buffer is never empty.
+const lookEvery = 256
+
 // Run calls each for every bio that ends, and caughtUp several times a second, when all available bios
-// have been delivered. It returns the first error of either, or nil after ctx ends; bios that ended
-// before ctx are still delivered. The bio is valid until each returns.
+// have been delivered, or after some of them. It returns the first error of either, or nil after ctx
+// ends; bios that ended before ctx are still delivered, unless that takes longer than drainTime: then
+// the others count as lost. The bio is valid until each returns.
 func (t *Tracer) Run(ctx context.Context, each func(*Bio) error, caughtUp func() error) error {
 	defer context.AfterFunc(ctx, func() { t.reader.SetDeadline(time.Now()) })()
-	var record ringbuf.Record
 	wait := pollOften
-	for {
-		last := ctx.Err() != nil
-		if last {
-			wait = 0
-		}
+	for ctx.Err() == nil {
 		t.reader.SetDeadline(time.Now().Add(wait))
-		n := 0
-		for ; ; n++ {
-			err := t.reader.ReadInto(&record)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return fmt.Errorf("read an event: %w", err)
-			}
-			e, err := toEvent(record.RawSample)
-			if err != nil {
-				return err
-			}
-			if err := each(t.bio(e)); err != nil {
-				return err
-			}
+		n, err := t.read(lookEvery, math.MaxInt, each)
+		if err == nil {
+			err = caughtUp()
 		}
-		if err := caughtUp(); err != nil {
+		if err != nil {
 			return err
-		}
-		if last {
-			return nil
 		}
 		wait = pollRarely
 		if 0 < n && n <= fewBios {
 			wait = pollOften
 		}
 	}
+	t.reader.SetDeadline(time.Now())
+	ends := time.Now().Add(drainTime)
+	drain := func(b *Bio) error {
+		if time.Now().After(ends) {
+			t.unread++
+			return nil
+		}
+		return each(b)
+	}
+	if _, err := t.read(math.MaxInt, t.reader.AvailableBytes(), drain); err != nil {
+		return err
+	}
+	return caughtUp()
+}
+
+// read delivers bios until there are none before the deadline, or most, or until they took so many bytes
+// of the ring buffer. It returns how many.
+func (t *Tracer) read(most, bytes int, each func(*Bio) error) (n int, err error) {
+	var record ringbuf.Record
+	for n < most && bytes > 0 {
+		err := t.reader.ReadInto(&record)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return n, fmt.Errorf("read an event: %w", err)
+		}
+		e, err := toEvent(record.RawSample)
+		if err != nil {
+			return n, err
+		}
+		if err := each(t.bio(e)); err != nil {
+			return n, err
+		}
+		n++
+		bytes -= recordHeader + (len(record.RawSample)+recordAlign-1)/recordAlign*recordAlign
+	}
+	return n, nil
 }
 
 // Lost returns what has been missed so far.
-func (t *Tracer) Lost() (Lost, error) { return t.probe.lost() }
+func (t *Tracer) Lost() (Lost, error) {
+	l, err := t.probe.lost()
+	l.Unread = t.unread
+	return l, err
+}
 
 // Ended returns the number of bios that have ended, including those below MinLatency.
 func (t *Tracer) Ended() (uint64, error) {
