@@ -67,6 +67,7 @@ type Options struct {
 	TCPPorts []uint16  // of NVMe/TCP
 	Assume   Protocol  // of connections whose set-up was not captured; "": recognise it by their messages
 	OnIO     func(*IO) // called once for each I/O when it is over, or given up
+	Memory   int       // bytes, estimated, of what is kept of connections; 0: DefaultMemory
 }
 
 // DefaultTCPPorts are the NVMe/TCP ports registered for I/O controllers and for discovery.
@@ -80,7 +81,8 @@ type Totals struct {
 	BadICRC       int `json:"bad_icrc"`
 	Unverified    int `json:"unverified"` // RoCE packets that were not captured whole: no check of the ICRC
 	Retransmitted int `json:"retransmitted"`
-	Lost          int `json:"lost"` // missing, by sequence number
+	Lost          int `json:"lost"`               // missing, by sequence number
+	GivenUp       int `json:"given_up,omitempty"` // connections, to stay within Options.Memory
 }
 
 // Dissector reads frames in the order of their capture.
@@ -93,12 +95,19 @@ type Dissector struct {
 	halfKnown []*conn // only the QP of one end is known
 	requests  map[requestKey]*connectRequest
 	streams   map[streamKey]*stream
+
+	unchecked      int // packets since the last estimate of the memory in use
+	uncheckedBytes int // of these packets
+	estimates      int
 }
 
 // New returns a Dissector that has seen nothing.
 func New(o Options) *Dissector {
 	if o.OnIO == nil {
 		o.OnIO = func(*IO) {}
+	}
+	if o.Memory == 0 {
+		o.Memory = DefaultMemory
 	}
 	return &Dissector{
 		options: o, ends: map[endpoint]connEnd{}, requests: map[requestKey]*connectRequest{}, streams: map[streamKey]*stream{},
@@ -134,6 +143,7 @@ func (d *Dissector) Add(f Frame) *Packet {
 		d.totals.Retransmitted++
 	}
 	d.totals.Lost += p.Lost
+	d.limitMemory(len(f.Data))
 	return p
 }
 

@@ -104,6 +104,9 @@ func (d *Dissector) addRequest(c *conn, from int, p *Packet) {
 	}
 	o := f.sending
 	if opcode.Begins() {
+		if o != nil { // its end is missing
+			o.whole, o.message, o.packets = false, nil, nil
+		}
 		o = &op{first: r.BTH.PSN, response: r.BTH.PSN, opcode: opcode, whole: true}
 		f.add(o)
 		f.sending = nil
@@ -137,17 +140,19 @@ func (d *Dissector) addRequest(c *conn, from int, p *Packet) {
 // addSend adds a packet to a SEND, and reads the message when it is complete.
 func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	r := p.RoCE
-	if len(o.message)+len(r.Payload) > maxMessage || len(o.packets) >= maxMessagePackets {
-		o.whole, o.message, o.packets = false, nil, nil // longer than any protocol's message
-	}
-	if r.ICRC == roce.ICRCUnverified { // the packet was not captured whole
+	tooLong := len(o.message)+len(r.Payload) > maxMessage || len(o.packets) >= maxMessagePackets // for any protocol
+	if tooLong || r.ICRC == roce.ICRCUnverified {                                                // or it was not captured whole
 		o.whole = false
 	}
-	p.at = len(o.message)
-	o.message = append(o.message, r.Payload...)
-	o.packets = append(o.packets, p)
 	if r.IETH != nil {
 		o.key = r.IETH.RKey
+	}
+	if !o.whole {
+		o.message, o.packets = nil, nil
+	} else {
+		p.at = len(o.message)
+		o.message = append(o.message, r.Payload...)
+		o.packets = append(o.packets, p)
 	}
 	if !r.BTH.Opcode.Ends() {
 		return
@@ -160,8 +165,10 @@ func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	}
 	p.Info = joinNotes(o.parts)
 	others := withoutNotes(o.parts)
-	for _, earlier := range o.packets[:len(o.packets)-1] {
-		addStep(earlier, from == c.host, others)
+	if n := len(o.packets) - 1; n > 0 && n*len(others) <= maxSteps { // else each would be a step of each I/O
+		for _, earlier := range o.packets[:n] {
+			addStep(earlier, from == c.host, others)
+		}
 	}
 	addStep(p, from == c.host, o.parts)
 	for _, part := range o.parts {

@@ -22,12 +22,18 @@ type IO struct {
 	Done         bool   // the response was captured
 	Lost         int    // packets of the connection that are missing from the time it was in flight
 
-	tag       uint32 // of its command
-	addr      uint64 // of its memory at the host
-	rkey      uint32 // 0 if it has none
-	answer    uint32 // PSN of the last packet of its response
-	answerEnd int    // index of the end that sent it
+	tag       uint32  // of its command
+	addr      uint64  // of its memory at the host
+	rkey      uint32  // 0 if it has none
+	answer    uint32  // PSN of the last packet of its response
+	answerEnd int     // index of the end that sent it
+	more      float64 // sum of the shares of the packets that are not in Steps
+	estimate  int     // in which it was counted last
 }
+
+// maxSteps is the most packets that an I/O keeps: enough for 32 MiB in packets of 1 KiB. Of more, only
+// the last one is kept.
+const maxSteps = 1 << 15
 
 // Step is one packet of an I/O.
 type Step struct {
@@ -43,7 +49,7 @@ type Step struct {
 
 // Packets returns the number of the I/O's packets. One that n I/Os share counts as 1/n.
 func (io *IO) Packets() float64 {
-	sum := 0.0
+	sum := io.more
 	for _, s := range io.Steps {
 		sum += s.Share
 	}
@@ -80,11 +86,21 @@ func addStep(p *Packet, fromHost bool, parts []part) {
 		if part.io.Host != part.io.Target {
 			fromHost = p.Src == part.io.Host // with verbs, either end may be the host of an operation
 		}
-		part.io.Steps = append(part.io.Steps, Step{
+		part.io.add(Step{
 			Number: p.Number, Time: p.Time, FromHost: fromHost, What: p.What, Note: note, Bytes: p.moved(part),
 			Share: 1 / float64(len(parts)), Retransmitted: p.Retransmitted,
 		})
 	}
+}
+
+func (io *IO) add(s Step) {
+	if len(io.Steps) < maxSteps {
+		io.Steps = append(io.Steps, s)
+		return
+	}
+	last := &io.Steps[maxSteps-1]
+	io.more += last.Share
+	*last = s
 }
 
 // moved returns the bytes of an I/O's data in the packet.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"krping/agent/host/display"
 	"krping/agent/packets/dissect"
 	"krping/agent/packets/roce"
 )
@@ -33,7 +34,7 @@ func (l Lines) Print(p *dissect.Packet) error {
 		qp, psn = fmt.Sprintf("%#x", p.RoCE.BTH.DestQP), fmt.Sprint(p.RoCE.BTH.PSN)
 	}
 	_, err := fmt.Fprintln(l.w, strings.TrimRight(fmt.Sprintf("%-15s %-34s %-8s %8s %-12s %-26s %6d %s",
-		p.Time.Format("15:04:05.000000"), between, qp, psn, p.Protocol, p.What, p.Bytes, strings.Join(remarks(p), "; ")), " "))
+		p.Time.Format("15:04:05.000000"), between, qp, psn, p.Protocol, p.What, p.Bytes, display.Text(strings.Join(remarks(p), "; "))), " "))
 	return err
 }
 

@@ -19,6 +19,10 @@ import (
 	"krping/agent/trace/bioview"
 )
 
+// maxMemory is the most memory in bytes that a replay takes for its buffers: a recording may come from
+// anyone.
+const maxMemory = 1 << 30
+
 // Player replays recordings.
 type Player struct {
 	Device *rawio.Device   // opened for direct I/O, and for writing if the recording writes
@@ -39,8 +43,14 @@ type Result struct {
 // Play submits all bios of a recording, each at its time. It stops at the first error, which it
 // returns with the result so far, or when ctx ends.
 func (p *Player) Play(ctx context.Context, r *Recording) (*Result, error) {
-	if size := int64(r.Largest()); size > 0 && size%p.Device.Block != 0 {
+	switch size := int64(r.Largest()); {
+	case size > 0 && size%p.Device.Block != 0:
 		return nil, fmt.Errorf("the recording has I/Os of %d bytes, not a multiple of the device's block size, %d", size, p.Device.Block)
+	case size > maxMemory:
+		return nil, fmt.Errorf("the recording has an I/O of %d bytes: more than %d cannot be replayed: %w", size, maxMemory, unix.EINVAL)
+	case size*int64(p.Depth) > maxMemory:
+		return nil, fmt.Errorf("the recording has I/Os of %d bytes: at a depth of %d they need more memory than %d bytes; the depth must be at most %d: %w",
+			size, p.Depth, maxMemory, maxMemory/size, unix.EINVAL)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

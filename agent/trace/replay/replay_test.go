@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"krping/agent/disk/pattern"
 	"krping/agent/disk/rawio"
 	"krping/agent/trace/biotrace"
@@ -139,5 +141,20 @@ func TestPlayStopsAtFirstError(t *testing.T) {
 	cancel()
 	if _, err := p.Play(ctx, r); !errors.Is(err, context.Canceled) {
 		t.Errorf("after cancel: %v", err)
+	}
+}
+
+// A recording does not decide how much memory is taken.
+func TestPlayLimitsItsMemory(t *testing.T) {
+	bio := biotrace.Bio{Op: "READ", Bytes: 1 << 26}
+	r := &Recording{Header: Header{Size: 1 << 40}, List: []biotrace.Bio{bio}}
+	p := Player{Device: open(t), Depth: 1024}
+	if _, err := p.Play(t.Context(), r); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "must be at most 16") {
+		t.Errorf("64 GiB of buffers: %v", err)
+	}
+	r.List[0].Bytes = 3 << 30
+	p.Depth = 1
+	if _, err := p.Play(t.Context(), r); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "cannot be replayed") {
+		t.Errorf("an I/O of 3 GiB: %v", err)
 	}
 }
