@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
+	"krping/agent/host/display"
 	"krping/proc"
 )
 
@@ -55,7 +56,7 @@ func printMessages(ctx context.Context, out io.Writer, next func(context.Context
 		if asJSON {
 			err = json.NewEncoder(out).Encode(m)
 		} else {
-			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), subject(m), m.Peer, m.Text)
+			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), subject(m), m.Peer, display.Text(m.Text))
 		}
 		if err != nil {
 			return err

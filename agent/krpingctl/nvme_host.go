@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
+	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
 )
 
@@ -108,7 +109,7 @@ func writeDiscovery(out io.Writer, d nvmehost.Discovery) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TRANSPORT\tADDRESS\tPORT\tNQN\tKIND")
 	for _, r := range d.Records {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Transport, r.Addr, r.Service, r.NQN, r.Kind)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Transport, display.Text(r.Addr), display.Text(r.Service), display.Text(r.NQN), r.Kind)
 	}
 	return w.Flush()
 }
@@ -264,8 +265,8 @@ func writeControllers(out io.Writer, controllers []nvmehost.Controller) error {
 		for _, d := range c.Namespaces {
 			all = append(all, fmt.Sprintf("%s %s", d.Device(), humanize.IBytes(uint64(d.Size))))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d x %d\t%s\t%s\t%s\n", c.Name, c.State, c.Transport, c.Address, c.IOQueues, c.QueueSize,
-			seconds(c.KeepAlive), emptyAs(strings.Join(all, ", "), "none"), c.NQN)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d x %d\t%s\t%s\t%s\n", c.Name, c.State, c.Transport, display.Text(c.Address), c.IOQueues, c.QueueSize,
+			seconds(c.KeepAlive), emptyAs(strings.Join(all, ", "), "none"), display.Text(c.NQN))
 	}
 	return w.Flush()
 }

@@ -143,7 +143,7 @@ func (p *program) showTarget(nqn string, asJSON bool) error {
 		if asJSON {
 			return printJSON(p.out, t)
 		}
-		_, err := fmt.Fprintf(p.out, "serving %s at %s\n", disks(t), addresses(t))
+		_, err := fmt.Fprintf(p.out, "serving %s at %s\n", display.Text(disks(t)), display.Text(addresses(t)))
 		return err
 	}
 	return fmt.Errorf("%w: %s", nvmet.ErrUnknown, nqn)
@@ -176,7 +176,8 @@ func writeTargets(out io.Writer, targets []nvmet.Target) error {
 		if t.AllowAnyHost {
 			hosts = "all"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.NQN, emptyAs(disks(t), "none"), emptyAs(addresses(t), "nowhere"), emptyAs(hosts, "none"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", display.Text(t.NQN), display.Text(emptyAs(disks(t), "none")), display.Text(emptyAs(addresses(t), "nowhere")),
+			display.Text(emptyAs(hosts, "none")))
 	}
 	return w.Flush()
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
 )
 
@@ -68,5 +69,23 @@ func TestSaveEmptyConfiguration(t *testing.T) {
 		if err := keepSaved(file, something); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// What a target sends must neither hide nor forge lines.
+func TestHostileDiscoveryLog(t *testing.T) {
+	var out strings.Builder
+	d := nvmehost.Discovery{Records: []nvmehost.Record{{Transport: "tcp", Addr: "\x1b[2K", Service: "1\n2", NQN: "nqn.a\r\u009bx"}}}
+	if err := writeDiscovery(&out, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeControllers(&out, []nvmehost.Controller{{NQN: "nqn.\x1b[2K", Address: "traddr=\x07"}}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\r\x07\u009b") || strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), `nqn.a\x0d\x9bx`) {
+		t.Errorf("%q", out.String())
+	}
+	if got := printable("cannot find nqn.\x1b[2K\rok:\n\tuse nqn.a"); got != `cannot find nqn.\x1b[2K\x0dok:`+"\n  use nqn.a" {
+		t.Errorf("%q", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/doctor"
+	"krping/agent/host/display"
 )
 
 // listener describes what listens on the address of a port, or returns "" if that is not known.
@@ -75,7 +76,7 @@ func holder(inode uint32) string {
 		}
 		for _, target := range targets {
 			if name, err := p.Comm(); target == wanted && err == nil {
-				return fmt.Sprintf("%s (process %d)", name, p.PID)
+				return fmt.Sprintf("%s (process %d)", display.Text(name), p.PID)
 			}
 		}
 	}

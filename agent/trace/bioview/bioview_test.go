@@ -124,3 +124,18 @@ func BenchmarkLines(b *testing.B) {
 		}
 	}
 }
+
+// The name of a thread is its owner's choice: it must neither hide nor forge lines.
+func TestHostileNames(t *testing.T) {
+	var out strings.Builder
+	lines, err := NewLines(&out, []string{"comm", "cgroup", "total"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lines.Print(&biotrace.Bio{Comm: "\x1b[2K\rpass: no", CGroup: "/a\nb", Total: time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if want := `\x1b[2K\x0dpass: no /a\x0ab                  1.000` + "\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"krping/agent/host/display"
 	"krping/agent/trace/biotrace"
 )
 
@@ -55,7 +56,7 @@ var columns = []column{
 }
 
 func text(name, about string, width int, of func(*biotrace.Bio) string) column {
-	return column{name, about, width, func(l []byte, b *biotrace.Bio) []byte { return append(l, of(b)...) }}
+	return column{name, about, width, func(l []byte, b *biotrace.Bio) []byte { return append(l, display.Text(of(b))...) }}
 }
 
 func number(name, about string, width int, of func(*biotrace.Bio) uint64) column {
