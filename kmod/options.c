@@ -26,6 +26,7 @@
 
 enum value_kind {
 	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS, KEY, ALLOW,
+	UUID,
 };
 
 /* In the order of the table below. */
@@ -36,6 +37,7 @@ enum option_id {
 	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FAST_FAIL,
 	OPT_HEARTBEAT, OPT_MODE, OPT_BACKING, OPT_COMM, OPT_PID, OPT_OP, OPT_SECTORS,
 	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_KEY, OPT_ALLOW, OPT_TARGET, OPT_FORCE,
+	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER,
 };
 
 #define GIVEN(id)	BIT_ULL(id)
@@ -105,7 +107,7 @@ static const struct option_def option_defs[] = {
 	[OPT_OP]	= OTHER_OPTION("op", OPS, FIELD(ops), BLOCK_CLIENT, 0),
 	[OPT_SECTORS]	= OTHER_OPTION("sectors", SECTORS, NO_FIELD, BLOCK_CLIENT, 0),
 	[OPT_WRITEBACK]	= FLAG_OPTION("writeback", FIELD(writeback), BLOCK_SERVER, 0),
-	[OPT_READ_ONLY]	= FLAG_OPTION("read_only", FIELD(read_only), BLOCK_SERVER, 0),
+	[OPT_READ_ONLY]	= FLAG_OPTION("read_only", FIELD(read_only), BLOCK_CLIENT | BLOCK_SERVER, 0),
 	[OPT_BLOCK_SIZE] = NUMBER_OPTION("block_size", FIELD(block_size), 512, 4096,
 					 BLOCK_SERVER, 0),
 	[OPT_KEY]	= OTHER_OPTION("key", KEY, FIELD(key), BLOCK_CLIENT | BLOCK_SERVER, 0),
@@ -113,6 +115,9 @@ static const struct option_def option_defs[] = {
 				       ALL_TESTS),
 	[OPT_TARGET]	= FLAG_OPTION("target", FIELD(target), BLOCK_STOP, 0),
 	[OPT_FORCE]	= FLAG_OPTION("force", FIELD(force), BLOCK_STOP, 0),
+	[OPT_UUID]	= OTHER_OPTION("uuid", UUID, FIELD(uuid), BLOCK_CLIENT | BLOCK_SERVER, 0),
+	[OPT_SHARED]	= FLAG_OPTION("shared", FIELD(shared), BLOCK_SERVER, 0),
+	[OPT_TAKE_OVER]	= FLAG_OPTION("take_over", FIELD(take_over), BLOCK_CLIENT, 0),
 };
 
 static const char *const test_names[] = {
@@ -388,6 +393,47 @@ static int parse_key(const char *value, char *key, struct reason *why)
 	return 0;
 }
 
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
+/* Hexadecimal digits in groups of 8, 4, 4, 4 and 12 (RFC 9562). */
+static bool read_uuid(const char *c, u8 uuid[KRPING_UUID_LEN])
+{
+	int high, low, i;
+	u8 any = 0;
+
+	for (i = 0; i < KRPING_UUID_LEN; i++) {
+		if ((i == 4 || i == 6 || i == 8 || i == 10) && *c++ != '-')
+			return false;
+		high = hex_digit(c[0]);
+		low = high < 0 ? -1 : hex_digit(c[1]);
+		if (low < 0)
+			return false;
+		uuid[i] = high << 4 | low;
+		any |= uuid[i];
+		c += 2;
+	}
+	return !*c && any;
+}
+
+static int parse_uuid(const char *value, u8 *uuid, struct reason *why)
+{
+	if (read_uuid(value, uuid))
+		return 0;
+	snprintf(why->buf, why->len,
+		 "uuid=%s: must be like 123e4567-e89b-12d3-a456-426614174000, not all zero",
+		 quote(why, value));
+	return -EINVAL;
+}
+
 /* The first 96 bits of an IPv4-mapped IPv6 address. */
 static const u8 mapped[12] = { [10] = 0xff, [11] = 0xff };
 
@@ -528,6 +574,8 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 		return parse_key(value, field, why);
 	case ALLOW:
 		return parse_allow(value, opt, why);
+	case UUID:
+		return parse_uuid(value, field, why);
 	case ADDR4:
 		return parse_addr4(value, opt, why);
 	default:
@@ -641,6 +689,12 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 	if (role & BLOCK_CLIENT && tap != !!(given & GIVEN(OPT_BACKING))) {
 		snprintf(why->buf, why->len,
 			 "mode=tap needs backing=/dev/NAME or ram:SIZE; mode=remote takes no backing");
+		return -EINVAL;
+	}
+	if (role & BLOCK_CLIENT && opt->read_only && (tap || opt->take_over)) {
+		snprintf(why->buf, why->len,
+			 "read_only does not go with %s, which writes",
+			 tap ? "mode=tap" : "take_over");
 		return -EINVAL;
 	}
 	if (role & BLOCK_SERVER && !(given & GIVEN(OPT_BACKING))) {

@@ -91,12 +91,15 @@ struct krping_allowed {
  * @duplex:	the server of a bandwidth test writes as well
  * @force:	stop a device although it is in use
  * @writeback:	served volume: writes are stable only after a flush
- * @read_only:	served volume: refuse writes
+ * @read_only:	served volume: refuse writes; client: do not write
+ * @shared:	served volume: any number of clients may write
+ * @take_over:	client: fence the client that writes, and replace it
  * @target:	stop a served volume, not a client's session
  * @block:	name of the volume, padded with NULs
  * @backing:	path of a block device, "" for none
  * @comm:	tap: forward only requests of processes with this name; "": of all
  * @key:	description of the key in a keyring, "" for none
+ * @uuid:	of the volume: a client expects it, a server's volume has it; all zero: none given
  * @allow:	server: clients that it serves, @nr_allow entries; 0 entries: all clients
  */
 struct krping_options {
@@ -135,11 +138,14 @@ struct krping_options {
 	bool force;
 	bool writeback;
 	bool read_only;
+	bool shared;
+	bool take_over;
 	bool target;
 	char block[KRPING_VOLUME_LEN];
 	char backing[KRPING_BACKING_LEN];
 	char comm[KRPING_COMM_LEN];
 	char key[KRPING_KEY_NAME_LEN];
+	u8 uuid[KRPING_UUID_LEN];
 	struct krping_allowed allow[KRPING_ALLOW_MAX];
 	u32 nr_allow;
 };

@@ -79,6 +79,9 @@ type Command struct {
 	Allow     string // of a server: addresses joined by '+'
 	Target    bool   // Stop: the served volume of that name
 	Force     bool
+	UUID      string // of the volume: what a client expects, what a served volume has
+	Shared    bool   // of a served volume: any number of clients may write
+	TakeOver  bool   // of a client: fence and replace the one that writes
 }
 
 // maxCommand is the module's limit in bytes, including the terminating zero.
@@ -148,6 +151,8 @@ func (c Command) checkBlock() error {
 		return errors.New("comm, pid, op and sectors need mode tap")
 	case client && (c.Mode == "tap") != (c.Backing != ""):
 		return errors.New("backing must be given with mode tap, and only then: /dev/NAME or ram:SIZE")
+	case client && c.ReadOnly && (c.Mode == "tap" || c.TakeOver):
+		return errors.New("read_only cannot be used with mode tap or take_over, which write")
 	case c.context() == BlockServer && c.Backing == "":
 		return errors.New("a block server needs a backing: /dev/NAME or ram:SIZE")
 	case c.BlockSize != 0 && c.BlockSize != 512 && c.BlockSize != 4096:
@@ -240,6 +245,9 @@ func (c Command) settings() []setting {
 	value("allow", c.Allow, c.Allow != "")
 	flag("target", c.Target)
 	flag("force", c.Force)
+	value("uuid", c.UUID, c.UUID != "")
+	flag("shared", c.Shared)
+	flag("take_over", c.TakeOver)
 	return settings
 }
 

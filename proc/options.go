@@ -146,7 +146,7 @@ var Options = []Option{
 	{Name: "op", Value: "operations", Contexts: BlockClient, Default: "all", Text: "tap: forward only these operations: `read`, `write`, `flush`, `discard`, joined by `+`"},
 	{Name: "sectors", Value: "FIRST-LAST", Contexts: BlockClient, Default: "all", Text: "tap: forward only I/O that touches these sectors of 512 bytes"},
 	{Name: "writeback", Contexts: BlockServer, Text: "acknowledge writes before they are on stable storage; they are after a flush"},
-	{Name: "read_only", Contexts: BlockServer, Text: "refuse writes to the volume"},
+	{Name: "read_only", Contexts: BlockClient | BlockServer, Text: "a server refuses writes to the volume; a client does not write, so it attaches beside the one that does"},
 	{Name: "block_size", Value: "number", Min: 512, Max: 4096, Contexts: BlockServer, Default: "512", Text: "logical block size in bytes: 512 or 4096"},
 	{Name: "key", Value: "krping:NAME", Contexts: BlockClient | BlockServer,
 		Text: "description of a key of type `logon`, of 16 to 64 bytes, in a keyring of the writing process; both sides must prove that they have the key"},
@@ -154,6 +154,9 @@ var Options = []Option{
 		Text: "serve only clients with these addresses: 1 to 16 of `ADDR` or `ADDR/BITS`, joined by `+`"},
 	{Name: "target", Contexts: BlockStop, Text: "stop serving the volume, instead of detaching the one of that name"},
 	{Name: "force", Contexts: BlockStop, Text: "detach even if the device is in use; I/O not finished within 2 s fails"},
+	{Name: "uuid", Value: "UUID", Contexts: BlockClient | BlockServer, Text: "a server's volume has this UUID; a client attaches to the volume with this UUID only"},
+	{Name: "shared", Contexts: BlockServer, Text: "any number of clients may write to the volume (for cluster file systems)"},
+	{Name: "take_over", Contexts: BlockClient, Text: "if another client writes to the volume, fence and replace it"},
 }
 
 func option(name string) Option {

@@ -30,7 +30,7 @@ func TestOptionsMatchModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12, "UUID": 13}
 	var want strings.Builder
 	for _, o := range Options {
 		tests := o.Tests
@@ -57,7 +57,7 @@ func TestProtocolHasOptionTable(t *testing.T) {
 // Check and the module's parser must agree on every command.
 func TestCheckAgreesWithModule(t *testing.T) {
 	commands := slices.Concat(
-		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(),
+		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(),
 	)
 	legal := 0
 	for i, answer := range moduleAnswers(t, commands) {
@@ -251,6 +251,24 @@ func allowLists() (commands []Command) {
 func blockSizes() (commands []Command) {
 	for _, size := range []uint32{511, 512, 513, 4096, 8192} {
 		commands = append(commands, Command{Role: Server, Addr: testAddr, Block: "v", Backing: "ram:1M", BlockSize: size})
+	}
+	return commands
+}
+
+func identities() (commands []Command) {
+	for _, uuid := range []string{
+		"", "123e4567-e89b-12d3-a456-426614174000", "123E4567-E89B-12D3-A456-42661417400F", "00000000-0000-0000-0000-000000000000",
+		"123e4567e89b12d3a456426614174000", "123e4567-e89b-12d3-a456-42661417400", "123e4567-e89b-12d3-a456-4266141740000", "g23e4567-e89b-12d3-a456-426614174000", "x", "123e4567-e89b-12d3-a456-42661417400g", "123e4567-e89b-12d3-a456_426614174000",
+	} {
+		for b := range bits(1 << 4) {
+			for _, c := range []Command{
+				tapClient(), {Role: Client, Addr: testAddr, Block: "v"}, {Role: Client, Addr: testAddr},
+				{Role: Server, Addr: testAddr, Block: "v", Backing: "ram:1M"}, {Role: Stop, Block: "v"},
+			} {
+				c.UUID, c.Shared, c.TakeOver, c.ReadOnly = uuid, b.has(0), b.has(1), b.has(2)
+				commands = append(commands, c)
+			}
+		}
 	}
 	return commands
 }

@@ -26,6 +26,11 @@ type Session struct {
 	BlockSize  uint64 `json:"block_size"`
 	Writeback  bool   `json:"writeback"`
 	ReadOnly   bool   `json:"read_only"`
+	UUID       string `json:"uuid,omitempty"`    // of the volume; "" if the target does not say
+	Version    uint64 `json:"version,omitempty"` // of the protocol; 0 for a served volume
+	Volatile   bool   `json:"volatile"`          // the volume is empty when its target starts
+	Shared     bool   `json:"shared"`            // any number of clients may write
+	Writer     string `json:"writer,omitempty"`  // served volume: address of the client that writes; "" for none
 	Queues     uint64 `json:"queues"`
 	Depth      uint64 `json:"depth"`
 	Inflight   uint64 `json:"inflight"`
@@ -123,6 +128,7 @@ func parseSession(line string) (Session, error) {
 	texts := map[string]*string{
 		"name": &s.Name, "role": &s.Role, "mode": &s.Mode, "dev": &s.Dev,
 		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev, "backing": &s.Backing,
+		"uuid": &s.UUID, "writer": &s.Writer,
 	}
 	var tap Tap
 	numbers := map[string]*uint64{
@@ -133,13 +139,13 @@ func parseSession(line string) (Session, error) {
 		"retries": &s.Retries, "reconnects": &s.Reconnects, "timeout": &s.Timeout,
 		"stalls": &s.Stalls, "fast_fail": &s.FastFail, "heartbeat": &s.Heartbeat,
 		"dirty_bytes": &s.DirtyBytes, "connections": &s.Connections, "violations": &s.Violations,
-		"rejected":  &s.Rejected,
+		"rejected": &s.Rejected, "version": &s.Version,
 		"forwarded": &tap.Forwarded, "forwarded_bytes": &tap.ForwardedBytes, "skipped": &tap.Skipped,
 		"dropped": &tap.Dropped, "dropped_bytes": &tap.DroppedBytes, "drops_lost": &tap.DropsLost,
 		"drops_full": &tap.DropsFull, "drops_memory": &tap.DropsMemory, "drops_error": &tap.DropsError,
 		"mismatches": &tap.Mismatches, "unchecked": &tap.Unchecked, "queued": &tap.Queued,
 	}
-	flags := map[string]*bool{"writeback": &s.Writeback, "read_only": &s.ReadOnly}
+	flags := map[string]*bool{"writeback": &s.Writeback, "read_only": &s.ReadOnly, "volatile": &s.Volatile, "shared": &s.Shared}
 	for _, field := range strings.Fields(line) {
 		key, value, found := strings.Cut(field, "=")
 		if !found {
@@ -163,6 +169,11 @@ func parseSession(line string) (Session, error) {
 		}
 		if err != nil {
 			return s, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	for _, text := range []*string{&s.UUID, &s.Writer} {
+		if *text == "-" {
+			*text = ""
 		}
 	}
 	if s.Mode == "tap" {

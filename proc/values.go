@@ -36,6 +36,8 @@ func (o Option) CheckValue(value string) error {
 		valid, want = keyName.MatchString(value), "krping:NAME, of at most 63 printable characters, no ','"
 	case "addresses":
 		valid, want = validAllow(value), "1 to 16 of ADDR or ADDR/BITS, IP addresses, joined by '+'"
+	case "UUID":
+		valid, want = uuid.MatchString(value) && strings.Trim(value, "0-") != "", "like 123e4567-e89b-12d3-a456-426614174000, not all zero"
 	case "FIRST-LAST":
 		valid, want = validSectors(value), "FIRST-LAST, in sectors of 512 bytes"
 	}
@@ -51,6 +53,7 @@ var (
 	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
 	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
 	keyName     = regexp.MustCompile(`^krping:[!-+\--~]{1,56}$`)
+	uuid        = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
 	sectorRange = regexp.MustCompile(`^([0-9]{1,16})-([0-9]{1,16})$`)
 )
 

@@ -111,6 +111,9 @@ print the path of its block device. "krpingctl help options" is the reference of
 	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward only I/O of processes with this `name`")
 	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward only I/O of this `process`")
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward only these `operations`: read, write, flush, discard, joined by '+'")
+	flags.StringVar(&f.rest.UUID, "uuid", "", "attach only the volume with this `UUID`")
+	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "do not write: attaches beside the client that writes")
+	flags.BoolVar(&f.rest.TakeOver, "take-over", false, "if another client writes to the volume, fence and replace it")
 	f.registerKey(cmd)
 	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward only I/O that touches these sectors of 512 bytes: `FIRST-LAST`")
 	return cmd
@@ -141,6 +144,8 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 	flags.StringSliceVar(&f.allow, "allow", nil, "serve only clients with these `addresses`, such as 192.168.77.2 or 10.0.0.0/8")
 	flags.BoolVar(&f.rest.Writeback, "writeback", false, "acknowledge writes before they are on stable storage; they are after a flush")
 	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "refuse writes to the volume")
+	flags.StringVar(&f.rest.UUID, "uuid", "", "`UUID` of the volume (default: that of the disk)")
+	flags.BoolVar(&f.rest.Shared, "shared", false, "let any number of clients write, for cluster file systems")
 	flags.Var(&blockSizeFlag{numberFlag[uint32]{&f.rest.BlockSize, 512, 4096}}, "block-size", "logical block size in bytes, 512 or 4096 (default 512)")
 	return cmd
 }

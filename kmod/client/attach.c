@@ -71,6 +71,7 @@ free_disk:
 	spin_unlock_bh(&s->lock);
 	krping_monitor_stop(s);
 	cancel_delayed_work_sync(&s->recovery_work);
+	krping_keepalive_bye(s);
 	krping_session_disconnect(s);
 	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* kicked by recovery */
 	krping_disk_free(s);
@@ -171,6 +172,7 @@ int krping_session_stop(const char *name, bool force)
 	spin_unlock_bh(&s->lock);
 	krping_monitor_stop(s);
 	cancel_delayed_work_sync(&s->recovery_work);
+	krping_keepalive_bye(s);
 	krping_session_close(s);
 	cancel_delayed_work_sync(&s->disk->queue->requeue_work);	/* kicked by recovery */
 	krping_session_unlist(s);

@@ -14,12 +14,16 @@
 
 /**
  * struct handshake - attempts to connect a queue
+ * @version:	of the protocol that the next attempt uses
+ * @take_over:	the next attempt fences the session that writes
  * @hello:	to be sent
  * @answers:	@hello answers a challenge
  * @challenge:	received in the last attempt, if @answers
  * @transcript:	input of the proofs, if @answers
  */
 struct handshake {
+	u8 version;
+	bool take_over;
 	struct krping_hello hello;
 	bool answers;
 	struct krping_challenge challenge;
@@ -30,12 +34,12 @@ static int answer_challenge(struct krping_queue *q, struct handshake *hs)
 {
 	struct krping_answer *answer = &hs->hello.answer;
 
-	hs->hello.flags = KRPING_HELLO_PROOF;
+	hs->hello.flags |= KRPING_HELLO_PROOF;
 	answer->challenge = hs->challenge.id;
 	get_random_bytes(answer->nonce, sizeof(answer->nonce));
 	krping_transcript_fill(&hs->transcript, &hs->hello, q->session->opt.block,
 			       hs->challenge.nonce);
-	return krping_client_proof(q->session->key, &hs->transcript, answer->proof);
+	return krping_client_proof(q->session->key, &hs->transcript, hs->version, answer->proof);
 }
 
 static int make_hello(struct krping_queue *q, struct handshake *hs)
@@ -45,51 +49,130 @@ static int make_hello(struct krping_queue *q, struct handshake *hs)
 
 	memset(hello, 0, sizeof(*hello));
 	hello->magic = cpu_to_be32(KRPING_MAGIC);
-	hello->version = KRPING_VERSION;
+	hello->version = hs->version;
+	if (hs->version > 1)
+		hello->flags = (s->opt.read_only ? KRPING_HELLO_READ_ONLY : 0) |
+			       (hs->take_over ? KRPING_HELLO_TAKE_OVER : 0);
 	hello->queue_index = cpu_to_be16(q->index);
 	hello->queue_count = cpu_to_be16(s->nr_queues);
 	hello->depth = cpu_to_be16(s->opt.depth);
 	export_uuid(hello->session, &s->uuid);
 	if (hs->answers)
 		return answer_challenge(q, hs);
-	hello->flags = s->key ? KRPING_HELLO_KEY : 0;
+	hello->flags |= s->key ? KRPING_HELLO_KEY : 0;
 	memcpy(hello->volume, s->opt.block, sizeof(hello->volume));
 	return 0;
 }
 
-/*
- * Did the target reject us in order to challenge us, or because our challenge has expired? Then
- * the next attempt may succeed.
- */
-static bool is_challenged(struct krping_queue *q, struct handshake *hs)
+/* The target challenges us, or our challenge has expired. */
+static bool is_challenged(struct krping_queue *q, struct handshake *hs,
+			  enum krping_reject_reason reason)
 {
-	u32 value;
-
 	if (!q->session->key)
 		return false;
-	switch (krping_conn_refusal(&q->conn, &value)) {
-	case KRPING_REJ_CHALLENGE:
+	if (reason == KRPING_REJ_CHALLENGE) {
 		if (q->conn.private_len < sizeof(hs->challenge))
 			return false;
 		memcpy(&hs->challenge, q->conn.private, sizeof(hs->challenge));
-		hs->answers = true;
-		return true;
+	}
+	hs->answers = reason == KRPING_REJ_CHALLENGE;
+	return true;
+}
+
+static void read_in_use(const struct krping_queue *q, struct krping_in_use *in_use)
+{
+	memset(in_use, 0, sizeof(*in_use));
+	if (q->conn.private_len >= sizeof(*in_use))
+		memcpy(in_use, q->conn.private, sizeof(*in_use));
+}
+
+/* Is this the volume that the command names? Only a target of version 2 says which it has. */
+static int check_pin(const struct krping_session *s, const u8 uuid[KRPING_UUID_LEN])
+{
+	if (krping_uuid_is_null(s->opt.uuid) || !memcmp(s->opt.uuid, uuid, sizeof(s->opt.uuid)))
+		return 0;
+	if (krping_uuid_is_null(uuid)) {
+		krping_err_ratelimited(s->log_prefix, "the target does not say which volume it has: it speaks version 1 only, so uuid= cannot be checked");
+		return -EPROTONOSUPPORT;
+	}
+	krping_err_ratelimited(s->log_prefix, "the target has another volume: its UUID is %pUb, not %pUb",
+			       uuid, s->opt.uuid);
+	return -ESTALE;
+}
+
+/* Shall the next attempt take the volume over from the client that writes? */
+static bool may_take_over(const struct krping_queue *q, const struct handshake *hs, bool first)
+{
+	const struct krping_session *s = q->session;
+	struct krping_in_use in_use;
+
+	if (!first || !s->opt.take_over || hs->take_over || hs->version == 1)
+		return false;
+	read_in_use(q, &in_use);
+	return !check_pin(s, in_use.uuid);
+}
+
+/* May another attempt succeed after this reject? Prepares it. @first: as in connect_queue(). */
+static bool prepare_retry(struct krping_queue *q, struct handshake *hs, bool first)
+{
+	enum krping_reject_reason reason;
+	u32 value;
+
+	reason = krping_conn_refusal(&q->conn, &value);
+	switch (reason) {
+	case KRPING_REJ_CHALLENGE:
 	case KRPING_REJ_STALE:
+		return is_challenged(q, hs, reason);
+	case KRPING_REJ_VERSION:
+		if (value < KRPING_VERSION_MIN || value >= hs->version)
+			return false;
+		hs->version = value;
+		return true;
+	case KRPING_REJ_IN_USE:
+		if (!may_take_over(q, hs, first))
+			return false;
+		hs->take_over = true;
 		hs->answers = false;
 		return true;
 	default:
-		return false;
+		return q->conn.stale;
 	}
+}
+
+/*
+ * Another client has the volume. One that finds so after a loss may have an old copy of its data
+ * in memory.
+ */
+static int in_use_error(struct krping_queue *q, bool first)
+{
+	struct krping_session *s = q->session;
+	char addr[KRPING_ADDR_TEXT];
+	struct krping_in_use in_use;
+
+	read_in_use(q, &in_use);
+	krping_addr_text(in_use.addr, addr);
+	if (first) {
+		krping_err_ratelimited(s->log_prefix,
+				       "another client, %s, writes to the volume: attach with read_only, or replace it with take_over",
+				       addr);
+		return -EBUSY;
+	}
+	krping_err_ratelimited(s->log_prefix, "another client, %s, has taken the volume", addr);
+	s->target_changed = true;
+	return -ESTALE;
 }
 
 static int reject_error(struct krping_queue *q)
 {
+	bool first = !q->session->disk;
 	enum krping_reject_reason reason;
 	u32 value;
 
 	reason = krping_conn_refusal(&q->conn, &value);
 	if (!reason)
 		return -ECONNREFUSED;
+	if (reason == KRPING_REJ_IN_USE)
+		return in_use_error(q, first);
 	if (!q->conn.quiet)
 		krping_err_ratelimited(q->session->log_prefix,
 				       "the target rejected the connection: %s (reason %u, value %u)",
@@ -112,19 +195,22 @@ static int reject_error(struct krping_queue *q)
 /* A client that has a key accepts only a target that proves to have it, too. */
 static int check_target(struct krping_queue *q, struct handshake *hs)
 {
-	struct krping_proven_welcome w;
+	size_t len = krping_welcome_len(hs->version);
+	struct krping_welcome welcome = {};
 	u8 proof[KRPING_PROOF_LEN];
 	int ret;
 
 	if (!q->session->key)
 		return 0;
-	if (!hs->answers || q->conn.private_len < sizeof(w))
+	if (!hs->answers || q->conn.private_len < len + sizeof(proof))
 		goto unproven;
-	memcpy(&w, q->conn.private, sizeof(w));
-	ret = krping_target_proof(q->session->key, &hs->transcript, &w.welcome, proof);
+	memcpy(&welcome, q->conn.private, len);
+	if (welcome.version != hs->version)
+		goto unproven;
+	ret = krping_target_proof(q->session->key, &hs->transcript, &welcome, proof);
 	if (ret)
 		return ret;
-	if (!crypto_memneq(proof, w.proof, sizeof(proof)))
+	if (!crypto_memneq(proof, q->conn.private + len, sizeof(proof)))
 		return 0;
 unproven:
 	krping_err_ratelimited(q->session->log_prefix,
@@ -132,11 +218,11 @@ unproven:
 	return -EKEYREJECTED;
 }
 
-static int read_welcome(struct krping_queue *q, struct krping_grant *grant)
+static int read_welcome(struct krping_queue *q, u8 version, struct krping_grant *grant)
 {
 	struct krping_violation violation;
-	int ret = krping_read_welcome(q->conn.private, q->conn.private_len, q->session->opt.depth,
-				      grant, &violation);
+	int ret = krping_read_welcome(q->conn.private, q->conn.private_len, version,
+				      q->session->opt.depth, grant, &violation);
 
 	if (ret)
 		krping_err_ratelimited(q->session->log_prefix,
@@ -206,15 +292,57 @@ static int accept_epoch(struct krping_session *s, u64 epoch)
 	return 0;
 }
 
+/*
+ * Is it still the session's volume? The target of a session of version 1 may have been upgraded
+ * meanwhile; it then identifies the volume from here on. A volume in memory gets a new UUID at
+ * each start; a disk with a local one on top can go on then, as all chunks are marked dirty.
+ */
+static int check_identity(struct krping_session *s, const struct krping_grant *grant)
+{
+	if (s->ops && s->grant.is_volatile && grant->is_volatile)
+		return check_pin(s, grant->uuid);
+	if (s->grant.version > 1 && memcmp(s->grant.uuid, grant->uuid, sizeof(grant->uuid))) {
+		krping_err(s->log_prefix, "the target has another volume: its UUID is %pUb, not %pUb",
+			   grant->uuid, s->grant.uuid);
+		return -ESTALE;
+	}
+	return check_pin(s, grant->uuid);
+}
+
+/*
+ * Has another session written to the volume since the loss? Then what this host has in memory,
+ * and writes that it would send again, may be older than the volume's data. Ordinal numbers of
+ * writers begin again with each epoch.
+ */
+static int check_writer(struct krping_session *s, const struct krping_grant *grant)
+{
+	u32 expected = grant->epoch == s->grant.epoch ? s->grant.writer : 1;
+
+	if (s->grant.version == 1 || !s->grant.writer || grant->writer == expected)
+		return 0;
+	krping_err(s->log_prefix, "another client has written to the volume meanwhile");
+	return -ESTALE;
+}
+
 /* The session's first connection sets the grant; later ones must match it. */
 static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
 {
 	struct krping_session *s = q->session;
+	int ret;
 
 	if (first) {
+		ret = check_pin(s, grant->uuid);
+		if (ret)
+			return ret;
 		s->grant = *grant;
+		if (grant->caps & KRPING_CAP_TORN_BLOCKS)
+			krping_warn(s->log_prefix, "a power loss of the target may tear a block of %u bytes: those of its disk are smaller",
+				    grant->block_size);
 		return set_limits(s, q->conn.id->device);
 	}
+	ret = check_identity(s, grant);
+	if (ret)
+		return ret;
 	if (grant->block_size != s->grant.block_size || grant->max_data != s->grant.max_data ||
 	    grant->max_inline != s->grant.max_inline ||
 	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
@@ -230,12 +358,23 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	}
 	if (check_limits(s, q->conn.id->device))
 		return -EOPNOTSUPP;
-	WRITE_ONCE(s->capacity, grant->capacity);
-	if (grant->epoch == s->grant.epoch)
-		return 0;
-	if (q->index)
+	if (q->index && (grant->epoch != s->grant.epoch || grant->writer != s->grant.writer ||
+			 grant->version != s->grant.version))
 		return -EAGAIN;		/* it restarted while we connected */
-	return accept_epoch(s, grant->epoch);
+	ret = check_writer(s, grant);
+	if (ret)
+		return ret;
+	WRITE_ONCE(s->capacity, grant->capacity);
+	if (grant->epoch != s->grant.epoch) {
+		ret = accept_epoch(s, grant->epoch);
+		if (ret)
+			return ret;
+	}
+	s->grant.version = grant->version;
+	memcpy(s->grant.uuid, grant->uuid, sizeof(s->grant.uuid));
+	s->grant.writer = grant->writer;
+	s->grant.caps = grant->caps;
+	return 0;
 }
 
 /* Afterwards nothing is in flight on the queue and nothing is posted to it. */
@@ -291,7 +430,7 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 	if (!ret)
 		ret = check_target(q, hs);
 	if (!ret) {
-		ret = read_welcome(q, &grant) ?: accept_grant(q, &grant, first);
+		ret = read_welcome(q, hs->version, &grant) ?: accept_grant(q, &grant, first);
 		s->target_changed = ret == -EPROTO || ret == -ESTALE;
 	}
 	if (!ret)
@@ -310,16 +449,17 @@ close:
 
 /*
  * A target that holds connections from before a reboot of this host drops one per reject. A
- * target that demands a key rejects the first attempt with a challenge.
+ * target that demands a key rejects the first attempt with a challenge, and one that does not
+ * speak our version names its own.
  */
 static int connect_queue_retrying(struct krping_queue *q, unsigned long timeout, bool first)
 {
-	struct handshake hs = {};
+	struct handshake hs = { .version = KRPING_VERSION };
 	int tries, ret;
 
 	for (tries = 0; tries < MAX_STALE; tries++) {
 		ret = connect_queue(q, timeout, first, &hs);
-		if (ret != -ECONNREFUSED || !(q->conn.stale || is_challenged(q, &hs)))
+		if (ret != -ECONNREFUSED || !prepare_retry(q, &hs, first))
 			break;
 	}
 	return ret == -ECONNREFUSED ? reject_error(q) : ret;
@@ -352,6 +492,8 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 	spin_unlock_bh(&s->lock);
 	return 0;
 close:
+	if (first)
+		krping_keepalive_bye(s);
 	krping_session_disconnect(s);
 	return ret;
 }

@@ -191,9 +191,28 @@ int krping_disk_alloc(struct krping_session *s)
 	return 0;
 }
 
+/* As other disks that have a UUID, for udev rules. */
+static ssize_t wwid_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	const struct krping_session *s = dev_to_disk(dev)->private_data;
+
+	if (s->grant.version == 1)
+		return -ENODATA;
+	return sysfs_emit(buf, "uuid.%pUb\n", s->grant.uuid);
+}
+
+static DEVICE_ATTR_RO(wwid);
+
+static struct attribute *disk_attrs[] = {
+	&dev_attr_wwid.attr,
+	NULL
+};
+
+ATTRIBUTE_GROUPS(disk);
+
 int krping_disk_add(struct krping_session *s)
 {
-	int ret = add_disk(s->disk);
+	int ret = device_add_disk(NULL, s->disk, disk_groups);
 
 	if (ret)	/* then free_disk is not called */
 		krping_session_put(s);

@@ -178,6 +178,7 @@ void krping_keepalive_free(struct krping_queue *q);
 int krping_keepalive_probe(struct krping_session *s, unsigned long timeout);
 unsigned long krping_keepalive_interval(const struct krping_session *s);
 void krping_keepalive_check_queues(struct krping_session *s);
+void krping_keepalive_bye(struct krping_session *s);
 int krping_keepalive_answered(struct krping_queue *q, u8 status, const void *data, u32 len);
 
 /* disk.c */

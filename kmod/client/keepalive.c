@@ -131,6 +131,40 @@ int krping_keepalive_probe(struct krping_session *s, unsigned long timeout)
 	return ret;
 }
 
+#define BYE_TIMEOUT	HZ
+
+static void wait_answered(struct krping_queue *q, unsigned long until)
+{
+	wait_event_timeout(q->conn.wait, is_answered(q), max_t(long, until - jiffies, 1));
+}
+
+/**
+ * krping_keepalive_bye - tell the target that the session ends, so that others may write
+ * @s:		no request will be sent, and its monitor is stopped
+ *
+ * If the target does not answer within BYE_TIMEOUT, it holds the volume for a while, as after a
+ * loss.
+ */
+void krping_keepalive_bye(struct krping_session *s)
+{
+	unsigned long until = jiffies + BYE_TIMEOUT;
+	struct krping_queue *q = &s->queues[0];
+	struct krping_keepalive *ka = &q->keepalive;
+	int ret = -EBUSY;
+
+	if (s->grant.version == 1 || READ_ONCE(q->conn.state) != KRPING_CONN_LIVE || !ka->buf.data)
+		return;
+	wait_answered(q, until);
+	spin_lock_bh(&q->lock);
+	if (READ_ONCE(q->conn.state) == KRPING_CONN_LIVE && !ka->sending && !ka->unanswered) {
+		((struct krping_cmd *)ka->buf.data)->flags |= KRPING_CMD_BYE;
+		ret = post_keepalive(q);
+	}
+	spin_unlock_bh(&q->lock);
+	if (!ret)
+		wait_answered(q, until);
+}
+
 /*
  * An idle session is checked by its first queue alone. A queue with commands in flight is checked
  * in any case: one queue pair may hang while others work.

@@ -195,6 +195,12 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
 	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
 		   s->opt.fast_fail, s->opt.heartbeat);
+	if (s->grant.version > 1)
+		seq_printf(seq, " uuid=%pUb", s->grant.uuid);
+	else
+		seq_puts(seq, " uuid=-");
+	seq_printf(seq, " version=%u volatile=%d shared=%d", s->grant.version,
+		   s->grant.is_volatile, !!(s->grant.caps & KRPING_CAP_SHARED));
 	if (s->ops)
 		s->ops->show(s, seq);
 	seq_putc(seq, '\n');

@@ -10,7 +10,7 @@
 #include "wire/wire.h"
 
 static const struct krping_limits limits = {
-	.block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
+	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
 };
 
 static void dump_hello(const u8 *data, size_t size)

@@ -13,7 +13,7 @@
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 
 static const struct krping_limits limits = {
-	.block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
+	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
 };
 
 static void require_violation(int ret, const struct krping_violation *violation)
@@ -30,15 +30,18 @@ static void fuzz_hello(const u8 *data, size_t size)
 		return;
 	REQUIRE(size >= sizeof(hello));
 	REQUIRE(be16_to_cpu(hello.queue_index) < be16_to_cpu(hello.queue_count));
-	REQUIRE(hello.depth && hello.flags <= KRPING_HELLO_PROOF);
-	REQUIRE(hello.flags == KRPING_HELLO_PROOF || !hello.volume[KRPING_VOLUME_LEN - 1]);
+	REQUIRE(hello.version == 1 || hello.version == 2);
+	REQUIRE(hello.depth && !(hello.flags & ~KRPING_HELLO_FLAGS));
+	REQUIRE(hello.version == 2 || hello.flags <= KRPING_HELLO_PROOF);
+	REQUIRE(hello.flags & KRPING_HELLO_PROOF || !hello.volume[KRPING_VOLUME_LEN - 1]);
 }
 
 static void fuzz_welcome(const u8 *data, size_t size)
 {
 	struct krping_grant grant;
 	struct krping_violation violation = {};
-	int ret = krping_read_welcome(data, size, 128, &grant, &violation);
+	u8 version = size > 4 && data[4] == 1 ? 1 : 2;
+	int ret = krping_read_welcome(data, size, version, 128, &grant, &violation);
 
 	if (ret) {
 		require_violation(ret, &violation);
@@ -51,6 +54,8 @@ static void fuzz_welcome(const u8 *data, size_t size)
 	REQUIRE(grant.max_inline >= 32);
 	REQUIRE(grant.max_inline + sizeof(struct krping_cmd) <= grant.max_message);
 	REQUIRE(grant.depth >= 1 && grant.depth <= 128);
+	REQUIRE(size >= krping_welcome_len(version));
+	REQUIRE(krping_uuid_is_null(grant.uuid) == (version == 1));
 }
 
 /* The longest range of an op, in bytes. */

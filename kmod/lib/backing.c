@@ -2,6 +2,7 @@
 /* Backings, which are block devices or memory: open, close, submit bios. */
 #include <linux/blkdev.h>
 #include <linux/highmem.h>
+#include <linux/uuid.h>
 #include <linux/vmalloc.h>
 
 #include "lib/backing.h"
@@ -71,6 +72,64 @@ void krping_backing_close(struct krping_backing *b)
 u64 krping_backing_size(const struct krping_backing *b)
 {
 	return b->bdev ? bdev_nr_bytes(b->bdev) : b->size;
+}
+
+/* Return: whether the partition table has an identity for the partition. */
+static bool partition_uuid(const struct block_device *bdev, u8 uuid[KRPING_UUID_LEN])
+{
+	const char *text = bdev->bd_meta_info ? (const char *)bdev->bd_meta_info->uuid : "";
+	uuid_t parsed;
+
+	if (!text[0])
+		return false;
+	if (!uuid_parse(text, &parsed))
+		export_uuid(uuid, &parsed);
+	else	/* MS-DOS: the disk's signature and the number of the partition, as text */
+		memcpy(uuid, text, strnlen(text, KRPING_UUID_LEN));
+	return true;
+}
+
+static bool disk_uuid(const struct block_device *bdev, u8 uuid[KRPING_UUID_LEN])
+{
+	static const enum blk_unique_id types[] = { BLK_UID_NAA, BLK_UID_EUI64, BLK_UID_T10 };
+	struct gendisk *disk = bdev->bd_disk;
+	int i;
+
+	if (!disk->fops->get_unique_id)
+		return false;
+	for (i = 0; i < ARRAY_SIZE(types); i++) {
+		memset(uuid, 0, KRPING_UUID_LEN);
+		if (disk->fops->get_unique_id(disk, uuid, types[i]) > 0)
+			return true;
+	}
+	return false;
+}
+
+/**
+ * krping_backing_uuid - a UUID that stays with the data
+ * @b:		open
+ * @uuid:	filled in: of the partition, or the unique ID of the disk, padded with zeros
+ *
+ * Return: false if there is none.
+ */
+bool krping_backing_uuid(const struct krping_backing *b, u8 uuid[KRPING_UUID_LEN])
+{
+	memset(uuid, 0, KRPING_UUID_LEN);
+	if (!b->bdev)
+		return false;
+	return bdev_is_partition(b->bdev) ? partition_uuid(b->bdev, uuid) :
+					    disk_uuid(b->bdev, uuid);
+}
+
+bool krping_backing_discards(const struct krping_backing *b)
+{
+	return !b->bdev || bdev_max_discard_sectors(b->bdev);
+}
+
+/* May a power loss leave part of a block of @block_size bytes old? */
+bool krping_backing_tears(const struct krping_backing *b, u32 block_size)
+{
+	return b->bdev && block_size > bdev_physical_block_size(b->bdev);
 }
 
 static blk_status_t access_ram(struct krping_backing *b, struct bio *bio)

@@ -33,6 +33,9 @@ int krping_backing_open(struct krping_backing *b, const struct krping_options *o
 			bool read_only, const char *log_prefix);
 void krping_backing_close(struct krping_backing *b);
 u64 krping_backing_size(const struct krping_backing *b);
+bool krping_backing_uuid(const struct krping_backing *b, u8 uuid[KRPING_UUID_LEN]);
+bool krping_backing_discards(const struct krping_backing *b);
+bool krping_backing_tears(const struct krping_backing *b, u32 block_size);
 void krping_backing_submit(struct krping_backing *b, struct bio *bio);
 
 #endif /* KRPING_BACKING_H */

@@ -105,7 +105,7 @@ static void hello_reject(struct krping_conn *conn, enum krping_reject_reason rea
 	krping_err_ratelimited(conn->log_prefix, "a client was rejected: %s %u",
 			       reason_text(reason), value);
 	rdma_lock_handler(conn->id);
-	krping_reject(conn->id, reason, value);
+	krping_reject(conn->id, KRPING_TEST_VERSION, reason, value);
 	rdma_unlock_handler(conn->id);
 }
 

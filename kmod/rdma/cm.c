@@ -216,6 +216,7 @@ const char *krping_reject_text(enum krping_reject_reason reason)
 		[KRPING_REJ_NEEDS_KEY]	= "the volume has a key: the client needs key=",
 		[KRPING_REJ_NO_KEY]	= "the client has a key, the volume has none",
 		[KRPING_REJ_STALE]	= "the answered challenge is unknown or has expired",
+		[KRPING_REJ_IN_USE]	= "another client has the volume",
 	};
 
 	return (u32)reason < ARRAY_SIZE(texts) && texts[reason] ? texts[reason] : "unknown";
@@ -237,6 +238,13 @@ static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *eve
 	return save_answer(conn, data, len);
 }
 
+/* These the owner answers by another attempt, or explains. */
+static bool is_negotiated(enum krping_reject_reason reason)
+{
+	return reason == KRPING_REJ_CHALLENGE || reason == KRPING_REJ_VERSION ||
+	       reason == KRPING_REJ_IN_USE;
+}
+
 static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 {
 	u32 value;
@@ -246,7 +254,7 @@ static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)
 		return;
 	}
 	conn->stale = event->status == IB_CM_REJ_STALE_CONN;
-	if (krping_conn_refusal(conn, &value) != KRPING_REJ_CHALLENGE)
+	if (!is_negotiated(krping_conn_refusal(conn, &value)))
 		setup_failed(conn, "the peer rejected the connection: %s",
 			     rdma_reject_msg(conn->id, event->status));
 	krping_conn_fail(conn, -ECONNREFUSED);
@@ -362,6 +370,19 @@ void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16])
 	memcpy(addr, &in6, sizeof(in6));
 }
 
+/* @addr: as of krping_peer_addr(). Return: @text. */
+const char *krping_addr_text(const u8 addr[16], char text[KRPING_ADDR_TEXT])
+{
+	struct in6_addr in6;
+
+	memcpy(&in6, addr, sizeof(in6));
+	if (ipv6_addr_v4mapped(&in6))
+		snprintf(text, KRPING_ADDR_TEXT, "%pI4", &in6.s6_addr32[3]);
+	else
+		snprintf(text, KRPING_ADDR_TEXT, "%pI6c", &in6);
+	return text;
+}
+
 /* Return: whether the server of command @opt may serve this client. */
 bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_options *opt)
 {
@@ -371,12 +392,12 @@ bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_opt
 	return krping_is_allowed(opt, addr);
 }
 
-/* Called with the handler lock of @id held. */
-void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 value)
+/* Called with the handler lock of @id held. @version: as in struct krping_reject. */
+void krping_reject(struct rdma_cm_id *id, u8 version, enum krping_reject_reason reason, u32 value)
 {
 	struct krping_reject reject = {
 		.magic = cpu_to_be32(KRPING_MAGIC),
-		.version = KRPING_VERSION,
+		.version = version,
 		.reason = cpu_to_be16(reason),
 		.value = cpu_to_be32(value),
 	};
@@ -398,7 +419,7 @@ static int on_connect_request(struct krping_conn *conn, struct rdma_cm_id *id,
 	}
 	krping_warn_ratelimited(conn->log_prefix, "%pISpc was rejected: %s",
 				&id->route.addr.dst_addr, krping_reject_text(reason));
-	krping_reject(id, reason, value);
+	krping_reject(id, KRPING_TEST_VERSION, reason, value);
 	return -EACCES;		/* rdma_cm destroys the id */
 }
 

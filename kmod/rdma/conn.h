@@ -137,9 +137,12 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout);
 int krping_sockaddr(const struct krping_options *opt, struct net *net,
 		    struct sockaddr_storage *addr);
+#define KRPING_ADDR_TEXT	48	/* bytes of an address as text, with the NUL */
+const char *krping_addr_text(const u8 addr[16], char text[KRPING_ADDR_TEXT]);
 void krping_peer_addr(const struct rdma_cm_id *id, u8 addr[16]);
 bool krping_peer_is_allowed(const struct rdma_cm_id *id, const struct krping_options *opt);
-void krping_reject(struct rdma_cm_id *id, enum krping_reject_reason reason, u32 value);
+void krping_reject(struct rdma_cm_id *id, u8 version, enum krping_reject_reason reason,
+		   u32 value);
 enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u32 *value);
 const char *krping_reject_text(enum krping_reject_reason reason);
 

@@ -24,7 +24,7 @@ static enum krping_reject_reason check_answer(struct krping_volume *v, const str
 	if (!v->key || !krping_challenge_take(v->challenges, addr, hello, nonce))
 		return KRPING_REJ_STALE;
 	krping_transcript_fill(t, hello, v->opt.block, nonce);
-	if (krping_client_proof(v->key, t, proof))
+	if (krping_client_proof(v->key, t, hello->version, proof))
 		return KRPING_REJ_RESOURCES;
 	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
 }
@@ -34,11 +34,11 @@ static enum krping_reject_reason check_volume(struct krping_volume *v, const str
 					      const struct krping_hello *hello,
 					      struct krping_transcript *t)
 {
-	if (hello->flags == KRPING_HELLO_PROOF)
+	if (hello->flags & KRPING_HELLO_PROOF)
 		return check_answer(v, id, hello, t);
 	if (strcmp(hello->volume, v->opt.block))
 		return KRPING_REJ_VOLUME;
-	if (hello->flags == KRPING_HELLO_KEY)
+	if (hello->flags & KRPING_HELLO_KEY)
 		return v->key ? KRPING_REJ_CHALLENGE : KRPING_REJ_NO_KEY;
 	return v->key ? KRPING_REJ_NEEDS_KEY : 0;
 }
@@ -71,15 +71,38 @@ static enum krping_reject_reason check_client(struct krping_volume *v, const str
 	return reason ?: check_limits(hello, param, value);
 }
 
-/* Called with the handler lock of @id held. */
-static void reject(struct krping_volume *v, struct rdma_cm_id *id,
+static void reject_in_use(struct krping_volume *v, struct rdma_cm_id *id)
+{
+	struct krping_in_use in_use = {
+		.reject = {
+			.magic = cpu_to_be32(KRPING_MAGIC),
+			.version = KRPING_VERSION,
+			.reason = cpu_to_be16(KRPING_REJ_IN_USE),
+		},
+	};
+
+	krping_writer_addr(v, in_use.addr);
+	memcpy(in_use.uuid, v->uuid, sizeof(in_use.uuid));
+	rdma_reject(id, &in_use, sizeof(in_use), IB_CM_REJ_CONSUMER_DEFINED);
+}
+
+/*
+ * Called with the handler lock of @id held. A client whose version we do not speak gets a reject
+ * of ours.
+ */
+static void reject(struct krping_volume *v, struct rdma_cm_id *id, u8 version,
 		   enum krping_reject_reason reason, u32 value)
 {
 	atomic64_inc(&v->rejected);
 	krping_warn_ratelimited(v->log_prefix, "%pISpc was rejected: %s (reason %u, value %u)",
 				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
 				value);
-	krping_reject(id, reason, value);
+	if (version < KRPING_VERSION_MIN || version > KRPING_VERSION)
+		version = KRPING_VERSION;
+	if (reason == KRPING_REJ_IN_USE && version > 1)
+		reject_in_use(v, id);
+	else
+		krping_reject(id, version, reason, value);
 }
 
 static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
@@ -88,7 +111,7 @@ static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
 	struct krping_challenge challenge = {
 		.reject = {
 			.magic = cpu_to_be32(KRPING_MAGIC),
-			.version = KRPING_VERSION,
+			.version = hello->version,
 			.reason = cpu_to_be16(KRPING_REJ_CHALLENGE),
 		},
 	};
@@ -99,13 +122,14 @@ static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
 	rdma_reject(id, &challenge, sizeof(challenge), IB_CM_REJ_CONSUMER_DEFINED);
 }
 
-static int reply(struct krping_target_conn *tc)
+/* @ordinal: of krping_writer_ordinal(). */
+static int reply(struct krping_target_conn *tc, u32 ordinal)
 {
 	const struct krping_volume *v = tc->volume;
-	struct krping_proven_welcome private = { .welcome = {
+	struct krping_welcome welcome = {
 		.magic = cpu_to_be32(KRPING_MAGIC),
-		.version = KRPING_VERSION,
-		.flags = (v->opt.read_only ? KRPING_VOL_READ_ONLY : 0) |
+		.version = tc->version,
+		.flags = (tc->writes ? 0 : KRPING_VOL_READ_ONLY) |
 			 (v->opt.writeback ? KRPING_VOL_WRITEBACK : 0) |
 			 (v->opt.ram ? KRPING_VOL_VOLATILE : 0),
 		.depth = cpu_to_be16(tc->depth),
@@ -115,42 +139,60 @@ static int reply(struct krping_target_conn *tc)
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
 		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
 		.max_message = cpu_to_be32(KRPING_TARGET_MAX_MESSAGE),
-	} };
+		.writer = cpu_to_be32(ordinal),
+		.caps = cpu_to_be32(v->caps),
+	};
+	u8 private[sizeof(welcome) + KRPING_PROOF_LEN];
 	struct rdma_conn_param param = {
-		.private_data = &private,
-		.private_data_len = v->key ? sizeof(private) : sizeof(private.welcome),
+		.private_data = private,
+		.private_data_len = krping_welcome_len(tc->version),
 		.responder_resources = tc->peer_read_from,
 		.initiator_depth = tc->peer_reads,
 		.rnr_retry_count = 7,
 	};
-	int ret = 0;
+	int ret;
 
-	if (v->key)
-		ret = krping_target_proof(v->key, &tc->transcript, &private.welcome, private.proof);
-	return ret ?: krping_conn_reply(&tc->conn, &param);
+	memcpy(welcome.uuid, v->uuid, sizeof(welcome.uuid));
+	memcpy(private, &welcome, param.private_data_len);
+	if (v->key) {
+		ret = krping_target_proof(v->key, &tc->transcript, &welcome,
+					  private + param.private_data_len);
+		if (ret)
+			return ret;
+		param.private_data_len += KRPING_PROOF_LEN;
+	}
+	return krping_conn_reply(&tc->conn, &param);
 }
 
 static void krping_target_conn_setup(struct work_struct *work)
 {
 	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, setup_work);
 	unsigned int flags = memalloc_noio_save();
+	u32 ordinal;
 	int ret;
 
 	krping_target_conn_fence(tc);
-	tc->epoch = atomic64_read(&tc->volume->epoch);
 	ret = krping_conn_error(&tc->conn);
 	if (ret)
 		goto out;	/* the teardown waits for this work */
+	ret = krping_writer_ordinal(tc, &tc->epoch, &ordinal);
+	if (ret) {
+		rdma_lock_handler(tc->conn.id);
+		reject(tc->volume, tc->conn.id, tc->version, KRPING_REJ_IN_USE, 0);
+		rdma_unlock_handler(tc->conn.id);
+		krping_conn_fail(&tc->conn, ret);
+		goto out;
+	}
 	ret = krping_target_conn_alloc(tc);
 	if (ret) {
 		rdma_lock_handler(tc->conn.id);
-		reject(tc->volume, tc->conn.id, KRPING_REJ_RESOURCES, 0);
+		reject(tc->volume, tc->conn.id, tc->version, KRPING_REJ_RESOURCES, 0);
 		rdma_unlock_handler(tc->conn.id);
 		krping_conn_fail(&tc->conn, ret);
 		goto out;
 	}
 	queue_delayed_work(krping_target_wq, &tc->deadline_work, ESTABLISH_TIMEOUT);
-	ret = reply(tc);
+	ret = reply(tc, ordinal);
 	if (ret) {
 		krping_err_ratelimited(tc->log_prefix, "cannot accept the connection: %d", ret);
 		krping_conn_fail(&tc->conn, ret);
@@ -175,6 +217,10 @@ static struct krping_target_conn *target_conn_new(struct krping_volume *v, struc
 	snprintf(tc->log_prefix, sizeof(tc->log_prefix), "%s@%pISpc", v->opt.block,
 		 &id->route.addr.dst_addr);
 	tc->volume = v;
+	tc->version = hello->version;
+	krping_peer_addr(id, tc->addr);
+	tc->writes = !v->opt.read_only && !(hello->flags & KRPING_HELLO_READ_ONLY);
+	tc->take_over = hello->flags & KRPING_HELLO_TAKE_OVER;
 	memcpy(tc->session, hello->session, sizeof(tc->session));
 	tc->index = be16_to_cpu(hello->queue_index);
 	tc->transcript = *transcript;
@@ -194,7 +240,7 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 	struct krping_transcript transcript = {};
 	enum krping_reject_reason reason;
 	struct krping_target_conn *tc = NULL;
-	struct krping_hello hello;
+	struct krping_hello hello = {};	/* a short one has no version */
 	u32 value;
 
 	reason = check_client(v, id, param, &hello, &transcript, &value);
@@ -215,7 +261,7 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 	if (reason == KRPING_REJ_CHALLENGE)
 		challenge(v, id, &hello);
 	else
-		reject(v, id, reason, value);
+		reject(v, id, hello.version, reason, value);
 	kfree(tc);
 	return -ECONNREFUSED;	/* rdma_cm destroys the id */
 }

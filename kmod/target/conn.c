@@ -308,6 +308,7 @@ static void target_conn_unlist(struct krping_target_conn *tc)
 	struct krping_volume *v = tc->volume;
 
 	spin_lock(&v->lock);
+	krping_writer_closed(tc);
 	list_del(&tc->entry);
 	v->nr_conns--;
 	wake_up_all(&v->wait);	/* under the lock: the volume may be freed after it */
@@ -338,6 +339,7 @@ static void target_conn_closed(struct krping_conn *conn, int error)
 {
 	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
 
+	WRITE_ONCE(tc->closed_at, jiffies);
 	wake_up_all(&tc->volume->wait);
 	queue_work(tc->volume->wq.teardown, &tc->teardown_work);
 }
@@ -394,6 +396,8 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 		   (!replaces || v->nr_conns >= MAX_LISTED)) {
 		reason = KRPING_REJ_BUSY;
 		*value = KRPING_TARGET_CONNECTIONS;
+	} else if (!krping_writer_admit(tc, tc->take_over)) {
+		reason = KRPING_REJ_IN_USE;
 	} else {
 		list_add_tail(&tc->entry, &v->conns);
 		v->nr_conns++;
@@ -407,8 +411,9 @@ enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc,
 
 /*
  * Return: true unless an older connection is left that is closed, or has the same session and
- * index, and is not quiet yet. Closed ones count whatever their session: a restarted client has a
- * new session, and the store must first finish the old session's commands.
+ * index, or belongs to a session that @tc's replaces as the writer, and is not quiet yet. Closed
+ * ones count whatever their session: a restarted client has a new session, and the store must
+ * first finish the old session's commands.
  */
 static bool is_only(struct krping_target_conn *tc, bool fail)
 {
@@ -421,7 +426,8 @@ static bool is_only(struct krping_target_conn *tc, bool fail)
 		if (other == tc)
 			break;
 		if (other->quiet ||
-		    (!is_same(tc, other) && READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED))
+		    (!is_same(tc, other) && !krping_writer_replaces(tc, other) &&
+		     READ_ONCE(other->conn.state) != KRPING_CONN_CLOSED))
 			continue;
 		only = false;
 		if (fail)

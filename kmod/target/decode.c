@@ -67,6 +67,7 @@ int krping_target_decode(struct krping_target_conn *tc, const void *msg, const s
 			 struct list_head *cmds)
 {
 	const struct krping_limits limits = {
+		.version = tc->version,
 		.block_size = tc->volume->opt.block_size,
 		.max_data = KRPING_TARGET_MAX_DATA,
 		.max_inline = KRPING_TARGET_MAX_INLINE,

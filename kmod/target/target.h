@@ -5,6 +5,7 @@
  *	volume.c	volumes: start, stop, list
  *	accept.c	the listener of a volume, the handshake
  *	challenge.c	unanswered challenges of the handshake
+ *	writer.c	which session may write
  *	conn.c		the life cycle of a connection
  *	worker.c	messages in, data moved, messages out
  *	decode.c	turns a message that wire.c decodes into commands in flight
@@ -86,6 +87,24 @@ struct krping_volume_wqs {
 };
 
 /**
+ * struct krping_writer - the session that writes to a volume, or was the last to do so
+ * @session:	its UUID
+ * @addr:	address of its client, IPv6 or IPv4-mapped
+ * @epoch:	of the volume, that @ordinal belongs to
+ * @ordinal:	how many sessions have written since then; 0: none has
+ * @left:	it has said that it ends
+ * @lost:	jiffies, when the last of its unlisted connections was closed
+ */
+struct krping_writer {
+	u8 session[KRPING_UUID_LEN];
+	u8 addr[16];
+	u64 epoch;
+	u32 ordinal;
+	bool left;
+	unsigned long lost;
+};
+
+/**
  * struct krping_volume - a volume that is served
  * @entry:	in krping_volumes; under krping_volumes_lock
  * @ref:	one for the list, one for a stop that waits
@@ -98,6 +117,8 @@ struct krping_volume_wqs {
  * @challenges:	unanswered challenges; NULL without @key
  * @backing:	open until no connection is left
  * @wq:		its work queues
+ * @uuid:	identifies it; constant once it is served
+ * @caps:	KRPING_CAP_*; constant once it is served
  * @epoch:	new at each start, and when a writeback disk fails a flush
  * @listen_lock: protects @listener and @served; outermost
  * @listener:	NULL while not listening
@@ -105,10 +126,11 @@ struct krping_volume_wqs {
  * @listen_work: listens again, after the RDMA device has changed
  * @finish_work: waits for the last connection and closes the backing
  * @finished:	@finish_work is done
- * @lock:	protects @state, @conns, @nr_conns, @ibdev
+ * @lock:	protects @state, @conns, @nr_conns, @writer, @ibdev
  * @state:	enum krping_volume_state
  * @conns:	connections, oldest first, from the client's request to the end of the teardown
  * @nr_conns:	entries of @conns
+ * @writer:	the session that writes
  * @ibdev:	name of the RDMA device of the last connection
  * @wait:	woken when a connection closes, when it is quiet, and when it has been removed from
  *		@conns
@@ -129,6 +151,8 @@ struct krping_volume {
 	struct krping_challenges *challenges;
 	struct krping_backing backing;
 	struct krping_volume_wqs wq;
+	u8 uuid[KRPING_UUID_LEN];
+	u32 caps;
 	atomic64_t epoch;
 	struct mutex listen_lock;	/* what it protects: above */
 	struct rdma_cm_id *listener;
@@ -140,6 +164,7 @@ struct krping_volume {
 	enum krping_volume_state state;
 	struct list_head conns;
 	u32 nr_conns;
+	struct krping_writer writer;
 	char ibdev[IB_DEVICE_NAME_MAX];
 	wait_queue_head_t wait;
 	struct krping_stats __percpu *stats;
@@ -231,14 +256,19 @@ struct krping_target_tx {
  * @volume:	the volume that it serves
  * @entry:	in volume->conns
  * @log_prefix:	in front of log messages
+ * @version:	of the protocol
+ * @addr:	the client's address, IPv6 or IPv4-mapped
  * @session:	the client's session
  * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
  * @quiet:	closed, and nothing of it is in the store or can get there; under volume->lock
+ * @writes:	the client may write
+ * @take_over:	its session replaces the one that writes
  * @epoch:	the volume's epoch as sent to the client
  * @peer_reads:	RDMA READs that the client serves at the same time
  * @peer_read_from: RDMA READs that the client may have in flight
  * @transcript:	input of the proofs, if the volume has a key
+ * @closed_at:	jiffies, when the connection was closed
  * @setup_work:	waits for older connections to end, makes the queue pair, accepts
  * @teardown_work:	waits for the store, drains and frees; queued once, when the connection is
  *		closed
@@ -286,14 +316,19 @@ struct krping_target_conn {
 	struct krping_volume *volume;
 	struct list_head entry;
 	char log_prefix[96];
+	u8 version;
+	u8 addr[16];
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;
 	bool quiet;
+	bool writes;
+	bool take_over;
 	u64 epoch;
 	u8 peer_reads;
 	u8 peer_read_from;
 	struct krping_transcript transcript;
+	unsigned long closed_at;
 	struct work_struct setup_work;
 	struct work_struct teardown_work;
 	struct delayed_work deadline_work;
@@ -348,6 +383,15 @@ void krping_volumes_show(struct seq_file *seq);
 int krping_volume_listen(struct krping_volume *v, const char *log_prefix);
 void krping_volume_listen_again(struct work_struct *work);
 void krping_volume_stop_listening(struct krping_volume *v);
+
+/* writer.c */
+bool krping_writer_admit(struct krping_target_conn *tc, bool take_over);
+int krping_writer_ordinal(struct krping_target_conn *tc, u64 *epoch, u32 *ordinal);
+bool krping_writer_replaces(const struct krping_target_conn *tc,
+			    const struct krping_target_conn *other);
+void krping_writer_leave(struct krping_target_conn *tc);
+void krping_writer_closed(struct krping_target_conn *tc);
+bool krping_writer_addr(struct krping_volume *v, u8 addr[16]);
 
 /* conn.c */
 int krping_target_init(void);

@@ -6,6 +6,7 @@
 #include <linux/nsproxy.h>
 #include <linux/random.h>
 #include <linux/slab.h>
+#include <linux/uuid.h>
 
 #include "lib/log.h"
 #include "target/target.h"
@@ -171,6 +172,27 @@ static int check_backing(struct krping_volume *v)
 	return -EINVAL;
 }
 
+/* Sets UUID and capabilities of a volume whose backing is open. */
+static void set_identity(struct krping_volume *v)
+{
+	const struct krping_options *opt = &v->opt;
+
+	memcpy(v->uuid, opt->uuid, sizeof(v->uuid));
+	if (krping_uuid_is_null(v->uuid) && !krping_backing_uuid(&v->backing, v->uuid)) {
+		generate_random_uuid(v->uuid);
+		if (!opt->ram)
+			krping_warn(v->log_prefix, "%s has no unique ID: clients fail when the volume is started again; uuid=%pUb keeps it",
+				    opt->backing, v->uuid);
+	}
+	v->caps = (krping_backing_discards(&v->backing) ? KRPING_CAP_DISCARD : 0) |
+		  (opt->shared ? KRPING_CAP_SHARED : 0);
+	if (!krping_backing_tears(&v->backing, opt->block_size))
+		return;
+	v->caps |= KRPING_CAP_TORN_BLOCKS;
+	krping_warn(v->log_prefix, "a power loss may tear a block of %u bytes: %s has smaller ones",
+		    opt->block_size, opt->backing);
+}
+
 /* Sets address, log prefix and key. On failure volume_free() frees what was set. */
 static int volume_prepare(struct krping_volume *v)
 {
@@ -195,8 +217,10 @@ static int volume_open(struct krping_volume *v)
 	if (ret)
 		goto unlist;
 	ret = check_backing(v);
-	if (!ret)
+	if (!ret) {
+		set_identity(v);
 		return 0;
+	}
 	krping_backing_close(&v->backing);
 unlist:
 	volume_unlist(v);
@@ -311,6 +335,8 @@ static void volume_show(struct seq_file *seq, struct krping_volume *v)
 	char ibdev[IB_DEVICE_NAME_MAX];
 	u32 inflight = 0, queues;
 	struct krping_target_conn *tc;
+	char text[KRPING_ADDR_TEXT];
+	u8 writer[16];
 
 	spin_lock(&v->lock);
 	state = v->state;
@@ -327,9 +353,14 @@ static void volume_show(struct seq_file *seq, struct krping_volume *v)
 		   krping_volume_size(v), v->opt.block_size, v->opt.writeback, v->opt.read_only,
 		   queues, KRPING_TARGET_DEPTH, inflight);
 	krping_block_stats_show(v->stats, KRPING_TARGET_COUNTERS, seq);
-	seq_printf(seq, " violations=%lld connections=%lld rejected=%lld\n",
+	seq_printf(seq, " violations=%lld connections=%lld rejected=%lld",
 		   atomic64_read(&v->violations), atomic64_read(&v->connections),
 		   atomic64_read(&v->rejected));
+	seq_printf(seq, " uuid=%pUb volatile=%d shared=%d", v->uuid, !!v->opt.ram, v->opt.shared);
+	if (krping_writer_addr(v, writer))
+		seq_printf(seq, " writer=%s\n", krping_addr_text(writer, text));
+	else
+		seq_puts(seq, " writer=-\n");
 }
 
 void krping_volumes_show(struct seq_file *seq)

@@ -481,6 +481,8 @@ static void keep_alive(struct krping_target_cmd *cmd)
 		release_cmd(cmd);
 		return;
 	}
+	if (cmd->flags & KRPING_CMD_BYE)
+		krping_writer_leave(cmd->tc);
 	put_unaligned_be64(krping_volume_size(cmd->tc->volume), cmd->digest);
 	cmd->data = cmd->digest;
 	cmd->data_len = sizeof(__be64);
@@ -504,7 +506,7 @@ static void execute(struct krping_target_cmd *cmd)
 		answer_status(cmd, KRPING_ST_RANGE);
 		return;
 	}
-	if (volume->opt.read_only && writes(cmd)) {
+	if (!cmd->tc->writes && writes(cmd)) {
 		cmd->data = NULL;
 		answer_status(cmd, KRPING_ST_READ_ONLY);
 		return;

@@ -85,16 +85,22 @@ static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
 /* ---- block protocol: connection set-up (rdma_cm private data) ---- */
 
 #define KRPING_MAGIC		0x4b525042	/* "KRPB" */
-#define KRPING_VERSION		1
+#define KRPING_VERSION		2
+#define KRPING_VERSION_MIN	1		/* oldest version that both roles still speak */
 #define KRPING_UUID_LEN		16
 #define KRPING_VOLUME_LEN	28		/* with the terminating NUL */
 #define KRPING_TARGET_NONCE_LEN	16
 #define KRPING_CLIENT_NONCE_LEN	8
 #define KRPING_PROOF_LEN	16		/* the first bytes of an HMAC-SHA256 */
 
-/* krping_hello.flags: at most one */
+/* krping_hello.flags: at most one of the first two; from version 2 on at most one of the others */
 #define KRPING_HELLO_KEY	0x01	/* the client has a key and wants a challenge */
 #define KRPING_HELLO_PROOF	0x02	/* it answers a challenge: @answer replaces @volume */
+#define KRPING_HELLO_READ_ONLY	0x04	/* the client will not write */
+#define KRPING_HELLO_TAKE_OVER	0x08	/* fence the session that writes, and replace it */
+
+#define KRPING_HELLO_FLAGS	(KRPING_HELLO_KEY | KRPING_HELLO_PROOF | \
+				 KRPING_HELLO_READ_ONLY | KRPING_HELLO_TAKE_OVER)
 
 /**
  * struct krping_answer - the answer to a challenge
@@ -113,7 +119,7 @@ static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer"
 /**
  * struct krping_hello - what a client asks for; private data of the request
  * @magic:	KRPING_MAGIC
- * @version:	KRPING_VERSION
+ * @version:	KRPING_VERSION_MIN to KRPING_VERSION; the same in all that follows
  * @flags:	KRPING_HELLO_*
  * @queue_index: index of this queue in its session, from 0
  * @queue_count: number of queues in the session, at least 1
@@ -151,10 +157,15 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
 #define KRPING_VOL_FLAGS	(KRPING_VOL_READ_ONLY | KRPING_VOL_WRITEBACK | \
 				 KRPING_VOL_VOLATILE)
 
+/* krping_welcome.caps; a client ignores others */
+#define KRPING_CAP_DISCARD	0x01	/* the store can discard */
+#define KRPING_CAP_SHARED	0x02	/* any number of sessions may write */
+#define KRPING_CAP_TORN_BLOCKS	0x04	/* a power loss may tear a block: the store's are smaller */
+
 /**
  * struct krping_welcome - what the target grants; private data of the reply
  * @magic:	KRPING_MAGIC
- * @version:	KRPING_VERSION
+ * @version:	that of the hello
  * @flags:	KRPING_VOL_*
  * @depth:	commands that may be in flight on this queue: from 1 to the depth asked for.
  *		Both sides keep one more receive posted, for KEEP_ALIVE.
@@ -166,6 +177,17 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @max_inline:	largest inline data of one command or response in bytes
  * @max_message: largest SEND message in either direction in bytes,
  *		at least sizeof(struct krping_cmd) + @max_inline
+ * @uuid:	identifies the volume; never all zero
+ * @writer:	ordinal number of this session among those that have written to the volume since
+ *		@epoch began, from 1; 0 for a session that does not write or a shared volume
+ * @caps:	KRPING_CAP_*
+ * @slot_addr:	address of memory that the client may write into; 0: none. A client may ignore it
+ * @slot_rkey:	its remote key
+ * @slot_size:	bytes of a slot
+ * @nr_slots:	slots, one after the other
+ * @reserved:	zero
+ *
+ * In version 1 it ends before @uuid: KRPING_WELCOME_V1_LEN bytes.
  */
 struct krping_welcome {
 	__be32 magic;
@@ -178,24 +200,28 @@ struct krping_welcome {
 	__be32 max_data;
 	__be32 max_inline;
 	__be32 max_message;
+	__u8 uuid[KRPING_UUID_LEN];
+	__be32 writer;
+	__be32 caps;
+	__be64 slot_addr;
+	__be32 slot_rkey;
+	__be32 slot_size;
+	__be16 nr_slots;
+	__u8 reserved[6];
 };
 
-static_assert(sizeof(struct krping_welcome) == 40, "krping_welcome");
+static_assert(sizeof(struct krping_welcome) == 88, "krping_welcome");
 
-/**
- * struct krping_proven_welcome - private data of the reply to a client that has proved its key
- * @welcome:	the same as without a key
- * @proof:	proof that the target has the key: over struct krping_transcript
+#define KRPING_WELCOME_V1_LEN	40
+
+/*
+ * To a client that has proved its key, the private data of the reply is the welcome, followed by
+ * KRPING_PROOF_LEN bytes: the proof that the target has the key, over struct krping_transcript.
  */
-struct krping_proven_welcome {
-	struct krping_welcome welcome;
-	__u8 proof[KRPING_PROOF_LEN];
-};
 
-static_assert(sizeof(struct krping_proven_welcome) == 56, "krping_proven_welcome");
-
-#define KRPING_CLIENT_LABEL	"krping client 1"
-#define KRPING_TARGET_LABEL	"krping target 1"
+/* The digit at the end is the version. */
+#define KRPING_CLIENT_LABEL	"krping client 2"
+#define KRPING_TARGET_LABEL	"krping target 2"
 
 /**
  * struct krping_transcript - input of a proof's HMAC-SHA256; not on the wire
@@ -205,6 +231,8 @@ static_assert(sizeof(struct krping_proven_welcome) == 56, "krping_proven_welcome
  * @hello:	the first KRPING_HELLO_HEAD_LEN bytes of the hello that has the answer
  * @volume:	name of the volume, NUL padded, as in the hello that asked for the challenge
  * @welcome:	target's proof: struct krping_welcome; client's proof: zero
+ *
+ * In version 1 it ends with the version 1 part of @welcome.
  */
 struct krping_transcript {
 	char label[16];
@@ -215,12 +243,12 @@ struct krping_transcript {
 	__u8 welcome[sizeof(struct krping_welcome)];
 };
 
-static_assert(sizeof(struct krping_transcript) == 136, "krping_transcript");
+static_assert(sizeof(struct krping_transcript) == 184, "krping_transcript");
 
 /* krping_reject.reason */
 enum krping_reject_reason {
 	KRPING_REJ_MAGIC	= 1,	/* not a krping hello, or too short */
-	KRPING_REJ_VERSION	= 2,	/* value: the version that the target speaks */
+	KRPING_REJ_VERSION	= 2,	/* value: the newest version that the target speaks */
 	KRPING_REJ_INVALID	= 3,	/* a field is out of range: bad count, index, reserved */
 	KRPING_REJ_VOLUME	= 4,	/* no volume of that name */
 	KRPING_REJ_QUEUES	= 5,	/* value: the most queues of one session */
@@ -241,12 +269,13 @@ enum krping_reject_reason {
 	KRPING_REJ_NEEDS_KEY	= 17,	/* the volume has a key, the client has none */
 	KRPING_REJ_NO_KEY	= 18,	/* the client has a key, the volume has none */
 	KRPING_REJ_STALE	= 19,	/* this client has no such challenge, or it has expired */
+	KRPING_REJ_IN_USE	= 20,	/* another session writes: struct krping_in_use */
 };
 
 /**
  * struct krping_reject - why the target, or a ping/pong server, refuses; private data of the reject
  * @magic:	KRPING_MAGIC
- * @version:	KRPING_VERSION
+ * @version:	that of the hello if the target speaks it; 1 from a ping/pong server
  * @reserved:	zero
  * @reason:	enum krping_reject_reason
  * @value:	the limit that was exceeded, where the reason has one
@@ -275,6 +304,22 @@ struct krping_challenge {
 
 static_assert(sizeof(struct krping_challenge) == 32, "krping_challenge");
 
+/**
+ * struct krping_in_use - the private data of a reject with KRPING_REJ_IN_USE
+ * @reject:	as for other reasons
+ * @addr:	address of the client that writes: IPv6, or IPv4 as ::ffff:a.b.c.d
+ * @uuid:	krping_welcome.uuid
+ *
+ * A client of version 1 gets @reject only.
+ */
+struct krping_in_use {
+	struct krping_reject reject;
+	__u8 addr[16];
+	__u8 uuid[KRPING_UUID_LEN];
+};
+
+static_assert(sizeof(struct krping_in_use) == 44, "krping_in_use");
+
 /* ---- block protocol: messages ---- */
 
 /*
@@ -298,8 +343,12 @@ enum krping_op {
 #define KRPING_CMD_FUA		0x01	/* WRITE: on stable storage before the response */
 #define KRPING_CMD_INLINE	0x02	/* WRITE: data follows; others: answer inline */
 #define KRPING_CMD_SHA256	0x04	/* DIGEST: SHA-256 (32 bytes) instead of CRC32C */
+/* from version 2 on */
+#define KRPING_CMD_NO_UNMAP	0x08	/* WRITE_ZEROES: keep the range allocated */
+#define KRPING_CMD_BYE		0x10	/* KEEP_ALIVE: the session ends, others may write */
 
-#define KRPING_CMD_FLAGS	(KRPING_CMD_FUA | KRPING_CMD_INLINE | KRPING_CMD_SHA256)
+#define KRPING_CMD_FLAGS_V1	(KRPING_CMD_FUA | KRPING_CMD_INLINE | KRPING_CMD_SHA256)
+#define KRPING_CMD_FLAGS	(KRPING_CMD_FLAGS_V1 | KRPING_CMD_NO_UNMAP | KRPING_CMD_BYE)
 
 /**
  * struct krping_cmd - one command

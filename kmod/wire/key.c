@@ -8,6 +8,7 @@
 #include <linux/string.h>
 
 #include "wire/key.h"
+#include "wire/wire.h"
 #include "lib/log.h"
 
 #ifdef CONFIG_KEYS
@@ -99,28 +100,32 @@ void krping_transcript_fill(struct krping_transcript *t, const struct krping_hel
 	memcpy(t->volume, volume, strnlen(volume, sizeof(t->volume)));
 }
 
-static int prove(struct crypto_shash *key, const struct krping_transcript *t, u8 *proof)
+/* @version: of the hello. @label: of version 2. */
+static int prove(struct crypto_shash *key, struct krping_transcript *t, u8 version,
+		 const char label[sizeof(t->label)], u8 *proof)
 {
+	size_t len = offsetof(struct krping_transcript, welcome) + krping_welcome_len(version);
 	u8 digest[SHA256_DIGEST_SIZE];
-	int ret = crypto_shash_tfm_digest(key, (const u8 *)t, sizeof(*t), digest);
+	int ret;
 
+	memcpy(t->label, label, sizeof(t->label));
+	t->label[sizeof(t->label) - 2] = '0' + version;
+	ret = crypto_shash_tfm_digest(key, (const u8 *)t, len, digest);
 	memcpy(proof, digest, KRPING_PROOF_LEN);
 	return ret;
 }
 
-int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t,
+int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t, u8 version,
 			u8 proof[KRPING_PROOF_LEN])
 {
-	memcpy(t->label, KRPING_CLIENT_LABEL, sizeof(KRPING_CLIENT_LABEL));
-	return prove(key, t, proof);
+	return prove(key, t, version, KRPING_CLIENT_LABEL, proof);
 }
 
 int krping_target_proof(struct crypto_shash *key, struct krping_transcript *t,
 			const struct krping_welcome *welcome, u8 proof[KRPING_PROOF_LEN])
 {
-	memcpy(t->label, KRPING_TARGET_LABEL, sizeof(KRPING_TARGET_LABEL));
-	memcpy(t->welcome, welcome, sizeof(t->welcome));
-	return prove(key, t, proof);
+	memcpy(t->welcome, welcome, krping_welcome_len(welcome->version));
+	return prove(key, t, welcome->version, KRPING_TARGET_LABEL, proof);
 }
 
 MODULE_SOFTDEP("pre: hmac sha256");

@@ -13,7 +13,7 @@
 struct crypto_shash *krping_key_find(const char *description, const char *log_prefix);
 void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
 			    const char *volume, const u8 *target_nonce);
-int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t,
+int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t, u8 version,
 			u8 proof[KRPING_PROOF_LEN]);
 int krping_target_proof(struct crypto_shash *key, struct krping_transcript *t,
 			const struct krping_welcome *welcome, u8 proof[KRPING_PROOF_LEN]);

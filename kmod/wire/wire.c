@@ -41,6 +41,8 @@ static bool is_padded(const u8 *volume)
 enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct krping_hello *hello,
 					    u32 *value)
 {
+	u8 key = KRPING_HELLO_KEY | KRPING_HELLO_PROOF;
+	u8 access = KRPING_HELLO_READ_ONLY | KRPING_HELLO_TAKE_OVER;
 	u16 count;
 
 	if (!data || len < sizeof(*hello))
@@ -48,48 +50,80 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 	memcpy(hello, data, sizeof(*hello));
 	if (be32_to_cpu(hello->magic) != KRPING_MAGIC)
 		return KRPING_REJ_MAGIC;
-	if (hello->version != KRPING_VERSION) {
+	if (hello->version < KRPING_VERSION_MIN || hello->version > KRPING_VERSION) {
 		*value = KRPING_VERSION;
 		return KRPING_REJ_VERSION;
 	}
 	count = be16_to_cpu(hello->queue_count);
 	if (!count || be16_to_cpu(hello->queue_index) >= count || !hello->depth)
 		return KRPING_REJ_INVALID;
-	switch (hello->flags) {
-	case KRPING_HELLO_PROOF:
-		return 0;
-	case KRPING_HELLO_KEY:
-	case 0:
-		return krping_is_volume_name((const char *)hello->volume) &&
-		       is_padded(hello->volume) ? 0 : KRPING_REJ_INVALID;
-	default:
+	if (hello->flags & ~(hello->version == 1 ? key : KRPING_HELLO_FLAGS) ||
+	    (hello->flags & key) == key || (hello->flags & access) == access)
 		return KRPING_REJ_INVALID;
-	}
+	if (hello->flags & KRPING_HELLO_PROOF)
+		return 0;
+	return krping_is_volume_name((const char *)hello->volume) && is_padded(hello->volume) ?
+	       0 : KRPING_REJ_INVALID;
+}
+
+bool krping_uuid_is_null(const u8 uuid[KRPING_UUID_LEN])
+{
+	int i;
+
+	for (i = 0; i < KRPING_UUID_LEN; i++)
+		if (uuid[i])
+			return false;
+	return true;
+}
+
+/* Return: bytes of a welcome. */
+size_t krping_welcome_len(u8 version)
+{
+	return version == 1 ? KRPING_WELCOME_V1_LEN : sizeof(struct krping_welcome);
+}
+
+/* Checks what version 1 does not have. Slots are not used, so they are not checked. */
+static int read_identity(const struct krping_welcome *w, struct krping_grant *grant,
+			 struct krping_violation *violation)
+{
+	size_t i;
+
+	memcpy(grant->uuid, w->uuid, sizeof(grant->uuid));
+	grant->writer = be32_to_cpu(w->writer);
+	grant->caps = be32_to_cpu(w->caps);
+	if (krping_uuid_is_null(w->uuid))
+		return violates(violation, "UUID", 0);
+	for (i = 0; i < sizeof(w->reserved); i++)
+		if (w->reserved[i])
+			return violates(violation, "reserved field", w->reserved[i]);
+	return 0;
 }
 
 /**
  * krping_read_welcome - decode and check a target's grant
  * @data:	private data of its reply, which a transport may have padded
  * @len:	bytes of @data
+ * @version:	of the hello
  * @depth:	depth that the client asked for
  * @grant:	filled in
  * @violation:	filled in on failure
  *
  * Return: 0 or -EPROTO.
  */
-int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_grant *grant,
-			struct krping_violation *violation)
+int krping_read_welcome(const void *data, u32 len, u8 version, u16 depth,
+			struct krping_grant *grant, struct krping_violation *violation)
 {
-	struct krping_welcome w;
+	struct krping_welcome w = {};
 	u64 capacity;
 	u32 block;
 
-	if (len < sizeof(w))
+	if (len < krping_welcome_len(version))
 		return violates(violation, "length", len);
-	memcpy(&w, data, sizeof(w));
+	memcpy(&w, data, krping_welcome_len(version));
 	capacity = be64_to_cpu(w.capacity);
 	block = be32_to_cpu(w.block_size);
 	*grant = (struct krping_grant){
+		.version = version,
 		.capacity = capacity,
 		.epoch = be64_to_cpu(w.epoch),
 		.block_size = block,
@@ -103,7 +137,7 @@ int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_gran
 	};
 	if (be32_to_cpu(w.magic) != KRPING_MAGIC)
 		return violates(violation, "magic", be32_to_cpu(w.magic));
-	if (w.version != KRPING_VERSION)
+	if (w.version != version)
 		return violates(violation, "version", w.version);
 	if (w.flags & ~KRPING_VOL_FLAGS)
 		return violates(violation, "flags", w.flags);
@@ -122,15 +156,17 @@ int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_gran
 		return violates(violation, "max_inline", grant->max_inline);
 	if (!grant->depth || grant->depth > depth)
 		return violates(violation, "depth", grant->depth);
-	return 0;
+	return version == 1 ? 0 : read_identity(&w, grant, violation);
 }
 
 /* ---- commands ---- */
 
-static int check_keep_alive(const struct krping_decoded_cmd *cmd,
+static int check_keep_alive(const struct krping_decoded_cmd *cmd, u8 version,
 			    struct krping_violation *violation)
 {
-	if (cmd->flags != KRPING_CMD_INLINE || cmd->length || cmd->offset || cmd->addr ||
+	u8 flags = version == 1 ? cmd->flags : cmd->flags & ~KRPING_CMD_BYE;
+
+	if (flags != KRPING_CMD_INLINE || cmd->length || cmd->offset || cmd->addr ||
 	    cmd->rkey || cmd->crc)
 		return violates(violation, "a KEEP_ALIVE is not zero", cmd->flags);
 	if (cmd->tag != KRPING_TAG_KEEP_ALIVE)
@@ -138,10 +174,15 @@ static int check_keep_alive(const struct krping_decoded_cmd *cmd,
 	return 0;
 }
 
-static int check_flags(const struct krping_decoded_cmd *cmd, struct krping_violation *violation)
+static int check_flags(const struct krping_decoded_cmd *cmd, u8 version,
+		       struct krping_violation *violation)
 {
-	if (cmd->flags & ~KRPING_CMD_FLAGS)
+	if (cmd->flags & ~(version == 1 ? KRPING_CMD_FLAGS_V1 : KRPING_CMD_FLAGS))
 		return violates(violation, "unknown flags", cmd->flags);
+	if (cmd->flags & KRPING_CMD_BYE)	/* KEEP_ALIVE is checked elsewhere */
+		return violates(violation, "BYE with op", cmd->op);
+	if (cmd->flags & KRPING_CMD_NO_UNMAP && cmd->op != KRPING_OP_WRITE_ZEROES)
+		return violates(violation, "NO_UNMAP with op", cmd->op);
 	if (cmd->flags & KRPING_CMD_FUA && cmd->op != KRPING_OP_WRITE &&
 	    cmd->op != KRPING_OP_WRITE_ZEROES)
 		return violates(violation, "FUA with op", cmd->op);
@@ -192,8 +233,8 @@ static int check_command(const struct krping_decoded_cmd *cmd, const struct krpi
 	int ret;
 
 	if (cmd->op == KRPING_OP_KEEP_ALIVE)
-		return check_keep_alive(cmd, violation);
-	ret = check_flags(cmd, violation);
+		return check_keep_alive(cmd, limits->version, violation);
+	ret = check_flags(cmd, limits->version, violation);
 	if (!ret)
 		ret = check_place(cmd, limits, &limit, violation);
 	if (ret)

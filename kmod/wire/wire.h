@@ -31,19 +31,27 @@ struct krping_violation {
 };
 
 /**
- * struct krping_limits - limits of a command, from the grant; bytes
+ * struct krping_limits - what a connection allows in a command, from the grant; bytes
+ * @version:	of the protocol
  * @block_size:	lengths and offsets are multiples of it
  * @max_data:	largest data of a READ or WRITE with an rkey
  * @max_inline:	largest data of a READ or WRITE with inline data
  */
 struct krping_limits {
+	u8 version;
 	u32 block_size;
 	u32 max_data;
 	u32 max_inline;
 };
 
-/* What the target granted, the same for all queues of a session. */
+/**
+ * struct krping_grant - what the target granted, the same for all queues of a session
+ *
+ * The fields are those of struct krping_welcome in host order. @uuid is all zero and @writer and
+ * @caps are 0 in version 1.
+ */
 struct krping_grant {
+	u8 version;
 	u64 capacity;
 	u64 epoch;
 	u32 block_size;
@@ -54,6 +62,9 @@ struct krping_grant {
 	bool read_only;
 	bool writeback;
 	bool is_volatile;
+	u8 uuid[KRPING_UUID_LEN];
+	u32 writer;
+	u32 caps;
 };
 
 /**
@@ -104,8 +115,10 @@ struct krping_decoded_rsp {
 
 enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct krping_hello *hello,
 					    u32 *value);
-int krping_read_welcome(const void *data, u32 len, u16 depth, struct krping_grant *grant,
-			struct krping_violation *violation);
+bool krping_uuid_is_null(const u8 uuid[KRPING_UUID_LEN]);
+size_t krping_welcome_len(u8 version);
+int krping_read_welcome(const void *data, u32 len, u8 version, u16 depth,
+			struct krping_grant *grant, struct krping_violation *violation);
 int krping_read_command(const void *msg, u32 left, const struct krping_limits *limits,
 			struct krping_decoded_cmd *cmd, struct krping_violation *violation);
 int krping_read_response(const void *msg, u32 left, u32 max_inline,

@@ -45,7 +45,7 @@ func commandWith(description, key, command string) error {
 // serve serves a new volume with a key unless it is "".
 func serve(t *testing.T, target targets.Target, key string) *targets.Served {
 	t.Helper()
-	return target.ServeNew(t, size, targets.Config{Key: key})
+	return target.ServeNew(t, size, targets.Config{Key: key, Shared: true})
 }
 
 // serveAgain stops a volume, and serves it with another key or list of addresses.

@@ -128,7 +128,7 @@ func TestManyRejectedClients(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			targets.Each(t, func(t *testing.T, target targets.Target) {
-				s := target.ServeNew(t, size, targets.Config{Key: tc.key, Allow: tc.allow})
+				s := target.ServeNew(t, size, targets.Config{Key: tc.key, Allow: tc.allow, Shared: true})
 				port := s.Port
 				before, start := len(line.FindAllString(s.Log(), -1)), time.Now()
 				for range n {

@@ -211,7 +211,7 @@ func violations() map[string][]byte {
 // A violation of the protocol ends its connection, and no other.
 func TestViolations(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		served := g.ServeNew(t, size, targets.Config{})
+		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		good := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
 		messages := violations()
 		for name, msg := range messages {
@@ -267,7 +267,7 @@ func refusedByDevice(t *testing.T, served *targets.Served, other *fakeclient.Cli
 
 func TestRejectedHellos(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		served := g.ServeNew(t, size, targets.Config{})
+		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		hello := func(change func(h *wire.Hello)) []byte { return fakeclient.Hello(1, change).Append(nil) }
 		at := func(i int, value byte) []byte {
 			h := fakeclient.Hello(1).Append(nil)
@@ -313,7 +313,7 @@ func TestRejectedHellos(t *testing.T) {
 // A new connection of a session's queue replaces the old one, and no other.
 func TestFencing(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		served := g.ServeNew(t, size, targets.Config{})
+		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		old := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
 		other := fakeclient.Connect(t, served.Port, fakeclient.Hello(1, func(h *wire.Hello) { h.QueueIndex = 1 }))
 		old.Post(fakeclient.Command(wire.OpDigest, wire.FlagInline, size))
@@ -329,7 +329,7 @@ func TestFencing(t *testing.T) {
 // Clients that connect and disconnect, every second one with a command in flight.
 func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		served := g.ServeNew(t, size, targets.Config{})
+		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		for i := range 50 {
 			c := fakeclient.Connect(t, served.Port, fakeclient.Hello(byte(i)))
 			if i%2 == 0 {
@@ -345,7 +345,7 @@ func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 // client is served; and the target stops in spite of them.
 func TestManyIdleClients(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		served := g.ServeNew(t, size, targets.Config{})
+		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		private := func(i int) []byte {
 			return fakeclient.Hello(0, func(h *wire.Hello) { h.Depth, h.Session = 1, wire.SessionID{byte(i), byte(i >> 8), 1} }).Append(nil)
 		}

@@ -30,7 +30,7 @@ func slowDisk(t *testing.T, mib int, each time.Duration) string {
 
 // The target answers KEEP_ALIVE while commands wait for the disk's only request.
 func TestKeepAliveOfSlowDisk(t *testing.T) {
-	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 1500*time.Millisecond)})
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 1500*time.Millisecond), Shared: true})
 	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
 	data := guest.Aligned(t, 4096)
 	var writes errgroup.Group
@@ -49,7 +49,7 @@ func TestKeepAliveOfSlowDisk(t *testing.T) {
 // The target abandons a long command when its client disconnects, and so admits another client at once.
 func TestAbandonedWriteZeroes(t *testing.T) {
 	const volume = 192 // MiB; the disk zeroes 3 MiB/s
-	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 40*time.Millisecond)})
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 40*time.Millisecond), Shared: true})
 	gone := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
 	gone.Post(fakeclient.Command(wire.OpWriteZeroes, 0, volume*mib))
 	guest.Eventually(t, 5*time.Second, "the command runs", func() bool { return guest.Volume(t, "vol0")["inflight"] == "1" })

@@ -32,7 +32,7 @@ func verify(t *testing.T, dev string) {
 // every client that reconnects learns that writes may be lost.
 func TestFailedFlushChangesEpoch(t *testing.T) {
 	disk, fail := guest.Flaky(t, guest.NullDisk(t, "nullb1", map[string]string{"cache_size": "1"}), 16*mib)
-	served := targets.Module.Serve(t, targets.Config{Store: disk, Writeback: true})
+	served := targets.Module.Serve(t, targets.Config{Store: disk, Writeback: true, Shared: true})
 	flush := func(want wire.Status) (epoch uint64) {
 		t.Helper()
 		c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))

@@ -7,6 +7,8 @@
 package targets
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,6 +42,8 @@ type Config struct {
 	Writeback bool
 	Key       string // "": none
 	Allow     string // addresses; "": all
+	UUID      string // of the module's volume; "": one that stays with Store
+	Shared    bool   // several sessions may write
 }
 
 // Served is a target that serves vol0.
@@ -159,9 +163,24 @@ func (c Config) options(t testing.TB) []string {
 	return args
 }
 
+// uuid returns the UUID of a volume of the module. A loop device has none of its own.
+func (c Config) uuid() string {
+	if c.UUID != "" {
+		return c.UUID
+	}
+	sum := sha256.Sum256([]byte(c.Store))
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}
+
 func serveModule(t testing.TB, c Config) *Served {
 	t.Helper()
 	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(c.Port), "--block", "vol0", "--backing", c.Store}
+	if !strings.HasPrefix(c.Store, "ram:") {
+		args = append(args, "--uuid", c.uuid())
+	}
+	if c.Shared {
+		args = append(args, "--shared")
+	}
 	guest.MustKrpingctl(t, append(args, c.options(t)...)...)
 	stop := func() {
 		if guest.Volume(t, "vol0") != nil { // else it is stopped already

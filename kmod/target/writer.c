@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Which session may write to a volume (PROTOCOL.md section 2.7): one at a time, unless the volume
+ * is shared.
+ */
+#include "lib/log.h"
+#include "target/target.h"
+
+#ifdef KRPING_FAULTS
+#define HOLD_TIME	(5 * HZ)	/* tests should not wait long */
+#else
+#define HOLD_TIME	(30 * HZ)
+#endif
+
+/* Ordinal numbers begin again with each epoch. Called with v->lock held. */
+static void begin_epoch(struct krping_volume *v)
+{
+	u64 epoch = atomic64_read(&v->epoch);
+
+	if (v->writer.epoch == epoch)
+		return;
+	v->writer.epoch = epoch;
+	v->writer.ordinal = v->writer.ordinal ? 1 : 0;
+}
+
+static bool is_writer(const struct krping_volume *v, const struct krping_target_conn *tc)
+{
+	return tc->writes && v->writer.ordinal &&
+	       !memcmp(v->writer.session, tc->session, sizeof(tc->session));
+}
+
+/*
+ * Does the writer keep others out? It does while it is connected, and for HOLD_TIME after the
+ * loss of its last connection, so that it can reconnect; but not once it has said that it ends.
+ * Called with v->lock held.
+ */
+static bool is_held(struct krping_volume *v)
+{
+	unsigned long lost = v->writer.lost;
+	struct krping_target_conn *tc;
+
+	if (!v->writer.ordinal || v->writer.left)
+		return false;
+	list_for_each_entry(tc, &v->conns, entry) {
+		if (!is_writer(v, tc))
+			continue;
+		if (READ_ONCE(tc->conn.state) != KRPING_CONN_CLOSED)
+			return true;
+		if (time_after(READ_ONCE(tc->closed_at), lost))
+			lost = READ_ONCE(tc->closed_at);
+	}
+	return time_before(jiffies, lost + HOLD_TIME);
+}
+
+/* A host has one session of a volume, so another one from its address follows a restart. */
+static bool is_restarted(const struct krping_volume *v, const struct krping_target_conn *tc)
+{
+	return !memcmp(tc->addr, v->writer.addr, sizeof(tc->addr));
+}
+
+/**
+ * krping_writer_admit - may this client have the access that it asks for?
+ * @tc:		connection that is not listed yet
+ * @take_over:	it replaces the session that writes; the caller then fences that one
+ *
+ * If it may write, its session is the writer from here on. Called with volume->lock held.
+ *
+ * Return: false if another session keeps it out; krping_writer_in_use() says which.
+ */
+bool krping_writer_admit(struct krping_target_conn *tc, bool take_over)
+{
+	struct krping_volume *v = tc->volume;
+	struct krping_writer *w = &v->writer;
+	char addr[KRPING_ADDR_TEXT];
+
+	if (!tc->writes || v->opt.shared)
+		return true;
+	begin_epoch(v);
+	if (is_writer(v, tc)) {
+		w->left = false;
+		return true;
+	}
+	if (is_held(v) && !is_restarted(v, tc)) {
+		if (!take_over)
+			return false;
+		krping_warn_ratelimited(tc->log_prefix, "takes the volume over from %s",
+					krping_addr_text(w->addr, addr));
+	}
+	memcpy(w->session, tc->session, sizeof(w->session));
+	memcpy(w->addr, tc->addr, sizeof(w->addr));
+	w->left = false;
+	w->lost = jiffies;
+	w->ordinal++;
+	return true;
+}
+
+/**
+ * krping_writer_ordinal - ordinal number of a connection's session among the writers
+ * @tc:		connection whose older ones are fenced
+ * @epoch:	set to the epoch that the number belongs to
+ * @ordinal:	set to the number: 0 for a session that does not write, or a shared volume
+ *
+ * Return: 0, or -EBUSY if another session has taken the volume over meanwhile.
+ */
+int krping_writer_ordinal(struct krping_target_conn *tc, u64 *epoch, u32 *ordinal)
+{
+	struct krping_volume *v = tc->volume;
+	bool counts = tc->writes && !v->opt.shared;
+	int ret = 0;
+
+	spin_lock(&v->lock);
+	begin_epoch(v);
+	*epoch = v->writer.epoch;
+	*ordinal = counts ? v->writer.ordinal : 0;
+	if (counts && !is_writer(v, tc))
+		ret = -EBUSY;
+	spin_unlock(&v->lock);
+	return ret;
+}
+
+/* A connection of a session that another one has replaced must not reach the store any more. */
+bool krping_writer_replaces(const struct krping_target_conn *tc,
+			    const struct krping_target_conn *other)
+{
+	return tc->writes && other->writes && !tc->volume->opt.shared &&
+	       memcmp(tc->session, other->session, sizeof(tc->session));
+}
+
+/* The client says that its session ends: others may write at once. */
+void krping_writer_leave(struct krping_target_conn *tc)
+{
+	struct krping_volume *v = tc->volume;
+
+	spin_lock(&v->lock);
+	if (is_writer(v, tc))
+		v->writer.left = true;
+	spin_unlock(&v->lock);
+}
+
+/* Called with volume->lock held, before the closed connection is unlisted. */
+void krping_writer_closed(struct krping_target_conn *tc)
+{
+	struct krping_writer *w = &tc->volume->writer;
+
+	if (is_writer(tc->volume, tc) && time_after(tc->closed_at, w->lost))
+		w->lost = tc->closed_at;
+}
+
+/* Address of the session that keeps others out. Return: false if there is none. */
+bool krping_writer_addr(struct krping_volume *v, u8 addr[16])
+{
+	bool held;
+
+	spin_lock(&v->lock);
+	held = is_held(v);
+	memcpy(addr, v->writer.addr, sizeof(v->writer.addr));
+	spin_unlock(&v->lock);
+	return held;
+}
