@@ -42,6 +42,18 @@ enum option_id {
 
 #define GIVEN(id)	BIT_ULL(id)
 
+/*
+ * Options of upstream's krping. Scripts may repeat them, as its last one wins; another option that
+ * is given twice is a mistake.
+ */
+#define MAY_REPEAT	(GIVEN(OPT_CLIENT) | GIVEN(OPT_SERVER) | GIVEN(OPT_ADDR) | \
+			 GIVEN(OPT_ADDR6) | GIVEN(OPT_PORT) | GIVEN(OPT_COUNT) | \
+			 GIVEN(OPT_SIZE) | GIVEN(OPT_TOS) | GIVEN(OPT_VERBOSE) | \
+			 GIVEN(OPT_VALIDATE) | GIVEN(OPT_MEM_MODE) | GIVEN(OPT_SERVER_INV) | \
+			 GIVEN(OPT_READ_INV) | GIVEN(OPT_LOCAL_DMA_LKEY) | GIVEN(OPT_WLAT) | \
+			 GIVEN(OPT_RLAT) | GIVEN(OPT_BW) | GIVEN(OPT_FR) | GIVEN(OPT_POLL) | \
+			 GIVEN(OPT_DUPLEX) | GIVEN(OPT_TXDEPTH))
+
 /* An option: its value, its field, and the roles and tests that take it. */
 struct option_def {
 	const char *name;
@@ -153,17 +165,35 @@ static const char *quote(struct reason *why, const char *text)
 	return why->quoted;
 }
 
+/* Return: the value of a digit, or 16 or more. */
+static u32 digit(unsigned char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;	/* to lower case */
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : 16;
+}
+
+/* As simple_strtoul() with base 0: 0x begins a hexadecimal number, another 0 an octal one. */
 static int parse_number(const struct option_def *def, const char *value, u32 *out,
 			struct reason *why)
 {
+	const char *c = value;
+	u32 base = 10;
 	u64 n = 0;
-	const char *c;
 
-	for (c = value; *c >= '0' && *c <= '9' && n <= U32_MAX; c++)
-		n = n * 10 + (*c - '0');
+	if (c[0] == '0') {
+		bool hex = (c[1] == 'x' || c[1] == 'X') && digit(c[2]) < 16;
+
+		base = hex ? 16 : 8;
+		c += hex ? 2 : 0;
+	}
+	for (; digit(*c) < base && n <= U32_MAX; c++)
+		n = n * base + digit(*c);
 	if (c == value || *c || n < def->min || n > def->max) {
-		snprintf(why->buf, why->len, "%s=%s: must be a decimal number from %u to %u",
-			 def->name, quote(why, value), def->min, def->max);
+		snprintf(why->buf, why->len, "%s=%s: must be a number from %u to %u%s",
+			 def->name, quote(why, value), def->min, def->max,
+			 base == 8 && value[1] ? "; a leading 0 makes it octal" : "");
 		return -EINVAL;
 	}
 	*out = n;
@@ -214,6 +244,7 @@ static int parse_addr6(char *value, struct krping_options *opt, struct reason *w
 	char *scope = strchr(value, '%');
 	const char *end;
 
+	memset(opt->ifname, 0, sizeof(opt->ifname));
 	if (scope) {
 		*scope++ = '\0';
 		if (!*scope || strlen(scope) >= sizeof(opt->ifname)) {
@@ -592,16 +623,14 @@ static int parse_option(char *text, struct krping_options *opt, u64 *given,
 
 	if (value)
 		*value++ = '\0';
-	if (!*text) {
-		snprintf(why->buf, why->len, "empty option: separate options by one ','");
-		return -EINVAL;
-	}
+	if (!*text && !value)
+		return 0;	/* between two commas */
 	id = find_option(text);
 	if (id < 0) {
 		snprintf(why->buf, why->len, "unknown option '%s'", quote(why, text));
 		return -EINVAL;
 	}
-	if (*given & GIVEN(id)) {
+	if (*given & GIVEN(id) & ~MAY_REPEAT) {
 		snprintf(why->buf, why->len, "%s is given twice", option_defs[id].name);
 		return -EINVAL;
 	}
@@ -673,8 +702,8 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 			return -EINVAL;
 		}
 	}
-	if ((opt->server_inv || opt->read_inv) && !opt->mem_reg) {
-		snprintf(why->buf, why->len, "%s needs mem_mode=reg",
+	if ((opt->server_inv || opt->read_inv) && given & GIVEN(OPT_MEM_MODE) && !opt->mem_reg) {
+		snprintf(why->buf, why->len, "%s does not go with mem_mode=dma",
 			 opt->server_inv ? "server_inv" : "read_inv");
 		return -EINVAL;
 	}
@@ -721,6 +750,8 @@ static void set_defaults(struct krping_options *opt, u64 given)
 {
 	if (!(given & GIVEN(OPT_PORT)))
 		opt->port = KRPING_PORT;
+	if (!(given & GIVEN(OPT_MEM_MODE)))
+		opt->mem_reg = opt->server_inv || opt->read_inv;
 	if (!(given & GIVEN(OPT_SIZE)))
 		opt->size = opt->role == KRPING_PING_SERVER ? 65536 : 64;
 	if (!(given & GIVEN(OPT_TIMEOUT)))

@@ -50,7 +50,7 @@ type Command struct {
 	TOS          *uint8
 	Verbose      bool
 	Validate     bool
-	MemMode      string // dma or reg
+	MemMode      string // dma or reg; "": reg with ServerInv or ReadInv, else dma
 	ServerInv    bool
 	ReadInv      bool
 	LocalDMALkey bool
@@ -119,8 +119,8 @@ func (c Command) Check() error {
 		return errors.New("stop needs the name of a volume")
 	case c.Role != Stop && !c.Addr.IsValid():
 		return errors.New("an address is needed")
-	case (c.ServerInv || c.ReadInv) && c.MemMode != "reg":
-		return errors.New("server_inv and read_inv need mem_mode=reg")
+	case (c.ServerInv || c.ReadInv) && c.MemMode == "dma":
+		return errors.New("server_inv and read_inv cannot be used with mem_mode=dma")
 	}
 	if seconds := c.Timeout.Seconds(); seconds != 0 && (seconds < 1 || seconds > 86400 || seconds != math.Trunc(seconds)) {
 		return fmt.Errorf("timeout %v: must be whole seconds, 1 to 86400", c.Timeout)

@@ -18,8 +18,8 @@ func (o Option) CheckValue(value string) error {
 	valid, want := true, o.Range()
 	switch o.Value {
 	case "number":
-		n, err := strconv.ParseUint(value, 10, 32)
-		valid = err == nil && uint32(n) >= o.Min && uint32(n) <= o.Max
+		n, err := ParseNumber(value)
+		valid = err == nil && n >= o.Min && n <= o.Max
 	case "name":
 		valid, want = volumeName.MatchString(value), "1 to 27 letters, digits, '.', '_' or '-'"
 	case "dma or reg":
@@ -45,6 +45,19 @@ func (o Option) CheckValue(value string) error {
 		return fmt.Errorf("%s %q: must be %s", o.Name, value, want)
 	}
 	return nil
+}
+
+// ParseNumber parses a number as the module does: 0x begins a hexadecimal one, another 0 an octal one.
+func ParseNumber(text string) (uint32, error) {
+	digits, base := text, 10
+	if strings.HasPrefix(text, "0") {
+		base = 8
+		if hex := strings.TrimLeft(text[1:], "xX"); len(hex) == len(text)-2 {
+			digits, base = hex, 16
+		}
+	}
+	n, err := strconv.ParseUint(digits, base, 32)
+	return uint32(n), err
 }
 
 var (

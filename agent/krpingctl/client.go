@@ -47,7 +47,7 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	moduleNumber(flags, &f.tos, "tos", "IP type of service of the packets; server: the one it requires of its client")
 	flags.BoolVar(&c.Verbose, "verbose", false, "write the first 64 bytes of pings to the kernel log")
 	flags.BoolVar(&c.Validate, "validate", false, "check the data of each ping")
-	flags.StringVar(&c.MemMode, "mem-mode", "", "`mode` of memory keys: dma, one per connection, or reg, a new one per use (default dma)")
+	flags.StringVar(&c.MemMode, "mem-mode", "", "`mode` of memory keys: dma, one per connection, or reg, a new one per use (default dma, or reg with --server-inv or --read-inv)")
 	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; must be set on both sides")
 	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's RDMA READs invalidate its own key (iWARP only)")
 	flags.BoolVar(&c.LocalDMALkey, "local-dma-lkey", false, "RDMA WRITE from unregistered memory, with the device's local key")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Runs the command parser of /proc/krping for tests in user space. For each input line, prints
- * "ok" or why it is refused. Without input, prints the table of options.
+ * "ok" and the options of ping/pong, or why it is refused. Without input, prints the table of
+ * options.
  */
 #include <stdio.h>
 
@@ -17,6 +18,15 @@ static void dump_table(void)
 		       option_defs[i].roles, option_defs[i].tests);
 }
 
+static void dump_options(const struct krping_options *opt)
+{
+	printf("ok role=%d test=%d addr=%u.%u.%u.%u ifname=%s port=%u count=%u size=%u tos=%u",
+	       opt->role, opt->test, opt->addr[0], opt->addr[1], opt->addr[2], opt->addr[3],
+	       opt->ifname, opt->port, opt->count, opt->size, opt->tos);
+	printf(" txdepth=%u mem_reg=%d server_inv=%d read_inv=%d\n", opt->txdepth, opt->mem_reg,
+	       opt->server_inv, opt->read_inv);
+}
+
 int main(void)
 {
 	char line[KRPING_COMMAND_MAX + 2], why[KRPING_REASON_MAX];
@@ -28,7 +38,7 @@ int main(void)
 		if (krping_options_parse(line, &opt, why, sizeof(why)))
 			printf("%s\n", why);
 		else
-			printf("ok\n");
+			dump_options(&opt);
 	}
 	if (!any)
 		dump_table();

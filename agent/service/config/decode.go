@@ -290,8 +290,7 @@ func set(s *Session, key, text string) error {
 	if err := options()[key].CheckValue(text); err != nil {
 		return err
 	}
-	n, _ := strconv.ParseUint(text, 10, 32) // CheckValue has checked those that are numbers
-	number := uint32(n)
+	number, _ := proc.ParseNumber(text) // CheckValue has checked those that are numbers
 	switch key {
 	case "name":
 		c.Block = text

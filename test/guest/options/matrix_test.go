@@ -160,3 +160,15 @@ func TestReadInv(t *testing.T) {
 		t.Errorf("client with read_inv: %v, want EOPNOTSUPP", err)
 	}
 }
+
+// Numbers, empty and repeated options as scripts for upstream's krping may have them; server_inv alone registers memory.
+func TestUpstreamsWays(t *testing.T) {
+	pair(t, "addr="+guest.Addr(t)+",,port=1,port=0x2705,count=100,count=03,server_inv,validate,validate,size=5,size=0x100,")
+	server := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9989,size=0x20,size=010")
+	if err := guest.Command("client,addr="+guest.Addr(t)+",port=9989,count=1,size=9", guest.Limit); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("9 bytes to a server of 010, which is 8: %v, want ECONNREFUSED", err)
+	}
+	if err := <-server; !errors.Is(err, unix.EPROTO) {
+		t.Errorf("server: %v, want EPROTO", err)
+	}
+}
