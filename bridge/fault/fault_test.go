@@ -166,7 +166,7 @@ func TestStore(t *testing.T) { synctest.Test(t, testStore) }
 
 func testStore(t *testing.T) {
 	f := newFaults(t)
-	mem, err := store.Open("mem:", 4096, false)
+	mem, err := store.Open("mem:", store.Options{Size: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}

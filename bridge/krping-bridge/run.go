@@ -37,6 +37,7 @@ type options struct {
 	readOnly  bool
 	writeback bool
 	keyFile   string
+	uuid      string
 	volumes   []string
 	allow     []string
 	verbose   bool
@@ -46,20 +47,22 @@ type options struct {
 func run(ctx context.Context, args []string) error {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "krping-bridge [--listen ADDR:PORT --store file:PATH --size SIZE] [--ping ADDR:PORT]",
+		Use:   "krping-bridge [--listen ADDR:PORT --store file:PATH] [--ping ADDR:PORT]",
 		Short: "Serve volumes to krping block clients over RDMA, and answer ping/pong clients",
 		Long: `Serve volumes to krping block clients over RDMA, and answer ping/pong clients.
 
 A write is on stable storage when it is answered, unless --writeback is given.
+A file is made by krping-bridge create; serving one that does not exist is refused.
 --ping answers krpingctl client (pings, --rlat, --bw), krping and rping on a host without the
 kernel module. It serves many clients at once.
 With --key-file, the clients of the volume must prove that they have the same key
 (krpingctl client --key-file), and so does the bridge. The key does not encrypt anything.
 Sizes have the units KiB, MiB, GiB (powers of 1024) or KB, MB, GB (powers of 1000).
 SIGUSR1 logs each volume's counters.`,
-		Example: `  krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img --size 1GiB
+		Example: `  krping-bridge create --store file:/var/lib/krping/vol0.img --size 1GiB
+  krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img
   krping-bridge --ping 192.168.77.1:9900
-  krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,readonly`,
+  krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,read-only`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -70,16 +73,18 @@ SIGUSR1 logs each volume's counters.`,
 	f.StringVar(&o.ping, "ping", "", "answer ping/pong clients at this `address` (default port 9999)")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
 	f.StringVar(&o.store, "store", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
-	f.StringVar(&o.size, "size", "", "`size` of a new file or of mem:; an existing file or block device has its own")
+	f.StringVar(&o.size, "size", "", "`size` of mem:; a file or block device must have it, if it is given")
 	f.StringVar(&o.name, "name", "vol0", "`name` of the volume")
 	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")
-	f.BoolVar(&o.readOnly, "read-only", false, "refuse writes")
+	f.BoolVar(&o.readOnly, "read-only", false, "open the store read-only, and refuse writes")
 	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are on stable storage; FLUSH and FUA put them there")
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with the clients' key: 16 to 64 characters, mode 0600")
-	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE]`")
+	f.StringVar(&o.uuid, "uuid", "", "the volume's `UUID`: refuse another; for a block device or mem: without one of its own")
+	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,key-file=FILE][,uuid=UUID]`")
 	f.StringSliceVar(&o.allow, "allow", nil, "serve only clients with these `addresses`, like 192.168.77.2 or 10.0.0.0/8")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
+	cmd.AddCommand(createCommand(), adoptCommand())
 	cmd.SetArgs(args)
 	return cmd.ExecuteContext(ctx)
 }
@@ -135,7 +140,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 	if err != nil {
 		return err
 	}
-	volumes, err := openVolumes(o)
+	volumes, err := openVolumes(log, o)
 	if err != nil {
 		return err
 	}
@@ -147,6 +152,10 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 	l, err := verbs.Listen(addr)
 	if err != nil {
 		return errors.Join(explainListen(err), t.Close())
+	}
+	if err := saveIdentities(volumes); err != nil {
+		l.Close()
+		return errors.Join(err, t.Close())
 	}
 	announce(addr, l.Device(), volumes)
 	logCounters := func() {

@@ -10,10 +10,12 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
+	"github.com/rs/zerolog"
 
 	"krping/bridge/access"
 	"krping/bridge/store"
 	"krping/bridge/target"
+	"krping/bridge/uuid"
 )
 
 // volumeSpec describes a volume on the command line.
@@ -23,6 +25,7 @@ type volumeSpec struct {
 	blockSize           uint32
 	readOnly, writeback bool
 	keyFile             string
+	uuid                uuid.UUID // zero: that of the store
 }
 
 func specs(o options) ([]volumeSpec, error) {
@@ -32,7 +35,11 @@ func specs(o options) ([]volumeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--size: %w", err)
 		}
-		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.keyFile})
+		id, err := parseUUID(o.uuid)
+		if err != nil {
+			return nil, fmt.Errorf("--uuid: %w", err)
+		}
+		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.keyFile, id})
 	}
 	for _, text := range o.volumes {
 		spec, err := parseVolume(text)
@@ -42,12 +49,13 @@ func specs(o options) ([]volumeSpec, error) {
 		specs = append(specs, spec)
 	}
 	if len(specs) == 0 {
-		return nil, errors.New("--store file:PATH --size SIZE or --volume is needed")
+		return nil, errors.New("--store file:PATH or --volume is needed")
 	}
 	return specs, nil
 }
 
-// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,readonly][,writeback][,key-file=FILE].
+// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,key-file=FILE]
+// [,uuid=UUID].
 func parseVolume(text string) (volumeSpec, error) {
 	fields := strings.Split(text, ",")
 	name, location, ok := strings.Cut(fields[0], "=")
@@ -65,16 +73,18 @@ func parseVolume(text string) (volumeSpec, error) {
 			var n uint64
 			n, err = strconv.ParseUint(value, 10, 32)
 			v.blockSize = uint32(n)
-		case "readonly":
+		case "read-only", "readonly":
 			v.readOnly = true
 		case "writeback":
 			v.writeback = true
+		case "uuid":
+			v.uuid, err = uuid.Parse(value)
 		case "key-file":
 			if v.keyFile = value; value == "" {
 				err = errors.New("key-file must name a file")
 			}
 		default:
-			err = fmt.Errorf("unknown option %q: must be size, block-size, readonly, writeback or key-file", key)
+			err = fmt.Errorf("unknown option %q: must be size, block-size, read-only, writeback, key-file or uuid", key)
 		}
 		if err != nil {
 			return v, err
@@ -94,7 +104,14 @@ func parseSize(text string) (int64, error) {
 	return int64(n), nil
 }
 
-func openVolumes(o options) ([]*target.Volume, error) {
+func parseUUID(text string) (uuid.UUID, error) {
+	if text == "" {
+		return uuid.UUID{}, nil
+	}
+	return uuid.Parse(text)
+}
+
+func openVolumes(log zerolog.Logger, o options) ([]*target.Volume, error) {
 	specs, err := specs(o)
 	if err != nil {
 		return nil, err
@@ -106,7 +123,10 @@ func openVolumes(o options) ([]*target.Volume, error) {
 			closeVolumes(volumes)
 			return nil, fmt.Errorf("volume %s: %w", spec.name, err)
 		}
-		s, err := store.Open(spec.store, spec.size, spec.writeback)
+		s, err := store.Open(spec.store, store.Options{
+			Size: spec.size, Writeback: spec.writeback, ReadOnly: spec.readOnly, UUID: spec.uuid,
+			Log: func(msg string) { log.Warn().Str("volume", spec.name).Msg(msg) },
+		})
 		if err != nil {
 			closeVolumes(volumes)
 			return nil, fmt.Errorf("volume %s: %w", spec.name, err)
@@ -124,6 +144,16 @@ func readKey(path string) (access.Key, error) {
 		return nil, nil
 	}
 	return access.ReadKey(path)
+}
+
+// saveIdentities keeps the UUIDs of volumes that had none.
+func saveIdentities(volumes []*target.Volume) error {
+	for _, v := range volumes {
+		if err := v.Store.SaveIdentity(); err != nil {
+			return fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+	}
+	return nil
 }
 
 func closeVolumes(volumes []*target.Volume) {

@@ -35,11 +35,11 @@ func (f *Faulty) Discard(off, n int64) error {
 }
 
 // Zero fails with ClearFault.
-func (f *Faulty) Zero(off, n int64) error {
+func (f *Faulty) Zero(off, n int64, keep bool) error {
 	if err := f.ClearFault.Load(); err != nil {
 		return *err
 	}
-	return f.Store.Zero(off, n)
+	return f.Store.Zero(off, n, keep)
 }
 
 // Flush fails with FlushFault.

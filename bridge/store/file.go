@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,68 +22,133 @@ type file struct {
 	block     int64 // alignment of ranges that are discarded or zeroed without a write
 	writeback bool
 	own       *descriptions // for writes through the page cache without writeback, else nil
+	features  Features
 	size      atomic.Int64
 
 	sizing   sync.Mutex // one Refresh at a time, so that an older size does not replace a newer one
 	flushing sync.Mutex // one Flush at a time; protects lost
 	lost     error      // with writeback: why a Flush failed
+
+	naming sync.Mutex // protects all below
+	record record
+	saved  bool // the record is kept with the file; always false for a device
+	keeps  bool // the record can be kept
 }
 
-func openFile(path string, size int64, writeback bool) (Store, error) {
-	flags := os.O_RDWR
-	if !writeback {
-		flags |= unix.O_DSYNC
-	}
-	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeDevice != 0 {
-		flags |= os.O_EXCL // fails for a block device that is mounted or otherwise in use
-	}
-	f, err := os.OpenFile(path, flags, 0)
-	if errors.Is(err, fs.ErrNotExist) && size > 0 {
-		f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, 0o600)
-		if err == nil {
-			err = f.Truncate(size)
-		}
+func openFile(path string, o Options) (Store, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing(path, o.Size)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the store: %w", err)
 	}
-	s, err := checkFile(f, size, writeback)
+	device := info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0
+	if !info.Mode().IsRegular() && !device {
+		return nil, fmt.Errorf("store %s: must be a regular file or a block device", path)
+	}
+	f, err := os.OpenFile(path, openFlags(o, device), 0)
 	if err != nil {
-		_ = f.Close()
+		return nil, explainOpen(err, o)
+	}
+	s := &file{File: f, device: device, writeback: o.Writeback, block: 1}
+	if err := s.prepare(o); err != nil {
+		_ = s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func checkFile(f *os.File, size int64, writeback bool) (Store, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("cannot stat the store: %w", err)
+// missing says how to make a file: nothing else does, as a store that was not mounted must not be
+// served as an empty one.
+func missing(path string, size int64) error {
+	text := "SIZE"
+	if size > 0 {
+		text = fmt.Sprint(size)
 	}
-	s := &file{File: f, device: info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0, writeback: writeback, block: 1}
-	if !info.Mode().IsRegular() && !s.device {
-		return nil, fmt.Errorf("store %s: must be a regular file or a block device", f.Name())
+	return fmt.Errorf("store %s: no such file; if it is new, make it: krping-bridge create --store file:%s --size %s", path, path, text)
+}
+
+func openFlags(o Options, device bool) int {
+	flags := os.O_RDWR
+	if o.ReadOnly {
+		flags = os.O_RDONLY
 	}
-	if s.device {
-		if err := s.makeDirect(); err != nil {
-			return nil, err
+	if !o.Writeback {
+		flags |= unix.O_DSYNC
+	}
+	if device {
+		flags |= os.O_EXCL // fails for a block device that is mounted or otherwise in use
+	}
+	return flags
+}
+
+func explainOpen(err error, o Options) error {
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("cannot open the store: %w: it is mounted, or used by another program", err)
+	case errors.Is(err, unix.EROFS) && !o.ReadOnly:
+		return fmt.Errorf("cannot open the store for writing (serve it read-only?): %w", err)
+	}
+	return fmt.Errorf("cannot open the store: %w", err)
+}
+
+// prepare checks and locks an opened store, and finds out what it can do.
+func (f *file) prepare(o Options) error {
+	if f.device {
+		if err := f.makeDirect(); err != nil {
+			return err
 		}
+	} else if err := lock(f.File, o.ReadOnly); err != nil {
+		return err
 	}
-	if err := s.Refresh(); err != nil {
-		return nil, err
+	if err := f.Refresh(); err != nil {
+		return err
 	}
-	if !writeback && !s.direct {
-		s.own = &descriptions{of: f}
+	if o.Size > 0 && f.Size() != o.Size {
+		return fmt.Errorf("store %s: has %d bytes, not the %d of --size; leave --size out", f.Name(), f.Size(), o.Size)
 	}
-	if size > 0 && s.Size() != size {
-		return nil, fmt.Errorf("store %s: has %d bytes, not the %d of --size; leave --size out", f.Name(), s.Size(), size)
+	if f.Size() == 0 {
+		return fmt.Errorf("store %s: is empty; krping-bridge create makes a new one", f.Name())
 	}
-	return s, nil
+	if err := f.identify(o); err != nil {
+		return err
+	}
+	f.warnOfSpace(o)
+	f.features = f.findFeatures()
+	if !o.Writeback && !o.ReadOnly && !f.direct {
+		f.own = &descriptions{of: f.File}
+	}
+	return nil
+}
+
+// warnOfSpace warns of a sparse file that cannot be filled.
+func (f *file) warnOfSpace(o Options) {
+	var in unix.Stat_t
+	var fs unix.Statfs_t
+	if f.device || o.ReadOnly || unix.Fstat(int(f.Fd()), &in) != nil || unix.Fstatfs(int(f.Fd()), &fs) != nil {
+		return
+	}
+	needs, free := in.Size-512*in.Blocks, freeBytes(fs)
+	if needs > free && free >= 0 {
+		o.log("store %s: has %s still to allocate, but its file system has only %s left: writes may fail for want of space",
+			f.Name(), humanize.IBytes(uint64(needs)), humanize.IBytes(uint64(free)))
+	}
+}
+
+// freeBytes returns -1 for a file system that does not know, as ramfs.
+func freeBytes(fs unix.Statfs_t) int64 {
+	if fs.Blocks == 0 {
+		return -1
+	}
+	return int64(fs.Bavail) * fs.Bsize
 }
 
 func (f *file) Volatile() bool { return false }
 
 func (f *file) Size() int64 { return f.size.Load() }
+
+func (f *file) Features() Features { return f.features }
 
 // Refresh does not seek to the end: that would wait for a range that is being zeroed.
 func (f *file) Refresh() error {
@@ -110,18 +176,35 @@ func (f *file) length() (int64, error) {
 
 // Flush of a writeback store keeps failing once it has failed: the kernel reports a write-back
 // error once and drops the data. A restart has a new epoch, by which clients learn of the loss.
-func (f *file) Flush() error {
+func (f *file) Flush() error { return f.sync(datasync) }
+
+// sync syncs the file by do.
+func (f *file) sync(do func(*os.File) error) error {
 	f.flushing.Lock()
 	defer f.flushing.Unlock()
 	if f.lost != nil {
 		return f.lost
 	}
-	err := unix.Fdatasync(int(f.Fd()))
+	err := do(f.File)
 	if err != nil && f.writeback {
 		f.lost = fmt.Errorf("unflushed writes may be lost, so every later flush fails: %w", err)
 		return f.lost
 	}
 	return err
+}
+
+// datasync calls fdatasync until no signal interrupts it: with some file systems the Go runtime's do.
+func datasync(f *os.File) error {
+	return uninterrupted(func() error { return unix.Fdatasync(int(f.Fd())) })
+}
+
+// uninterrupted calls do until it returns something else than EINTR.
+func uninterrupted(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // use calls do with the file description to write with.
@@ -137,63 +220,4 @@ func (f *file) Close() error {
 		f.own.close()
 	}
 	return f.File.Close()
-}
-
-// Discard does not change partial blocks.
-func (f *file) Discard(off, n int64) error {
-	if off, n = whole(f.block, off, n); n == 0 {
-		return nil
-	}
-	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-}
-
-// Zero makes a hole in a regular file, which reads as zeros. It writes zeros to partial blocks.
-func (f *file) Zero(off, n int64) error {
-	first, length := whole(f.block, off, n)
-	if length == 0 {
-		return f.writeZeros(off, n)
-	}
-	return errors.Join(f.writeZeros(off, first-off), f.zeroBlocks(first, length), f.writeZeros(first+length, off+n-first-length))
-}
-
-func (f *file) zeroBlocks(off, n int64) error {
-	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
-	if !f.device {
-		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	}
-	err := f.allocate(mode, off, n)
-	if errors.Is(err, ErrUnsupported) {
-		return f.writeZeros(off, n)
-	}
-	return err
-}
-
-// allocate calls fallocate. Without writeback it syncs, because O_DSYNC does not cover fallocate.
-func (f *file) allocate(mode uint32, off, n int64) error {
-	return f.use(func(used *os.File) error {
-		for {
-			err := unix.Fallocate(int(used.Fd()), mode, off, n)
-			switch {
-			case errors.Is(err, unix.EINTR):
-				continue
-			case errors.Is(err, unix.EOPNOTSUPP):
-				return ErrUnsupported
-			case err != nil || f.writeback:
-				return err
-			}
-			return unix.Fdatasync(int(used.Fd()))
-		}
-	})
-}
-
-func (f *file) writeZeros(off, n int64) error {
-	zeros := make([]byte, min(n, 1<<20))
-	for n > 0 {
-		done, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off)
-		if err != nil {
-			return err
-		}
-		off, n = off+int64(done), n-int64(done)
-	}
-	return nil
 }

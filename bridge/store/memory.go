@@ -8,32 +8,40 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/uuid"
 )
 
 // memory is a volume in anonymous memory outside the Go heap. It is lost when the process ends.
 type memory struct {
 	data []byte
+	uuid uuid.UUID
 }
 
-func newMemory(size int64) (Store, error) {
-	if size <= 0 {
+func newMemory(o Options) (Store, error) {
+	if o.Size <= 0 {
 		return nil, errors.New("store mem: a size is needed")
 	}
-	data, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
+	data, err := unix.Mmap(-1, 0, int(o.Size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes of memory: %w", size, err)
+		return nil, fmt.Errorf("map %d bytes of memory: %w", o.Size, err)
 	}
-	return &memory{data}, nil
+	m := &memory{data, o.UUID}
+	if m.uuid.IsZero() {
+		m.uuid = uuid.New()
+	}
+	return m, nil
 }
 
 func (m *memory) ReadAt(p []byte, off int64) (int, error)  { return copy(p, m.data[off:]), nil }
 func (m *memory) WriteAt(p []byte, off int64) (int, error) { return copy(m.data[off:], p), nil }
-func (m *memory) Discard(off, n int64) error               { return m.Zero(off, n) }
+func (m *memory) Discard(off, n int64) error               { return m.Zero(off, n, false) }
 
 // Zero returns whole pages to the kernel; they read as zeros afterwards. Clearing them could take
-// a second in which no other goroutine may run, and would allocate pages that were never written.
-func (m *memory) Zero(off, n int64) error {
+// a second in which no other goroutine may run, and would allocate pages that were never written. Pages
+// cannot be kept.
+func (m *memory) Zero(off, n int64, _ bool) error {
 	first, length := whole(int64(os.Getpagesize()), off, n)
 	if length == 0 {
 		clear(m.data[off : off+n])
@@ -52,3 +60,8 @@ func (m *memory) Flush() error   { return nil }
 func (m *memory) Volatile() bool { return true }
 func (m *memory) Size() int64    { return int64(len(m.data)) }
 func (m *memory) Close() error   { return unix.Munmap(m.data) }
+
+func (m *memory) Identity() Identity        { return Identity{UUID: m.uuid} }
+func (m *memory) SaveIdentity() error       { return nil }
+func (m *memory) SaveWriter([16]byte) error { return nil }
+func (m *memory) Features() Features        { return Features{Discard: true} }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store keeps the bytes of a volume in a file, a block device or memory.
+// Package store keeps the bytes of a volume in a file, a block device or memory, and knows which
+// volume they are.
 package store
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"krping/bridge/uuid"
 )
 
 // Store holds a volume. Offsets and sizes are in bytes. The caller has checked that ranges lie
@@ -17,8 +20,9 @@ type Store interface {
 	WriteAt(p []byte, off int64) (int, error)
 	// Discard drops the contents of a range. It returns ErrUnsupported if the store cannot.
 	Discard(off, n int64) error
-	// Zero makes a range read as zeros. It returns when that is stable, like WriteAt.
-	Zero(off, n int64) error
+	// Zero makes a range read as zeros. It returns when that is stable, like WriteAt. With keep, the
+	// space stays allocated, so that later writes need none.
+	Zero(off, n int64, keep bool) error
 	// Flush puts every write that has returned on stable storage.
 	Flush() error
 	// Volatile reports whether the store is empty each time it is opened.
@@ -26,7 +30,43 @@ type Store interface {
 	Size() int64
 	// Refresh updates Size, in case the store has grown.
 	Refresh() error
+	// Identity returns what is known of the volume in the store.
+	Identity() Identity
+	// SaveIdentity keeps the identity with the store, if it is new and the store can keep one.
+	SaveIdentity() error
+	// SaveWriter keeps the last writer with the store, if the store can keep it. When it returns nil,
+	// that is on stable storage.
+	SaveWriter(session [16]byte) error
+	Features() Features
 	Close() error
+}
+
+// Identity says which volume a store holds.
+type Identity struct {
+	UUID   uuid.UUID
+	Writer [16]byte // the session that was last allowed to write; zero if unknown
+}
+
+// Features are what a store can do.
+type Features struct {
+	Discard bool
+	// Block is how many bytes, aligned, a power loss leaves either old or new; 0 if unknown.
+	Block uint32
+}
+
+// Options say how to open a store.
+type Options struct {
+	Size      int64     // in bytes that an existing store must have, 0 for any; mem: needs it
+	Writeback bool      // WriteAt returns before the data is stable
+	ReadOnly  bool      // nothing is changed
+	UUID      uuid.UUID // that the store must have, or gets if it has none; zero for any
+	Log       func(msg string)
+}
+
+func (o Options) log(format string, args ...any) {
+	if o.Log != nil {
+		o.Log(fmt.Sprintf(format, args...))
+	}
 }
 
 // ErrUnsupported is returned for operations that a store does not support.
@@ -38,15 +78,23 @@ func whole(block, off, n int64) (first, length int64) {
 	return first, max(0, (off+n)/block*block-first)
 }
 
-// Open opens "mem:" or "file:PATH" (a regular file or a block device) with the given size in
-// bytes. It creates a file that does not exist. A size of 0 means that of the existing file.
-func Open(spec string, size int64, writeback bool) (Store, error) {
+// Open opens "mem:" or "file:PATH", a regular file or a block device that exists.
+func Open(spec string, o Options) (Store, error) {
 	kind, path, found := strings.Cut(spec, ":")
 	switch {
 	case found && kind == "mem" && path == "":
-		return newMemory(size)
+		return newMemory(o)
 	case found && kind == "file" && path != "":
-		return openFile(path, size, writeback)
+		return openFile(path, o)
 	}
 	return nil, fmt.Errorf("store %q: must be mem: or file:PATH", spec)
+}
+
+// Path returns PATH of "file:PATH".
+func Path(spec string) (string, error) {
+	kind, path, found := strings.Cut(spec, ":")
+	if !found || kind != "file" || path == "" {
+		return "", fmt.Errorf("store %q: must be file:PATH", spec)
+	}
+	return path, nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -14,9 +15,9 @@ import (
 )
 
 func TestReadReturnsWrittenData(t *testing.T) {
-	for _, spec := range []string{"mem:", "file:" + filepath.Join(t.TempDir(), "a.img")} {
+	for _, spec := range []string{"mem:", "file:" + newFile(t, 1<<20)} {
 		for _, writeback := range []bool{false, true} {
-			s, err := Open(spec, 1<<20, writeback)
+			s, err := Open(spec, Options{Size: 1 << 20, Writeback: writeback})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,7 +29,7 @@ func TestReadReturnsWrittenData(t *testing.T) {
 			if _, err := s.ReadAt(got, 1<<20-int64(len(want))); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: read: %q, %v", spec, got, err)
 			}
-			if err := s.Zero(1<<20-8, 8); err != nil {
+			if err := s.Zero(1<<20-8, 8, writeback); err != nil {
 				t.Errorf("%s: zero: %v", spec, err)
 			}
 			if _, err := s.ReadAt(got, 1<<20-int64(len(want))); err != nil || !bytes.Equal(got[4:], make([]byte, 8)) || !bytes.Equal(got[:4], want[:4]) {
@@ -47,7 +48,7 @@ func TestReadReturnsWrittenData(t *testing.T) {
 // Zeroed memory returns to the kernel, except for pages that hold other data too.
 func TestZeroReturnsMemory(t *testing.T) {
 	const size, off, n = 1 << 20, 1000, 900_000
-	s, err := Open("mem:", size, false)
+	s, err := Open("mem:", Options{Size: size})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestZeroReturnsMemory(t *testing.T) {
 	if _, err := s.WriteAt(ones, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Zero(off, n); err != nil {
+	if err := s.Zero(off, n, false); err != nil {
 		t.Fatal(err)
 	}
 	page := os.Getpagesize()
@@ -100,10 +101,10 @@ func TestExistingFileHasItsSize(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open("file:"+path, 8192, false); err == nil || !strings.Contains(err.Error(), "4096") || !strings.Contains(err.Error(), "8192") {
+	if _, err := Open("file:"+path, Options{Size: 8192}); err == nil || !strings.Contains(err.Error(), "4096") || !strings.Contains(err.Error(), "8192") {
 		t.Errorf("open with another size: %v; want an error with both sizes", err)
 	}
-	s, err := Open("file:"+path, 0, false)
+	s, err := Open("file:"+path, Options{})
 	if err != nil || s.Size() != 4096 {
 		t.Fatalf("open without a size: %v", err)
 	}
@@ -111,8 +112,8 @@ func TestExistingFileHasItsSize(t *testing.T) {
 }
 
 func TestFileGrows(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a.img")
-	s, err := Open("file:"+path, 4096, false)
+	path := newFile(t, 4096)
+	s, err := Open("file:"+path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,15 +128,53 @@ func TestFileGrows(t *testing.T) {
 
 func TestBadSpecs(t *testing.T) {
 	for _, spec := range []string{"", "mem", "file:", "disk:x", "mem:x", "file:/nosuch/dir/file", "file:" + t.TempDir(), "file:/dev/zero"} {
-		if s, err := Open(spec, 4096, false); err == nil {
+		if s, err := Open(spec, Options{Size: 4096}); err == nil {
 			t.Errorf("%q: accepted", spec)
 			_ = s.Close()
 		}
 	}
-	if _, err := Open("mem:", 0, false); err == nil {
+	if _, err := Open("mem:", Options{}); err == nil {
 		t.Error("mem: without a size: accepted")
 	}
-	if _, err := Open("file:"+filepath.Join(t.TempDir(), "new"), 0, false); err == nil {
-		t.Error("new file without a size: accepted")
+	if _, err := Open("file:"+newFile(t, 0), Options{}); err == nil || !strings.Contains(err.Error(), "empty") {
+		t.Errorf("an empty file: %v", err)
+	}
+}
+
+// A store is never made by opening it: the file system that has it may not be mounted.
+func TestMissingFileIsNotMade(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Open("file:"+filepath.Join(dir, "a.img"), Options{Size: 8192})
+	if err == nil || !strings.Contains(err.Error(), "krping-bridge create --store file:"+dir+"/a.img --size 8192") {
+		t.Errorf("%v", err)
+	}
+	wantFiles(t, dir)
+}
+
+func newFile(t *testing.T, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.img")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// wantFiles checks which files a directory has.
+func wantFiles(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("files: %q, want %q", got, want)
 	}
 }

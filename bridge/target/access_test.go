@@ -21,7 +21,7 @@ func newKeyedFixture(t *testing.T) *fixture {
 	f := newFixture(t)
 	var volumes []*Volume
 	for name, key := range map[string]string{"locked": secret, "sealed": "another key of 24 bytes."} {
-		s, err := store.Open("mem:", 1<<20, false)
+		s, err := store.Open("mem:", store.Options{Size: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -150,7 +150,8 @@ func (c *conn) clear(r wire.Request) wire.Status {
 	}
 	counter, do := &c.volume.Counters.Discards, store.Store.Discard
 	if r.Op == wire.OpWriteZeroes {
-		counter, do = &c.volume.Counters.Zeroes, store.Store.Zero
+		counter = &c.volume.Counters.Zeroes
+		do = func(s store.Store, off, n int64) error { return s.Zero(off, n, false) }
 	}
 	var err error
 	for off, left := int64(r.Offset), int64(r.Length); left > 0 && err == nil; {

@@ -111,7 +111,10 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(t.TempDir(), "grows")
-	s, err := store.Open("file:"+path, 1<<20, true)
+	if _, err := store.Create(store.New{Path: path, Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open("file:"+path, store.Options{Writeback: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestCommandsOfAnEndedConnectionAreDropped(t *testing.T) {
 }
 
 func testDroppedCommands(t *testing.T, f *fixture, command wire.Command, size int64) {
-	memory, err := store.Open("mem:", size, false)
+	memory, err := store.Open("mem:", store.Options{Size: size})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (s *stalledStore) WriteAt(p []byte, off int64) (int, error) {
 	return s.Store.WriteAt(p, off)
 }
 
-func (s *stalledStore) Zero(off, n int64) error {
+func (s *stalledStore) Zero(off, n int64, keep bool) error {
 	s.wait()
-	return s.Store.Zero(off, n)
+	return s.Store.Zero(off, n, keep)
 }

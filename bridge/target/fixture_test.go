@@ -112,7 +112,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	s, err := store.Open("mem:", 4<<20, false)
+	s, err := store.Open("mem:", store.Options{Size: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

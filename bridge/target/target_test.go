@@ -79,7 +79,11 @@ func TestProbe(t *testing.T) {
 }
 
 func TestWelcomeFlags(t *testing.T) {
-	file, err := store.Open("file:"+filepath.Join(t.TempDir(), "a.img"), 4096, false)
+	path := filepath.Join(t.TempDir(), "a.img")
+	if _, err := store.Create(store.New{Path: path, Size: 4096}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := store.Open("file:"+path, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,10 @@ func (d *demo) run(vm *lab.VM, commands ...string) error {
 
 func (d *demo) attach() error {
 	d.say("Attach a volume of one host as a disk of the other")
-	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+" --store file:/srv/vol0.img --size 128MiB", "listening on")
+	if err := d.run(d.storage, "krping-bridge create --store file:/srv/vol0.img --size 128MiB"); err != nil {
+		return err
+	}
+	_, out, err := d.background(d.storage, "krping-bridge --listen "+d.storage.Addr()+" --store file:/srv/vol0.img", "listening on")
 	if err != nil {
 		return err
 	}

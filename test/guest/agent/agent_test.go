@@ -109,7 +109,9 @@ func TestMetricsCountIO(t *testing.T) {
 
 // A session is added to the configuration, kept and removed, without disturbing the I/O of another one.
 func TestReloadAndKillAgent(t *testing.T) {
-	guest.StartBridge(t, 9961, guest.StorePath(t), "64MiB", "--volume", "vol1=file:"+t.TempDir()+"/vol1.img,size=16MiB")
+	other := t.TempDir() + "/vol1.img"
+	guest.CreateStore(t, other, "16MiB")
+	guest.StartBridge(t, 9961, guest.StorePath(t), "64MiB", "--volume", "vol1=file:"+other)
 	stopAtEnd(t, "vol0", "vol1")
 	vol0, vol1 := "", "    mode: tap\n    backing: ram:16M\n"
 	declare(t, 9961, map[string]string{"vol0": vol0})

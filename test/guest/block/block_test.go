@@ -191,6 +191,7 @@ func serveThree(t *testing.T, target targets.Target, names [3]string) (ports [3]
 	if target.Name == targets.Bridge.Name {
 		port := guest.NextPort()
 		dir := t.TempDir()
+		guest.CreateStore(t, dir+"/2.img", "4MiB")
 		guest.StartBridge(t, port, filepath.Join(dir, names[0]+".img"), "16MiB", "--name", names[0],
 			"--volume", names[1]+"=mem:,size=8MiB", "--volume", names[2]+"=file:"+dir+"/2.img,size=4MiB,block-size=4096")
 		return [3]int{port, port, port}

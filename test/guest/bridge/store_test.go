@@ -22,7 +22,7 @@ const half = 8 * mib // the good part of the disk
 func badDisk(t *testing.T, writeback bool) store.Store {
 	t.Helper()
 	disk := guest.HalfBad(t, guest.NullDisk(t, "bad", map[string]string{"blocksize": "4096"}), 2*half)
-	s, err := store.Open("file:"+disk, 0, writeback)
+	s, err := store.Open("file:"+disk, store.Options{Writeback: writeback})
 	if err != nil {
 		t.Fatal(err)
 	}

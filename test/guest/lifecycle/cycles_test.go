@@ -88,7 +88,8 @@ func TestAttachAndDetachUnderLoad(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := mathrand.New(mathrand.NewPCG(seed, 0))
 	store, other := guest.StorePath(t), t.TempDir()+"/vol1.img"
-	guest.StartBridge(t, port, store, "16MiB", "--volume", "vol1=file:"+other+",size=4MiB")
+	guest.CreateStore(t, other, "4MiB")
+	guest.StartBridge(t, port, store, "16MiB", "--volume", "vol1=file:"+other)
 	steady := newLog(t, seed)
 	dev := guest.Attach(t, port, ",queues=2,depth=32")
 	run := write(t, steady, dev)

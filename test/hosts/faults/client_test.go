@@ -18,12 +18,14 @@ import (
 func TestClientHostKilledWithFileSystems(t *testing.T) {
 	h := hosts.Boot(t)
 	storage, client := h.Lab.VM(0), h.Lab.VM(1)
-	for _, name := range []string{"vm1/ext4.img", "vm1/xfs.img", "vm2/ext4.log", "vm2/xfs.log", "vm2/ext4.sums", "vm2/xfs.sums"} {
+	for _, name := range []string{"vm1/ext4.img", "vm1/ext4.img.krping", "vm1/xfs.img", "vm1/xfs.img.krping", "vm2/ext4.log", "vm2/xfs.log", "vm2/ext4.sums", "vm2/xfs.sums"} {
 		if err := os.RemoveAll(filepath.Join(filepath.Dir(storage.Out()), name)); err != nil { // of an earlier run
 			t.Fatal(err)
 		}
 	}
-	bridge(h, storage, "--name ext4 --store file:/lab/out/ext4.img --size 320MiB --volume xfs=file:/lab/out/xfs.img,size=320MiB")
+	create(h, storage, "/lab/out/ext4.img", "320MiB")
+	create(h, storage, "/lab/out/xfs.img", "320MiB")
+	bridge(h, storage, "--name ext4 --store file:/lab/out/ext4.img --volume xfs=file:/lab/out/xfs.img")
 	h.Sh(client, `set -e
 for fs in ext4 xfs; do
 	mkdir -p /run/$fs

@@ -53,6 +53,12 @@ func (r *rig) log() string              { return filepath.Join(r.client.Out(), "
 func (r *rig) session() string          { return r.Sh(r.client, "cat /proc/krping_sessions") }
 func (r *rig) sleep(d, e time.Duration) { time.Sleep(d + time.Duration(r.rnd.Int64N(int64(e-d)))) }
 
+// create creates the file of a volume in a VM, unless it exists.
+func create(h *hosts.Hosts, vm *lab.VM, path, size string) {
+	h.T.Helper()
+	h.Sh(vm, "[ -e "+path+" ] || krping-bridge create --store file:"+path+" --size "+size)
+}
+
 // bridge starts krping-bridge in a VM, with volumes in files of this host, and waits until it listens.
 func bridge(h *hosts.Hosts, vm *lab.VM, volumes string) {
 	h.T.Helper()
@@ -65,6 +71,7 @@ func bridge(h *hosts.Hosts, vm *lab.VM, volumes string) {
 
 func (r *rig) startBridge() {
 	r.T.Helper()
+	create(r.Hosts, r.target(), "/lab/out/vol0.img", "24MiB")
 	bridge(r.Hosts, r.target(), "--store file:/lab/out/vol0.img --size 24MiB")
 }
 

@@ -98,7 +98,8 @@ const painted = `(() => {
 func TestPageInBrowser(t *testing.T) {
 	h := hosts.BootInTurn(t, 1)
 	vm := h.Lab.VM(0)
-	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img --size 64MiB >/run/bridge.log 2>&1")
+	h.Sh(vm, "krping-bridge create --store file:/run/vol0.img --size 64MiB")
+	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img >/run/bridge.log 2>&1")
 	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
 		_, err := h.Try(vm, "grep -q listening /run/bridge.log")
 		return err == nil

@@ -32,7 +32,8 @@ func boot(t *testing.T) *pair {
 
 func (h *pair) bridge() *lab.Process {
 	h.T.Helper()
-	p := h.Spawn(h.storage, "krping-bridge --listen "+h.storage.Addr()+" --store file:/run/vol0.img --size 64MiB >/run/bridge.log 2>&1")
+	h.Sh(h.storage, "[ -e /run/vol0.img ] || krping-bridge create --store file:/run/vol0.img --size 64MiB")
+	p := h.Spawn(h.storage, "krping-bridge --listen "+h.storage.Addr()+" --store file:/run/vol0.img >/run/bridge.log 2>&1")
 	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
 		_, err := h.Try(h.storage, "grep -q listening /run/bridge.log")
 		return err == nil

@@ -362,8 +362,17 @@ type Bridge struct {
 // StorePath returns a path for the file of vol0.
 func StorePath(t testing.TB) string { return filepath.Join(t.TempDir(), "vol0.img") }
 
-// StartBridge starts krping-bridge on the guest's address and waits until it listens. More arguments can add options
-// or override them.
+// CreateStore creates the file of a volume, unless it exists.
+func CreateStore(t testing.TB, path, size string) {
+	t.Helper()
+	if _, err := os.Stat(path); err == nil {
+		return
+	}
+	Run(t, Binary(t, "krping-bridge"), "create", "--store", "file:"+path, "--size", size)
+}
+
+// StartBridge starts krping-bridge on the guest's address and waits until it listens. It creates the store if it does
+// not exist. More arguments can add options or override them.
 func StartBridge(t testing.TB, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
 	return startVolume(t, "krping-bridge", nil, port, store, size, args...)
@@ -377,6 +386,7 @@ func StartFaultyBridge(t testing.TB, port int, knobs, store, size string) *Bridg
 
 func startVolume(t testing.TB, program string, env []string, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
+	CreateStore(t, store, size)
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
 	b.Cmd = exec.Command(Binary(t, program), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
 	b.Cmd.Env = append(os.Environ(), env...)

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/bridge/uuid"
+)
+
+func TestCreate(t *testing.T) {
+	for _, preallocate := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "a.img")
+		id, err := Create(New{Path: path, Size: 1 << 20, Preallocate: preallocate})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in unix.Stat_t
+		if err := unix.Stat(path, &in); err != nil || in.Size != 1<<20 || (512*in.Blocks >= 1<<20) != preallocate {
+			t.Errorf("preallocate %v: %d bytes, %d blocks, %v", preallocate, in.Size, in.Blocks, err)
+		}
+		s, err := Open("file:"+path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Identity(); got != (Identity{UUID: id}) {
+			t.Errorf("identity %+v, want UUID %s and no writer", got, id)
+		}
+		_ = s.Close()
+	}
+	id := uuid.New()
+	if got, err := Create(New{Path: filepath.Join(t.TempDir(), "a.img"), Size: 512, UUID: id}); err != nil || got != id {
+		t.Errorf("with a UUID: %s, %v", got, err)
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		n    New
+		want string
+	}{
+		"no size":       {New{Path: "a.img"}, "multiple of the block size"},
+		"odd size":      {New{Path: "a.img", Size: 1000}, "multiple of the block size"},
+		"no directory":  {New{Path: "none/a.img", Size: 4096}, "there is no directory " + dir + "/none"},
+		"under a file":  {New{Path: "there/a.img", Size: 4096}, "not a directory"},
+		"exists":        {New{Path: "there", Size: 4096}, "exists"},
+		"record exists": {New{Path: "b.img", Size: 4096}, "b.img.krping exists"},
+		"too large":     {New{Path: "a.img", Size: 1 << 61, Preallocate: true}, "left"},
+		"far too large": {New{Path: "a.img", Size: 1<<63 - 512}, "size of the store"}, // refused by the file system, after the file was made
+	} {
+		if name == "record exists" {
+			if err := os.WriteFile(filepath.Join(dir, "b.img.krping"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tc.n.Path = filepath.Join(dir, tc.n.Path)
+		if _, err := Create(tc.n); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+		_ = os.Remove(filepath.Join(dir, "b.img.krping"))
+		wantFiles(t, dir, "there")
+	}
+	if data, err := os.ReadFile(there); string(data) != "data" {
+		t.Errorf("a file that existed: %q, %v", data, err)
+	}
+}
+
+func TestMoreThanTheFreeSpaceIsTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.img")
+	var log []string
+	tell := func(msg string) { log = append(log, msg) }
+	if _, err := Create(New{Path: path, Size: 1 << 43, Log: tell}); err != nil { // ext4 allows 16 TiB
+		t.Skipf("no file system for such a file: %v", err)
+	}
+	s, err := Open("file:"+path, Options{Log: tell})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if len(log) != 2 || !strings.Contains(log[0], "left; writes fail") || !strings.Contains(log[1], "8.0 TiB still to allocate") {
+		t.Errorf("log: %q", log)
+	}
+}
