@@ -56,6 +56,7 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 }
 
 func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
+	reject.Version = 1 // of the ping/pong protocol
 	warnings.Warn().Str("peer", request.Peer()).Msg(reject.Error())
 	request.Reject(reject.Append(nil))
 }

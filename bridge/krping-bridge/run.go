@@ -36,6 +36,7 @@ type options struct {
 	blockSize uint32
 	readOnly  bool
 	writeback bool
+	shared    bool
 	keyFile   string
 	uuid      string
 	volumes   []string
@@ -78,9 +79,10 @@ SIGUSR1 logs each volume's counters.`,
 	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")
 	f.BoolVar(&o.readOnly, "read-only", false, "open the store read-only, and refuse writes")
 	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are on stable storage; FLUSH and FUA put them there")
+	f.BoolVar(&o.shared, "shared", false, "let several clients write at the same time, as a cluster file system needs; otherwise one")
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with the clients' key: 16 to 64 characters, mode 0600")
 	f.StringVar(&o.uuid, "uuid", "", "the volume's `UUID`: refuse another; for a block device or mem: without one of its own")
-	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,key-file=FILE][,uuid=UUID]`")
+	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,shared][,key-file=FILE][,uuid=UUID]`")
 	f.StringSliceVar(&o.allow, "allow", nil, "serve only clients with these `addresses`, like 192.168.77.2 or 10.0.0.0/8")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")

@@ -24,6 +24,7 @@ type volumeSpec struct {
 	size                int64
 	blockSize           uint32
 	readOnly, writeback bool
+	shared              bool
 	keyFile             string
 	uuid                uuid.UUID // zero: that of the store
 }
@@ -39,7 +40,7 @@ func specs(o options) ([]volumeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--uuid: %w", err)
 		}
-		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.keyFile, id})
+		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.shared, o.keyFile, id})
 	}
 	for _, text := range o.volumes {
 		spec, err := parseVolume(text)
@@ -54,8 +55,8 @@ func specs(o options) ([]volumeSpec, error) {
 	return specs, nil
 }
 
-// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,key-file=FILE]
-// [,uuid=UUID].
+// parseVolume reads NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,shared]
+// [,key-file=FILE][,uuid=UUID].
 func parseVolume(text string) (volumeSpec, error) {
 	fields := strings.Split(text, ",")
 	name, location, ok := strings.Cut(fields[0], "=")
@@ -75,6 +76,8 @@ func parseVolume(text string) (volumeSpec, error) {
 			v.blockSize = uint32(n)
 		case "read-only", "readonly":
 			v.readOnly = true
+		case "shared":
+			v.shared = true
 		case "writeback":
 			v.writeback = true
 		case "uuid":
@@ -84,7 +87,7 @@ func parseVolume(text string) (volumeSpec, error) {
 				err = errors.New("key-file must name a file")
 			}
 		default:
-			err = fmt.Errorf("unknown option %q: must be size, block-size, read-only, writeback, key-file or uuid", key)
+			err = fmt.Errorf("unknown option %q: must be size, block-size, read-only, writeback, shared, key-file or uuid", key)
 		}
 		if err != nil {
 			return v, err
@@ -133,7 +136,7 @@ func openVolumes(log zerolog.Logger, o options) ([]*target.Volume, error) {
 		}
 		volumes = append(volumes, &target.Volume{
 			Name: spec.name, Store: withStoreFaults(s, spec.name), BlockSize: spec.blockSize,
-			ReadOnly: spec.readOnly, Writeback: spec.writeback, Key: key,
+			ReadOnly: spec.readOnly, Shared: spec.shared, Writeback: spec.writeback, Key: key,
 		})
 	}
 	return volumes, nil

@@ -7,7 +7,7 @@ import "sync/atomic"
 // Faulty is a store for tests. It passes calls on to Store until a fault is set, then fails them.
 type Faulty struct {
 	Store
-	ReadFault, WriteFault, ClearFault, FlushFault atomic.Pointer[error]
+	ReadFault, WriteFault, ClearFault, FlushFault, SaveFault atomic.Pointer[error]
 }
 
 // ReadAt fails with ReadFault.
@@ -48,4 +48,12 @@ func (f *Faulty) Flush() error {
 		return *err
 	}
 	return f.Store.Flush()
+}
+
+// SaveWriter fails with SaveFault.
+func (f *Faulty) SaveWriter(session [16]byte) error {
+	if err := f.SaveFault.Load(); err != nil {
+		return *err
+	}
+	return f.Store.SaveWriter(session)
 }

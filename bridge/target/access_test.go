@@ -5,6 +5,7 @@ package target
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -25,7 +26,7 @@ func newKeyedFixture(t *testing.T) *fixture {
 		if err != nil {
 			t.Fatal(err)
 		}
-		volumes = append(volumes, &Volume{Name: name, Store: s, BlockSize: 512, Key: access.Key(key)})
+		volumes = append(volumes, &Volume{Name: name, Store: s, BlockSize: 512, Shared: true, Key: access.Key(key)})
 	}
 	f.serveWith(zerolog.Nop(), volumes...)
 	return f
@@ -147,7 +148,7 @@ func TestOtherClientsCannotFence(t *testing.T) {
 	f.connect(again)
 	select {
 	case <-client.closed:
-	default:
+	case <-time.After(10 * time.Second):
 		t.Error("a new connection of the session did not fence the old one")
 	}
 }

@@ -32,7 +32,6 @@ func TestChallengeIsAnsweredOnce(t *testing.T) {
 		"another session": func(h *wire.Hello) { h.Session[15] = 1 },
 		"another queue":   func(h *wire.Hello) { h.QueueIndex = 0 },
 		"unknown id":      func(h *wire.Hello) { h.Answer.Challenge += 2 },
-		"replaced id":     func(h *wire.Hello) { h.Answer.Challenge -= maxChallenges },
 	} {
 		h := answerTo(first)
 		change(&h)
@@ -67,19 +66,36 @@ func TestChallengeExpires(t *testing.T) {
 	})
 }
 
-func TestNewChallengeReplacesOldest(t *testing.T) {
+func TestNewChallengeReplacesOldestOfItsAddress(t *testing.T) {
 	table := newChallenges()
 	table.next = 0xffffffff // ids wrap around
+	theirs := table.issue(other, answerTo(&wire.Challenge{}))
 	var issued []*wire.Challenge
-	for range maxChallenges + 1 {
+	for range 2 * maxChallenges {
 		issued = append(issued, table.issue(addr, answerTo(&wire.Challenge{})))
 	}
-	if _, ok := table.redeem(addr, answerTo(issued[0])); ok {
-		t.Error("the oldest challenge is still pending")
-	}
-	for i, c := range issued[1:] {
-		if _, ok := table.redeem(addr, answerTo(c)); !ok {
-			t.Errorf("challenge %d of %d is not pending", i+1, maxChallenges)
+	replaced := len(issued) - maxPeerChallenges
+	for i, c := range issued {
+		if _, ok := table.redeem(addr, answerTo(c)); ok != (i >= replaced) {
+			t.Errorf("challenge %d of %d is pending: %v", i+1, len(issued), ok)
 		}
+	}
+	if _, ok := table.redeem(other, answerTo(theirs)); !ok {
+		t.Error("the challenge of another address was replaced")
+	}
+}
+
+// Of too many challenges, those of the addresses with most are replaced.
+func TestManyAddressesFillTheTable(t *testing.T) {
+	table := newChallenges()
+	theirs := table.issue(other, answerTo(&wire.Challenge{}))
+	for i := range 100 * maxPeerChallenges {
+		table.issue(netip.AddrFrom4([4]byte{10, 0, 0, byte(i % 100)}), answerTo(&wire.Challenge{}))
+	}
+	if n := len(table.pending); n != maxChallenges {
+		t.Errorf("%d challenges are pending, want %d", n, maxChallenges)
+	}
+	if _, ok := table.redeem(other, answerTo(theirs)); !ok {
+		t.Error("the only challenge of an address was replaced")
 	}
 }

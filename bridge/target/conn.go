@@ -22,13 +22,14 @@ const probeInterval = 10 * time.Second
 // flight, and one sends.
 type conn struct {
 	log       zerolog.Logger
+	session   *Session
 	volume    *Volume
 	transport transport.Transport
 	limits    wire.Limits
-	received  atomic.Bool   // a message arrived since the last probe
-	ended     atomic.Bool   // nothing more is received
-	stopped   chan struct{} // closed when ended is set
-	done      chan struct{} // closed when no operation of the connection is running
+	bye       func()      // called when the client gives up the volume
+	received  atomic.Bool // a message arrived since the last probe
+
+	operations *operations
 
 	replies   chan reply
 	workers   sync.WaitGroup
@@ -46,28 +47,33 @@ type reply struct {
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
-func newConn(log zerolog.Logger, s *Session, tr transport.Transport) *conn {
+func newConn(log zerolog.Logger, s *Session, tr transport.Transport, bye func()) *conn {
 	return &conn{
 		log:       log,
+		session:   s,
 		volume:    s.volume,
 		transport: tr,
+		bye:       bye,
 		limits: wire.Limits{
+			Version:    s.hello.Version,
 			BlockSize:  s.Welcome.BlockSize,
 			MaxData:    s.Welcome.MaxData,
 			MaxInline:  s.Welcome.MaxInline,
 			MaxMessage: s.Welcome.MaxMessage,
 			Depth:      s.Welcome.Depth,
 		},
-		stopped:  make(chan struct{}),
-		done:     make(chan struct{}),
-		replies:  make(chan reply, s.Welcome.Depth+1),
-		inFlight: map[uint16]bool{},
+		operations: newOperations(),
+		replies:    make(chan reply, s.Welcome.Depth+1),
+		inFlight:   map[uint16]bool{},
 	}
 }
 
-// run serves the connection until it ends and all its operations have ended. The error says
-// why it ended.
-func (c *conn) run() error {
+// hasEnded reports whether the connection has ended or is about to.
+func (c *conn) hasEnded() bool { return c.operations.isStopped() || c.transport.Ended() }
+
+// run serves the connection until it ends and all its operations have ended. It calls left as soon as
+// the connection will start no more operations. The error says why it ended.
+func (c *conn) run(left func()) error {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -75,8 +81,8 @@ func (c *conn) run() error {
 	}()
 	c.workers.Go(c.probe)
 	err := c.receive()
-	c.ended.Store(true)
-	close(c.stopped)
+	c.operations.stop()
+	left()
 	c.transport.Close()
 	c.workers.Wait()
 	close(c.replies)
@@ -116,7 +122,7 @@ func (c *conn) probe() {
 	defer ticker.Stop()
 	for {
 		select {
-		case <-c.stopped:
+		case <-c.operations.stopped:
 			return
 		case <-ticker.C:
 		}
@@ -169,7 +175,7 @@ func (c *conn) handle(r wire.Request) {
 		c.transport.Close()
 		return
 	}
-	if c.ended.Load() { // nobody waits for the reply
+	if c.operations.isStopped() { // nobody waits for the reply
 		return
 	}
 	if answer.Status != wire.StatusOK {

@@ -25,7 +25,7 @@ func (c *conn) acquire(slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:
 		return true
-	case <-c.stopped:
+	case <-c.operations.stopped:
 		return false
 	}
 }
@@ -37,9 +37,10 @@ func (c *conn) onStore(do func(s store.Store) error) error {
 		return errStopped
 	}
 	defer func() { <-c.volume.storeSlots }()
-	if c.ended.Load() {
+	if !c.operations.begin() {
 		return errStopped
 	}
+	defer c.operations.end()
 	return do(c.volume.Store)
 }
 
@@ -73,7 +74,7 @@ func (c *conn) execute(r wire.Request, answer *reply) error {
 	case wire.OpDigest:
 		c.digest(r, answer)
 	case wire.OpKeepAlive:
-		c.keepAlive(answer)
+		c.keepAlive(r, answer)
 	default:
 		answer.Status = wire.StatusUnsupported
 	}
@@ -102,7 +103,7 @@ func (c *conn) read(r wire.Request, answer *reply) error {
 }
 
 func (c *conn) write(r wire.Request, answer *reply) error {
-	if c.volume.ReadOnly {
+	if !c.session.writes {
 		answer.Status = wire.StatusReadOnly
 		return nil
 	}
@@ -145,13 +146,13 @@ const clearStep = 64 << 20 // bytes per call of the store
 
 // clear executes DISCARD and WRITE_ZEROES.
 func (c *conn) clear(r wire.Request) wire.Status {
-	if c.volume.ReadOnly {
+	if !c.session.writes {
 		return wire.StatusReadOnly
 	}
 	counter, do := &c.volume.Counters.Discards, store.Store.Discard
 	if r.Op == wire.OpWriteZeroes {
 		counter = &c.volume.Counters.Zeroes
-		do = func(s store.Store, off, n int64) error { return s.Zero(off, n, false) }
+		do = func(s store.Store, off, n int64) error { return s.Zero(off, n, r.Flags&wire.FlagNoUnmap != 0) }
 	}
 	var err error
 	for off, left := int64(r.Offset), int64(r.Length); left > 0 && err == nil; {
@@ -169,8 +170,12 @@ func (c *conn) clear(r wire.Request) wire.Status {
 }
 
 // keepAlive answers with the volume's current size, or the last known one if the store cannot
-// tell. It does not wait for a slot of the store.
-func (c *conn) keepAlive(answer *reply) {
+// tell. It does not wait for a slot of the store. With BYE, the client gives up the volume before it is
+// answered.
+func (c *conn) keepAlive(r wire.Request, answer *reply) {
+	if r.Flags&wire.FlagBye != 0 {
+		c.bye()
+	}
 	if err := c.volume.Store.Refresh(); err != nil {
 		c.log.Warn().Err(err).Msg("cannot read the size of the store")
 	}

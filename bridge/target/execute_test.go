@@ -74,6 +74,7 @@ func TestErrorStatuses(t *testing.T) {
 		t.Errorf("discard: %+v", a)
 	}
 	f.volume.ReadOnly = true
+	p = f.connect(hello(2, 0))
 	if a, _ := f.one(p, inlineWrite(1, 0, data)); a.Status != wire.StatusReadOnly {
 		t.Errorf("read-only: %+v", a)
 	}
@@ -102,6 +103,7 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 		}
 	}
 	f.volume.ReadOnly = true
+	p = f.connect(hello(2, 0))
 	if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != wire.StatusReadOnly {
 		t.Errorf("read-only: %+v", a)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"krping/bridge/store"
 	"krping/bridge/wire"
@@ -21,6 +22,7 @@ func TestNewConnectionFencesTheOld(t *testing.T) {
 		old.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 8192, Rkey: 1}}.Append(nil)
 		synctest.Wait() // the write waits for its RDMA READ
 		fresh := f.connect(hello(1, 0))
+		synctest.Wait()
 		if !old.Ended() {
 			t.Error("the old connection is open")
 		}
@@ -31,6 +33,27 @@ func TestNewConnectionFencesTheOld(t *testing.T) {
 			if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 				t.Errorf("%+v", a)
 			}
+		}
+	})
+}
+
+// A new connection waits for the store, but not for the old one's RDMA, which its peer may hold up.
+func TestNewConnectionDoesNotWaitForRDMA(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		old := f.connect(hello(1, 0))
+		old.block, old.hangs = make(chan struct{}), make(chan struct{})
+		old.toTarget <- wire.Request{Command: wire.Command{Op: wire.OpWrite, Tag: 1, Length: 8192, Rkey: 1}}.Append(nil)
+		synctest.Wait() // the write waits for its RDMA READ
+		start := time.Now()
+		fresh := f.connect(hello(1, 0))
+		if a, _ := f.one(fresh, inlineRead(1, 0, 512)); a.Status != wire.StatusOK || time.Since(start) != 0 {
+			t.Errorf("after %v: %+v", time.Since(start), a)
+		}
+		close(old.block) // the READ completes all the same
+		close(old.hangs)
+		synctest.Wait()
+		if n := f.volume.Counters.Writes.Load(); n != 0 {
+			t.Error("the old connection's write was stored")
 		}
 	})
 }
@@ -146,7 +169,7 @@ func (f *fixture) ended(h wire.Hello) bool {
 	f.target.mu.Lock()
 	defer f.target.mu.Unlock()
 	c := f.target.conns[connKey{h.Volume, h.Session, h.QueueIndex}]
-	return c != nil && c.ended.Load()
+	return c != nil && c.hasEnded()
 }
 
 // stalledStore is a store whose reads, writes and zeroing wait until resume is closed.

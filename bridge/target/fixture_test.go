@@ -29,6 +29,7 @@ type pipe struct {
 	once     sync.Once
 	dead     atomic.Bool   // Probe fails
 	block    chan struct{} // RDMA READs wait until it is closed, unless it is nil
+	hangs    chan struct{} // Close, and what waits for it, wait until it is closed, unless it is nil
 }
 
 type sent struct {
@@ -91,8 +92,13 @@ func (p *pipe) Probe() error {
 
 func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
 func (p *pipe) Free([]byte)                  {}
-func (p *pipe) Close()                       { p.once.Do(func() { close(p.closed) }) }
-func (p *pipe) Peer() string                 { return "test" }
+func (p *pipe) Close() {
+	if p.hangs != nil {
+		<-p.hangs
+	}
+	p.once.Do(func() { close(p.closed) })
+}
+func (p *pipe) Peer() string { return "test" }
 func (p *pipe) Ended() bool {
 	select {
 	case <-p.closed:
@@ -102,7 +108,7 @@ func (p *pipe) Ended() bool {
 	}
 }
 
-// fixture is a target with one volume, vol0, in memory.
+// fixture is a target with one volume, vol0, in memory. Several sessions may write to it.
 type fixture struct {
 	t      *testing.T
 	target *Target
@@ -117,7 +123,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, store: &store.Faulty{Store: s}}
-	f.volume = &Volume{Name: "vol0", Store: f.store, BlockSize: 512}
+	f.volume = &Volume{Name: "vol0", Store: f.store, BlockSize: 512, Shared: true}
 	if f.target, err = New(zerolog.Nop(), access.List{netip.PrefixFrom(addr, 32)}, f.volume); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +153,12 @@ func hello(session byte, index uint16) wire.Hello {
 // connect serves a new connection until the test ends.
 func (f *fixture) connect(h wire.Hello) *pipe {
 	f.t.Helper()
-	session, err := f.target.Admit(h.Append(nil), addr)
+	return f.connectFrom(addr, h)
+}
+
+func (f *fixture) connectFrom(peer netip.Addr, h wire.Hello) *pipe {
+	f.t.Helper()
+	session, err := f.target.Admit(h.Append(nil), peer)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package target
 
 import (
 	"errors"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,13 @@ import (
 
 	"krping/bridge/wire"
 )
+
+// peerOf is the address of the n-th of many sessions, two of which are at each address.
+func peerOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 9), byte(n >> 1)}) }
+
+func (f *fixture) admitNumbered(n int) (*Session, error) {
+	return f.target.Admit(numbered(n).Append(nil), peerOf(n))
+}
 
 // numbered is a hello of the n-th of many sessions.
 func numbered(n int) wire.Hello {
@@ -32,15 +40,15 @@ func wantBusy(t *testing.T, what string, err error) {
 // Each volume has its own limit, and a connection counts from Admit to Leave.
 func TestMaxConnections(t *testing.T) {
 	f := newFixture(t)
-	f.serveWith(zerolog.Nop(), &Volume{Name: "vol1", Store: f.store, BlockSize: 512})
+	f.serveWith(zerolog.Nop(), &Volume{Name: "vol1", Store: f.store, BlockSize: 512, Shared: true})
 	var last *Session
 	var err error
 	for n := range MaxConnections {
-		if last, err = f.admit(numbered(n)); err != nil {
+		if last, err = f.admitNumbered(n); err != nil {
 			t.Fatalf("client %d: %v", n, err)
 		}
 	}
-	_, err = f.admit(numbered(MaxConnections))
+	_, err = f.admitNumbered(MaxConnections)
 	wantBusy(t, "one more", err)
 	elsewhere := numbered(0)
 	elsewhere.Volume = "vol1"
@@ -50,11 +58,41 @@ func TestMaxConnections(t *testing.T) {
 	p := newPipe()
 	p.Close()
 	f.target.Serve(t.Context(), last, p)
-	_, err = f.admit(numbered(MaxConnections))
+	_, err = f.admitNumbered(MaxConnections)
 	wantBusy(t, "one more, before Leave", err)
 	f.target.Leave(last)
-	if _, err := f.admit(numbered(MaxConnections)); err != nil {
+	if _, err := f.admitNumbered(MaxConnections); err != nil {
 		t.Errorf("one more, after Leave: %v", err)
+	}
+}
+
+// One address cannot take all connections of a volume.
+func TestMaxConnectionsOfAnAddress(t *testing.T) {
+	f := newFixture(t)
+	f.serveWith(zerolog.Nop(), &Volume{Name: "vol1", Store: f.store, BlockSize: 512, Shared: true})
+	var last *Session
+	for n := range MaxPeerConnections {
+		var err error
+		if last, err = f.admit(numbered(n)); err != nil {
+			t.Fatalf("client %d: %v", n, err)
+		}
+	}
+	_, err := f.admit(numbered(MaxPeerConnections))
+	wantBusy(t, "one more", err)
+	if _, err := f.target.Admit(numbered(MaxPeerConnections).Append(nil), other); err != nil {
+		t.Errorf("another address: %v", err)
+	}
+	elsewhere := numbered(0)
+	elsewhere.Volume = "vol1"
+	if _, err := f.admit(elsewhere); err != nil {
+		t.Errorf("another volume: %v", err)
+	}
+	f.target.Leave(last)
+	if _, err := f.admit(numbered(MaxPeerConnections)); err != nil {
+		t.Errorf("one more, after Leave: %v", err)
+	}
+	if n := len(f.target.peers); n != 3 {
+		t.Errorf("%d addresses are counted, want 3", n)
 	}
 }
 
@@ -62,9 +100,10 @@ func TestMaxConnections(t *testing.T) {
 func TestReplaceConnectionsAtTheMaximum(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		slow := &stalledStore{Store: f.store, resume: make(chan struct{})}
+		f.serveWith(zerolog.Nop())
 		f.volume.Store, f.volume.storeSlots = slow, make(chan struct{}, MaxConnections)
 		for n := range MaxConnections {
-			p := f.connect(numbered(n))
+			p := f.connectFrom(peerOf(n), numbered(n))
 			p.toTarget <- inlineWrite(0, 0, make([]byte, 512)).Append(nil)
 		}
 		synctest.Wait()
@@ -74,7 +113,7 @@ func TestReplaceConnectionsAtTheMaximum(t *testing.T) {
 		admitted := make(chan error, 3)
 		for n := range 3 {
 			go func() {
-				_, err := f.admit(numbered(n))
+				_, err := f.admitNumbered(n)
 				admitted <- err
 			}()
 		}
@@ -88,7 +127,7 @@ func TestReplaceConnectionsAtTheMaximum(t *testing.T) {
 				t.Errorf("a replacement: %v", err)
 			}
 		}
-		_, err := f.admit(numbered(MaxConnections))
+		_, err := f.admitNumbered(MaxConnections)
 		wantBusy(t, "one more", err)
 	})
 }

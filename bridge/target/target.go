@@ -24,12 +24,13 @@ import (
 
 // Limits of this target. The last three are in bytes.
 const (
-	MaxDepth       = 128
-	MaxQueues      = 64
-	MaxConnections = 256 // per volume
-	MaxData        = 1 << 20
-	MaxInline      = 4096
-	MaxMessage     = 8 * (wire.CommandSize + MaxInline) // eight small writes
+	MaxDepth           = 128
+	MaxQueues          = 64
+	MaxConnections     = 256 // per volume
+	MaxPeerConnections = 128 // of one address per volume
+	MaxData            = 1 << 20
+	MaxInline          = 4096
+	MaxMessage         = 8 * (wire.CommandSize + MaxInline) // eight small writes
 )
 
 // Target serves volumes. Each Target has a new epoch.
@@ -42,24 +43,18 @@ type Target struct {
 	challenges *challenges
 	epoch      uint64
 
-	mu     sync.Mutex // protects all below
+	mu     sync.Mutex // protects all below, and the volumes' writers
 	conns  map[connKey]*conn
-	places map[string]int // by volume: sessions between Admit and Leave
+	places map[string]int  // by volume: sessions between Admit and Leave
+	peers  map[peerKey]int // the same by address
 	closed bool
-}
-
-// connKey identifies a connection. Sessions of different volumes never meet, even with the same UUID.
-type connKey struct {
-	volume  string
-	session wire.SessionID
-	index   uint16
 }
 
 // New returns a target that serves the volumes to clients with the allowed addresses.
 func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
 	t := &Target{
 		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
-		conns: map[connKey]*conn{}, places: map[string]int{},
+		conns: map[connKey]*conn{}, places: map[string]int{}, peers: map[peerKey]int{},
 	}
 	for _, v := range volumes {
 		switch {
@@ -88,29 +83,39 @@ type Session struct {
 	Private []byte // private data for the accept: the welcome and, if the volume has a key, the proof
 	hello   wire.Hello
 	volume  *Volume
+	peer    netip.Addr
+	writes  bool   // else writes are refused
+	number  uint32 // of the writer; 0 if the volume has none, or the session does not write
+	conn    *conn  // once it is served; protected by Target.mu
 }
 
 // Volume returns the name of the session's volume.
 func (s *Session) Volume() string { return s.volume.Name }
 
-// Leave ends a session. The caller has released its transport, which may take some time.
-func (t *Target) Leave(s *Session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.places[s.volume.Name]--
-}
-
 func (s *Session) key() connKey {
 	return connKey{s.volume.Name, s.hello.Session, s.hello.QueueIndex}
 }
 
-// Admit checks the private data of a connect request and fences the old connection of the
-// same session and queue, if any: when Admit returns, none of its operations is running.
-// The caller calls Leave in the end. The error is a *wire.Reject or a *wire.Challenge.
+func (s *Session) peerKey() peerKey { return peerKey{s.volume.Name, s.peer} }
+
+// hasEnded reports whether the session's connection was served and has ended. Target.mu is locked.
+func (s *Session) hasEnded() bool { return s.conn != nil && s.conn.hasEnded() }
+
+// Admit checks the private data of a connect request, and makes the session the volume's writer
+// unless it only reads. It closes the old connection of the same session and queue, and those of a
+// writer before: when Admit returns, none of their operations is running. The caller calls Leave in
+// the end. The error is a *wire.Reject, *wire.InUse or *wire.Challenge.
 func (t *Target) Admit(private []byte, peer netip.Addr) (*Session, error) {
-	s, err := t.admit(private, peer)
-	if errors.As(err, new(*wire.Reject)) {
+	s, err := t.admit(private, peer.Unmap().WithZone(""))
+	switch version := wire.VersionOf(private); refused := err.(type) {
+	case *wire.Reject:
+		refused.Version = version
 		t.Rejected.Add(1)
+	case *wire.InUse:
+		refused.Version = version
+		t.Rejected.Add(1)
+	case *wire.Challenge:
+		refused.Version = version
 	}
 	return s, err
 }
@@ -125,7 +130,7 @@ func (t *Target) admit(private []byte, peer netip.Addr) (*Session, error) {
 	}
 	var transcript wire.Transcript
 	volume := hello.Volume
-	if hello.Flags == wire.HelloProof {
+	if hello.Flags&wire.HelloProof != 0 {
 		transcript, err = t.checkProof(peer, hello)
 		volume = transcript.Volume
 	} else {
@@ -137,20 +142,24 @@ func (t *Target) admit(private []byte, peer netip.Addr) (*Session, error) {
 	if hello.QueueCount > MaxQueues {
 		return nil, &wire.Reject{Reason: wire.RejectQueues, Value: MaxQueues, Detail: fmt.Sprintf("%d queues, at most %d", hello.QueueCount, MaxQueues)}
 	}
-	s := t.newSession(hello, t.volumes[volume])
+	s := t.newSession(hello, t.volumes[volume], peer)
+	if err := t.enter(s); err != nil {
+		return nil, err
+	}
+	s.Welcome.Writer = s.number
 	s.Private = s.Welcome.Append(nil)
 	if key := s.volume.Key; key != nil {
 		proof := transcript.TargetProof(key, s.Welcome)
 		s.Private = append(s.Private, proof[:]...)
 	}
-	if err := t.fence(s.key()); err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 
-func (t *Target) newSession(hello wire.Hello, volume *Volume) *Session {
-	s := &Session{hello: hello, volume: volume, Welcome: wire.Welcome{
+func (t *Target) newSession(hello wire.Hello, volume *Volume, peer netip.Addr) *Session {
+	s := &Session{hello: hello, volume: volume, peer: peer, Welcome: wire.Welcome{
+		Version:    hello.Version,
+		UUID:       volume.uuid,
+		Caps:       volume.caps(),
 		Depth:      min(hello.Depth, MaxDepth),
 		Capacity:   volume.capacity(),
 		Epoch:      t.epoch,
@@ -159,6 +168,7 @@ func (t *Target) newSession(hello wire.Hello, volume *Volume) *Session {
 		MaxInline:  MaxInline,
 		MaxMessage: MaxMessage,
 	}}
+	s.writes = !volume.ReadOnly && hello.Flags&wire.HelloReadOnly == 0
 	if volume.ReadOnly {
 		s.Welcome.Flags |= wire.VolumeReadOnly
 	}
@@ -174,7 +184,7 @@ func (t *Target) newSession(hello wire.Hello, volume *Volume) *Session {
 // checkVolume checks a hello without a proof. A client with a key gets a challenge.
 func (t *Target) checkVolume(peer netip.Addr, hello wire.Hello) error {
 	volume := t.volumes[hello.Volume]
-	hasKey := hello.Flags == wire.HelloKey
+	hasKey := hello.Flags&wire.HelloKey != 0
 	switch {
 	case volume == nil:
 		return &wire.Reject{Reason: wire.RejectVolume, Detail: fmt.Sprintf("no volume %q", hello.Volume)}
@@ -200,43 +210,6 @@ func (t *Target) checkProof(peer netip.Addr, hello wire.Hello) (wire.Transcript,
 	return transcript, nil
 }
 
-// fence closes the old connection with that key, and waits for its operations and for those of
-// every ended connection of the volume: a client that was restarted has a new session, and
-// writes of its old one must not reach the store later.
-func (t *Target) fence(key connKey) error {
-	before, err := t.reserve(key)
-	if err != nil {
-		return err
-	}
-	for _, c := range before {
-		c.log.Info().Msg("closing this connection before a new one is admitted")
-		c.transport.Close()
-		<-c.done
-	}
-	return nil
-}
-
-// reserve counts a new connection and returns the connections to wait for.
-func (t *Target) reserve(key connKey) (before []*conn, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return nil, &wire.Reject{Reason: wire.RejectResources, Detail: "the target is shutting down"}
-	}
-	old, taken := t.conns[key], t.places[key.volume]
-	for k, c := range t.conns {
-		if k.volume == key.volume && (c == old || c.ended.Load() || c.transport.Ended()) {
-			before = append(before, c)
-		}
-	}
-	// A replacement needs no free place, but the number of those that wait is limited, too.
-	if taken >= 2*MaxConnections || old == nil && taken >= MaxConnections {
-		return nil, &wire.Reject{Reason: wire.RejectBusy, Value: MaxConnections, Detail: fmt.Sprintf("volume %s has %d connections already", key.volume, taken)}
-	}
-	t.places[key.volume]++
-	return before, nil
-}
-
 // Serve executes and answers commands until the connection ends; then none of its operations
 // is running. It closes the transport.
 func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) {
@@ -246,17 +219,14 @@ func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) 
 
 	log := t.log.With().Str("peer", tr.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.sampler)
-	c := newConn(log, s, tr)
-	key := s.key()
-	if !t.add(key, c) {
-		close(c.done)
+	c := newConn(log, s, tr, func() { t.bye(s) })
+	if !t.add(c) {
 		return
 	}
 	s.volume.Counters.Connections.Add(1)
-	log.Info().Uint16("depth", s.Welcome.Depth).Msg("connected")
-	err := c.run()
-	t.remove(key, c) // before done: whoever waits for that adds a connection with this key
-	close(c.done)
+	log.Info().Uint16("depth", s.Welcome.Depth).Uint32("writer", s.number).Msg("connected")
+	err := c.run(func() { t.left(s) })
+	t.remove(c)
 
 	var violation *wire.Violation
 	if errors.As(err, &violation) {
@@ -265,26 +235,6 @@ func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) 
 		return
 	}
 	log.Info().AnErr("reason", err).Msg("disconnected")
-}
-
-// add refuses a connection whose key is in use: two were admitted at the same time, and a client
-// has only one. It also refuses one that has ended, for which later clients did not wait.
-func (t *Target) add(key connKey, c *conn) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed || t.conns[key] != nil || c.transport.Ended() {
-		return false
-	}
-	t.conns[key] = c
-	return true
-}
-
-func (t *Target) remove(key connKey, c *conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.conns[key] == c {
-		delete(t.conns, key)
-	}
 }
 
 // Close closes all connections, waits for their operations, and flushes and closes the stores.
@@ -297,8 +247,9 @@ func (t *Target) Close() error {
 	}
 	t.mu.Unlock()
 	for _, c := range conns {
+		c.operations.stop()
 		c.transport.Close()
-		<-c.done
+		<-c.operations.done
 	}
 	var errs []error
 	for _, v := range t.volumes {

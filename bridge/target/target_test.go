@@ -95,7 +95,7 @@ func TestWelcomeFlags(t *testing.T) {
 		wire.VolumeReadOnly:  {BlockSize: 512, Store: file, ReadOnly: true},
 		wire.VolumeWriteback: {BlockSize: 512, Store: file, Writeback: true},
 	} {
-		if got := f.target.newSession(hello(1, 0), volume).Welcome.Flags; got != want {
+		if got := f.target.newSession(hello(1, 0), volume, addr).Welcome.Flags; got != want {
 			t.Errorf("flags %#x, want %#x", got, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -35,7 +36,11 @@ func recordedFixture(t *testing.T, key access.Key) *fixture {
 	t.Helper()
 	f := &fixture{t: t}
 	open := func(name string) *Volume {
-		s, err := store.Open("file:"+filepath.Join(t.TempDir(), name), 8<<20, true)
+		path := filepath.Join(t.TempDir(), name)
+		if _, err := store.Create(store.New{Path: path, Size: 8 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := store.Open("file:"+path, store.Options{Writeback: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,12 +82,11 @@ func (f *fixture) replaceChallenge(c *wire.Challenge) []byte {
 		f.t.Fatal(err)
 	}
 	table := f.target.challenges
-	p := table.pending[c.ID%maxChallenges]
-	if p.id != c.ID {
+	i := slices.IndexFunc(table.pending, func(p pending) bool { return p.id == c.ID })
+	if i < 0 {
 		f.t.Fatalf("challenge %d is not pending", c.ID)
 	}
-	p.id, p.nonce = want.ID, want.Nonce
-	table.pending[want.ID%maxChallenges] = p
+	table.pending[i].id, table.pending[i].nonce = want.ID, want.Nonce
 	c.ID, c.Nonce = want.ID, want.Nonce
 	return c.Append(nil)
 }

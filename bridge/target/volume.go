@@ -3,6 +3,7 @@
 package target
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 
 	"krping/bridge/access"
 	"krping/bridge/store"
+	"krping/bridge/uuid"
+	"krping/bridge/wire"
 )
 
 // Volume is a store that clients connect to by name.
@@ -18,6 +21,7 @@ type Volume struct {
 	Store     store.Store
 	BlockSize uint32 // 512 or 4096
 	ReadOnly  bool
+	Shared    bool // several sessions may write
 	Writeback bool
 	Key       access.Key // that clients must have, nil for none
 
@@ -26,6 +30,12 @@ type Volume struct {
 	sampler     zerolog.LevelSampler // limits log lines that clients can cause
 	storeSlots  chan struct{}        // one entry per running call of the store
 	digestSlots chan struct{}        // one entry per running DIGEST, which has a buffer
+
+	uuid   uuid.UUID // the store's
+	writer writer    // protected by Target.mu
+
+	saving sync.Mutex     // protects saved; locked before Target.mu
+	saved  wire.SessionID // the last writer that is kept with the store
 }
 
 // Limits of concurrent calls. A call that sleeps in the kernel holds one of the at most 10,000
@@ -50,6 +60,28 @@ func (v *Volume) init(n int) {
 	v.sampler.ErrorSampler = &zerolog.BurstSampler{Burst: logOthers, Period: logPeriod}
 	v.storeSlots = make(chan struct{}, max(1, min(storeCalls, allStoreCalls/n)))
 	v.digestSlots = make(chan struct{}, digests)
+	id := v.Store.Identity()
+	v.uuid, v.saved = id.UUID, id.Writer
+	v.writer = writerBefore(id.Writer)
+	if v.Shared { // a session of a time when the volume was not shared must not continue after this
+		v.writer = writerBefore(nobody())
+	}
+}
+
+// caps returns the capabilities of the volume for a welcome.
+func (v *Volume) caps() uint32 {
+	var caps uint32
+	features := v.Store.Features()
+	if features.Discard {
+		caps |= wire.CapDiscard
+	}
+	if v.Shared {
+		caps |= wire.CapShared
+	}
+	if features.Block != 0 && features.Block < v.BlockSize {
+		caps |= wire.CapTornBlocks
+	}
+	return caps
 }
 
 // Counters count what happened to a volume since the start.

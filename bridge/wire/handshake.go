@@ -13,26 +13,40 @@ import (
 
 // Sizes in bytes and constants of kmod/uapi/krping.h.
 const (
-	Magic       = 0x4b525042
-	Version     = 1
-	HelloSize   = 56
-	WelcomeSize = 40
-	RejectSize  = 12
-	volumeSize  = 28
-	headSize    = HelloSize - volumeSize // the part of a hello before the volume
+	Magic      = 0x4b525042
+	Version    = 2 // of the protocol; version 1 is spoken as well
+	HelloSize  = 56
+	RejectSize = 12
+	volumeSize = 28
+	headSize   = HelloSize - volumeSize // the part of a hello before the volume
 )
+
+// speaks reports whether this package speaks a version of the protocol.
+func speaks(version uint8) bool { return version == 1 || version == Version }
+
+// orCurrent returns the version that a zero Version field stands for.
+func orCurrent(version uint8) uint8 {
+	if version == 0 {
+		return Version
+	}
+	return version
+}
 
 // SessionID identifies a session; each of its queues sends it.
 type SessionID [16]byte
 
-// Flags of a Hello, of which at most one is set.
+// Flags of a Hello. Not both of the first two are set, nor both of the others, which version 1 does not
+// have.
 const (
-	HelloKey   = 0x01 // the client has a key and asks for a challenge
-	HelloProof = 0x02 // the client answers a challenge
+	HelloKey      = 0x01 // the client has a key and asks for a challenge
+	HelloProof    = 0x02 // the client answers a challenge
+	HelloReadOnly = 0x04 // the client will not write
+	HelloTakeOver = 0x08 // the client wants to be the writer in place of another one
 )
 
 // Hello is the private data of a client's connect request.
 type Hello struct {
+	Version    uint8 // of the protocol; Append takes 0 for Version
 	Flags      uint8
 	QueueIndex uint16
 	QueueCount uint16
@@ -40,25 +54,6 @@ type Hello struct {
 	Session    SessionID
 	Volume     string    // 1 to 27 characters of [A-Za-z0-9._-]; empty with HelloProof
 	Answer     KeyAnswer // with HelloProof only
-}
-
-// Flags of a Welcome.
-const (
-	VolumeReadOnly  = 0x01
-	VolumeWriteback = 0x02
-	VolumeVolatile  = 0x04
-)
-
-// Welcome is what a target grants: the private data of its accept. Sizes are in bytes.
-type Welcome struct {
-	Flags      uint8
-	Depth      uint16
-	Capacity   uint64
-	Epoch      uint64
-	BlockSize  uint32
-	MaxData    uint32
-	MaxInline  uint32
-	MaxMessage uint32
 }
 
 // Reason says why a server rejects a connection.
@@ -85,13 +80,15 @@ const (
 	RejectNeedsKey
 	RejectNoKey
 	RejectStale
+	RejectInUse // see InUse
 )
 
 // Reject is the private data of a server's reject, and the error that refuses a client.
 type Reject struct {
-	Reason Reason
-	Value  uint32 // the limit, for reasons that have one
-	Detail string // for the server's log; not sent
+	Version uint8 // of the protocol: the client's; Append takes 0 for Version
+	Reason  Reason
+	Value   uint32 // the limit, for reasons that have one
+	Detail  string // for the server's log; not sent
 }
 
 func (r *Reject) Error() string {
@@ -100,6 +97,15 @@ func (r *Reject) Error() string {
 
 func reject(reason Reason, value uint32, format string, args ...any) *Reject {
 	return &Reject{Reason: reason, Value: value, Detail: fmt.Sprintf(format, args...)}
+}
+
+// VersionOf returns the version of the protocol in which to refuse a client: that of its hello, if this
+// package speaks it.
+func VersionOf(private []byte) uint8 {
+	if len(private) >= HelloSize && binary.BigEndian.Uint32(private) == Magic && speaks(private[4]) {
+		return private[4]
+	}
+	return Version
 }
 
 // Append adds the 56 bytes of the hello to b.
@@ -113,7 +119,7 @@ func (h Hello) Append(b []byte) []byte {
 
 func (h Hello) appendHead(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, Magic)
-	b = append(b, Version, h.Flags)
+	b = append(b, orCurrent(h.Version), h.Flags)
 	b = binary.BigEndian.AppendUint16(b, h.QueueIndex)
 	b = binary.BigEndian.AppendUint16(b, h.QueueCount)
 	b = binary.BigEndian.AppendUint16(b, h.Depth)
@@ -136,9 +142,10 @@ func DecodeHello(b []byte) (Hello, error) {
 	if magic := binary.BigEndian.Uint32(b); magic != Magic {
 		return h, reject(RejectMagic, 0, "magic %#x, want %#x", magic, uint32(Magic))
 	}
-	if b[4] != Version {
-		return h, reject(RejectVersion, Version, "version %d, want %d", b[4], Version)
+	if !speaks(b[4]) {
+		return h, reject(RejectVersion, Version, "version %d, want %d or 1", b[4], Version)
 	}
+	h.Version = b[4]
 	h.Flags = b[5]
 	h.QueueIndex = binary.BigEndian.Uint16(b[6:])
 	h.QueueCount = binary.BigEndian.Uint16(b[8:])
@@ -150,14 +157,30 @@ func DecodeHello(b []byte) (Hello, error) {
 	case h.Depth == 0:
 		return h, reject(RejectInvalid, 0, "depth 0, want at least 1")
 	}
-	switch h.Flags {
-	case 0, HelloKey:
-		return h, h.decodeVolume(b[headSize:HelloSize])
-	case HelloProof:
+	if err := h.checkFlags(); err != nil {
+		return h, err
+	}
+	if h.Flags&HelloProof != 0 {
 		h.Answer = decodeAnswer(b[headSize:HelloSize])
 		return h, nil
 	}
-	return h, reject(RejectInvalid, 0, "unknown flags %#x", h.Flags)
+	return h, h.decodeVolume(b[headSize:HelloSize])
+}
+
+func (h *Hello) checkFlags() error {
+	known := uint8(HelloKey | HelloProof)
+	if h.Version >= 2 {
+		known |= HelloReadOnly | HelloTakeOver
+	}
+	switch {
+	case h.Flags&^known != 0:
+		return reject(RejectInvalid, 0, "unknown flags %#x", h.Flags)
+	case h.Flags&HelloKey != 0 && h.Flags&HelloProof != 0:
+		return reject(RejectInvalid, 0, "a question for a challenge and an answer to one")
+	case h.Flags&HelloReadOnly != 0 && h.Flags&HelloTakeOver != 0:
+		return reject(RejectInvalid, 0, "a client that does not write, but takes over")
+	}
+	return nil
 }
 
 func (h *Hello) decodeVolume(name []byte) error {
@@ -176,43 +199,10 @@ func ValidVolumeName(name string) bool {
 	}) < 0
 }
 
-// Append adds the 40 bytes of the welcome to b.
-func (w Welcome) Append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint32(b, Magic)
-	b = append(b, Version, w.Flags)
-	b = binary.BigEndian.AppendUint16(b, w.Depth)
-	b = binary.BigEndian.AppendUint64(b, w.Capacity)
-	b = binary.BigEndian.AppendUint64(b, w.Epoch)
-	b = binary.BigEndian.AppendUint32(b, w.BlockSize)
-	b = binary.BigEndian.AppendUint32(b, w.MaxData)
-	b = binary.BigEndian.AppendUint32(b, w.MaxInline)
-	return binary.BigEndian.AppendUint32(b, w.MaxMessage)
-}
-
-// DecodeWelcome decodes the private data of an accept.
-func DecodeWelcome(b []byte) (Welcome, error) {
-	if len(b) < WelcomeSize {
-		return Welcome{}, fmt.Errorf("welcome of %d bytes, want %d", len(b), WelcomeSize)
-	}
-	if magic := binary.BigEndian.Uint32(b); magic != Magic || b[4] != Version {
-		return Welcome{}, fmt.Errorf("welcome with magic %#x and version %d, want %#x and %d", magic, b[4], uint32(Magic), Version)
-	}
-	return Welcome{
-		Flags:      b[5],
-		Depth:      binary.BigEndian.Uint16(b[6:]),
-		Capacity:   binary.BigEndian.Uint64(b[8:]),
-		Epoch:      binary.BigEndian.Uint64(b[16:]),
-		BlockSize:  binary.BigEndian.Uint32(b[24:]),
-		MaxData:    binary.BigEndian.Uint32(b[28:]),
-		MaxInline:  binary.BigEndian.Uint32(b[32:]),
-		MaxMessage: binary.BigEndian.Uint32(b[36:]),
-	}, nil
-}
-
 // Append adds the 12 bytes of the reject to b.
 func (r *Reject) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, Magic)
-	b = append(b, Version, 0)
+	b = append(b, orCurrent(r.Version), 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(r.Reason))
 	return binary.BigEndian.AppendUint32(b, r.Value)
 }
@@ -223,7 +213,8 @@ func DecodeReject(b []byte) (*Reject, error) {
 		return nil, fmt.Errorf("the reject's %d bytes are not krping's", len(b))
 	}
 	return &Reject{
-		Reason: Reason(binary.BigEndian.Uint16(b[6:])),
-		Value:  binary.BigEndian.Uint32(b[8:]),
+		Version: b[4],
+		Reason:  Reason(binary.BigEndian.Uint16(b[6:])),
+		Value:   binary.BigEndian.Uint32(b[8:]),
 	}, nil
 }

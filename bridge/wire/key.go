@@ -7,12 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 )
 
 // Sizes in bytes of structures of kmod/uapi/krping.h.
 const (
 	ChallengeSize     = 32
-	ProvenWelcomeSize = 56
+	ProvenWelcomeSize = WelcomeSize + 16
 )
 
 // Nonces of both sides, and the proof that a side has the key.
@@ -25,15 +26,16 @@ type (
 // Challenge is the private data of a reject with RejectChallenge. It is an error, as every
 // reject is.
 type Challenge struct {
-	ID    uint32
-	Nonce TargetNonce
+	Version uint8 // of the protocol: the client's; Append takes 0 for Version
+	ID      uint32
+	Nonce   TargetNonce
 }
 
 func (*Challenge) Error() string { return "the client has to prove that it has the key" }
 
 // Append adds the 32 bytes of the challenge to b.
 func (c *Challenge) Append(b []byte) []byte {
-	b = (&Reject{Reason: RejectChallenge}).Append(b)
+	b = (&Reject{Version: c.Version, Reason: RejectChallenge}).Append(b)
 	b = binary.BigEndian.AppendUint32(b, c.ID)
 	return append(b, c.Nonce[:]...)
 }
@@ -47,7 +49,7 @@ func DecodeChallenge(b []byte) (*Challenge, error) {
 	if r.Reason != RejectChallenge || len(b) < ChallengeSize {
 		return nil, errors.New("the reject is not a challenge")
 	}
-	return &Challenge{binary.BigEndian.Uint32(b[RejectSize:]), TargetNonce(b[RejectSize+4:])}, nil
+	return &Challenge{r.Version, binary.BigEndian.Uint32(b[RejectSize:]), TargetNonce(b[RejectSize+4:])}, nil
 }
 
 // KeyAnswer is the answer to a challenge.
@@ -90,14 +92,19 @@ func (t Transcript) prove(key []byte, label string, welcome []byte) Proof {
 	return Proof(h.Sum(nil))
 }
 
+// label names a prover, in the version of the hello.
+func (t Transcript) label(prover string) string {
+	return fmt.Sprintf("krping %s %d", prover, orCurrent(t.Hello.Version))
+}
+
 // ClientProof returns the proof that the client has the key.
 func (t Transcript) ClientProof(key []byte) Proof {
-	return t.prove(key, "krping client 1", make([]byte, WelcomeSize))
+	return t.prove(key, t.label("client"), make([]byte, welcomeSize(t.Hello.Version)))
 }
 
 // TargetProof returns the proof that the target has the key and sent this welcome.
 func (t Transcript) TargetProof(key []byte, w Welcome) Proof {
-	return t.prove(key, "krping target 1", w.Append(nil))
+	return t.prove(key, t.label("target"), w.Append(nil))
 }
 
 // Equal compares two proofs in constant time.
@@ -105,9 +112,12 @@ func (p Proof) Equal(other Proof) bool { return hmac.Equal(p[:], other[:]) }
 
 // DecodeProvenWelcome decodes the private data of an accept: a welcome and the target's proof.
 func DecodeProvenWelcome(b []byte) (Welcome, Proof, error) {
-	if len(b) < ProvenWelcomeSize {
+	w, err := DecodeWelcome(b)
+	if err != nil {
+		return Welcome{}, Proof{}, err
+	}
+	if b = b[welcomeSize(w.Version):]; len(b) < len(Proof{}) {
 		return Welcome{}, Proof{}, errors.New("the target did not prove that it has the key")
 	}
-	w, err := DecodeWelcome(b)
-	return w, Proof(b[WelcomeSize:]), err
+	return w, Proof(b), nil
 }

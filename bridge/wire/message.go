@@ -58,8 +58,18 @@ const (
 	FlagInline = 0x02
 	FlagSHA256 = 0x04
 
-	commandFlags = FlagFUA | FlagInline | FlagSHA256
+	// Of version 2 only.
+	FlagNoUnmap = 0x08 // WRITE_ZEROES: the space stays allocated
+	FlagBye     = 0x10 // KEEP_ALIVE: the session is being stopped, and gives up the volume
 )
+
+// commandFlags returns the flags that a version of the protocol has.
+func commandFlags(version uint8) uint8 {
+	if orCurrent(version) == 1 {
+		return FlagFUA | FlagInline | FlagSHA256
+	}
+	return FlagFUA | FlagInline | FlagSHA256 | FlagNoUnmap | FlagBye
+}
 
 // Command is one command. Length and Offset are in bytes.
 type Command struct {
@@ -106,8 +116,9 @@ type Request struct {
 	Data []byte
 }
 
-// Limits are the limits of a connection. All but Depth are in bytes.
+// Limits are what was agreed on a connection. Sizes are in bytes.
 type Limits struct {
+	Version    uint8 // of the protocol; 0 for Version
 	BlockSize  uint32
 	MaxData    uint32
 	MaxInline  uint32
@@ -204,9 +215,9 @@ func decodeRequest(msg []byte, limits Limits) (r Request, size int, err error) {
 
 func (c Command) check(limits Limits) error {
 	if c.Op == OpKeepAlive {
-		return c.checkKeepAlive()
+		return c.checkKeepAlive(limits)
 	}
-	if err := c.checkFlags(); err != nil {
+	if err := c.checkFlags(limits); err != nil {
 		return err
 	}
 	limit, err := c.checkPlace(limits)
@@ -230,9 +241,10 @@ func (c Command) check(limits Limits) error {
 	return nil
 }
 
-func (c Command) checkKeepAlive() error {
-	if (c != Command{Op: OpKeepAlive, Flags: FlagInline, Tag: c.Tag}) {
-		return &Violation{What: "KEEP_ALIVE with a nonzero field, or flags other than inline", Value: uint64(c.Flags)}
+func (c Command) checkKeepAlive(limits Limits) error {
+	bye := c.Flags & FlagBye & commandFlags(limits.Version)
+	if (c != Command{Op: OpKeepAlive, Flags: FlagInline | bye, Tag: c.Tag}) {
+		return &Violation{What: "KEEP_ALIVE with a nonzero field, or wrong flags", Value: uint64(c.Flags)}
 	}
 	if c.Tag != TagKeepAlive {
 		return &Violation{What: "tag of a KEEP_ALIVE", Value: uint64(c.Tag)}
@@ -240,14 +252,18 @@ func (c Command) checkKeepAlive() error {
 	return nil
 }
 
-func (c Command) checkFlags() error {
+func (c Command) checkFlags(limits Limits) error {
 	switch {
-	case c.Flags&^commandFlags != 0:
+	case c.Flags&^commandFlags(limits.Version) != 0:
 		return &Violation{What: "unknown flags", Value: uint64(c.Flags)}
 	case c.Flags&FlagFUA != 0 && c.Op != OpWrite && c.Op != OpWriteZeroes:
 		return &Violation{What: "FUA with op", Value: uint64(c.Op)}
 	case c.Flags&FlagSHA256 != 0 && c.Op != OpDigest:
 		return &Violation{What: "SHA256 with op", Value: uint64(c.Op)}
+	case c.Flags&FlagNoUnmap != 0 && c.Op != OpWriteZeroes:
+		return &Violation{What: "NO_UNMAP with op", Value: uint64(c.Op)}
+	case c.Flags&FlagBye != 0:
+		return &Violation{What: "BYE with op", Value: uint64(c.Op)}
 	case c.CRC != 0 && c.Op != OpWrite:
 		return &Violation{What: "CRC with op", Value: uint64(c.Op)}
 	}

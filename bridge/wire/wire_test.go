@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"krping/bridge/uuid"
 )
 
 var limits = Limits{BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384, Depth: 128}
@@ -39,19 +42,23 @@ func emitted(t *testing.T) map[string][]byte {
 
 // The messages of testdata/emit.c.
 var (
-	hello     = Hello{QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
-	welcome   = Welcome{Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
+	hello   = Hello{Version: 2, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
+	welcome = Welcome{Version: 2, Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384,
+		UUID: uuid.UUID(bytes.Repeat([]byte{0x3c}, 16)), Writer: 0x41424344, Caps: CapDiscard | CapShared | CapTornBlocks, Slots: Slots{Addr: 0x5152535455565758, Rkey: 0x61626364, Size: 4096, Count: 7}}
 	rejectMsg = &Reject{Reason: RejectQueues, Value: 64}
 	writeData = bytes.Repeat([]byte{1}, 512)
 	write     = Request{Command{Op: OpWrite, Flags: FlagInline | FlagFUA, Tag: 0xabcd, Length: 512, Offset: 0x0102030405060800, CRC: 0xdeadbeef}, writeData}
 	read      = Request{Command: Command{Op: OpRead, Tag: 7, Length: 65536, Offset: 4096, Addr: 0x2122232425262728, Rkey: 0x31323334}}
 	digest    = Request{Command: Command{Op: OpDigest, Flags: FlagInline | FlagSHA256, Length: DigestMax}}
+	zeroes    = Request{Command: Command{Op: OpWriteZeroes, Flags: FlagNoUnmap, Tag: 8, Length: 512}}
+	bye       = Request{Command: Command{Op: OpKeepAlive, Flags: FlagInline | FlagBye, Tag: TagKeepAlive}}
+	inUse     = &InUse{Version: 2, Holder: netip.MustParseAddr("192.168.77.2"), UUID: welcome.UUID}
 	response  = Response{Tag: 0xabcd, Flags: ResponseInline, Length: 4, CRC: 0x01020304}
 	testHello = TestHello{Test: TestBandwidth, ServerInv: true, Duplex: true, Size: 0x01020304, QPs: 0x0506, Group: 0x0708}
 	ping      = PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
-	challenge = &Challenge{ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
+	challenge = &Challenge{Version: 2, ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
 	proof     = Hello{
-		Flags: HelloProof, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: hello.Session,
+		Version: 2, Flags: HelloProof | HelloTakeOver, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: hello.Session,
 		Answer: KeyAnswer{Challenge: 0x01020304, Nonce: ClientNonce(bytes.Repeat([]byte{0x6b}, 8)), Proof: Proof(bytes.Repeat([]byte{0x5c}, 16))},
 	}
 )
@@ -59,13 +66,19 @@ var (
 func TestEncodingMatchesC(t *testing.T) {
 	c := emitted(t)
 	transcript := Transcript{Hello: proof, Volume: hello.Volume, Nonce: challenge.Nonce}
+	transcript1, hello1, welcome1 := transcript, hello, welcome
+	transcript1.Hello.Version, transcript1.Hello.Flags, hello1.Version, welcome1.Version = 1, HelloProof, 1, 1
 	for name, got := range map[string][]byte{
 		"challenge": challenge.Append(nil), "proof": proof.Append(nil),
-		"client": transcript.append(nil, "krping client 1", make([]byte, WelcomeSize)),
-		"target": transcript.append(nil, "krping target 1", welcome.Append(nil)),
-		"hello":  hello.Append(nil), "welcome": welcome.Append(nil), "reject": rejectMsg.Append(nil),
+		"client": transcript.append(nil, transcript.label("client"), make([]byte, WelcomeSize)),
+		"target": transcript.append(nil, transcript.label("target"), welcome.Append(nil)),
+		"in_use": inUse.Append(nil), "zeroes": zeroes.Append(nil), "bye": bye.Append(nil),
+		"client1": transcript1.append(nil, transcript1.label("client"), make([]byte, WelcomeSize1)),
+		"target1": transcript1.append(nil, transcript1.label("target"), welcome1.Append(nil)),
+		"hello1":  hello1.Append(nil), "welcome1": welcome1.Append(nil), "reject1": (&Reject{Version: 1, Reason: RejectQueues, Value: 64}).Append(nil),
+		"hello": hello.Append(nil), "welcome": welcome.Append(nil), "reject": rejectMsg.Append(nil),
 		"write": write.Append(nil)[:CommandSize], "read": read.Append(nil), "digest": digest.Append(nil), "rsp": response.Append(nil, nil),
-		"test": testHello.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Reason: RejectTOS, Value: 40}).Append(nil),
+		"test": testHello.Append(nil), "ping": ping.Append(nil), "tos": (&Reject{Version: 1, Reason: RejectTOS, Value: 40}).Append(nil),
 	} {
 		if !bytes.Equal(got, c[name]) {
 			t.Errorf("%s:\n%x, C has\n%x", name, got, c[name])
@@ -91,6 +104,16 @@ func TestDecodeHandshakeOfC(t *testing.T) {
 	if got, err := DecodeWelcome(c["welcome"]); err != nil || got != welcome {
 		t.Errorf("welcome: %+v, %v", got, err)
 	}
+	want1 := Welcome{Version: 1, Flags: welcome.Flags, Depth: 128, Capacity: welcome.Capacity, Epoch: welcome.Epoch, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384}
+	if got, err := DecodeWelcome(padded("welcome1")); err != nil || got != want1 {
+		t.Errorf("welcome of version 1: %+v, %v", got, err)
+	}
+	if got, err := DecodeHello(padded("hello1")); err != nil || got.Version != 1 || got.Volume != hello.Volume {
+		t.Errorf("hello of version 1: %+v, %v", got, err)
+	}
+	if got, err := DecodeInUse(c["in_use"]); err != nil || *got != *inUse {
+		t.Errorf("reject of a second writer: %+v, %v", got, err)
+	}
 	if got, err := DecodeReject(c["reject"]); err != nil || got.Reason != rejectMsg.Reason || got.Value != 64 {
 		t.Errorf("reject: %+v, %v", got, err)
 	}
@@ -104,12 +127,30 @@ func TestDecodeMessagesOfC(t *testing.T) {
 	if got, err := DecodePingMessage(c["ping"]); err != nil || got != ping {
 		t.Errorf("ping: %+v, %v", got, err)
 	}
-	message := slices.Concat(c["write"], writeData, c["read"], c["digest"])
-	if got, err := DecodeRequests(message, limits); err != nil || !reflect.DeepEqual(got, []Request{write, read, digest}) {
+	message := slices.Concat(c["write"], writeData, c["read"], c["digest"], c["zeroes"], c["bye"])
+	if got, err := DecodeRequests(message, limits); err != nil || !reflect.DeepEqual(got, []Request{write, read, digest, zeroes, bye}) {
 		t.Errorf("commands: %+v, %v", got, err)
 	}
 	if got, err := DecodeAnswers(response.Append(nil, []byte("abcd"))); err != nil || len(got) != 1 || got[0].Response != response || string(got[0].Data) != "abcd" {
 		t.Errorf("responses: %+v, %v", got, err)
+	}
+}
+
+func TestInUse(t *testing.T) {
+	want := InUse{Version: 2, Holder: netip.MustParseAddr("192.168.77.2"), UUID: uuid.New()}
+	b := want.Append(nil)
+	if got, err := DecodeInUse(b); err != nil || *got != want || len(b) != InUseSize || !bytes.Equal(b[RejectSize+10:][:6], []byte{0xff, 0xff, 192, 168, 77, 2}) {
+		t.Errorf("%+v, %v, from %x", got, err, b)
+	}
+	old := want
+	old.Version = 1
+	if r, err := DecodeReject(old.Append(nil)); err != nil || r.Reason != RejectInUse || r.Version != 1 || len(old.Append(nil)) != RejectSize {
+		t.Errorf("version 1: %+v, %v", r, err)
+	}
+	for name, data := range map[string][]byte{"short": b[:InUseSize-1], "version 1": append(old.Append(nil), make([]byte, 40)...), "another reason": (&Challenge{}).Append(make([]byte, 0, 80))[:ChallengeSize]} {
+		if u, err := DecodeInUse(data); err == nil {
+			t.Errorf("%s: %+v", name, u)
+		}
 	}
 }
 
@@ -133,9 +174,13 @@ func TestDecodeHelloErrors(t *testing.T) {
 		"empty":            {nil, RejectMagic},
 		"short":            {good[:HelloSize-1], RejectMagic},
 		"magic":            {change(0, 0), RejectMagic},
-		"version":          {change(4, 2), RejectVersion},
+		"version 0":        {change(4, 0), RejectVersion},
+		"version 3":        {change(4, 3), RejectVersion},
+		"read-only, old":   {change(4, 1, HelloReadOnly), RejectInvalid},
+		"take-over, old":   {change(4, 1, HelloTakeOver), RejectInvalid},
+		"reads, takes":     {change(5, HelloReadOnly|HelloTakeOver), RejectInvalid},
 		"two flags":        {change(5, HelloKey|HelloProof), RejectInvalid},
-		"unknown flag":     {change(5, 4), RejectInvalid},
+		"unknown flag":     {change(5, 0x10), RejectInvalid},
 		"key and no name":  {append(change(5, HelloKey)[:28], make([]byte, 28)...), RejectInvalid},
 		"proof, no depth":  {append(change(5, HelloProof)[:10], make([]byte, 46)...), RejectInvalid},
 		"index":            {change(6, 0, 1), RejectInvalid},
@@ -164,9 +209,11 @@ func TestDecodeChallengeErrors(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	for _, n := range []int{0, WelcomeSize, ProvenWelcomeSize - 1} {
-		if _, _, err := DecodeProvenWelcome(append(Welcome{}.Append(nil), make([]byte, 16)...)[:n]); err == nil {
-			t.Errorf("a welcome of %d bytes was accepted as a proven one", n)
+	for version, sizes := range map[uint8][]int{1: {0, WelcomeSize1 - 1, WelcomeSize1, WelcomeSize1 + 15}, 2: {0, WelcomeSize1, WelcomeSize, ProvenWelcomeSize - 1}} {
+		for _, n := range sizes {
+			if _, _, err := DecodeProvenWelcome(append(Welcome{Version: version}.Append(nil), make([]byte, 16)...)[:n]); err == nil {
+				t.Errorf("a welcome of %d bytes was accepted as a proven one of version %d", n, version)
+			}
 		}
 	}
 }
@@ -186,6 +233,8 @@ func TestProofsCoverTheHandshake(t *testing.T) {
 		"queue":          func(t *Transcript) { t.Hello.QueueIndex = 1 },
 		"queues":         func(t *Transcript) { t.Hello.QueueCount = 3 },
 		"depth":          func(t *Transcript) { t.Hello.Depth = 2 },
+		"version":        func(t *Transcript) { t.Hello.Version = 1 },
+		"read-only":      func(t *Transcript) { t.Hello.Flags |= HelloReadOnly },
 		"volume":         func(t *Transcript) { t.Volume = "w" },
 	} {
 		changed := transcript
@@ -196,6 +245,11 @@ func TestProofsCoverTheHandshake(t *testing.T) {
 	}
 	if client.Equal(transcript.ClientProof([]byte("a key of seventee"))) || target.Equal(transcript.TargetProof(key, Welcome{Depth: 5})) {
 		t.Error("the key or the welcome is not covered")
+	}
+	for name, changed := range map[string]Welcome{"UUID": {Depth: 4, UUID: uuid.UUID{15: 1}}, "writer": {Depth: 4, Writer: 1}, "caps": {Depth: 4, Caps: CapShared}} {
+		if target.Equal(transcript.TargetProof(key, changed)) {
+			t.Errorf("the welcome's %s is not covered", name)
+		}
 	}
 }
 
@@ -215,6 +269,9 @@ func TestDecodeRequestsViolations(t *testing.T) {
 		"unknown flag":            change(read, func(c *Command) { c.Flags |= 0x80 }),
 		"FUA read":                change(read, func(c *Command) { c.Flags |= FlagFUA }),
 		"SHA256 read":             change(read, func(c *Command) { c.Flags |= FlagSHA256 }),
+		"NO_UNMAP read":           change(read, func(c *Command) { c.Flags |= FlagNoUnmap }),
+		"BYE read":                change(read, func(c *Command) { c.Flags |= FlagBye }),
+		"NO_UNMAP keep-alive":     change(Command{Op: OpKeepAlive, Flags: FlagInline | FlagNoUnmap, Tag: TagKeepAlive}, func(*Command) {}),
 		"neither inline nor rkey": change(read, func(c *Command) { c.Flags = 0 }),
 		"inline and rkey":         change(read, func(c *Command) { c.Rkey = 1 }),
 		"address without key":     change(read, func(c *Command) { c.Addr = 1 }),
@@ -245,6 +302,19 @@ func TestDecodeRequestsViolations(t *testing.T) {
 		var violation *Violation
 		if !errors.As(err, &violation) {
 			t.Errorf("%s: %v, want a violation", name, err)
+		}
+	}
+	for what, c := range map[string]Command{
+		"NO_UNMAP": {Op: OpWriteZeroes, Flags: FlagNoUnmap, Length: 512},
+		"BYE":      {Op: OpKeepAlive, Flags: FlagInline | FlagBye, Tag: TagKeepAlive},
+	} {
+		msg, old := Request{Command: c}.Append(nil), limits
+		old.Version = 1
+		if _, err := DecodeRequests(msg, old); !errors.As(err, new(*Violation)) {
+			t.Errorf("%s in version 1: %v, want a violation", what, err)
+		}
+		if _, err := DecodeRequests(msg, limits); err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if _, err := DecodeRequests(change(read, func(c *Command) { c.Offset = 1 << 63 }), limits); err != nil {
@@ -280,8 +350,9 @@ func FuzzDecodeHello(f *testing.F) {
 		if err != nil {
 			return
 		}
-		proves := hello.Flags == HelloProof
-		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || hello.Flags > HelloProof || ValidVolumeName(hello.Volume) == proves {
+		proves := hello.Flags&HelloProof != 0
+		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !speaks(hello.Version) || hello.Flags > 0x0f ||
+			hello.Version == 1 && hello.Flags > HelloProof || ValidVolumeName(hello.Volume) == proves {
 			t.Errorf("accepted %+v", hello)
 		}
 		if again, err := DecodeHello(hello.Append(nil)); err != nil || again != hello {

@@ -27,9 +27,10 @@ static void dump_hello(const u8 *data, size_t size)
 static void dump_welcome(const u8 *data, size_t size)
 {
 	struct krping_violation violation;
+	u8 version = size > 4 ? data[4] : 0;	/* of any hello */
 	struct krping_grant g;
 
-	if (krping_read_welcome(data, size, 0xffff, &g, &violation))
+	if (krping_read_welcome(data, size, version, 0xffff, &g, &violation))
 		printf("refused %s %llu\n", violation.what, violation.value);
 	else
 		printf("ok %u %u %llu %llu %u %u %u %u\n",

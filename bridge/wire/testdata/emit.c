@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Prints structures of kmod/uapi/krping.h in hex, one per line, for wire_test.go to compare with. */
 #include <endian.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,12 @@ int main(void)
 		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_VOL_FLAGS,
 		.depth = htobe16(128), .capacity = htobe64(0x0102030405060800), .epoch = htobe64(0x1112131415161718),
 		.block_size = htobe32(512), .max_data = htobe32(1 << 20), .max_inline = htobe32(4096), .max_message = htobe32(16384),
+		.writer = htobe32(0x41424344), .caps = htobe32(KRPING_CAP_DISCARD | KRPING_CAP_SHARED | KRPING_CAP_TORN_BLOCKS),
+		.slot_addr = htobe64(0x5152535455565758), .slot_rkey = htobe32(0x61626364), .slot_size = htobe32(4096), .nr_slots = htobe16(7),
+	};
+	struct krping_in_use in_use = {
+		.reject = { .magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_IN_USE) },
+		.addr = { [10] = 0xff, [11] = 0xff, [12] = 192, [13] = 168, [14] = 77, [15] = 2 },
 	};
 	struct krping_reject reject = {
 		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_QUEUES), .value = htobe32(64),
@@ -41,6 +48,12 @@ int main(void)
 	struct krping_cmd digest = {
 		.op = KRPING_OP_DIGEST, .flags = KRPING_CMD_INLINE | KRPING_CMD_SHA256, .length = htobe32(KRPING_DIGEST_MAX),
 	};
+	struct krping_cmd zeroes = {
+		.op = KRPING_OP_WRITE_ZEROES, .flags = KRPING_CMD_NO_UNMAP, .tag = htobe16(8), .length = htobe32(512),
+	};
+	struct krping_cmd bye = {
+		.op = KRPING_OP_KEEP_ALIVE, .flags = KRPING_CMD_INLINE | KRPING_CMD_BYE, .tag = htobe16(KRPING_TAG_KEEP_ALIVE),
+	};
 	struct krping_rsp rsp = {
 		.tag = htobe16(0xabcd), .status = KRPING_ST_OK, .flags = KRPING_RSP_INLINE, .length = htobe32(4), .crc32c = htobe32(0x01020304),
 	};
@@ -53,7 +66,7 @@ int main(void)
 		.addr = htobe64(0x2122232425262728), .rkey = htobe32(0x31323334), .length = htobe32(65536),
 	};
 	struct krping_reject tos = {
-		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .reason = htobe16(KRPING_REJ_TOS), .value = htobe32(40),
+		.magic = htobe32(KRPING_MAGIC), .version = 1, .reason = htobe16(KRPING_REJ_TOS), .value = htobe32(40),
 	};
 
 	struct krping_challenge challenge = {
@@ -64,9 +77,11 @@ int main(void)
 	struct krping_transcript client = { .label = KRPING_CLIENT_LABEL, .volume = "vol0.a_b-c" };
 	struct krping_transcript target;
 
+	memset(welcome.uuid, 0x3c, sizeof(welcome.uuid));
+	memset(in_use.uuid, 0x3c, sizeof(in_use.uuid));
 	memset(hello.session, 0x5a, sizeof(hello.session));
 	memset(challenge.nonce, 0x7a, sizeof(challenge.nonce));
-	proof.flags = KRPING_HELLO_PROOF;
+	proof.flags = KRPING_HELLO_PROOF | KRPING_HELLO_TAKE_OVER;
 	memcpy(proof.session, hello.session, sizeof(proof.session));
 	proof.answer.challenge = challenge.id;
 	memset(proof.answer.nonce, 0x6b, sizeof(proof.answer.nonce));
@@ -84,6 +99,26 @@ int main(void)
 	emit("hello", &hello, sizeof(hello));
 	emit("welcome", &welcome, sizeof(welcome));
 	emit("reject", &reject, sizeof(reject));
+	emit("in_use", &in_use, sizeof(in_use));
+	emit("zeroes", &zeroes, sizeof(zeroes));
+	emit("bye", &bye, sizeof(bye));
+
+	/* version 1 */
+	hello.version = 1;
+	welcome.version = 1;
+	reject.version = 1;
+	client.hello[4] = 1;
+	client.hello[5] = KRPING_HELLO_PROOF;
+	target.hello[4] = 1;
+	target.hello[5] = KRPING_HELLO_PROOF;
+	memcpy(client.label, "krping client 1", sizeof(client.label));
+	memcpy(target.label, "krping target 1", sizeof(target.label));
+	memcpy(target.welcome, &welcome, KRPING_WELCOME_V1_LEN);
+	emit("hello1", &hello, sizeof(hello));
+	emit("welcome1", &welcome, KRPING_WELCOME_V1_LEN);
+	emit("reject1", &reject, sizeof(reject));
+	emit("client1", &client, offsetof(struct krping_transcript, welcome) + KRPING_WELCOME_V1_LEN);
+	emit("target1", &target, offsetof(struct krping_transcript, welcome) + KRPING_WELCOME_V1_LEN);
 	emit("write", &write, sizeof(write));
 	emit("read", &read, sizeof(read));
 	emit("digest", &digest, sizeof(digest));

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package target
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"krping/bridge/wire"
+)
+
+// holdTime is how long a writer that has lost its last connection keeps the volume.
+const holdTime = 30 * time.Second
+
+// writer is the session that may write to a volume, or was the last that might. Only connections of it
+// write. Target.mu protects it. A volume that is shared or read-only has none.
+type writer struct {
+	session wire.SessionID
+	number  uint32 // among the writers of this epoch, from 1; 0 if there was none
+	addr    netip.Addr
+	bye     bool                  // it has given up the volume
+	members map[*Session]struct{} // its connections, from Admit until they have ended
+	until   time.Time             // without connections, it keeps the volume until then
+}
+
+// writerBefore returns the writer of the epoch before, which the store has kept. It does not keep the
+// volume any longer, but it alone may continue as if nobody had written since.
+func writerBefore(session wire.SessionID) writer {
+	if (session == wire.SessionID{}) {
+		return writer{}
+	}
+	return writer{session: session, number: 1}
+}
+
+// nobody returns the ID of no session. As the last writer, it keeps any session from continuing.
+func nobody() wire.SessionID {
+	var id wire.SessionID
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// enter makes a session the writer, or adds a connection to it. It returns false if another session is
+// the writer. One that is replaced may still have connections: the caller fences them.
+func (w *writer) enter(s *Session, now time.Time) bool {
+	switch {
+	case w.number > 0 && w.session == s.hello.Session:
+		w.bye, w.addr = false, s.peer
+	case w.isFree(s.peer, now) || s.hello.Flags&wire.HelloTakeOver != 0:
+		*w = writer{session: s.hello.Session, number: w.number + 1, addr: s.peer}
+	default:
+		return false
+	}
+	if w.members == nil {
+		w.members = map[*Session]struct{}{}
+	}
+	w.members[s] = struct{}{}
+	s.number = w.number
+	return true
+}
+
+// isFree reports whether a client from an address may become the writer. The writer's host may, while
+// the writer has no connection: it was restarted.
+func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
+	for s := range w.members {
+		if !s.hasEnded() && !w.bye {
+			return false
+		}
+	}
+	return w.bye || peer == w.addr || len(w.members) == 0 && !now.Before(w.until)
+}
+
+// leave removes a connection. One that was never served keeps the volume for nobody.
+func (w *writer) leave(s *Session, now time.Time) {
+	if _, found := w.members[s]; !found {
+		return
+	}
+	delete(w.members, s)
+	if s.conn != nil {
+		w.until = now.Add(holdTime)
+	}
+}
+
+// giveUp is the writer's word that it stops.
+func (w *writer) giveUp(s *Session) {
+	if _, found := w.members[s]; found {
+		w.bye = true
+	}
+}
+
+// refusal tells a client who the writer is.
+func (w *writer) refusal(v *Volume) error {
+	return &wire.InUse{Holder: w.addr, UUID: v.uuid, Detail: fmt.Sprintf("volume %s is in use by a client at %s", v.Name, w.addr)}
+}
+
+// saveWriter keeps the writer with the store before it may write.
+func (t *Target) saveWriter(v *Volume) error {
+	v.saving.Lock()
+	defer v.saving.Unlock()
+	t.mu.Lock()
+	session := v.writer.session
+	t.mu.Unlock()
+	if session == v.saved {
+		return nil
+	}
+	if err := v.Store.SaveWriter(session); err != nil {
+		t.log.Error().Err(err).Str("volume", v.Name).Msg("cannot keep the writer with the store")
+		return &wire.Reject{Reason: wire.RejectResources, Detail: fmt.Sprintf("volume %s: cannot keep the writer with the store", v.Name)}
+	}
+	v.saved = session
+	return nil
+}
