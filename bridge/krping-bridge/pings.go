@@ -24,7 +24,7 @@ const (
 )
 
 // servePings answers ping/pong clients until ctx ends.
-func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List) error {
+func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget) error {
 	addr, err := listenAddr("--ping", o.ping)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	if err != nil || size < 1 || size > math.MaxInt32 {
 		return fmt.Errorf("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
 	}
-	l, err := verbs.Listen(addr)
+	l, err := verbs.Listen(addr, func([]byte) []byte { return (&wire.Reject{Version: 1, Reason: wire.RejectResources}).Append(nil) })
 	if err != nil {
 		return explainListen(err)
 	}
@@ -47,7 +47,7 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
-			answer(ctx, log, warnings, server, r)
+			answer(ctx, log, warnings, server, memory, r)
 		default:
 			refuse(warnings, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
 		}
@@ -62,7 +62,7 @@ func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject
 }
 
 // answer serves one ping/pong client until it disconnects.
-func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.Server, request *verbs.Request) {
+func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.Server, memory *verbs.Budget, request *verbs.Request) {
 	peer := request.Peer()
 	hello, err := server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
@@ -75,6 +75,7 @@ func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.S
 		MaxMessage: 2 * wire.PingMessageSize, // so that a message that is too long is noticed
 		Buffers:    1,
 		MaxData:    int(hello.Size),
+		Budget:     memory,
 	})
 	if err != nil {
 		warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")

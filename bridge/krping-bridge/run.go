@@ -41,6 +41,7 @@ type options struct {
 	uuid      string
 	volumes   []string
 	allow     []string
+	maxMemory string
 	verbose   bool
 	json      bool
 }
@@ -84,6 +85,7 @@ SIGUSR1 logs each volume's counters.`,
 	f.StringVar(&o.uuid, "uuid", "", "the volume's `UUID`: refuse another; for a block device or mem: without one of its own")
 	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,shared][,key-file=FILE][,uuid=UUID]`")
 	f.StringSliceVar(&o.allow, "allow", nil, "serve only clients with these `addresses`, like 192.168.77.2 or 10.0.0.0/8")
+	f.StringVar(&o.maxMemory, "max-memory", "", "most `memory` to register for connections (default half of the host's)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
 	cmd.AddCommand(createCommand(), adoptCommand())
@@ -126,18 +128,38 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("--allow: %w", err)
 	}
+	memory, err := memoryLimit(o.maxMemory)
+	if err != nil {
+		return fmt.Errorf("--max-memory: %w", err)
+	}
 	log := logger(o)
 	services, ctx := errgroup.WithContext(ctx)
 	if o.ping != "" {
-		services.Go(func() error { return servePings(ctx, log, o, allow) })
+		services.Go(func() error { return servePings(ctx, log, o, allow, memory) })
 	}
 	if o.listen != "" {
-		services.Go(func() error { return serveVolumes(ctx, log, o, allow) })
+		services.Go(func() error { return serveVolumes(ctx, log, o, allow, memory) })
 	}
 	return services.Wait()
 }
 
-func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List) error {
+// memoryLimit returns the budget of all connections.
+func memoryLimit(text string) (*verbs.Budget, error) {
+	limit, err := parseSize(text)
+	if err != nil {
+		return nil, err
+	}
+	if limit == 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return nil, fmt.Errorf("cannot read the size of the host's memory: %w", err)
+		}
+		limit = int64(info.Totalram) * int64(info.Unit) / 2
+	}
+	return verbs.NewBudget(limit), nil
+}
+
+func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget) error {
 	addr, err := listenAddr("--listen", o.listen)
 	if err != nil {
 		return err
@@ -151,7 +173,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 		closeVolumes(volumes)
 		return err
 	}
-	l, err := verbs.Listen(addr)
+	l, err := verbs.Listen(addr, refuseForResources)
 	if err != nil {
 		return errors.Join(explainListen(err), t.Close())
 	}
@@ -169,7 +191,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 	stop := onSignal(unix.SIGUSR1, logCounters)
 	defer stop()
 	refusals := limited(log)
-	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, refusals, t, r) }, t.Close)
+	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, refusals, t, memory, r) }, t.Close)
 	logCounters()
 	return err
 }
@@ -245,12 +267,15 @@ type refusal interface {
 	Append(b []byte) []byte
 }
 
-func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target, request *verbs.Request) {
+func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target, memory *verbs.Budget, request *verbs.Request) {
 	peer := request.Peer()
 	session, err := t.Admit(request.Private, request.Addr())
 	if err == nil {
 		defer t.Leave(session)
 		err = faultyReject(session.Volume())
+	}
+	if reject := (*wire.Reject)(nil); errors.As(err, &reject) {
+		reject.Version = wire.VersionOf(request.Private)
 	}
 	var refused refusal
 	if errors.As(err, &refused) {
@@ -267,6 +292,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,
+		Budget:     memory,
 	})
 	if err != nil {
 		refusals.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
@@ -274,6 +300,11 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 	}
 	t.Serve(ctx, session, withConnFaults(conn, session.Volume()))
 	conn.Release()
+}
+
+// refuseForResources tells a client that the bridge has no room for it.
+func refuseForResources(hello []byte) []byte {
+	return (&wire.Reject{Version: wire.VersionOf(hello), Reason: wire.RejectResources}).Append(nil)
 }
 
 const dataBuffers = 16 // buffers for RDMA per connection

@@ -25,6 +25,7 @@ type Config struct {
 	MaxMessage int
 	Buffers    int // data buffers for RDMA, of MaxData each, allocated on first use
 	MaxData    int
+	Budget     *Budget // of this and other connections; nil for no limit
 }
 
 const sendBuffers = 32
@@ -41,6 +42,7 @@ type Conn struct {
 	file       *os.File
 	raw        syscall.RawConn
 
+	reserved   int // bytes of the budget for recv and send
 	recv, send *memory
 	received   chan int // slots of recv that hold a message
 	lengths    []int    // by slot of recv; written before the slot is sent to received
@@ -70,6 +72,9 @@ const (
 	kindProbe // empty RDMA WRITE
 )
 
+// trimIntervals is after how many watchIntervals memory that was not used is freed: 10 s.
+const trimIntervals = 5
+
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
 
 func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error) {
@@ -97,7 +102,17 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error)
 }
 
 func (c *Conn) alloc() error {
-	var err error
+	messages := (c.config.Receives + sendBuffers) * c.config.MaxMessage
+	if err := c.config.Budget.take(messages); err != nil {
+		return err
+	}
+	c.reserved = messages
+	err := c.data.init(c.config.Buffers, c.config.MaxData, c.config.Budget, func() (*memory, error) {
+		return register(c.queue.pd, c.config.MaxData, readAccess(c.queue.pd))
+	})
+	if err != nil {
+		return err
+	}
 	if c.file, c.raw, err = pollable(c.queue.channel.fd, "completion channel"); err != nil {
 		return err
 	}
@@ -110,9 +125,6 @@ func (c *Conn) alloc() error {
 	for slot := range sendBuffers {
 		c.freeSends <- slot
 	}
-	c.data.init(c.config.Buffers, func() (*memory, error) {
-		return register(c.queue.pd, c.config.MaxData, readAccess(c.queue.pd))
-	})
 	for slot := range c.config.Receives {
 		if err := c.postRecv(slot); err != nil {
 			return err
@@ -128,6 +140,7 @@ func (c *Conn) freeMemory() {
 	c.recv.free()
 	c.send.free()
 	c.data.free()
+	c.config.Budget.give(c.reserved)
 	for _, m := range c.lent {
 		m.free()
 	}
@@ -350,6 +363,10 @@ func (c *Conn) completions() {
 	var wc [16]C.struct_shim_wc
 	for {
 		n := int(C.shim_poll(&c.queue, &wc[0], C.int(len(wc))))
+		if n < 0 {
+			c.giveUp(fmt.Errorf("poll the completion queue: %w", syscall.Errno(-n)))
+			return
+		}
 		for i := range n {
 			c.complete(&wc[i])
 		}
@@ -360,12 +377,16 @@ func (c *Conn) completions() {
 			return
 		}
 		if err := c.nextEvent(); err != nil {
-			reason := fmt.Errorf("completion channel: %w", err)
-			c.setReason(reason) // before drained is closed
-			go c.fail(reason)
+			c.giveUp(fmt.Errorf("completion channel: %w", err))
 			return
 		}
 	}
+}
+
+// giveUp closes a connection whose completions cannot be read. completions returns next.
+func (c *Conn) giveUp(reason error) {
+	c.setReason(reason) // before drained is closed
+	go c.fail(reason)
 }
 
 // nextEvent arms an empty completion queue, which must then be polled again. If it is armed already,
@@ -392,11 +413,11 @@ func (c *Conn) nextEvent() error {
 	return nil
 }
 
-// watch closes a connection whose send queue is stuck.
+// watch closes a connection whose send queue is stuck, and frees memory that it does not use.
 func (c *Conn) watch() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-c.closed:
 			return
@@ -408,6 +429,9 @@ func (c *Conn) watch() {
 		if stuck {
 			c.fail(errStuck)
 			return
+		}
+		if n%trimIntervals == 0 {
+			c.data.trim()
 		}
 	}
 }

@@ -35,19 +35,28 @@ type Listener struct {
 	ch       *channel
 	id       *C.struct_rdma_cm_id
 	requests chan *Request
+	refuse   Refusal
 	closed   chan struct{}
 	once     sync.Once
 	reason   error           // written before closed is closed
 	watched  map[string]bool // devices, by path in sysfs; used by Listen, then by the channel's loop only
 }
 
-// Listen binds to an address of an RDMA device.
-func Listen(addr netip.AddrPort) (*Listener, error) {
+// Refusal returns the private data of a reject for want of resources, for a request with the private
+// data hello. Package verbs does not interpret either.
+type Refusal func(hello []byte) []byte
+
+// Listen binds to an address of an RDMA device. Requests that cannot be served are rejected with what
+// refuse returns; nil for nothing.
+func Listen(addr netip.AddrPort, refuse Refusal) (*Listener, error) {
 	ch, err := newChannel()
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{ch: ch, requests: make(chan *Request, 64), closed: make(chan struct{}), watched: map[string]bool{}}
+	if refuse == nil {
+		refuse = func([]byte) []byte { return nil }
+	}
+	l := &Listener{ch: ch, refuse: refuse, requests: make(chan *Request, 64), closed: make(chan struct{}), watched: map[string]bool{}}
 	if ret, err := C.rdma_create_id(ch.c, &l.id, nil, C.RDMA_PS_TCP); ret != 0 {
 		ch.close()
 		return nil, fmt.Errorf("make a CM id: %w", err)
@@ -148,11 +157,11 @@ func (l *Listener) onRequest(e event) {
 	if l.id.verbs == nil { // listening on all devices
 		l.watchDevice(e.id)
 	}
-	r := &Request{ch: l.ch, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
+	r := &Request{ch: l.ch, refuse: l.refuse, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
 	select {
 	case l.requests <- r:
 	default: // the backlog is full
-		r.Reject(nil)
+		r.Reject(l.refuse(r.Private))
 	}
 }
 
@@ -183,7 +192,8 @@ func (l *Listener) Close() {
 	l.ch.handle(l.id, nil)
 	C.rdma_destroy_id(l.id)
 	for len(l.requests) > 0 {
-		(<-l.requests).Reject(nil)
+		r := <-l.requests
+		r.Reject(l.refuse(r.Private))
 	}
 	l.ch.close()
 }
@@ -192,6 +202,7 @@ func (l *Listener) Close() {
 type Request struct {
 	Private        []byte // private data, which some transports pad
 	ch             *channel
+	refuse         Refusal
 	id             *C.struct_rdma_cm_id
 	initiatorDepth uint8
 }
@@ -208,11 +219,12 @@ func (r *Request) Reject(private []byte) {
 	C.rdma_destroy_id(r.id)
 }
 
-// Accept accepts the client, with at most 196 bytes of private data. Receives are posted first.
+// Accept accepts the client, with at most 196 bytes of private data. Receives are posted first. If that
+// fails, it rejects the client.
 func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
 	c, err := newConn(r.ch, r.id, config)
 	if err != nil {
-		r.Reject(nil)
+		r.Reject(r.refuse(r.Private))
 		return nil, err
 	}
 	reads := C.shim_max_reads(r.id, C.uint8_t(r.initiatorDepth))

@@ -3,7 +3,9 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"krping/bridge/uuid"
@@ -114,7 +116,12 @@ func DecodeWelcome(b []byte) (Welcome, error) {
 	if version == 1 {
 		return w, nil
 	}
-	w.UUID = uuid.UUID(b[40:])
+	if w.UUID = uuid.UUID(b[40:]); w.UUID.IsZero() {
+		return Welcome{}, errors.New("welcome without a UUID")
+	}
+	if !bytes.Equal(b[82:WelcomeSize], make([]byte, WelcomeSize-82)) {
+		return Welcome{}, fmt.Errorf("welcome with reserved bytes %x, want zero", b[82:WelcomeSize])
+	}
 	w.Writer = binary.BigEndian.Uint32(b[56:])
 	w.Caps = binary.BigEndian.Uint32(b[60:])
 	w.Slots = Slots{

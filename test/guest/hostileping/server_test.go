@@ -25,7 +25,7 @@ const pings = ",count=2,validate" // options of most clients
 func client(t *testing.T, options string) (writer, *verbs.Request) {
 	t.Helper()
 	addr := nextAddr(t)
-	l, err := verbs.Listen(addr)
+	l, err := verbs.Listen(addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ type Target struct {
 // Listen calls serve for each connect request, until the end of the test, and then end.
 func Listen(t testing.TB, port int, serve func(r *verbs.Request), end func()) {
 	t.Helper()
-	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)))
+	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
