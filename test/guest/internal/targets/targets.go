@@ -42,7 +42,7 @@ type Config struct {
 	Writeback bool
 	Key       string // "": none
 	Allow     string // addresses; "": all
-	UUID      string // of the module's volume; "": one that stays with Store
+	UUID      string // of the volume; "": one that stays with Store
 	Shared    bool   // several sessions may write
 }
 
@@ -157,13 +157,16 @@ func (c Config) options(t testing.TB) []string {
 	if c.Key != "" {
 		args = append(args, "--key-file", KeyFile(t, c.Key))
 	}
+	if c.Shared {
+		args = append(args, "--shared")
+	}
 	if c.Allow != "" {
 		args = append(args, "--allow", c.Allow)
 	}
 	return args
 }
 
-// uuid returns the UUID of a volume of the module. A loop device has none of its own.
+// uuid returns the UUID of a volume on a disk. A loop device has none of its own.
 func (c Config) uuid() string {
 	if c.UUID != "" {
 		return c.UUID
@@ -177,9 +180,6 @@ func serveModule(t testing.TB, c Config) *Served {
 	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(c.Port), "--block", "vol0", "--backing", c.Store}
 	if !strings.HasPrefix(c.Store, "ram:") {
 		args = append(args, "--uuid", c.uuid())
-	}
-	if c.Shared {
-		args = append(args, "--shared")
 	}
 	guest.MustKrpingctl(t, append(args, c.options(t)...)...)
 	stop := func() {
@@ -217,7 +217,11 @@ func removeModulesDevice(t testing.TB) {
 
 func serveBridge(t testing.TB, c Config) *Served {
 	t.Helper()
-	b := guest.StartBridge(t, c.Port, c.Store, sizeOf(t, c.Store), append([]string{"--verbose"}, c.options(t)...)...)
+	args := append([]string{"--verbose"}, c.options(t)...)
+	if c.UUID != "" || strings.HasPrefix(c.Store, "/dev/") { // a file keeps its own
+		args = append(args, "--uuid", c.uuid())
+	}
+	b := guest.StartBridge(t, c.Port, c.Store, sizeOf(t, c.Store), args...)
 	return &Served{
 		Config: c, Bridge: b, Stop: b.Kill, Rejected: func() int { return b.Rejected(t) }, Log: b.Log.String,
 		RemoveDevice: b.RemoveDevice,
