@@ -97,6 +97,11 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 		h.Sh(client, attach+" --key-file /run/vol1.key && krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0 && krpingctl stop vol1")
 		h.Sh(server, "krpingctl stop --target vol1")
 	})
+
+	t.Run("one writer", func(t *testing.T) {
+		h.T = t
+		testOneWriter(h)
+	})
 }
 
 // Each RTU of the client, which confirms a connection, is lost. The first message on the connection replaces it.
