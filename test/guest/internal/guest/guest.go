@@ -379,9 +379,9 @@ func StartBridge(t testing.TB, port int, store, size string, args ...string) *Br
 }
 
 // StartFaultyBridge starts a bridge with fault injection, which is controlled by files (package bridge/fault) in knobs.
-func StartFaultyBridge(t testing.TB, port int, knobs, store, size string) *Bridge {
+func StartFaultyBridge(t testing.TB, port int, knobs, store, size string, args ...string) *Bridge {
 	t.Helper()
-	return startVolume(t, "krping-bridge-faults", []string{"KRPING_FAULTS=" + knobs}, port, store, size)
+	return startVolume(t, "krping-bridge-faults", []string{"KRPING_FAULTS=" + knobs}, port, store, size, args...)
 }
 
 func startVolume(t testing.TB, program string, env []string, port int, store, size string, args ...string) *Bridge {
