@@ -12,6 +12,7 @@
  *	disk.c		tag set, disk, what the block layer calls
  *	request.c	a request's fields on the wire
  *	copy.c		a private copy of a request's data
+ *	suspect.c	finds the request that kills its connection
  *	send.c		puts requests into messages as commands
  *	recv.c		completes requests when their responses arrive
  *	queue.c		allocates what a queue needs
@@ -102,7 +103,7 @@ enum krping_session_state {
  * @target_changed: the last welcome does not fit the session; the connecting thread's
  * @early_losses: consecutive losses that came before the target had sent anything; written by
  *		the connecting thread, read by others
- * @live_since:	jiffies; the connecting thread's
+ * @live_since:	jiffies; written by the connecting thread, read by others
  * @monitor_work: the session's timer while it has a disk
  * @capacity:	bytes, last reported by the target; the disk follows
  * @grant:	written by the connecting thread while no request can run
@@ -115,6 +116,8 @@ enum krping_session_state {
  * @disk:	NULL until the first connection
  * @ops:	of the local disk on top of @disk, which is hidden then; NULL without. Constant
  * @upper:	for @ops; set by @ops->open()
+ * @suspect:	the one request in flight that may kill its connection (suspect.c), or NULL;
+ *		changed with cmpxchg() by its owner
  * @stats:	enum krping_block_counter
  */
 struct krping_session {
@@ -157,6 +160,7 @@ struct krping_session {
 	struct gendisk *disk;
 	const struct krping_session_ops *ops;
 	void *upper;
+	struct request *suspect;
 	struct krping_stats __percpu *stats;
 };
 

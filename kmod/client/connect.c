@@ -505,9 +505,10 @@ void krping_session_disconnect(struct krping_session *s)
 
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
+		int error = krping_conn_error(&q->conn);
 
 		stop_queue(q);
-		krping_queue_cancel(q);
+		krping_queue_cancel(q, error);
 		krping_queue_free(q);
 		krping_conn_close(&q->conn);
 	}

@@ -12,6 +12,7 @@ struct krping_copy;
 /**
  * struct krping_request - the driver's part of a request
  * @expires:	jiffies; an unanswered request is not sent again after this
+ * @losses:	connections lost in a row while it was in flight
  * @retried:	its data did not match its CRC once
  * @retry:	tells krping_complete_rq() to send it again instead of ending it
  * @error:	for krping_complete_rq(): negative errno or 0
@@ -28,6 +29,7 @@ struct krping_copy;
  */
 struct krping_request {
 	unsigned long expires;
+	u8 losses;
 	bool retried;
 	bool retry;
 	int error;
@@ -176,6 +178,7 @@ void krping_monitor_stop(struct krping_session *s);
 int krping_keepalive_alloc(struct krping_queue *q);
 void krping_keepalive_free(struct krping_queue *q);
 int krping_keepalive_probe(struct krping_session *s, unsigned long timeout);
+bool krping_keepalive_target_answered(const struct krping_session *s);
 unsigned long krping_keepalive_interval(const struct krping_session *s);
 void krping_keepalive_check_queues(struct krping_session *s);
 void krping_keepalive_bye(struct krping_session *s);
@@ -204,6 +207,6 @@ void krping_complete_rq(struct request *rq);
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_messages(struct krping_queue *q);
-void krping_queue_cancel(struct krping_queue *q);
+void krping_queue_cancel(struct krping_queue *q, int error);
 
 #endif /* KRPING_CLIENT_INTERNAL_H */

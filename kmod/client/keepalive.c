@@ -18,6 +18,22 @@ unsigned long krping_keepalive_interval(const struct krping_session *s)
 	return s->opt.heartbeat ? s->opt.heartbeat * HZ / CHECKS : HZ;
 }
 
+#define TRUSTED	(2 * HZ)	/* a target that keeps its connections so long is there */
+
+/* Has the target sent anything, or kept the connections for a while, since the session was live? */
+bool krping_keepalive_target_answered(const struct krping_session *s)
+{
+	unsigned long since = READ_ONCE(s->live_since);
+	u32 i;
+
+	if (time_after(jiffies, since + TRUSTED))
+		return true;
+	for (i = 0; i < s->nr_queues; i++)
+		if (time_after(READ_ONCE(s->queues[i].last_rx), since))
+			return true;
+	return false;
+}
+
 static void keepalive_send_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_queue *q = container_of(wc->wr_cqe, struct krping_queue, keepalive.buf.cqe);

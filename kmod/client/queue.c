@@ -147,18 +147,21 @@ void krping_queue_free_messages(struct krping_queue *q)
 	q->tx = NULL;
 }
 
-/* Requeues a request of a lost connection if it has time left. */
-static void cancel_request(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
+/* Requeues a request of a lost connection if it has time left and has not caused the loss. */
+static void cancel_request(struct krping_queue *q, struct krping_slot *slot, struct request *rq,
+			   int error)
 {
 	struct krping_request *req = krping_req(rq);
 
+	krping_suspect_back(q->session, rq);
 	krping_rq_unmap(q, slot, rq);
 	if (krping_session_is_stacked(q->session)) {
 		req->error = -ENOTCONN;
 		blk_mq_complete_request(rq);
 		return;
 	}
-	if (krping_rq_is_digest(rq) || time_after(jiffies, req->expires)) {
+	if (krping_rq_is_digest(rq) || time_after(jiffies, req->expires) ||
+	    krping_suspect_lost(q, rq, error)) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		req->error = -EIO;
 		blk_mq_complete_request(rq);
@@ -168,8 +171,14 @@ static void cancel_request(struct krping_queue *q, struct krping_slot *slot, str
 	blk_mq_requeue_request(rq, true);
 }
 
-/* Cancels all requests in flight; the queue pair is drained. Idempotent. */
-void krping_queue_cancel(struct krping_queue *q)
+/**
+ * krping_queue_cancel - cancel all requests in flight
+ * @q:		its queue pair is drained
+ * @error:	why the connection was lost; 0 if the session closed it
+ *
+ * Idempotent.
+ */
+void krping_queue_cancel(struct krping_queue *q, int error)
 {
 	u32 i;
 
@@ -185,6 +194,6 @@ void krping_queue_cancel(struct krping_queue *q)
 		}
 		spin_unlock_bh(&q->lock);
 		if (rq)
-			cancel_request(q, slot, rq);
+			cancel_request(q, slot, rq, error);
 	}
 }

@@ -38,19 +38,6 @@ static const struct krping_conn_ops queue_conn_ops = {
 	.closed = queue_closed,
 };
 
-/* Has the target sent anything, or kept the connections for a while, since the session was live? */
-static bool target_answered(const struct krping_session *s)
-{
-	u32 i;
-
-	if (time_after(jiffies, s->live_since + BACKOFF_MAX))
-		return true;
-	for (i = 0; i < s->nr_queues; i++)
-		if (time_after(READ_ONCE(s->queues[i].last_rx), s->live_since))
-			return true;
-	return false;
-}
-
 /* A connection of the session is broken: starts recovery. Any context. */
 void krping_session_lost(struct krping_session *s, int error)
 {
@@ -60,7 +47,7 @@ void krping_session_lost(struct krping_session *s, int error)
 	lost = s->state == KRPING_SESSION_LIVE;
 	if (lost) {
 		s->lost_since = jiffies;
-		if (target_answered(s) || !READ_ONCE(s->early_losses))
+		if (krping_keepalive_target_answered(s) || !READ_ONCE(s->early_losses))
 			s->outage_since = jiffies;
 		krping_session_set_state(s, KRPING_SESSION_RECONNECTING);
 		mod_delayed_work(krping_session_wq, &s->recovery_work, 0);
@@ -76,7 +63,7 @@ void krping_session_go_live(struct krping_session *s)
 {
 	u32 i;
 
-	s->live_since = jiffies;
+	WRITE_ONCE(s->live_since, jiffies);
 	spin_lock_bh(&s->lock);
 	krping_session_set_state(s, KRPING_SESSION_LIVE);
 	spin_unlock_bh(&s->lock);
@@ -251,7 +238,8 @@ static void tear_down(struct krping_session *s)
 static void recover_session(struct krping_session *s)
 {
 	if (!s->torn_down) {
-		WRITE_ONCE(s->early_losses, target_answered(s) ? 0 : s->early_losses + 1);
+		WRITE_ONCE(s->early_losses,
+			   krping_keepalive_target_answered(s) ? 0 : s->early_losses + 1);
 		tear_down(s);
 		if (s->early_losses > 1 && !READ_ONCE(s->no_wait)) {
 			back_off(s);

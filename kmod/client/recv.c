@@ -239,6 +239,8 @@ static void accept_response(struct krping_queue *q, struct request *rq,
 	int error = status_error(rsp->status);
 	bool large = req->nents;
 
+	krping_suspect_back(q->session, rq);
+	req->losses = 0;
 	krping_rq_unmap(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
 	if (req_op(rq) != REQ_OP_WRITE)
 		req->crc = rsp->crc;

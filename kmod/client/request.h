@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A request's fields on the wire, and private copies of its data. */
+/* A request's fields on the wire, private copies of its data, and its part in losses. */
 #ifndef KRPING_REQUEST_H
 #define KRPING_REQUEST_H
 
@@ -44,5 +44,10 @@ void krping_copy_free(struct request *rq);
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg);
 u32 krping_copy_crc(const struct krping_copy *copy);
 void krping_copy_deliver(struct request *rq);
+
+/* suspect.c */
+bool krping_suspect_may_go(struct krping_session *s, struct request *rq);
+void krping_suspect_back(struct krping_session *s, struct request *rq);
+bool krping_suspect_lost(struct krping_queue *q, struct request *rq, int error);
 
 #endif /* KRPING_REQUEST_H */

@@ -261,6 +261,8 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 		return BLK_STS_RESOURCE;
 	if (!krping_rq_opcode(rq))
 		return BLK_STS_NOTSUPP;
+	if (!krping_suspect_may_go(s, rq))
+		return BLK_STS_RESOURCE;
 
 	slot = &q->slots[rq->tag];
 	blk_mq_start_request(rq);
@@ -268,8 +270,10 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 		req->unflushed = atomic64_read(&s->write_seq);
 	if (is_large(s, rq)) {
 		status = map_large(q, slot, rq);
-		if (status)
+		if (status) {
+			krping_suspect_back(s, rq);
 			return status;
+		}
 		if (req_op(rq) == REQ_OP_WRITE)
 			req->crc = krping_rq_crc(rq);
 	}
@@ -279,6 +283,7 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 		post_open(q);
 	spin_unlock_bh(&q->lock);
 	if (status) {
+		krping_suspect_back(s, rq);
 		krping_rq_unmap(q, slot, rq);
 		krping_count(s->stats, KRPING_STALLS, 1);
 	}
