@@ -43,7 +43,10 @@ static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
 	krping_send_commit(hctx->driver_data);
 }
 
-/* These may run long (up to 2 GiB): they do not time out while keep-alives are answered. */
+/*
+ * These may take long, as they are up to 2 GiB or wait for the target's disk (a digest also for
+ * others'): they do not time out while keep-alives are answered.
+ */
 static bool may_run_long(const struct request *rq)
 {
 	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);
@@ -53,6 +56,7 @@ static bool may_run_long(const struct request *rq)
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:
 	case REQ_OP_FLUSH:
+	case REQ_OP_DRV_IN:	/* a digest */
 		return q->session->opt.heartbeat && time_before(jiffies, req->expires);
 	default:
 		return false;

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/disk/verify"
 	"krping/bridge/verbs"
 	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
@@ -223,14 +225,40 @@ func TestReconnectOverSmallerDevice(t *testing.T) {
 	}
 }
 
-// Commands on ranges may take longer than reads and writes without the loss of the connection. In this build the limit
-// is 3 s.
+// Commands on ranges and digests may take longer than reads and writes without the loss of the connection. In this build
+// the limit is 3 s.
 func TestLongCommands(t *testing.T) {
 	p := module(t)
-	p.set(t, setting{name: "target_store_stall", rate: 1, ms: 7000})
-	defer p.clear(t, "target_store_stall")
-	guest.Run(t, "timeout", "60", "blkdiscard", "--force", "--zeroout", "--length", "1MiB", p.dev) // --force: reads nothing
-	if n, stalls := number(t, "reconnects"), p.fired(t, "target_store_stall"); n != 0 || stalls != 1 {
-		t.Errorf("%d reconnects, %d stalls: want 0, 1", n, stalls)
+	const stall = "target_store_stall"
+	dev, err := os.Open(p.dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	asker, err := verify.NewTarget(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func() error{
+		"WRITE_ZEROES": func() error {
+			guest.Run(t, "timeout", "60", "blkdiscard", "--force", "--zeroout", "--length", "1MiB", p.dev) // --force: reads nothing
+			return nil
+		},
+		"DIGEST": func() error {
+			_, err := asker.SHA256(verify.Range{Length: 1 << 20})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fired := p.fired(t, stall)
+			p.set(t, setting{name: stall, rate: 1, ms: 5000})
+			defer p.clear(t, stall)
+			if err := do(); err != nil {
+				t.Error(err)
+			}
+			if n, stalls := number(t, "reconnects"), p.fired(t, stall)-fired; n != 0 || stalls != 1 {
+				t.Errorf("%d reconnects, %d stalls: want 0, 1", n, stalls)
+			}
+		})
 	}
 }
