@@ -2,7 +2,7 @@
 /*
  * Large data is checksummed and transferred in place. A program may change it meanwhile (O_DIRECT),
  * or read into the same memory twice with one call: then its CRC does not match although nothing is
- * wrong. So a second attempt uses a private copy.
+ * wrong. Or a memory region cannot hold it where it is. So a second attempt uses a private copy.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
@@ -15,7 +15,7 @@
  * struct krping_copy - a copy of the data of a request
  * @bytes:	length
  * @nr:		number of @pages
- * @pages:	all full except the last
+ * @pages:	all full except the last; the rest of that is zero if the target may read it
  *
  * Owned by the owner of the request.
  */
@@ -55,7 +55,7 @@ static void free_copy(struct krping_copy *copy)
 	kfree(copy);
 }
 
-/* For a large READ or WRITE. Without memory, the attempt is made without a copy. Any context. */
+/* For a large READ or WRITE. Without memory, there is no copy. Any context. */
 void krping_copy_make(struct request *rq)
 {
 	u32 bytes = blk_rq_bytes(rq), nr = DIV_ROUND_UP(bytes, PAGE_SIZE);
@@ -73,8 +73,11 @@ void krping_copy_make(struct request *rq)
 		}
 	}
 	krping_req(rq)->copy = copy;
-	if (rq_data_dir(rq) == WRITE)
+	if (rq_data_dir(rq) == WRITE) {
 		copy_data(copy, rq, false);
+		memset(page_address(copy->pages[nr - 1]) + bytes - (nr - 1) * PAGE_SIZE, 0,
+		       nr * PAGE_SIZE - bytes);
+	}
 }
 
 /* Idempotent. */
@@ -88,15 +91,18 @@ void krping_copy_free(struct request *rq)
 	free_copy(copy);
 }
 
-/* Return: used entries of @sg, which has @session->max_segments. */
+/*
+ * Whole pages: a bounce buffer for less than a page may begin in the middle of one.
+ *
+ * Return: used entries of @sg, which has @session->max_segments.
+ */
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg)
 {
 	u32 i;
 
 	sg_init_table(sg, copy->nr);
 	for (i = 0; i < copy->nr; i++)
-		sg_set_page(&sg[i], copy->pages[i],
-			    min_t(u32, PAGE_SIZE, copy->bytes - i * PAGE_SIZE), 0);
+		sg_set_page(&sg[i], copy->pages[i], PAGE_SIZE, 0);
 	return copy->nr;
 }
 

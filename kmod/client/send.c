@@ -25,35 +25,64 @@ static void copy_from_rq(void *to, struct request *rq)
 	}
 }
 
+/* Maps the data, of the private copy if there is one. BLK_STS_IOERR: it does not fit the region. */
+static blk_status_t map_data(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
+{
+	struct krping_request *req = krping_req(rq);
+	int mapped, fit;
+
+	if (req->copy) {
+		req->nents = krping_copy_map(req->copy, slot->sg);
+	} else {
+		sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
+		req->nents = blk_rq_map_sg(rq->q, rq, slot->sg);
+	}
+	mapped = ib_dma_map_sg(q->conn.id->device, slot->sg, req->nents, rq_dma_dir(rq));
+	if (!mapped) {
+		req->nents = 0;
+		return BLK_STS_RESOURCE;
+	}
+	fit = ib_map_mr_sg(slot->mr, slot->sg, mapped, NULL, PAGE_SIZE);
+	if (!req->copy && krping_fault(KRPING_FAULT_MAP_UNFIT, q->session->opt.block))
+		fit--;
+	if (fit == mapped)
+		return BLK_STS_OK;
+	krping_rq_unmap(q, slot, rq);
+	return BLK_STS_IOERR;
+}
+
+/*
+ * A bounce buffer need not have the data's offset in its page. Then a region, which has gaps
+ * between pages nowhere, holds only a part of the data, but all of a copy in whole pages.
+ */
+static blk_status_t map_copy(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
+{
+	krping_copy_make(rq);
+	return krping_req(rq)->copy ? map_data(q, slot, rq) : BLK_STS_RESOURCE;
+}
+
 static blk_status_t map_large(struct krping_queue *q, struct krping_slot *slot,
 			      struct request *rq)
 {
-	struct ib_device *dev = q->conn.id->device;
 	struct krping_request *req = krping_req(rq);
-	int nents, mapped;
+	blk_status_t status;
 
 	if (krping_fault(KRPING_FAULT_REG_REFUSE, q->session->opt.block))
 		return BLK_STS_RESOURCE;
 	if (req->retried && !req->copy)
 		krping_copy_make(rq);
-	if (req->copy) {
-		nents = krping_copy_map(req->copy, slot->sg);
-	} else {
-		sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
-		nents = blk_rq_map_sg(rq->q, rq, slot->sg);
-	}
-	req->nents = nents;
-	mapped = ib_dma_map_sg(dev, slot->sg, nents, rq_dma_dir(rq));
-	if (!mapped) {
-		req->nents = 0;
-		return BLK_STS_RESOURCE;
+	status = map_data(q, slot, rq);
+	if (status == BLK_STS_IOERR && !req->copy)
+		status = map_copy(q, slot, rq);
+	if (status) {
+		if (status == BLK_STS_IOERR)
+			krping_err_ratelimited(q->session->log_prefix,
+					       "%s of %u bytes at sector %llu: its memory cannot be registered, it fails",
+					       blk_op_str(req_op(rq)), blk_rq_bytes(rq),
+					       (u64)blk_rq_pos(rq));
+		return status;
 	}
 	ib_update_fast_reg_key(slot->mr, ib_inc_rkey(slot->mr->rkey));
-	if (ib_map_mr_sg(slot->mr, slot->sg, mapped, NULL, PAGE_SIZE) != mapped) {
-		ib_dma_unmap_sg(dev, slot->sg, nents, rq_dma_dir(rq));
-		req->nents = 0;
-		return BLK_STS_IOERR;
-	}
 	slot->reg_wr = (struct ib_reg_wr){
 		.wr = {
 			.wr_cqe = &q->reg_cqe,

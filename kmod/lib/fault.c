@@ -45,6 +45,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_RECV_CORRUPT]		= { .name = "recv_corrupt" },
 	[KRPING_FAULT_POST_FAIL]		= { .name = "post_fail" },
 	[KRPING_FAULT_REG_REFUSE]		= { .name = "reg_refuse" },
+	[KRPING_FAULT_MAP_UNFIT]		= { .name = "map_unfit" },
 	[KRPING_FAULT_ALLOC_FAIL]		= { .name = "alloc_fail" },
 	[KRPING_FAULT_KEEPALIVE_LOST]		= { .name = "keepalive_lost" },
 	[KRPING_FAULT_DISCONNECT]		= { .name = "disconnect" },

@@ -27,6 +27,7 @@ enum krping_fault {
 	KRPING_FAULT_RECV_CORRUPT,	/* a bit of inline data is flipped */
 	KRPING_FAULT_POST_FAIL,		/* a work request cannot be posted */
 	KRPING_FAULT_REG_REFUSE,	/* memory cannot be registered */
+	KRPING_FAULT_MAP_UNFIT,		/* data in place does not fit a memory region */
 	KRPING_FAULT_ALLOC_FAIL,	/* no memory for a connected queue */
 	KRPING_FAULT_KEEPALIVE_LOST,	/* a KEEP_ALIVE is not sent */
 	KRPING_FAULT_DISCONNECT,	/* the connection is lost */

@@ -5,7 +5,9 @@
 package injected
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -34,6 +36,7 @@ var modulePoints = []point{
 	{setting: setting{name: "recv_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "reg_refuse", rate: 3}},
+	{setting: setting{name: "map_unfit", rate: 3}},
 	{setting: setting{name: "alloc_fail", rate: 3}, with: []setting{{name: "disconnect", rate: 50}}, lost: true},
 	{setting: setting{name: "keepalive_lost", rate: 1}, idle: true, lost: true},
 	{setting: setting{name: "disconnect", rate: 20}, lost: true},
@@ -260,5 +263,31 @@ func TestLongCommands(t *testing.T) {
 				t.Errorf("%d reconnects, %d stalls: want 0, 1", n, stalls)
 			}
 		})
+	}
+}
+
+// Memory that does not fit a memory region as it is, as behind bounce buffers, is read and written through a copy.
+func TestMemoryThatDoesNotFit(t *testing.T) {
+	p := module(t)
+	p.set(t, setting{name: "map_unfit", rate: 1})
+	defer p.clear(t, "map_unfit")
+	dev := guest.OpenDirect(t, p.dev)
+	sizes := []int{8192, 8704, 64 << 10, 64<<10 - 512, 1<<20 - 4096}
+	for _, size := range sizes {
+		want := guest.Aligned(t, size+512)[512:]
+		_, _ = rand.Read(want) // never fails
+		if _, err := dev.WriteAt(want, 4096); err != nil {
+			t.Fatalf("write %d bytes: %v", size, err)
+		}
+		got := guest.Aligned(t, size+512)[512:]
+		if _, err := dev.ReadAt(got, 4096); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("read %d bytes: %v, or other data than was written", size, err)
+		}
+	}
+	if n := p.fired(t, "map_unfit"); n < 2*len(sizes) {
+		t.Errorf("the memory of %d requests did not fit, want %d or more", n, 2*len(sizes))
+	}
+	if n := number(t, "errors"); n != 0 {
+		t.Errorf("errors=%d", n)
 	}
 }
