@@ -107,6 +107,7 @@ enum krping_session_state {
  * @monitor_work: the session's timer while it has a disk
  * @capacity:	bytes, last reported by the target; the disk follows
  * @grant:	written by the connecting thread while no request can run
+ * @buf_size:	bytes of a message buffer: max_message of the first grant
  * @max_segments: of a request
  * @max_bytes:	of a request
  * @queues:	@nr_queues of them
@@ -150,6 +151,7 @@ struct krping_session {
 	struct delayed_work monitor_work;
 	u64 capacity;
 	struct krping_grant grant;
+	u32 buf_size;
 	u32 max_segments;
 	u32 max_bytes;
 	struct krping_queue *queues;

@@ -335,6 +335,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		if (ret)
 			return ret;
 		s->grant = *grant;
+		s->buf_size = grant->max_message;
 		if (grant->caps & KRPING_CAP_TORN_BLOCKS)
 			krping_warn(s->log_prefix, "a power loss of the target may tear a block of %u bytes: those of its disk are smaller",
 				    grant->block_size);
@@ -514,12 +515,12 @@ void krping_session_disconnect(struct krping_session *s)
 	}
 }
 
-/* As krping_session_disconnect(), but the queues cannot connect again. Idempotent. */
+/* As krping_session_disconnect(), but the queues will not connect again. Idempotent. */
 void krping_session_close(struct krping_session *s)
 {
 	u32 i;
 
 	krping_session_disconnect(s);
 	for (i = 0; i < s->nr_queues; i++)
-		krping_queue_free_messages(&s->queues[i]);
+		krping_queue_free_kept(&s->queues[i]);
 }

@@ -50,7 +50,7 @@ struct krping_request {
  * struct krping_slot - per driver tag
  * @rq:		the request in flight with this tag or NULL; under queue->lock
  * @generation:	incremented at each use; under queue->lock
- * @mr:		registers the data of a large request
+ * @mr:		registers the data of a large request; NULL while not connected
  * @reg_wr:	its REG_MR, posted in front of the message
  * @sg:		@session->max_segments entries
  */
@@ -64,7 +64,7 @@ struct krping_slot {
 
 /**
  * struct krping_tx - a message to send: 1..N commands with inline data
- * @buf:	max_message bytes; belongs to the hardware between post and completion
+ * @buf:	@session->buf_size bytes; belongs to the hardware between post and completion
  * @entry:	in queue->tx_free
  * @queue:	its queue
  * @len:	bytes filled so far
@@ -102,7 +102,7 @@ struct krping_keepalive {
  * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight,
  *		@nr_sending, @keepalive; posts are made under it while @conn is live, except
  *		by queue_rq(), which recovery stops
- * @slots:	by driver tag; NULL while not connected
+ * @slots:	by driver tag; allocated at the first connection; NULL before
  * @nr_slots:	the most commands in flight
  * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
  *		connection, mapped while connected; NULL before
@@ -176,6 +176,7 @@ void krping_monitor_stop(struct krping_session *s);
 
 /* keepalive.c */
 int krping_keepalive_alloc(struct krping_queue *q);
+void krping_keepalive_unmap(struct krping_queue *q);
 void krping_keepalive_free(struct krping_queue *q);
 int krping_keepalive_probe(struct krping_session *s, unsigned long timeout);
 bool krping_keepalive_target_answered(const struct krping_session *s);
@@ -206,7 +207,7 @@ void krping_complete_rq(struct request *rq);
 /* queue.c */
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
-void krping_queue_free_messages(struct krping_queue *q);
+void krping_queue_free_kept(struct krping_queue *q);
 void krping_queue_cancel(struct krping_queue *q, int error);
 
 #endif /* KRPING_CLIENT_INTERNAL_H */

@@ -66,7 +66,13 @@ int krping_keepalive_alloc(struct krping_queue *q)
 	return 0;
 }
 
-/* Undoes krping_keepalive_alloc(); the queue pair is drained or was never used. */
+/* The queue pair is drained or was never used; the memory is kept. */
+void krping_keepalive_unmap(struct krping_queue *q)
+{
+	krping_buf_unmap(&q->conn, &q->keepalive.buf);
+}
+
+/* Undoes krping_keepalive_alloc(). */
 void krping_keepalive_free(struct krping_queue *q)
 {
 	krping_buf_free(&q->conn, &q->keepalive.buf);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Slots and messages of a queue: allocated, freed, requests in flight cancelled. */
+/* Slots and messages of a queue: allocated, kept, freed; requests in flight cancelled. */
 #include <linux/slab.h>
 
 #include "client/request.h"
@@ -8,45 +8,57 @@
 
 #define MAX_TX	32	/* messages in flight or being filled */
 
-static int alloc_slots(struct krping_queue *q)
+/* Allocated once and kept, as depth and segments never change. */
+static int make_slots(struct krping_queue *q)
 {
 	struct krping_session *s = q->session;
 	u32 i;
 
-	q->slots = kvcalloc(s->grant.depth, sizeof(*q->slots), GFP_KERNEL);
-	if (!q->slots)
-		return -ENOMEM;
-	q->nr_slots = s->grant.depth;
+	if (!q->slots) {
+		q->slots = kvcalloc(s->grant.depth, sizeof(*q->slots), GFP_KERNEL);
+		if (!q->slots)
+			return -ENOMEM;
+		q->nr_slots = s->grant.depth;
+	}
 	for (i = 0; i < q->nr_slots; i++) {
 		struct krping_slot *slot = &q->slots[i];
-		struct ib_mr *mr;
 
-		slot->sg = kvmalloc_array(s->max_segments, sizeof(*slot->sg), GFP_KERNEL);
+		if (!slot->sg)
+			slot->sg = kvmalloc_array(s->max_segments, sizeof(*slot->sg), GFP_KERNEL);
 		if (!slot->sg)
 			return -ENOMEM;
-		mr = ib_alloc_mr(q->conn.pd, IB_MR_TYPE_MEM_REG, s->max_segments);
-		if (IS_ERR(mr))
-			return PTR_ERR(mr);
-		slot->mr = mr;
 	}
 	return 0;
 }
 
-static void free_slots(struct krping_queue *q)
+/* Memory regions belong to the protection domain of one connection. */
+static int alloc_regions(struct krping_queue *q)
+{
+	u32 i;
+
+	for (i = 0; i < q->nr_slots; i++) {
+		struct ib_mr *mr = ib_alloc_mr(q->conn.pd, IB_MR_TYPE_MEM_REG,
+					       q->session->max_segments);
+
+		if (IS_ERR(mr))
+			return PTR_ERR(mr);
+		q->slots[i].mr = mr;
+	}
+	return 0;
+}
+
+static void free_regions(struct krping_queue *q)
 {
 	u32 i;
 
 	for (i = 0; i < q->nr_slots; i++) {
 		if (q->slots[i].mr)
 			ib_dereg_mr(q->slots[i].mr);
-		kvfree(q->slots[i].sg);
+		q->slots[i].mr = NULL;
 	}
-	kvfree(q->slots);
-	q->slots = NULL;
-	q->nr_slots = 0;
 }
 
-/* Allocated once and kept, as a grant never changes. */
+/* Allocated once and kept. */
 static int make_messages(struct krping_queue *q)
 {
 	if (!q->tx) {
@@ -70,8 +82,7 @@ static int alloc_tx(struct krping_queue *q)
 
 		tx->queue = q;
 		tx->buf.cqe.done = krping_send_done;
-		ret = krping_buf_alloc(&q->conn, &tx->buf, q->session->grant.max_message,
-				       DMA_TO_DEVICE);
+		ret = krping_buf_alloc(&q->conn, &tx->buf, q->session->buf_size, DMA_TO_DEVICE);
 		if (ret)
 			return ret;
 		list_add_tail(&tx->entry, &q->tx_free);
@@ -87,6 +98,7 @@ static void unmap_messages(struct krping_queue *q)
 		krping_buf_unmap(&q->conn, &q->rx[i]);
 	for (i = 0; q->tx && i < q->nr_tx; i++)
 		krping_buf_unmap(&q->conn, &q->tx[i].buf);
+	krping_keepalive_unmap(q);
 	INIT_LIST_HEAD(&q->tx_free);
 	q->open = NULL;
 	q->nr_sending = 0;
@@ -96,8 +108,8 @@ static void unmap_messages(struct krping_queue *q)
  * krping_queue_alloc - allocate slots and messages of a connected queue, post receives
  * @q:		connected, with a grant
  *
- * Messages are kept for the next connection: they need many large blocks of memory, and a
- * reconnect may happen when memory is short, even as part of writeback.
+ * All but memory regions is kept for the next connection: a reconnect may happen when memory is
+ * short, even as part of writeback.
  *
  * Return: 0 or a negative errno; then the caller drains and calls krping_queue_free().
  */
@@ -108,7 +120,7 @@ int krping_queue_alloc(struct krping_queue *q)
 	if (krping_fault(KRPING_FAULT_ALLOC_FAIL, q->session->opt.block))
 		return -ENOMEM;
 	q->reg_cqe.done = krping_send_reg_done;
-	ret = alloc_slots(q);
+	ret = make_slots(q) ?: alloc_regions(q);
 	if (!ret)
 		ret = make_messages(q);
 	if (!ret)
@@ -117,26 +129,31 @@ int krping_queue_alloc(struct krping_queue *q)
 		ret = krping_keepalive_alloc(q);
 	if (!ret)
 		ret = krping_bufs_alloc_recv(&q->conn, q->rx, q->nr_rx,
-					     q->session->grant.max_message, krping_recv_done);
+					     q->session->buf_size, krping_recv_done);
 	return ret;
 }
 
 /*
- * Undoes krping_queue_alloc(), but keeps the messages. The queue pair is destroyed and all requests
- * are cancelled, or it was never used. Idempotent.
+ * Undoes krping_queue_alloc(), but keeps slots and messages. The queue pair is destroyed and all
+ * requests are cancelled, or it was never used. Idempotent.
  */
 void krping_queue_free(struct krping_queue *q)
 {
 	unmap_messages(q);
-	krping_keepalive_free(q);
-	free_slots(q);
+	free_regions(q);
 }
 
 /* Called when the queue will not be connected again. Idempotent. */
-void krping_queue_free_messages(struct krping_queue *q)
+void krping_queue_free_kept(struct krping_queue *q)
 {
 	u32 i;
 
+	for (i = 0; i < q->nr_slots; i++)
+		kvfree(q->slots[i].sg);
+	kvfree(q->slots);
+	q->slots = NULL;
+	q->nr_slots = 0;
+	krping_keepalive_free(q);
 	for (i = 0; q->rx && i < q->nr_rx; i++)
 		krping_buf_free(&q->conn, &q->rx[i]);
 	for (i = 0; q->tx && i < q->nr_tx; i++)

@@ -25,7 +25,7 @@ static void free_data(struct krping_buf *buf)
  * krping_buf_alloc - allocate and map a message buffer
  * @conn:	connection whose device uses it
  * @buf:	zeroed, or unmapped from an earlier connection: its memory is reused
- * @size:	bytes; must not change for a reused buffer
+ * @size:	bytes; of a reused buffer, what it has
  * @dir:	as seen from the device
  *
  * Return: 0, or -ENOMEM: krping_buf_free() frees what was allocated.

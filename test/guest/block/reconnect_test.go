@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package block
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"krping/test/guest/internal/guest"
+	"krping/test/guest/internal/targets"
+)
+
+// allocations counts calls of kmalloc for a number of bytes from now on.
+func allocations(t *testing.T, bytes int) (count func() int) {
+	t.Helper()
+	dir := "/sys/kernel/tracing/instances/krping-test"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) })
+	set := func(file, value string) {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("events/kmem/kmalloc/filter", fmt.Sprintf("bytes_req == %d", bytes))
+	set("events/kmem/kmalloc/enable", "1")
+	t.Cleanup(func() { set("events/kmem/kmalloc/enable", "0") })
+	return func() int {
+		t.Helper()
+		trace, err := os.ReadFile(filepath.Join(dir, "trace"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(trace), " kmalloc: ")
+	}
+}
+
+// A reconnect allocates no scatterlists: they are kept, as memory may be short.
+func TestScatterlistsAreKept(t *testing.T) {
+	const (
+		queues, depth = 2, 16
+		scatterlist   = 257 * 32 // bytes: 1 MiB that begins within a page; struct scatterlist has 32
+	)
+	served := targets.Bridge.ServeNew(t, 16*mib, targets.Config{})
+	count := allocations(t, scatterlist)
+	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, fmt.Sprintf(",queues=%d,depth=%d", queues, depth)))
+	if n := count(); n != queues*depth {
+		t.Errorf("attach allocated %d scatterlists, want %d", n, queues*depth)
+	}
+	for range 3 {
+		served.Stop()
+		guest.SessionBecomes(t, "reconnecting")
+		served = served.Again(t)
+		guest.SessionBecomes(t, "live")
+	}
+	guest.WriteAndSync(t, dev)
+	if n := count() - queues*depth; n != 0 {
+		t.Errorf("three reconnects allocated %d scatterlists", n)
+	}
+}
