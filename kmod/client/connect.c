@@ -324,7 +324,29 @@ static int check_writer(struct krping_session *s, const struct krping_grant *gra
 	return -ESTALE;
 }
 
-/* The session's first connection sets the grant; later ones must match it. */
+/*
+ * Does a later grant fit the disk and the buffers? A target may have been upgraded: its messages
+ * may be smaller than before (krping_read_welcome() has checked that inline data fits), and its
+ * largest data larger.
+ */
+static bool grant_fits(const struct krping_session *s, const struct krping_grant *grant)
+{
+	return grant->block_size == s->grant.block_size && grant->max_data >= s->max_bytes &&
+	       grant->max_inline == s->grant.max_inline && grant->max_message <= s->buf_size &&
+	       grant->depth == s->grant.depth && grant->writeback == s->grant.writeback &&
+	       grant->read_only == s->grant.read_only &&
+	       grant->is_volatile == s->grant.is_volatile;
+}
+
+/* Requests must fit the messages of all queues; each reconnect starts with the first. */
+static void set_max_message(struct krping_queue *q, u32 max_message)
+{
+	struct krping_session *s = q->session;
+
+	s->grant.max_message = q->index ? min(s->grant.max_message, max_message) : max_message;
+}
+
+/* The session's first connection sets the grant; later ones must fit it. */
 static int accept_grant(struct krping_queue *q, const struct krping_grant *grant, bool first)
 {
 	struct krping_session *s = q->session;
@@ -344,11 +366,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 	ret = check_identity(s, grant);
 	if (ret)
 		return ret;
-	if (grant->block_size != s->grant.block_size || grant->max_data != s->grant.max_data ||
-	    grant->max_inline != s->grant.max_inline ||
-	    grant->max_message != s->grant.max_message || grant->depth != s->grant.depth ||
-	    grant->writeback != s->grant.writeback || grant->read_only != s->grant.read_only ||
-	    grant->is_volatile != s->grant.is_volatile) {
+	if (!grant_fits(s, grant)) {
 		krping_err_ratelimited(s->log_prefix, "the target's limits have changed");
 		return -EPROTO;
 	}
@@ -371,6 +389,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		if (ret)
 			return ret;
 	}
+	set_max_message(q, grant->max_message);
 	s->grant.version = grant->version;
 	memcpy(s->grant.uuid, grant->uuid, sizeof(s->grant.uuid));
 	s->grant.writer = grant->writer;

@@ -163,7 +163,9 @@ func TestTargetChanges(t *testing.T) {
 		{"larger max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 8192 }, limits},
 		{"larger blocks", nil, func(w *wire.Welcome) { w.BlockSize = 4096 }, limits},
 		{"smaller max_data", nil, func(w *wire.Welcome) { w.MaxData = 32768 }, limits},
-		{"smaller max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 8192 }, limits},
+		{"message without room for a large command", nil, func(w *wire.Welcome) { w.MaxMessage = small + 31 },
+			"the target's welcome is invalid: max_inline 4096"},
+		{"larger max_message", nil, func(w *wire.Welcome) { w.MaxMessage += 8 }, limits},
 		{"smaller depth", nil, func(w *wire.Welcome) { w.Depth-- }, limits},
 		{"read-only", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeReadOnly }, limits},
 		{"write-back", nil, func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, limits},
@@ -176,6 +178,9 @@ func TestTargetChanges(t *testing.T) {
 			"the target has lost writes that were not flushed"},
 		{"new epoch of a write-through volume", nil, func(w *wire.Welcome) { w.Epoch++ }, ""},
 		{"larger capacity", nil, func(w *wire.Welcome) { w.Capacity += 4096 }, ""},
+		{"smaller max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 2 * (32 + small) }, ""},
+		{"smallest max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 32 + small }, ""},
+		{"larger max_data", nil, func(w *wire.Welcome) { w.MaxData *= 2 }, ""},
 	} {
 		if isSkipped(i) {
 			continue
@@ -197,8 +202,11 @@ func TestTargetChanges(t *testing.T) {
 			err := reconnect(t, g, dev, w)
 			if tc.log == "" {
 				if err != nil || counter(t, "reconnects") != 1 {
-					t.Errorf("write: %v, session: %v", err, guest.Session(t, "vol0"))
+					t.Fatalf("write: %v, session: %v", err, guest.Session(t, "vol0"))
 				}
+				stop := otherWriters(t, dev, 12, small) // their commands share messages
+				time.Sleep(300 * time.Millisecond)
+				stop()
 				return
 			}
 			guest.EndsWith(t, err, []error{unix.EIO})
