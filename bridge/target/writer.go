@@ -60,15 +60,18 @@ func (w *writer) enter(s *Session, now time.Time) bool {
 	return true
 }
 
-// isFree reports whether a client from an address may become the writer. The writer's host may, while
-// the writer has no connection: it was restarted.
+// isFree reports whether a client from an address may become the writer. One from the writer's address
+// may: a host has one session of a volume, so it was restarted.
 func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
+	if w.bye || peer == w.addr {
+		return true
+	}
 	for s := range w.members {
-		if !s.hasEnded() && !w.bye {
+		if !s.hasEnded() {
 			return false
 		}
 	}
-	return w.bye || peer == w.addr || len(w.members) == 0 && !now.Before(w.until)
+	return len(w.members) == 0 && !now.Before(w.until)
 }
 
 // leave removes a connection. One that was never served keeps the volume for nobody.

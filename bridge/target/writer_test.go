@@ -76,7 +76,6 @@ func TestOneWriter(t *testing.T) {
 		first := f.attach(addr, hello(1, 0), 1)
 		second := f.attach(addr, hello(1, 1), 1) // of the same session
 		f.wantInUse("another host", hello(2, 0), other, addr)
-		f.wantInUse("another session of the same host", hello(3, 0), addr, addr)
 		reader := f.attach(other, asked(4, wire.HelloReadOnly), 0)
 		f.wantWrite("a client that only reads", reader, wire.StatusReadOnly)
 		if a, _ := f.one(reader, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
@@ -87,8 +86,8 @@ func TestOneWriter(t *testing.T) {
 		f.wantInUse("with one connection left", hello(2, 0), other, addr)
 		f.wantWrite("the writer", second, wire.StatusOK)
 		f.attach(addr, hello(1, 0), 1)
-		if n := f.target.Rejected.Load(); n != 3 {
-			t.Errorf("%d clients are counted as rejected, want 3", n)
+		if n := f.target.Rejected.Load(); n != 2 {
+			t.Errorf("%d clients are counted as rejected, want 2", n)
 		}
 	})
 }
@@ -129,6 +128,18 @@ func TestBye(t *testing.T) {
 			t.Error("the writer before has a connection")
 		}
 		f.wantInUse("the writer before", hello(1, 0), addr, other)
+	})
+}
+
+// A host that was restarted has a new session, and replaces the connections that the target still has.
+func TestRestartedHost(t *testing.T) {
+	inBubbleAlone(t, func(t *testing.T, f *fixture) {
+		before := f.attach(addr, hello(1, 0), 1)
+		f.wantWrite("the session after the restart", f.attach(addr, hello(2, 0), 2), wire.StatusOK)
+		if !before.Ended() {
+			t.Error("the session before the restart has a connection")
+		}
+		f.wantInUse("another host", hello(3, 0), other, addr)
 	})
 }
 
