@@ -98,6 +98,7 @@ func logger(o options) zerolog.Logger {
 	if o.verbose {
 		level = zerolog.DebugLevel
 	}
+	zerolog.TimeFieldFormat = time.RFC3339Nano // else to the second
 	if o.json {
 		return zerolog.New(os.Stderr).Level(level).With().Timestamp().Logger()
 	}

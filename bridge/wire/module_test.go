@@ -30,7 +30,8 @@ func TestDecodingAgreesWithModule(t *testing.T) {
 		lines, want = append(lines, fmt.Sprintf("hello %x", b)), append(want, helloOutcome(b))
 	}
 	for _, b := range messages {
-		lines, want = append(lines, fmt.Sprintf("commands %x", b)), append(want, commandsOutcome(b))
+		lines, want = append(lines, fmt.Sprintf("commands %x", b)), append(want, commandsOutcome(b, Version))
+		lines, want = append(lines, fmt.Sprintf("commands1 %x", b)), append(want, commandsOutcome(b, 1))
 	}
 	refused := 0
 	for i, got := range module(t, lines) {
@@ -113,8 +114,8 @@ func helloOutcome(b []byte) string {
 	return "ok"
 }
 
-func commandsOutcome(b []byte) string {
-	requests, err := DecodeRequests(b, Limits{BlockSize: limits.BlockSize, MaxData: limits.MaxData, MaxInline: limits.MaxInline, Depth: 1 << 15})
+func commandsOutcome(b []byte, version uint8) string {
+	requests, err := DecodeRequests(b, Limits{Version: version, BlockSize: limits.BlockSize, MaxData: limits.MaxData, MaxInline: limits.MaxInline, Depth: 1 << 15})
 	if err != nil {
 		return "refused"
 	}

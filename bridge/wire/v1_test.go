@@ -122,7 +122,7 @@ func TestVersion1InTheModule(t *testing.T) {
 			add("welcome", b, welcomeOutcome(b))
 		case name == "challenge":
 		case m.FromClient:
-			add("commands", b, commandsOutcome(b))
+			add("commands1", b, commandsOutcome(b, 1))
 		default:
 			add("responses", b, responsesOutcome(b))
 		}

@@ -371,6 +371,29 @@ func FuzzDecodeChallenge(f *testing.F) {
 	})
 }
 
+func FuzzDecodeWelcome(f *testing.F) {
+	f.Add(append(welcome.Append(nil), make([]byte, 16)...))
+	f.Add(append(Welcome{Version: 1, Depth: 4}.Append(nil), make([]byte, 16)...))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w, proof, err := DecodeProvenWelcome(data)
+		if err != nil {
+			return
+		}
+		if again := append(w.Append(nil), proof[:]...); !bytes.Equal(again, data[:len(again)]) || w.Version == 2 && w.UUID.IsZero() {
+			t.Errorf("%x became %+v", data, w)
+		}
+	})
+}
+
+func FuzzDecodeInUse(f *testing.F) {
+	f.Add(inUse.Append(nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if u, err := DecodeInUse(data); err == nil && !bytes.Equal(u.Append(nil)[RejectSize:], data[RejectSize:InUseSize]) {
+			t.Errorf("%x became %+v", data, u)
+		}
+	})
+}
+
 func FuzzDecodeAnswers(f *testing.F) {
 	f.Add(Response{Tag: 1, Flags: ResponseInline, Length: 4}.Append(nil, []byte("abcd")))
 	f.Fuzz(func(t *testing.T, msg []byte) {

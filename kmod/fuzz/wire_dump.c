@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Runs the module's decoder for tests in user space. Reads lines "KIND HEX", where KIND is hello,
- * welcome, commands or responses. For each it prints "refused" and the reason, or "ok" and the
- * fields, for each command or response with its bytes of inline data.
+ * welcome, commands, commands1 (of version 1) or responses. For each it prints "refused" and the
+ * reason, or "ok" and the fields, for each command or response with its bytes of inline data.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "wire/wire.h"
 
-static const struct krping_limits limits = {
+static struct krping_limits limits = {
 	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
 };
 
@@ -99,11 +99,12 @@ int main(void)
 		data = malloc(strlen(hex) / 2 + 1);
 		while (sscanf(hex + 2 * size, "%2hhx", &data[size]) == 1)
 			size++;
+		limits.version = strcmp(line, "commands1") ? KRPING_VERSION : 1;
 		if (!strcmp(line, "hello"))
 			dump_hello(data, size);
 		else if (!strcmp(line, "welcome"))
 			dump_welcome(data, size);
-		else if (!strcmp(line, "commands"))
+		else if (!strncmp(line, "commands", 8))
 			dump_commands(data, size);
 		else
 			dump_responses(data, size);

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"krping/bridge/uuid"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
@@ -27,7 +28,10 @@ const (
 )
 
 // Welcome is what the target grants unless a test changes it.
-var Welcome = wire.Welcome{Depth: 4, Capacity: Capacity, Epoch: 1, BlockSize: 512, MaxData: Large, MaxInline: Small, MaxMessage: 16384}
+var Welcome = wire.Welcome{
+	Depth: 4, Capacity: Capacity, Epoch: 1, BlockSize: 512, MaxData: Large, MaxInline: Small, MaxMessage: 16384,
+	UUID: uuid.FromName("faketarget"), Writer: 1,
+}
 
 // Challenge is the one that targets with a key give.
 var Challenge = &wire.Challenge{ID: 1, Nonce: wire.TargetNonce{1}}
@@ -151,7 +155,7 @@ func (g *Target) accept(request *verbs.Request) (private []byte, w wire.Welcome,
 		return g.private, g.welcome, true
 	}
 	hello, err := wire.DecodeHello(request.Private)
-	if err != nil || hello.Flags != wire.HelloProof {
+	if err != nil || hello.Flags&wire.HelloProof == 0 {
 		return Challenge.Append(nil), g.welcome, false
 	}
 	return Prove(hello, g.key, g.welcome), g.welcome, true
