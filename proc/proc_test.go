@@ -33,6 +33,12 @@ func TestReadsFiles(t *testing.T) {
 	if s.Device() != "/dev/krping1" || s.Peer != "[fd77::1]:9999" || s.Size != 1<<30 || !s.Writeback || s.Other["new_key"] != "7" || s.Timeout != 600 {
 		t.Errorf("session %+v", s)
 	}
+	if s.UUID != "5f6a7c1e-6d0c-4d6e-9a53-4f1c7b0f3a11" || s.Version != 2 || !s.Volatile || !s.Shared || s.Writer != "" {
+		t.Errorf("identity of session %+v", s)
+	}
+	if old, err := fs.Session("vol0"); err != nil || old.UUID != "" || old.Version != 0 || old.Volatile || old.Shared || old.Writer != "" {
+		t.Errorf("session of an older module: %+v, %v", old, err)
+	}
 	tap, err := fs.Session("vol2")
 	wantTap := Tap{Forwarded: 340, ForwardedBytes: 1392640, Skipped: 12, Dropped: 5, DroppedBytes: 20480, DropsLost: 3, DropsFull: 2, Mismatches: 1, Unchecked: 4, Queued: 6}
 	if err != nil || tap.Tap == nil || *tap.Tap != wantTap || tap.Backing != "/dev/vdb" || tap.DirtyBytes != 131072 || len(tap.Other) > 0 {
@@ -43,7 +49,7 @@ func TestReadsFiles(t *testing.T) {
 		t.Errorf("session of mode=tap on memory: %+v, %+v, %v", tap, tap.Tap, err)
 	}
 	served, err := fs.Target("vol4")
-	if err != nil || served.Connections != 3 || served.Violations != 1 || served.Rejected != 2 || len(served.Other) > 0 {
+	if err != nil || served.Connections != 3 || served.Violations != 1 || served.Rejected != 2 || served.UUID != "7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66" || served.Writer != "192.168.77.2" || len(served.Other) > 0 {
 		t.Errorf("served volume: %+v, %v", served, err)
 	}
 	if _, err := fs.Session("vol4"); !errors.Is(err, ErrNoSession) {

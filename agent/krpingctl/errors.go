@@ -105,6 +105,7 @@ func printable(message string) string {
 }
 
 func hint(err error) string {
+	var failed *proc.CommandError
 	if fix := kernel.Fix(err); fix != "" {
 		return fix
 	}
@@ -129,6 +130,18 @@ func hint(err error) string {
 		return "`krpingctl stat` lists the sessions; krping-bridge prints its volumes when it starts"
 	case errors.Is(err, unix.EADDRINUSE):
 		return "use another --port, or stop the server that uses this one"
+	case errors.Is(err, unix.EBUSY) && errors.As(err, &failed) && strings.HasPrefix(failed.Command, "client"):
+		hint := "stop the other client, or attach beside it with --read-only, or replace it with --take-over, which fences it"
+		if strings.Contains(failed.Command, "mode=tap") {
+			hint += "; or check that nothing else uses the --backing disk"
+		}
+		return hint
+	case errors.Is(err, unix.EBUSY) && errors.As(err, &failed) && strings.HasPrefix(failed.Command, "server"):
+		return "lsblk shows what uses the --backing disk"
+	case errors.Is(err, unix.ESTALE) && errors.As(err, &failed):
+		return "check the target: is the file system of the volume mounted there? Or give the --uuid of the volume that you want"
+	case errors.Is(err, unix.EPROTONOSUPPORT) && errors.As(err, &failed) && strings.Contains(failed.Command, "uuid="):
+		return "update the target, or attach without --uuid"
 	case errors.Is(err, unix.EBUSY) && errors.As(err, new(*proc.CommandError)):
 		return "unmount or close the device, or add --force, which fails I/O in flight"
 	case errors.As(err, new(usageError)):

@@ -17,6 +17,7 @@ import (
 
 	"krping/agent/disk/verify"
 	"krping/agent/doctor"
+	"krping/agent/stats/status"
 	"krping/proc"
 )
 
@@ -129,6 +130,63 @@ func TestSizes(t *testing.T) {
 		var s sizeFlag
 		if err := s.Set(text); err == nil {
 			t.Errorf("%q: accepted as %d", text, s)
+		}
+	}
+}
+
+// Errors about the right volume and its only writer say what to do.
+func TestHintsAboutVolumes(t *testing.T) {
+	for _, tc := range []struct {
+		command string
+		errno   unix.Errno
+		want    string
+	}{
+		{"client,addr=10.0.0.1,block=vol0", unix.EBUSY, "--read-only, or replace it with --take-over"},
+		{"client,addr=10.0.0.1,block=vol0,mode=tap,backing=/dev/vdb", unix.EBUSY, "the --backing disk"},
+		{"server,addr=10.0.0.1,block=vol0,backing=/dev/vdb", unix.EBUSY, "lsblk"},
+		{"stop,block=vol0", unix.EBUSY, "--force"},
+		{"client,addr=10.0.0.1,block=vol0,uuid=x", unix.ESTALE, "is the file system of the volume mounted"},
+		{"client,addr=10.0.0.1,block=vol0,uuid=x", unix.EPROTONOSUPPORT, "without --uuid"},
+	} {
+		if got := hint(&proc.CommandError{Command: tc.command, Errno: tc.errno}); !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %v: %q, want %q", tc.command, tc.errno, got, tc.want)
+		}
+	}
+}
+
+func TestStatShowsUUIDAndAccess(t *testing.T) {
+	fs, err := proc.NewFS("../../proc/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions, err := fs.Sessions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions = append(sessions, proc.Session{Name: "vol5", Role: "client", UUID: "u", Version: 2}, proc.Session{Name: "vol6", Role: "client", ReadOnly: true, UUID: "u", Version: 2},
+		proc.Session{Name: "vol7", Role: "target", UUID: "u"})
+	var out strings.Builder
+	if err := writeStatus(&out, status.Status{Sessions: sessions}, false); err != nil {
+		t.Fatal(err)
+	}
+	table := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"vol0 client unknown writes, perhaps beside others: the target does not say",
+		"vol1 client 5f6a7c1e-6d0c-4d6e-9a53-4f1c7b0f3a11 shared by any number of clients; in the target's memory only",
+		"vol4 target 7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66 written by 192.168.77.2",
+		"vol5 client u the only writer", "vol6 client u read-only", "vol7 target u no client writes",
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if err := writeStatus(&out, status.Status{Sessions: sessions}, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"uuid":"7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66","volatile":false,"shared":false,"writer":"192.168.77.2"`, `"version":2,"volatile":true,"shared":true`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in\n%s", want, out.String())
 		}
 	}
 }

@@ -84,6 +84,7 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		}
 		fmt.Fprintln(w)
 	}
+	writeIdentities(w, s.Sessions)
 	writeModes(w, s.Sessions)
 	if len(s.Devices) > 0 {
 		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tNONZERO COUNTERS")
@@ -111,6 +112,41 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
 	return w.Flush()
+}
+
+// writeIdentities writes which volumes the sessions have, and who may write to them.
+func writeIdentities(w io.Writer, sessions []proc.Session) {
+	if len(sessions) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "VOLUME\tROLE\tUUID\tACCESS")
+	for _, s := range sessions {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, s.Role, emptyAs(s.UUID, "unknown"), access(s))
+	}
+	fmt.Fprintln(w)
+}
+
+// access says who may write to a volume.
+func access(s proc.Session) string {
+	text := ""
+	switch target := s.Role == "target"; {
+	case s.ReadOnly:
+		text = "read-only"
+	case s.Shared:
+		text = "shared by any number of clients"
+	case target && s.Writer != "":
+		text = "written by " + s.Writer
+	case target:
+		text = "no client writes"
+	case s.Version >= 2:
+		text = "the only writer"
+	default:
+		text = "writes, perhaps beside others: the target does not say"
+	}
+	if s.Volatile {
+		text += "; in the target's memory only"
+	}
+	return text
 }
 
 // writeModes writes what sessions with a local backing have beside the others' columns.

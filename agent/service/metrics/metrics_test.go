@@ -91,7 +91,11 @@ func TestValues(t *testing.T) {
 		family, labels string
 		value          float64
 	}{
-		{"krping_session_info", "backing=,device=krping0,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=client,session=vol0", 1},
+		{"krping_session_info", "backing=,device=krping0,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=client,session=vol0,uuid=,writer=", 1},
+		{"krping_session_info", "backing=,device=-,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=target,session=vol4,uuid=7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66,writer=192.168.77.2", 1},
+		{"krping_session_volatile", "role=client,session=vol1", 1},
+		{"krping_session_shared", "role=client,session=vol1", 1},
+		{"krping_session_read_only", "role=client,session=vol0", 0},
 		{"krping_session_ops_total", "op=write,role=client,session=vol0", 68},
 		{"krping_session_bytes_total", "op=write,role=client,session=vol0", 32961024},
 		{"krping_session_bytes_total", "op=read,role=target,session=vol4", 49152},

@@ -19,7 +19,7 @@ func tapDesc(name, help string, more ...string) *prometheus.Desc {
 }
 
 var (
-	sessionInfo  = sessionDesc("info", "A block session or a served volume; always 1.", "mode", "device", "peer", "rdma_device", "backing")
+	sessionInfo  = sessionDesc("info", "A block session or a served volume; always 1.", "mode", "device", "peer", "rdma_device", "backing", "uuid", "writer")
 	sessionState = sessionDesc("state", "State of a session: 1 for its current state, 0 for the others.", "state")
 	sessionOps   = sessionDesc("ops_total", "Completed commands by operation.", "op")
 	sessionBytes = sessionDesc("bytes_total", "Bytes read and written.", "op")
@@ -34,6 +34,9 @@ var figures = []struct {
 	roles string // the role that has the metric; "" for both
 	value func(proc.Session) uint64
 }{
+	{sessionDesc("read_only", "Whether the session does not write, or the volume cannot be written to."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return number(s.ReadOnly) }},
+	{sessionDesc("shared", "Whether any number of clients may write to the volume."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return number(s.Shared) }},
+	{sessionDesc("volatile", "Whether the target keeps the volume in memory only."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return number(s.Volatile) }},
 	{sessionDesc("size_bytes", "Size of the volume."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Size }},
 	{sessionDesc("queues", "Queues (connections) of the session."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Queues }},
 	{sessionDesc("queue_depth", "Limit of requests in flight on a queue."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Depth }},
@@ -66,6 +69,8 @@ var tapFigures = []struct {
 	{tapDesc("queued", "Forwarded requests without a response."), prometheus.GaugeValue, func(t proc.Tap) uint64 { return t.Queued }},
 }
 
+func number(b bool) uint64 { return uint64(truth(b)) }
+
 const (
 	client = "client"
 	target = "target"
@@ -91,7 +96,7 @@ func (c *collector) sessions(e emitter) error {
 }
 
 func (e emitter) session(s proc.Session) {
-	e.gauge(sessionInfo, 1, s.Name, s.Role, s.Mode, s.Dev, s.Peer, s.IBDev, s.Backing)
+	e.gauge(sessionInfo, 1, s.Name, s.Role, s.Mode, s.Dev, s.Peer, s.IBDev, s.Backing, s.UUID, s.Writer)
 	states := clientStates
 	if s.Role == target {
 		states = targetStates
