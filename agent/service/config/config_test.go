@@ -100,6 +100,33 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
+// Which volume, and how.
+func TestIdentityAndAccess(t *testing.T) {
+	session := func(keys string) string { return "sessions:\n  - name: vol0\n    addr: 10.0.0.1\n" + keys }
+	for keys, want := range map[string]string{
+		"    uuid: 123E4567-E89B-12D3-A456-426614174000\n": "client,addr=10.0.0.1,block=vol0,uuid=123e4567-e89b-12d3-a456-426614174000",
+		"    read_only: true\n":                            "client,addr=10.0.0.1,block=vol0,read_only",
+		"    take_over: true\n    read_only: false\n":      "client,addr=10.0.0.1,block=vol0,take_over",
+	} {
+		if got := parse(t, session(keys)).Sessions[0].Command.String(); got != want {
+			t.Errorf("%q: %s, want %s", keys, got, want)
+		}
+	}
+	for keys, want := range map[string]string{
+		"    uuid: vol0\n":                               `f:4:11: uuid "vol0": must be like 123e4567-e89b-12d3-a456-426614174000`,
+		"    read_only: maybe\n":                         `f:4:16: read_only "maybe": must be true or false`,
+		"    take_over: 1\n":                             `f:4:16: take_over "1": must be true or false`,
+		"    read_only: true\n    take_over: true\n":     "f:2:5: session vol0: read_only cannot be used with",
+		"    read_only: true\n    raid: /dev/md0\n":      "f:2:5: session vol0: raid needs mode remote, and a disk that is not read_only",
+		"    shared: true\n":                             `f:4:5: unknown key "shared"`,
+		"    uuid: 00000000-0000-0000-0000-000000000000": `f:4:11: uuid "00000000-0000-0000-0000-000000000000": must be like`,
+	} {
+		if _, err := Parse("f", []byte(session(keys))); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", keys, err, want)
+		}
+	}
+}
+
 // All mistakes in a file are reported, each with its position.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string][]string{
@@ -161,7 +188,7 @@ sessions:
 			`f:15:11: raid "md0": must be the path of an md array, like /dev/md0`,
 			`f:16:`,
 			`f:17:5: session vol1: comm, pid, op and sectors need mode tap`,
-			`f:20:5: session vol2: raid needs mode remote`,
+			`f:20:5: session vol2: raid needs mode remote, and a disk that is not read_only`,
 			`f:26:5: session vol0 is declared twice, first on line 8`,
 		},
 	} {
@@ -185,6 +212,7 @@ sessions:
 func TestEveryOptionIsAKey(t *testing.T) {
 	values := map[string]string{
 		"name": "vol0", "addr": "10.0.0.1", "mode": "tap", "backing": "ram:64M", "comm": "a", "op": "write", "sectors": "0-7", "key": "krping:k",
+		"uuid": "123e4567-e89b-12d3-a456-426614174000", "read_only": "false", "take_over": "true",
 	}
 	text := "sessions:\n  - reattach: safe\n"
 	for _, key := range sessionKeys() {
@@ -202,7 +230,14 @@ func TestEveryOptionIsAKey(t *testing.T) {
 			continue
 		}
 		key := strings.Replace(o.Name, "block", "name", 1)
-		if want := o.Name + "=" + values[key]; o.Name != "client" && !strings.Contains(command, want) {
+		want := o.Name + "=" + values[key]
+		switch {
+		case values[key] == "true":
+			want = o.Name
+		case values[key] == "false": // read_only excludes mode tap and take_over
+			continue
+		}
+		if o.Name != "client" && !strings.Contains(command, want) {
 			t.Errorf("%s has no %s", command, want)
 		}
 	}

@@ -245,8 +245,8 @@ func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 	if len(d.errors) == before { // otherwise Check's error may only follow from those
 		if err := s.Command.Check(); err != nil {
 			d.fail(at, "session %s: %v", s.Name(), err)
-		} else if s.Raid != "" && cmp.Or(s.Command.Mode, "remote") != "remote" {
-			d.fail(at, "session %s: raid needs mode remote", s.Name())
+		} else if s.Raid != "" && (cmp.Or(s.Command.Mode, "remote") != "remote" || s.Command.ReadOnly) {
+			d.fail(at, "session %s: raid needs mode remote, and a disk that is not read_only", s.Name())
 		}
 	}
 	return s, at
@@ -275,6 +275,13 @@ func set(s *Session, key, text string) error {
 		c.KeyFile = text
 		_, err := access.ReadKey(text)
 		return err
+	case "read_only", "take_over":
+		given, known := map[string]bool{"true": true, "false": false}[text]
+		if !known {
+			return fmt.Errorf("%s %q: must be true or false", key, text)
+		}
+		*map[string]*bool{"read_only": &c.ReadOnly, "take_over": &c.TakeOver}[key] = given
+		return nil
 	case "addr":
 		var err error
 		if c.Addr, err = netip.ParseAddr(text); err != nil {
@@ -320,6 +327,8 @@ func set(s *Session, key, text string) error {
 		c.Sectors = text
 	case "key":
 		c.Key = text
+	case "uuid":
+		c.UUID = strings.ToLower(text)
 	}
 	return nil
 }
