@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/service/volumes"
 	"krping/proc"
 )
 
@@ -397,4 +399,25 @@ func TestListeners(t *testing.T) {
 	}
 	want(t, got[0].finding(), Note, "192.168.77.1:9999 (process 7)", "kill 7", "--port")
 	want(t, got[1].finding(), Note, "kr listens on 192.168.77.1:9998")
+}
+
+func TestRefusedVolumes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volumes.json")
+	if f := volumeFindings(path); len(f) > 0 {
+		t.Errorf("without the file: %+v", f)
+	}
+	known := volumes.New(path, zerolog.Nop())
+	if err := errors.Join(known.Set("vol0", volumes.Volume{UUID: "a"}), known.Set("vol1", volumes.Volume{UUID: "b"}), known.Refuse("vol1", "has c, not b")); err != nil {
+		t.Fatal(err)
+	}
+	f := volumeFindings(path)
+	if len(f) != 1 || f[0].Level != Problem || !strings.Contains(f[0].Found, "vol1") || f[0].Cause != "has c, not b" || !strings.Contains(f[0].Fix, "krpingctl agent --forget vol1") {
+		t.Errorf("%+v", f)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := volumeFindings(path); len(f) != 1 || f[0].Level != Warning || f[0].Fix == "" {
+		t.Errorf("broken file: %+v", f)
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/service/volumes"
 	"krping/proc"
 )
 
@@ -73,6 +74,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(h.loopbackFindings(ctx, proc, h.own(o))...)
 	r.add(portFindings(o.Addr, o.Port)...)
 	r.add(kernelFindings(h.modules.release)...)
+	r.add(volumeFindings(volumes.DefaultPath)...)
 	firewall, dropsSent := h.firewallFindings(o)
 	r.add(firewall...)
 	if !o.Peer.IsValid() {

@@ -11,13 +11,15 @@ import (
 
 	"krping/agent/service"
 	"krping/agent/service/config"
+	"krping/agent/service/volumes"
 	"krping/agent/trace/biotrace"
 )
 
 func agentCommand(p *program) *cobra.Command {
 	var (
-		path  string
-		check bool
+		path   string
+		check  bool
+		forget string
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -28,11 +30,21 @@ kernel messages.
 
 On SIGHUP it reads the configuration again: it attaches new sessions, stops those no longer declared
 once their devices are closed, does both with changed ones, and leaves the others alone. All sessions
-stay attached when the agent ends.`,
+stay attached when the agent ends.
+
+It remembers the UUID of each session's volume in ` + volumes.DefaultPath + `, and refuses
+another volume under the same name, also after a reboot. With --forget, the next volume is accepted.`,
 		Example: `  krpingctl agent --check
   curl --unix-socket ` + config.DefaultListen + ` http://localhost/metrics`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if forget != "" {
+				known, err := volumes.New(volumes.DefaultPath, log.Logger).Forget(forget)
+				if err == nil && !known {
+					err = fmt.Errorf("no volume of session %s is known: nothing to forget", forget)
+				}
+				return err
+			}
 			log.Logger = service.NewLogger(os.Stderr)
 			if check {
 				c, err := config.Load(path)
@@ -43,12 +55,13 @@ stay attached when the agent ends.`,
 				return err
 			}
 			return service.Run(cmd.Context(), service.Options{
-				Config: path, RunDir: service.RunDir, FS: p.proc, Log: log.Logger, Debug: cmd.Flags().Changed("debug"),
+				Config: path, RunDir: service.RunDir, Known: volumes.DefaultPath, FS: p.proc, Log: log.Logger, Debug: cmd.Flags().Changed("debug"),
 				Meter: func() (service.Meter, error) { return biotrace.NewMeter() },
 			})
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", config.DefaultPath, "configuration `file`")
 	cmd.Flags().BoolVar(&check, "check", false, "only check the configuration: print each mistake with its position, exit code 2 if any")
+	cmd.Flags().StringVar(&forget, "forget", "", "only forget which volume this `session` had, so that another one may be attached; also while the agent runs")
 	return cmd
 }

@@ -24,6 +24,7 @@ import (
 	"krping/agent/service/metrics"
 	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
+	"krping/agent/service/volumes"
 	"krping/agent/service/web"
 	"krping/agent/stats/sampler"
 	"krping/proc"
@@ -36,6 +37,7 @@ const RunDir = "/run/krping"
 type Options struct {
 	Config string // path of the configuration file
 	RunDir string
+	Known  string // path of the file that remembers volumes
 	FS     proc.FS
 	Log    zerolog.Logger
 	Debug  bool                  // log everything, whatever the configuration says
@@ -81,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 
 func newAgent(o Options) *agent {
 	a := &agent{
-		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, raid.MD{Sys: "/sys"}, o.Log), messages: metrics.NewMessages(),
+		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, raid.MD{Sys: "/sys"}, volumes.New(o.Known, o.Log), o.Log), messages: metrics.NewMessages(),
 		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{

@@ -72,7 +72,7 @@ func (r *running) options() Options {
 		r.t.Fatal(err)
 	}
 	noMeter := func() (Meter, error) { return nil, errors.New("no BTF") }
-	return Options{Config: filepath.Join(r.dir, "krping.yaml"), RunDir: r.dir, FS: fs, Log: zerolog.New(r.log), Meter: noMeter}
+	return Options{Config: filepath.Join(r.dir, "krping.yaml"), RunDir: r.dir, Known: filepath.Join(r.dir, "volumes.json"), FS: fs, Log: zerolog.New(r.log), Meter: noMeter}
 }
 
 func (r *running) configure(text string) {

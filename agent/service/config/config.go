@@ -49,7 +49,7 @@ type Reattach string
 
 // Values of Reattach.
 const (
-	ReattachSafe   Reattach = "safe"   // if no acknowledged write can be lost: remote and write-through
+	ReattachSafe   Reattach = "safe"   // if no acknowledged write can be lost: remote, write-through and not volatile
 	ReattachAlways Reattach = "always" // even if data may be lost
 )
 

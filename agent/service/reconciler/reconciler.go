@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -32,6 +33,8 @@ type State string
 // States.
 const (
 	Attaching State = "attaching" // not attached; tried until it succeeds
+	Refused   State = "refused"   // the target has another volume than the expected one; tried until it has that
+	Busy      State = "busy"      // another client writes to the volume; tried until it does not
 	Attached  State = "attached"  // attached; the module reconnects it when needed
 	Lost      State = "lost"      // failed, and data may be lost: left alone until it is stopped
 	Replacing State = "replacing" // failed, or its options changed: stopped once its device is closed
@@ -39,12 +42,13 @@ const (
 )
 
 // States lists all states.
-var States = []State{Attaching, Attached, Lost, Replacing, Removing}
+var States = []State{Attaching, Refused, Busy, Attached, Lost, Replacing, Removing}
 
 // Status is the state of a declared session, and counts since it was declared.
 type Status struct {
 	Name     string
 	State    State
+	Reason   string // why it is in this state, "" if it is attached
 	Attached uint64 // times that it was attached
 	Failures uint64 // failed attempts to attach or stop it
 
@@ -59,6 +63,7 @@ type Status struct {
 type Reconciler struct {
 	module  Module
 	arrays  Arrays
+	known   Known
 	log     zerolog.Logger
 	running sync.WaitGroup
 
@@ -67,8 +72,8 @@ type Reconciler struct {
 }
 
 // New returns a Reconciler without sessions.
-func New(module Module, arrays Arrays, log zerolog.Logger) *Reconciler {
-	return &Reconciler{module: module, arrays: arrays, log: log, sessions: map[string]*session{}}
+func New(module Module, arrays Arrays, known Known, log zerolog.Logger) *Reconciler {
+	return &Reconciler{module: module, arrays: arrays, known: known, log: log, sessions: map[string]*session{}}
 }
 
 // Declare sets the sessions to maintain until ctx ends. Sessions of an earlier call that are
@@ -111,8 +116,9 @@ func (r *Reconciler) Status() []Status {
 
 // loses reports whether a failed session may have lost acknowledged writes, or would lose what its
 // local backing still serves, if it were attached again. On a write-through target each
-// acknowledged write is on stable storage; the application saw the others fail.
-func loses(s proc.Session) bool { return s.Writeback || s.Backing != "" }
+// acknowledged write is on stable storage, unless it keeps the volume in memory only; the application
+// saw the others fail.
+func loses(s proc.Session) bool { return s.Writeback || s.Volatile || s.Backing != "" }
 
 // differs names the options of an attached session that differ from those wanted. What the target
 // grants (queues, depth) and the filters of a tap cannot be compared.
@@ -128,6 +134,7 @@ func differs(s proc.Session, want proc.Command) []string {
 	add("mode", s.Mode != cmp.Or(want.Mode, "remote"))
 	add("timeout", want.Timeout != 0 && s.Timeout != uint64(want.Timeout.Seconds()))
 	add("fast_fail", s.FastFail != uint64(want.FastFail.Seconds()))
+	add("uuid", want.UUID != "" && s.UUID != "" && !strings.EqualFold(s.UUID, want.UUID))
 	add("heartbeat", want.Heartbeat != nil && s.Heartbeat != uint64(*want.Heartbeat))
 	return names
 }

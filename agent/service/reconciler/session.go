@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/service/config"
+	"krping/agent/service/volumes"
 	"krping/proc"
 )
 
@@ -36,11 +37,17 @@ type session struct {
 	interrupt context.CancelFunc // cancels a running attempt to attach
 
 	// Used by the session's goroutine only.
-	applied  string        // the command it was attached with, "" if unknown
-	failed   *proc.Session // its state when it failed; nil once it is attached again
-	delay    time.Duration // before the next attempt
-	reported string        // the error logged last
-	member   member
+	applied    string         // the command it was attached with, "" if unknown
+	pin        string         // the UUID that was declared then
+	failed     *proc.Session  // its state when it failed; nil once it is attached again
+	delay      time.Duration  // before the next attempt
+	reported   string         // the error logged last
+	remembered volumes.Volume // the volume of the session that was looked at last
+	complaint  string         // the error logged last about remembering
+	unwanted   bool           // attached to another volume than the expected one: to be stopped
+	held       bool           // no attempt to attach it before it is declared anew, or what is known was forgotten
+	noted      bool           // that it was refused is in the memory of volumes
+	member     member
 }
 
 func newSession(r *Reconciler, want config.Session) *session {
@@ -52,7 +59,8 @@ func newSession(r *Reconciler, want config.Session) *session {
 
 // declare sets what is wanted. The caller holds reconciler.mu.
 func (s *session) declare(want config.Session, removed bool) {
-	if removed == s.removed && want.Reattach == s.want.Reattach && want.Raid == s.want.Raid && identity(want.Command) == identity(s.want.Command) {
+	if removed == s.removed && want.Reattach == s.want.Reattach && want.Raid == s.want.Raid && identity(want.Command) == identity(s.want.Command) &&
+		want.Command.UUID == s.want.Command.UUID && want.Command.TakeOver == s.want.Command.TakeOver {
 		return
 	}
 	s.want, s.removed = want, removed
@@ -73,7 +81,7 @@ func (s *session) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
-			s.delay = 0
+			s.delay, s.held = 0, false
 		case <-time.After(wait):
 		}
 	}
@@ -91,15 +99,19 @@ func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
 	case gone(err) && removed:
 		return 0, s.forget()
 	case errors.Is(err, proc.ErrNoSession):
-		return s.attach(ctx, want.Command), false
+		s.unwanted = false
+		return s.attach(ctx, want), false
 	case err != nil:
 		s.set(Attaching)
-		return s.retry(err), false
+		return s.retry(err, false), false
 	case removed:
 		return s.stop(ctx, Removing), false
+	case s.unwanted:
+		return s.stop(ctx, Refused), false
 	case is.State == "failed" && want.Reattach != config.ReattachAlways && loses(is):
+		s.failed = &is
 		s.set(Lost)
-		s.report(zerolog.ErrorLevel, string(Lost), "failed, and data may be lost: not attached again until `krpingctl stop "+s.name+"`")
+		s.report(zerolog.ErrorLevel, string(Lost), lostText(s.name, is))
 		return interval, false
 	case is.State == "failed":
 		s.failed = &is
@@ -112,50 +124,105 @@ func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
 	if s.applied == "" {
 		s.adopt(is, want.Command)
 	}
-	if s.applied != identity(want.Command) {
+	pin := want.Command.UUID
+	if s.applied != identity(want.Command) || pin != s.pin && pin != "" && !strings.EqualFold(pin, is.UUID) {
 		return s.stop(ctx, Replacing), false
 	}
-	if s.failed != nil && (s.failed.Size != is.Size || s.failed.BlockSize != is.BlockSize) {
-		s.log.Warn().Uint64("size", is.Size).Uint64("block_size", is.BlockSize).Uint64("old_size", s.failed.Size).
-			Uint64("old_block_size", s.failed.BlockSize).Msg("the volume's size changed since the session failed: it may be another volume")
-	}
-	s.failed = nil
+	s.pin, s.failed = pin, nil
 	s.attached()
+	s.remember(want, is)
 	s.keepInArray(ctx, want.Raid, is)
 	return interval, false
 }
 
-// identity returns a string that is equal for commands that attach a session in the same way.
-func identity(c proc.Command) string { return c.String() + " " + c.KeyFile }
+func lostText(name string, is proc.Session) string {
+	what := "data may be lost"
+	if is.Volatile {
+		what = "its target keeps the volume in memory only: all data may be lost"
+	}
+	return "failed, and " + what + ": not attached again until `krpingctl stop " + name + "`"
+}
+
+// identity returns a string that is equal for commands that make the same session of the same volume.
+func identity(c proc.Command) string {
+	c.UUID, c.TakeOver = "", false
+	return c.String() + " " + c.KeyFile
+}
 
 // adopt accepts an existing session as the declared one, even if its options differ: to replace it
 // would remove its device.
 func (s *session) adopt(is proc.Session, want proc.Command) {
-	s.applied = identity(want)
+	s.applied, s.pin = identity(want), want.UUID
 	s.log.Info().Str("device", is.Device()).Str("state", is.State).Msg("already attached")
 	if names := differs(is, want); len(names) > 0 {
 		s.log.Warn().Str("options", strings.Join(names, ",")).Msg("attached with options other than declared: to apply the declared ones, run `krpingctl stop " + s.name + "`")
 	}
 }
 
-func (s *session) attach(ctx context.Context, c proc.Command) time.Duration {
-	s.set(Attaching)
+func (s *session) attach(ctx context.Context, want config.Session) time.Duration {
+	if s.held && !s.forgotten() {
+		return interval
+	}
+	s.held = false
+	if f := s.failed; f != nil && f.Volatile && want.Reattach != config.ReattachAlways {
+		// It was stopped by an operator, who knows that the data is gone.
+		if _, err := s.reconciler.known.Forget(s.name); err != nil {
+			s.complain(err)
+		}
+		s.failed = nil
+	}
+	s.attaching()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.reconciler.mu.Lock()
 	s.interrupt = cancel
 	s.reconciler.mu.Unlock()
+	expected := s.expected(want)
+	c := s.attachCommand(want, expected)
 	if _, err := s.reconciler.module.Run(ctx, c); err != nil {
 		if ctx.Err() != nil { // the declaration changed, or the agent ends
 			return 0
 		}
-		return s.retry(err)
+		wait := s.retry(err, isRefusal(c, err))
+		switch {
+		case isRefusal(c, err):
+			s.refuse(want, expected, reason(err))
+		case errors.Is(err, unix.EBUSY):
+			s.set(Busy)
+		default:
+			s.set(Attaching)
+		}
+		return wait
 	}
-	s.applied, s.member.lost = identity(c), true
+	is, err := s.reconciler.module.Session(s.name)
+	if why := other(expected, is); err == nil && want.Reattach != config.ReattachAlways && why != "" {
+		s.refuse(want, expected, why)
+		s.unwanted, s.held = true, true
+		return 0
+	}
+	s.applied, s.pin, s.member.lost, s.remembered = identity(want.Command), want.Command.UUID, true, volumes.Volume{}
+	if err == nil {
+		s.remember(want, is) // at once: the host may fail the next moment
+	}
 	s.log.Info().Stringer("command", c).Msg("attached")
 	s.update(func(status *Status) { status.Attached++ })
 	s.attached()
 	return interval
+}
+
+// forgotten reports whether an operator has the session's volume forgotten since another one was refused.
+func (s *session) forgotten() bool {
+	v, err := s.reconciler.known.Get(s.name)
+	return s.noted && err == nil && v.Refused == ""
+}
+
+// attaching sets the state before an attempt, unless the last one has set a more exact one.
+func (s *session) attaching() {
+	s.update(func(status *Status) {
+		if status.State != Refused && status.State != Busy {
+			status.State, status.Member = Attaching, ""
+		}
+	})
 }
 
 // stop stops the session. If its device is in use that fails, and is tried again later.
@@ -166,9 +233,13 @@ func (s *session) stop(ctx context.Context, why State) time.Duration {
 	case err == nil:
 		s.log.Info().Str("why", string(why)).Msg("stopped")
 	case !errors.Is(err, unix.ENOENT): // with ENOENT, another process stopped it
-		return s.retry(err)
+		return s.retry(err, false)
 	}
-	s.delay, s.reported, s.applied = 0, "", ""
+	s.unwanted = false
+	s.applied, s.pin = "", ""
+	if why != Refused {
+		s.delay, s.reported = 0, ""
+	}
 	return 0
 }
 
@@ -178,6 +249,9 @@ func (s *session) forget() bool {
 	defer s.reconciler.mu.Unlock()
 	if s.removed {
 		delete(s.reconciler.sessions, s.name)
+		if err := s.reconciler.known.Refuse(s.name, ""); err != nil {
+			s.complain(err)
+		}
 	}
 	return s.removed
 }
@@ -186,6 +260,8 @@ func (s *session) set(state State) {
 	s.update(func(status *Status) {
 		if status.State = state; state != Attached {
 			status.Member = ""
+		} else {
+			status.Reason = ""
 		}
 	})
 }
@@ -201,15 +277,17 @@ func (s *session) attached() {
 	s.delay, s.reported = 0, ""
 }
 
-// retry reports an error and returns the time until the next attempt.
-func (s *session) retry(err error) time.Duration {
+// retry reports an error, unless the caller does, and returns the time until the next attempt.
+func (s *session) retry(err error, reported bool) time.Duration {
 	s.update(func(status *Status) { status.Failures++ })
 	what := err.Error()
 	var failed *proc.CommandError
 	if errors.As(err, &failed) {
 		what = failed.Errno.Error() // the reasons vary: they come from a rate-limited log
 	}
-	s.report(zerolog.WarnLevel, what, err.Error())
+	if !reported {
+		s.report(zerolog.WarnLevel, what, err.Error())
+	}
 	s.delay = min(max(2*s.delay, backoffMin), backoffMax)
 	return s.delay/2 + rand.N(s.delay/2)
 }
@@ -220,5 +298,6 @@ func (s *session) report(level zerolog.Level, what, text string) {
 		level = zerolog.DebugLevel
 	}
 	s.reported = what
+	s.update(func(status *Status) { status.Reason = text })
 	s.log.WithLevel(level).Msg(text)
 }

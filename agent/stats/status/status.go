@@ -5,17 +5,24 @@
 package status
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/procfs/blockdevice"
 	"github.com/prometheus/procfs/sysfs"
+	"github.com/rs/zerolog"
 
 	"krping/agent/host/rdmalink"
+	"krping/agent/service/volumes"
 	"krping/proc"
 )
 
-// Status is the state of a host. Problems lists what could not be read.
+// Status is the state of a host. Problems lists what could not be read, and the agent's sessions whose
+// target has another volume than the expected one.
 type Status struct {
 	Threads  []proc.Thread  `json:"threads"`
 	Sessions []proc.Session `json:"sessions"`
@@ -45,7 +52,7 @@ type Disk struct {
 }
 
 // Collect reads everything.
-func Collect(fs proc.FS) Status {
+func Collect(host proc.FS) Status {
 	var s Status
 	problem := func(err error) {
 		if err != nil {
@@ -53,9 +60,9 @@ func Collect(fs proc.FS) Status {
 		}
 	}
 	var err error
-	s.Threads, err = fs.Threads()
+	s.Threads, err = host.Threads()
 	problem(err)
-	s.Sessions, err = fs.Sessions()
+	s.Sessions, err = host.Sessions()
 	if len(s.Problems) == 0 { // otherwise the error is probably the same
 		problem(err)
 	}
@@ -70,6 +77,13 @@ func Collect(fs proc.FS) Status {
 	}
 	s.Disks, err = disks()
 	problem(err)
+	refused, err := volumes.New(volumes.DefaultPath, zerolog.Nop()).Refused()
+	if !errors.Is(err, fs.ErrPermission) { // only root may read what the agent remembers
+		problem(err)
+	}
+	for _, session := range slices.Sorted(maps.Keys(refused)) {
+		s.Problems = append(s.Problems, "session "+session+": "+refused[session])
+	}
 	return s
 }
 

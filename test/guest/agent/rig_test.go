@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/service/config"
+	"krping/agent/service/volumes"
 	"krping/agent/stats/sampler"
 	"krping/test/guest/internal/guest"
 	"krping/test/output"
@@ -91,6 +92,7 @@ func capabilities(t *testing.T) string {
 // start starts the agent and waits until it is ready. At the end of the test it is killed and the sessions are stopped.
 func start(t *testing.T) *agent {
 	t.Helper()
+	t.Cleanup(forgetVolumes)
 	a := &agent{t: t}
 	socket := filepath.Join(t.TempDir(), "notify")
 	var err error
@@ -113,6 +115,9 @@ func start(t *testing.T) *agent {
 	a.wantNotify("READY=1")
 	return a
 }
+
+// forgetVolumes removes what the agent remembers: each test has volumes of its own under the same names.
+func forgetVolumes() { _ = os.RemoveAll(filepath.Dir(volumes.DefaultPath)) }
 
 func (a *agent) kill() {
 	_ = a.cmd.Process.Kill()

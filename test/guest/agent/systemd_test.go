@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"krping/agent/service/config"
+	"krping/agent/service/volumes"
 	"krping/test/guest/internal/guest"
 )
 
@@ -89,6 +90,7 @@ func TestSystemdUnit(t *testing.T) {
 	guest.StartBridge(t, 9964, guest.StorePath(t), "16MiB")
 	disk := guest.NullDisk(t, "nullb7", nil)
 	stopAtEnd(t, "vol0")
+	t.Cleanup(forgetVolumes)
 	declare(t, 9964, map[string]string{"vol0": "    mode: tap\n    backing: " + disk + "\n"})
 	s := startSystemd(t)
 	s.active()
@@ -109,6 +111,10 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	if text := s.property("StatusText"); text != "Sessions declared: 1, metrics at "+config.DefaultListen {
 		t.Errorf("status %q", text)
+	}
+
+	if known, err := os.ReadFile(volumes.DefaultPath); err != nil || !strings.Contains(string(known), `"vol0"`) {
+		t.Errorf("the agent remembers %s, %v", known, err)
 	}
 
 	good, err := os.ReadFile(config.DefaultPath)
