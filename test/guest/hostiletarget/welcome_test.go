@@ -8,12 +8,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/uuid"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
@@ -59,7 +61,8 @@ func TestInvalidWelcomes(t *testing.T) {
 		{"empty", nil, cut("magic 0")},
 		{"sizes missing", faketarget.Welcome.Append(nil)[:24], cut("block size 0")},
 		{"magic", withBytes(3, 'b'), "magic "},
-		{"version 2", withBytes(4, 2), "version 2"},
+		{"version 1 to a client of version 2", withBytes(4, 1), "version 1"},
+		{"version 3", withBytes(4, 3), "version 3"},
 		{"unknown flag", field(func(w *wire.Welcome) { w.Flags = 0x08 }), "flags 8"},
 		{"block size 0", field(func(w *wire.Welcome) { w.BlockSize = 0 }), "block size 0"},
 		{"block size 513", field(func(w *wire.Welcome) { w.BlockSize = 513 }), "block size 513"},
@@ -76,6 +79,8 @@ func TestInvalidWelcomes(t *testing.T) {
 		{"max_inline 31", field(func(w *wire.Welcome) { w.MaxInline = 31 }), "max_inline 31"},
 		{"max_inline larger than a message", field(func(w *wire.Welcome) { w.MaxInline = w.MaxMessage - 31 }), "max_inline 16353"},
 		{"largest max_inline", field(func(w *wire.Welcome) { w.MaxInline = 0xffffffff }), "max_inline 4294967295"},
+		{"no UUID", field(func(w *wire.Welcome) { w.UUID = uuid.UUID{} }), "UUID 0"},
+		{"reserved field", withBytes(87, 1), "reserved field 1"},
 		{"depth 0", field(func(w *wire.Welcome) { w.Depth = 0 }), "depth 0"},
 		{"depth larger than asked for", field(func(w *wire.Welcome) { w.Depth++ }), "depth 5"},
 	} {
@@ -153,6 +158,7 @@ func TestTargetChanges(t *testing.T) {
 	const (
 		limits = "the target's limits have changed"
 		other  = "the target is not the one it was: I/O fails from now on"
+		writer = "another client has written to the volume meanwhile"
 	)
 	for i, tc := range []struct {
 		name          string
@@ -177,6 +183,13 @@ func TestTargetChanges(t *testing.T) {
 		{"new epoch after unflushed writes", func(w *wire.Welcome) { w.Flags = wire.VolumeWriteback }, func(w *wire.Welcome) { w.Epoch++ },
 			"the target has lost writes that were not flushed"},
 		{"new epoch of a write-through volume", nil, func(w *wire.Welcome) { w.Epoch++ }, ""},
+		{"another UUID", nil, func(w *wire.Welcome) { w.UUID[15]++ },
+			"the target has another volume: its UUID is 01000000-0000-0000-0000-000000000001, not 01000000-0000-0000-0000-000000000000"},
+		{"another writer meanwhile", nil, func(w *wire.Welcome) { w.Writer = 3 }, writer},
+		{"another writer since the target started", nil, func(w *wire.Welcome) { w.Epoch, w.Writer = 2, 2 }, writer},
+		{"no writer", nil, func(w *wire.Welcome) { w.Writer = 0 }, writer},
+		{"first writer of a new epoch", func(w *wire.Welcome) { w.Writer = 3 }, func(w *wire.Welcome) { w.Epoch, w.Writer = 2, 1 }, ""},
+		{"other capabilities and slots", nil, func(w *wire.Welcome) { w.Caps = 0xffffffff; w.Slots = wire.Slots{Addr: 1, Rkey: 2, Size: 3, Count: 4} }, ""},
 		{"larger capacity", nil, func(w *wire.Welcome) { w.Capacity += 4096 }, ""},
 		{"smaller max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 2 * (32 + small) }, ""},
 		{"smallest max_message", nil, func(w *wire.Welcome) { w.MaxMessage = 32 + small }, ""},
@@ -219,6 +232,59 @@ func TestTargetChanges(t *testing.T) {
 				t.Errorf("read of a failed session: %v, want EIO", err)
 			}
 		})
+	}
+}
+
+// While the client was away, another one became the writer. The session fails at once.
+func TestVolumeTakenMeanwhile(t *testing.T) {
+	guest.CheckResources(t)
+	g := faketarget.Start(t, "")
+	dev := attach(t, g, "")
+	log := openLog(t, 1)
+	inUse := wire.InUse{Holder: netip.MustParseAddr("10.1.2.3"), UUID: faketarget.Welcome.UUID}
+	g.Refuse(inUse.Append(nil))
+	g.HangUp()
+	guest.EndsWith(t, write(t, dev, random(t, small)), []error{unix.EIO})
+	log.waitFor(t, "another client, 10.1.2.3, has taken the volume")
+	guest.WantFields(t, guest.Session(t, "vol0"), "state", "failed")
+}
+
+// A client that is refused because another one writes to the volume says so.
+func TestVolumeInUse(t *testing.T) {
+	guest.CheckResources(t)
+	g := faketarget.Start(t, "")
+	inUse := wire.InUse{Holder: netip.MustParseAddr("fd00::1"), UUID: faketarget.Welcome.UUID}
+	for _, private := range [][]byte{inUse.Append(nil), inUse.Append(nil)[:wire.RejectSize]} {
+		log := openLog(t, 1)
+		g.Refuse(private)
+		for _, options := range []string{"", ",take_over"} { // refused again with TAKE_OVER
+			guest.EndsWith(t, guest.Command(command(t, g, options), guest.Limit), []error{unix.EBUSY})
+			isGone(t)
+		}
+		if len(private) > wire.RejectSize {
+			log.waitFor(t, "another client, fd00::1, writes to the volume: attach with read_only, or replace it with take_over")
+		}
+	}
+}
+
+// A session that is stopped says so.
+func TestStopSaysBye(t *testing.T) {
+	guest.CheckResources(t)
+	g := faketarget.Start(t, "")
+	guest.Attach(t, g.Port, ",queues=2")
+	byes := make(chan uint8, 100)
+	g.Misbehave(faketarget.Misbehaviour{Op: wire.OpKeepAlive, Do: func(c *faketarget.Conn, r wire.Request) bool {
+		byes <- r.Flags & wire.FlagBye
+		c.Answer(r)
+		return false
+	}})
+	stopInTime(t, "")
+	var last uint8
+	for len(byes) > 0 {
+		last = <-byes
+	}
+	if last == 0 {
+		t.Error("the last KEEP_ALIVE before the stop has no BYE")
 	}
 }
 

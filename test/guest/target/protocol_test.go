@@ -26,10 +26,10 @@ func TestWelcome(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{})
 		got := fakeclient.Connect(t, served.Port, fakeclient.Hello(1)).Welcome
-		if got.Epoch == 0 {
-			t.Error("the epoch is 0")
+		if got.Epoch == 0 || got.UUID.IsZero() {
+			t.Errorf("epoch %d, UUID %s: want neither zero", got.Epoch, got.UUID)
 		}
-		want := wire.Welcome{Depth: 4, Capacity: size, Epoch: got.Epoch, BlockSize: 512, MaxData: mib, MaxInline: 4096, MaxMessage: target.MaxMessage}
+		want := wire.Welcome{Version: wire.Version, UUID: got.UUID, Writer: 1, Caps: wire.CapDiscard, Depth: 4, Capacity: size, Epoch: got.Epoch, BlockSize: 512, MaxData: mib, MaxInline: 4096, MaxMessage: target.MaxMessage}
 		if got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -283,9 +283,11 @@ func TestRejectedHellos(t *testing.T) {
 			{"none", nil, wire.RejectMagic, 0},
 			{"garbage", bytes.Repeat([]byte{0xa5}, wire.HelloSize), wire.RejectMagic, 0},
 			{"wrong magic", at(3, 0), wire.RejectMagic, 0},
-			{"version 2", at(4, 2), wire.RejectVersion, 1},
-			{"unknown flag", at(5, 4), wire.RejectInvalid, 0},
-			{"two flags", at(5, 3), wire.RejectInvalid, 0},
+			{"version 0", at(4, 0), wire.RejectVersion, 2},
+			{"version 3", at(4, 3), wire.RejectVersion, 2},
+			{"unknown flag", at(5, 0x10), wire.RejectInvalid, 0},
+			{"asks for a challenge and answers one", at(5, 3), wire.RejectInvalid, 0},
+			{"reads only and takes over", at(5, 0x0c), wire.RejectInvalid, 0},
 			{"key for a volume without a key", at(5, 1), wire.RejectNoKey, 0},
 			{"answer without a challenge", at(5, 2), wire.RejectStale, 0},
 			{"queue index out of range", at(7, 2), wire.RejectInvalid, 0},

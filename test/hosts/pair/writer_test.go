@@ -23,7 +23,7 @@ func testOneWriter(h *pair) {
 		},
 		{
 			"bridge",
-			"krping-bridge --listen " + h.storage.Addr() + ":9911 --name vol2 --store mem: --size 16MiB >/run/writer.log 2>&1 & sleep 2",
+			"krping-bridge --listen " + h.storage.Addr() + ":9911 --name vol2 --store mem: --size 16MiB >/run/writer.log 2>&1 & until grep -q listening /run/writer.log; do sleep 0.2; done",
 			"pkill krping-bridge",
 			" --addr " + h.storage.Addr() + " --port 9911 --block vol2",
 		},

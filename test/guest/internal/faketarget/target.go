@@ -30,7 +30,7 @@ const (
 // Welcome is what the target grants unless a test changes it.
 var Welcome = wire.Welcome{
 	Depth: 4, Capacity: Capacity, Epoch: 1, BlockSize: 512, MaxData: Large, MaxInline: Small, MaxMessage: 16384,
-	UUID: uuid.FromName("faketarget"), Writer: 1,
+	UUID: uuid.UUID{1}, Writer: 1,
 }
 
 // Challenge is the one that targets with a key give.
@@ -47,6 +47,7 @@ type Target struct {
 	live         map[*Conn]bool
 	welcome      wire.Welcome // for the limits of a connection
 	private      []byte       // of the accept
+	reject       []byte       // private data; nil: accepts
 	greet        func(c *Conn)
 	misbehaviour *misbehaviour
 	memory       []byte
@@ -103,6 +104,13 @@ func (g *Target) Reply(private []byte) {
 	g.welcome, g.private = w, private
 }
 
+// Refuse rejects later connections of a target without a key, with that private data.
+func (g *Target) Refuse(private []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reject = private
+}
+
 // Errorf fails the test of this target.
 func (g *Target) Errorf(format string, args ...any) {
 	g.t.Helper()
@@ -151,6 +159,9 @@ func Prove(answer wire.Hello, key string, w wire.Welcome) []byte {
 func (g *Target) accept(request *verbs.Request) (private []byte, w wire.Welcome, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.reject != nil {
+		return g.reject, g.welcome, false
+	}
 	if g.key == "" {
 		return g.private, g.welcome, true
 	}
