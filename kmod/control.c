@@ -183,6 +183,26 @@ static const struct proc_ops commands_ops = {
 	.proc_release = commands_release,
 };
 
+/*
+ * Peers, paths of disks and process IDs are not for root of a container, so the mode is not enough.
+ * Whoever may write commands may see them.
+ */
+static int list_open(struct inode *inode, struct file *file)
+{
+	int (*show)(struct seq_file *seq, void *unused) = pde_data(inode);
+
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	return single_open(file, show, NULL);
+}
+
+static const struct proc_ops list_ops = {
+	.proc_open = list_open,
+	.proc_read = seq_read,
+	.proc_lseek = seq_lseek,
+	.proc_release = single_release,
+};
+
 static int results_show(struct seq_file *seq, void *unused)
 {
 	krping_results_show(seq);
@@ -198,9 +218,9 @@ static int sessions_show(struct seq_file *seq, void *unused)
 
 int krping_control_init(void)
 {
-	if (!proc_create_single(SESSIONS_NAME, 0444, NULL, sessions_show))
+	if (!proc_create_data(SESSIONS_NAME, 0400, NULL, &list_ops, sessions_show))
 		return -ENOMEM;
-	if (!proc_create_single(RESULTS_NAME, 0444, NULL, results_show))
+	if (!proc_create_data(RESULTS_NAME, 0400, NULL, &list_ops, results_show))
 		goto no_results;
 	if (!proc_create(COMMANDS_NAME, 0600, NULL, &commands_ops))
 		goto no_commands;

@@ -43,16 +43,10 @@ enum option_id {
 #define GIVEN(id)	BIT_ULL(id)
 
 /*
- * Options of upstream's krping. Scripts may repeat them, as its last one wins; another option that
- * is given twice is a mistake.
+ * Options of ping/pong that upstream's krping lacks. Its own may be repeated, as its last one wins;
+ * another option that is given twice is a mistake.
  */
-#define MAY_REPEAT	(GIVEN(OPT_CLIENT) | GIVEN(OPT_SERVER) | GIVEN(OPT_ADDR) | \
-			 GIVEN(OPT_ADDR6) | GIVEN(OPT_PORT) | GIVEN(OPT_COUNT) | \
-			 GIVEN(OPT_SIZE) | GIVEN(OPT_TOS) | GIVEN(OPT_VERBOSE) | \
-			 GIVEN(OPT_VALIDATE) | GIVEN(OPT_MEM_MODE) | GIVEN(OPT_SERVER_INV) | \
-			 GIVEN(OPT_READ_INV) | GIVEN(OPT_LOCAL_DMA_LKEY) | GIVEN(OPT_WLAT) | \
-			 GIVEN(OPT_RLAT) | GIVEN(OPT_BW) | GIVEN(OPT_FR) | GIVEN(OPT_POLL) | \
-			 GIVEN(OPT_DUPLEX) | GIVEN(OPT_TXDEPTH))
+#define NOT_UPSTREAM	(GIVEN(OPT_TIMEOUT) | GIVEN(OPT_QPS) | GIVEN(OPT_ALLOW))
 
 /* An option: its value, its field, and the roles and tests that take it. */
 struct option_def {
@@ -630,7 +624,7 @@ static int parse_option(char *text, struct krping_options *opt, u64 *given,
 		snprintf(why->buf, why->len, "unknown option '%s'", quote(why, text));
 		return -EINVAL;
 	}
-	if (*given & GIVEN(id) & ~MAY_REPEAT) {
+	if (*given & GIVEN(id) && (NOT_UPSTREAM & GIVEN(id) || !(option_defs[id].roles & PING))) {
 		snprintf(why->buf, why->len, "%s is given twice", option_defs[id].name);
 		return -EINVAL;
 	}

@@ -38,8 +38,11 @@ func (f FS) path(name string) string { return filepath.Join(f.mount, name) }
 
 func (f FS) read(name string) ([]byte, error) {
 	data, err := os.ReadFile(f.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, ErrNotLoaded
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: only root with CAP_SYS_ADMIN may read it", err)
 	}
 	return data, err
 }

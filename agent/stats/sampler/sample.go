@@ -14,6 +14,7 @@ type Sample struct {
 	Time     time.Time       `json:"time"`        // end of the interval
 	Interval time.Duration   `json:"interval_ns"` // its length; 0 in the first sample, which has no rates
 	Loaded   bool            `json:"module_loaded"`
+	Hidden   bool            `json:"-"`        // the module's sessions may not be read
 	Sessions []Session       `json:"sessions"` // client sessions first, then served volumes
 	Links    []rdmalink.Link `json:"rdma_devices"`
 	// Problems lists what needs attention and what could not be read, each as a phrase.

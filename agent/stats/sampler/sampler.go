@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -115,6 +116,7 @@ func (s *Sampler) Sample() Sample {
 
 	sessions, err := s.proc.Sessions()
 	out.Loaded = !errors.Is(err, proc.ErrNotLoaded)
+	out.Hidden = errors.Is(err, fs.ErrPermission)
 	out.problem(err)
 	before := s.sessions
 	if err == nil || !out.Loaded { // otherwise the next sample compares with the last good reading

@@ -61,10 +61,13 @@ func Collect(host proc.FS) Status {
 	}
 	var err error
 	s.Threads, err = host.Threads()
-	problem(err)
-	s.Sessions, err = host.Sessions()
-	if len(s.Problems) == 0 { // otherwise the error is probably the same
-		problem(err)
+	sessions, missing := error(nil), "the module's threads and sessions are not shown"
+	s.Sessions, sessions = host.Sessions()
+	if err == nil {
+		err, missing = sessions, "the module's sessions are not shown"
+	}
+	if err != nil { // of both files, the reason is probably the same
+		problem(fmt.Errorf("%s: %w", missing, err))
 	}
 	links, err := rdmalink.List()
 	problem(err)

@@ -191,6 +191,9 @@ func nothing(s sampler.Sample) []string {
 	if !s.Loaded {
 		return []string{" The module is not loaded. Load it: modprobe rdma_krping"}
 	}
+	if s.Hidden {
+		return []string{" The module's sessions are not shown."}
+	}
 	return []string{" No session. Attach one: krpingctl client --addr ADDRESS --block VOLUME"}
 }
 

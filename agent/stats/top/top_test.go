@@ -103,6 +103,9 @@ func TestScreens(t *testing.T) {
 	untraced := sampleOf(session("vol0", 1))
 	untraced.NoLatencies = "load the trace program: tracing needs root (CAP_BPF and CAP_PERFMON): operation not permitted"
 
+	hidden := sampleOf()
+	hidden.Hidden, hidden.Problems = true, []string{"open /proc/krping_sessions: permission denied: only root with CAP_SYS_ADMIN may read it"}
+
 	for name, tc := range map[string]struct {
 		sample sampler.Sample
 		change func(*view)
@@ -117,6 +120,7 @@ func TestScreens(t *testing.T) {
 		"help":       {sampleOf(session("vol0", 1)), func(v *view) { v.help = true }},
 		"none":       {sampleOf(), nil},
 		"not-loaded": {sampler.Sample{Time: sampleOf().Time, Interval: time.Second, Problems: []string{"the module rdma_krping is not loaded"}}, nil},
+		"hidden":     {hidden, nil},
 		"tiny":       {sampleOf(session("vol0", 1)), func(v *view) { v.width, v.height = 20, 3 }},
 		"smallest":   {withProblems, func(v *view) { v.width, v.height = minWidth, minHeight }},
 	} {
