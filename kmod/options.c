@@ -418,17 +418,6 @@ static int parse_key(const char *value, char *key, struct reason *why)
 	return 0;
 }
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
 /* Hexadecimal digits in groups of 8, 4, 4, 4 and 12 (RFC 9562). */
 static bool read_uuid(const char *c, u8 uuid[KRPING_UUID_LEN])
 {
@@ -438,8 +427,8 @@ static bool read_uuid(const char *c, u8 uuid[KRPING_UUID_LEN])
 	for (i = 0; i < KRPING_UUID_LEN; i++) {
 		if ((i == 4 || i == 6 || i == 8 || i == 10) && *c++ != '-')
 			return false;
-		high = hex_digit(c[0]);
-		low = high < 0 ? -1 : hex_digit(c[1]);
+		high = hex_to_bin(c[0]);
+		low = high < 0 ? -1 : hex_to_bin(c[1]);
 		if (low < 0)
 			return false;
 		uuid[i] = high << 4 | low;

@@ -14,6 +14,7 @@ import (
 
 	"krping/agent/measure"
 	"krping/agent/measure/parallel"
+	"krping/bridge/store"
 	"krping/proc"
 )
 
@@ -204,6 +205,9 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 	if err != nil {
 		return err
 	}
+	if err := identify(&c); err != nil {
+		return err
+	}
 	commands, err := parallel.Spread(c, f.threads, !f.onePort)
 	if err != nil {
 		return usageError{err}
@@ -225,6 +229,22 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		return p.attach(cmd.Context(), c)
 	}
 	return p.measure(cmd.Context(), commands, f)
+}
+
+// identify sets the UUID of a disk to be served, if it has one: the same that krping-bridge finds. The
+// module knows less about disks.
+func identify(c *proc.Command) error {
+	if c.Role != proc.Server || c.UUID != "" || !strings.HasPrefix(c.Backing, "/dev/") {
+		return nil
+	}
+	id, err := store.DeviceUUID(c.Backing)
+	if err != nil {
+		return fmt.Errorf("--backing: %w", err)
+	}
+	if !id.IsZero() {
+		c.UUID = id.String()
+	}
+	return nil
 }
 
 // attach attaches a volume and prints the path of its block device.

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/uuid"
 )
 
 // sysfs is where the kernel describes block devices.
@@ -30,6 +32,20 @@ func deviceNumber(path string) (uint64, error) {
 		return 0, err
 	}
 	return in.Rdev, nil
+}
+
+// DeviceUUID returns the UUID of a volume on a block device, zero if the device has no name of its own. It
+// is the same whether the bridge or the module serves the device.
+func DeviceUUID(path string) (uuid.UUID, error) {
+	device, err := deviceNumber(path)
+	if err != nil {
+		return uuid.UUID{}, fmt.Errorf("cannot stat the store: %w", err)
+	}
+	name := system.name(device)
+	if name == "" {
+		return uuid.UUID{}, nil
+	}
+	return uuid.FromName(name), nil
 }
 
 // nameAttributes are the files in a disk's folder that name it, best first. The first that is not empty

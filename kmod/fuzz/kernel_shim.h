@@ -39,6 +39,17 @@ static inline u64 shim_align(u64 x, u64 a)
 	return (x + a - 1) / a * a;
 }
 
+static inline int hex_to_bin(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
 static inline int shim_pton(int family, const char *src, u8 *dst, const char **end)
 {
 	*end = src + strlen(src);
