@@ -110,6 +110,9 @@ static void fill_command(struct krping_queue *q, struct krping_slot *slot, struc
 	if (rq->cmd_flags & REQ_FUA &&
 	    (req_op(rq) == REQ_OP_WRITE || req_op(rq) == REQ_OP_WRITE_ZEROES))
 		cmd->flags |= KRPING_CMD_FUA;
+	if (rq->cmd_flags & REQ_NOUNMAP && req_op(rq) == REQ_OP_WRITE_ZEROES &&
+	    q->session->grant.version > 1)
+		cmd->flags |= KRPING_CMD_NO_UNMAP;
 	if (krping_rq_is_digest(rq) && req->digest->alg == KRPING_DIGEST_SHA256)
 		cmd->flags |= KRPING_CMD_SHA256;
 	if (req->nents) {

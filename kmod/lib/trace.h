@@ -24,7 +24,8 @@
 	__print_flags(flags, "|",				\
 		      { KRPING_CMD_FUA, "FUA" },		\
 		      { KRPING_CMD_INLINE, "INLINE" },	\
-		      { KRPING_CMD_SHA256, "SHA256" })
+		      { KRPING_CMD_SHA256, "SHA256" },	\
+		      { KRPING_CMD_NO_UNMAP, "NO_UNMAP" })
 
 #define show_krping_session_state(state)		\
 	__print_symbolic(state,				\

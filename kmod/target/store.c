@@ -155,6 +155,7 @@ static u8 discard(struct krping_target_cmd *cmd)
 /* The disk may write every block, so work in steps: a new connection need not wait for all. */
 static int zero_disk(struct krping_target_cmd *cmd, struct block_device *bdev)
 {
+	unsigned int flags = cmd->flags & KRPING_CMD_NO_UNMAP ? BLKDEV_ZERO_NOUNMAP : 0;
 	u32 done, len;
 	int ret = 0;
 
@@ -163,7 +164,7 @@ static int zero_disk(struct krping_target_cmd *cmd, struct block_device *bdev)
 			return -EIO;
 		len = min_t(u32, ZERO_STEP, cmd->length - done);
 		ret = blkdev_issue_zeroout(bdev, (cmd->offset + done) >> SECTOR_SHIFT,
-					   len >> SECTOR_SHIFT, GFP_NOIO, 0);
+					   len >> SECTOR_SHIFT, GFP_NOIO, flags);
 	}
 	return ret;
 }

@@ -124,9 +124,15 @@ func loopDisk(t testing.TB, size int64) string { t.Helper(); return Loop(t, size
 // Loop makes a disk of zeros, with more arguments for losetup.
 func Loop(t testing.TB, size int64, args ...string) string {
 	t.Helper()
+	return LoopOf(t, storeFile(t, size), args...)
+}
+
+// LoopOf makes a disk of a file, with more arguments for losetup.
+func LoopOf(t testing.TB, file string, args ...string) string {
+	t.Helper()
 	guest.Run(t, "modprobe", "loop")
 	argv := append([]string{"losetup"}, args...)
-	dev := strings.TrimSpace(guest.Run(t, append(argv, "--show", "-f", storeFile(t, size))...))
+	dev := strings.TrimSpace(guest.Run(t, append(argv, "--show", "-f", file)...))
 	t.Cleanup(func() { guest.Run(t, "losetup", "-d", dev) })
 	return dev
 }
