@@ -153,6 +153,12 @@ static const struct block_device_operations krping_disk_ops = {
 	.free_disk	= krping_free_disk,
 };
 
+/* Version 1 does not say whether the target can discard. */
+static bool offers_discard(const struct krping_grant *grant)
+{
+	return grant->version == 1 || grant->caps & KRPING_CAP_DISCARD;
+}
+
 /* The disk holds a reference to the session until its last opener has closed it. */
 int krping_disk_alloc(struct krping_session *s)
 {
@@ -160,12 +166,15 @@ int krping_disk_alloc(struct krping_session *s)
 		.block_size = s->grant.block_size,
 		.max_bytes = s->max_bytes,
 		.max_segments = s->max_segments,
-		.max_range = s->grant.read_only ? 0 : KRPING_RANGE_MAX,
 		.write_cache = s->grant.writeback,
 	};
 	struct gendisk *disk;
 	int ret;
 
+	if (!s->grant.read_only) {
+		limits.max_discard = offers_discard(&s->grant) ? KRPING_RANGE_MAX : 0;
+		limits.max_zeroes = KRPING_RANGE_MAX;
+	}
 	s->tag_set.ops = &krping_mq_ops;
 	s->tag_set.nr_hw_queues = s->nr_queues;
 	s->tag_set.queue_depth = s->grant.depth;

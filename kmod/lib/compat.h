@@ -37,7 +37,8 @@ struct krping_disk_limits {
 	unsigned int block_size;
 	unsigned int max_bytes;
 	unsigned int max_segments;
-	unsigned int max_range;		/* of DISCARD and WRITE_ZEROES */
+	unsigned int max_discard;
+	unsigned int max_zeroes;
 	bool write_cache;
 };
 
@@ -110,9 +111,9 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 		.max_segments = limits->max_segments,
 		.virt_boundary_mask = PAGE_SIZE - 1,
 		.dma_alignment = KRPING_DMA_ALIGNMENT,
-		.max_hw_discard_sectors = limits->max_range >> SECTOR_SHIFT,
-		.discard_granularity = limits->block_size,
-		.max_write_zeroes_sectors = limits->max_range >> SECTOR_SHIFT,
+		.max_hw_discard_sectors = limits->max_discard >> SECTOR_SHIFT,
+		.discard_granularity = limits->max_discard ? limits->block_size : 0,
+		.max_write_zeroes_sectors = limits->max_zeroes >> SECTOR_SHIFT,
 		.features = BLK_FEAT_STABLE_WRITES,
 	};
 
@@ -137,9 +138,9 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 	blk_queue_max_segments(q, limits->max_segments);
 	blk_queue_virt_boundary(q, PAGE_SIZE - 1);
 	blk_queue_dma_alignment(q, KRPING_DMA_ALIGNMENT);
-	blk_queue_max_discard_sectors(q, limits->max_range >> SECTOR_SHIFT);
-	q->limits.discard_granularity = limits->block_size;
-	blk_queue_max_write_zeroes_sectors(q, limits->max_range >> SECTOR_SHIFT);
+	blk_queue_max_discard_sectors(q, limits->max_discard >> SECTOR_SHIFT);
+	q->limits.discard_granularity = limits->max_discard ? limits->block_size : 0;
+	blk_queue_max_write_zeroes_sectors(q, limits->max_zeroes >> SECTOR_SHIFT);
 	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
 	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, q);
