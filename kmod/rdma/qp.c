@@ -2,6 +2,7 @@
 /* PD, CQ and QP of a connection. */
 
 #include <linux/interrupt.h>
+#include <linux/irq_poll.h>
 
 #include "lib/compat.h"
 #include "rdma/conn.h"
@@ -90,8 +91,22 @@ static void wait_for_tasklets(void)
 	mutex_unlock(&last_tasklets);
 }
 
+/*
+ * Waits until the softirq has left its handler of a completion queue whose queue pair is gone.
+ * ib_free_cq() waits only until the handler has called irq_poll_complete(). After that it still
+ * uses the completion queue, to arm it.
+ */
+static void wait_for_poll(struct ib_cq *cq)
+{
+	irq_poll_disable(&cq->iop);	/* returns when it is not scheduled */
+	irq_poll_enable(&cq->iop);
+	synchronize_rcu_expedited();	/* a softirq is a read-side critical section */
+}
+
 static void free_cq(struct krping_conn *conn)
 {
+	if (!conn->cq_is_own && conn->cq->poll_ctx == IB_POLL_SOFTIRQ)
+		wait_for_poll(conn->cq);
 	if (KRPING_RXE_TASKLETS && conn->cq->device->ops.driver_id == RDMA_DRIVER_RXE)
 		wait_for_tasklets();
 	if (conn->cq_is_own)
