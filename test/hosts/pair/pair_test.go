@@ -98,10 +98,7 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 		h.Sh(server, "krpingctl stop --target vol1")
 	})
 
-	t.Run("one writer", func(t *testing.T) {
-		h.T = t
-		testOneWriter(h)
-	})
+	t.Run("one writer", func(t *testing.T) { testOneWriter(h.in(t)) })
 }
 
 // Each RTU of the client, which confirms a connection, is lost. The first message on the connection replaces it.

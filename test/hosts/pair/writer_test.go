@@ -9,36 +9,33 @@ import (
 	"testing"
 	"time"
 
+	"krping/test/hosts/internal/hosts"
 	"krping/test/lab"
 )
 
 // Both hosts want to write to a volume: the target's own host attaches it first.
 func testOneWriter(h *pair) {
-	targets := []struct{ name, serve, stop, at string }{
-		{
-			"module",
-			"krpingctl server --addr " + h.storage.Addr() + " --port 9910 --block vol2 --backing ram:16M",
-			"krpingctl stop --target vol2",
-			" --addr " + h.storage.Addr() + " --port 9910 --block vol2",
-		},
-		{
-			"bridge",
-			"krping-bridge --listen " + h.storage.Addr() + ":9911 --name vol2 --store mem: --size 16MiB >/run/writer.log 2>&1 & until grep -q listening /run/writer.log; do sleep 0.2; done",
-			"pkill krping-bridge",
-			" --addr " + h.storage.Addr() + " --port 9911 --block vol2",
-		},
-	}
-	for _, target := range targets {
-		h.T.Run(target.name, func(t *testing.T) {
-			sub := *h
-			hosts := *h.Hosts
-			hosts.T = t
-			sub.Hosts = &hosts
-			sub.Sh(sub.storage, target.serve)
-			sub.oneWriter(t, "krpingctl client"+target.at)
-			sub.Sh(sub.storage, target.stop)
+	at := func(port string) string { return " --addr " + h.storage.Addr() + " --port " + port + " --block vol2" }
+	h.T.Run("module", func(t *testing.T) {
+		h := h.in(t)
+		h.Sh(h.storage, "krpingctl server"+at("9910")+" --backing ram:16M")
+		h.oneWriter(t, "krpingctl client"+at("9910"))
+		h.Sh(h.storage, "krpingctl stop --target vol2")
+	})
+	h.T.Run("bridge", func(t *testing.T) {
+		h := h.in(t)
+		h.Spawn(h.storage, "krping-bridge --listen "+h.storage.Addr()+":9911 --name vol2 --store mem: --size 16MiB >/run/writer.log 2>&1")
+		h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
+			_, err := h.Try(h.storage, "grep -q listening /run/writer.log")
+			return err == nil
 		})
-	}
+		h.oneWriter(t, "krpingctl client"+at("9911"))
+	})
+}
+
+// in returns the pair for a subtest.
+func (h *pair) in(t *testing.T) *pair {
+	return &pair{&hosts.Hosts{T: t, Lab: h.Lab}, h.storage, h.client}
 }
 
 func (h *pair) oneWriter(t *testing.T, attach string) {
