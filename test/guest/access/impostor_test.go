@@ -136,11 +136,11 @@ func TestPrivateDataOfTheTarget(t *testing.T) {
 }
 
 // Without a key, a short welcome fails the command, and bytes after the welcome do not matter. The transport pads with
-// zeros, and the last byte of a welcome that is not zero is that of the writer's number.
+// zeros, and the last byte of the fake target's welcome that must not be zero is the first of the UUID.
 func TestWelcomesOfAnyLength(t *testing.T) {
 	guest.CheckResources(t)
 	const (
-		least        = wire.WelcomeSize - 28
+		least        = wire.WelcomeSize1 + 1
 		mostOfAccept = 196
 	)
 	attachTo := func(port int) error { return guest.Command(clientCommand(t, port, ",queues=1"), guest.Limit) }
