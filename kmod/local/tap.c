@@ -277,7 +277,7 @@ static struct krping_tap_copy *take_copy(struct krping_tap *tap, struct krping_i
 
 /*
  * Lets the backing store the copy's data. The application may change its own during direct I/O.
- * The copy outlives @io->local, which ends before the copy is queued.
+ * The copy is freed after @io->local has been completed, since it is only queued then.
  */
 static void store_copy(struct krping_io *io)
 {
