@@ -6,8 +6,6 @@ package faults
 
 import (
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,17 +39,15 @@ func (h *tapped) bash(vm *lab.VM, script string) string {
 	return h.Sh(vm, "bash /run/script")
 }
 
-func (h *tapped) image(fs string) string { return filepath.Join(h.storage.Out(), fs+".img") }
-
 // start makes the file systems, waits until the target has the first five files of each, and starts to write more.
 func (h *tapped) start() {
 	h.T.Helper()
-	for _, fs := range []string{"ext4", "xfs"} {
-		if err := os.RemoveAll(h.image(fs)); err != nil { // of an earlier round
-			h.T.Fatal(err)
-		}
+	for fs, size := range map[string]string{"ext4": "64MiB", "xfs": "320MiB"} {
+		image := "/lab/out/" + fs + ".img"
+		h.Sh(h.storage, "rm -f "+image+" "+image+".krping") // of an earlier round
+		create(h.Hosts, h.storage, image, size)
 	}
-	bridge(h.Hosts, h.storage, "--name ext4 --store file:/lab/out/ext4.img --size 64MiB --volume xfs=file:/lab/out/xfs.img,size=320MiB")
+	bridge(h.Hosts, h.storage, "--name ext4 --store file:/lab/out/ext4.img --volume xfs=file:/lab/out/xfs.img")
 	h.bash(h.client, `mkdir -p /run/$fs
 	case $fs in
 	ext4) size=64M; mkfs="mkfs.ext4 -q -F -b 1024 -J size=1 -E nodiscard,lazy_itable_init=0";;
