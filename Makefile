@@ -137,9 +137,9 @@ soak: build	## faults for half an hour, then 1000 times attach and load
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestCrash|TapHostsStop' guest/tap hosts/faults
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as many times as said above; 1h is only the limit
 
-# Ten fuzzers, each for FUZZ seconds: see test/README.md.
+# All fuzzers, each for FUZZ seconds: see test/README.md.
 FUZZ ?= 3600
-fuzz: build	## ten fuzzers, FUZZ seconds each
+fuzz: build	## all fuzzers, FUZZ seconds each
 	scripts/fuzz $(FUZZ)
 
 # Installs and builds only what the demo needs.

@@ -106,12 +106,12 @@ func module(t *testing.T, lines []string) []string {
 }
 
 func helloOutcome(b []byte) string {
-	_, err := DecodeHello(b)
+	h, err := DecodeHello(b)
 	var reject *Reject
 	if errors.As(err, &reject) {
 		return fmt.Sprintf("refused %d %d", reject.Reason, reject.Value)
 	}
-	return "ok"
+	return fmt.Sprintf("ok %d %d %d %d %d", h.Version, h.Flags, h.QueueIndex, h.QueueCount, h.Depth)
 }
 
 func commandsOutcome(b []byte, version uint8) string {

@@ -117,7 +117,7 @@ func TestVersion1InTheModule(t *testing.T) {
 		b := m.Bytes(nil)
 		switch name, _, _ := strings.Cut(m.Name, ","); {
 		case name == "hello", name == "answer":
-			add("hello", b, "ok")
+			add("hello", b, helloOutcome(b))
 		case name == "welcome", name == "proven welcome":
 			add("welcome", b, welcomeOutcome(b))
 		case name == "challenge":
@@ -128,9 +128,7 @@ func TestVersion1InTheModule(t *testing.T) {
 		}
 	}
 	for _, x := range recorded(t, "rejects").Exchanges() {
-		if outcome := helloOutcome(x.Client.Bytes(nil)); outcome != "ok" { // a few are refused for other reasons
-			add("hello", x.Client.Bytes(nil), outcome)
-		}
+		add("hello", x.Client.Bytes(nil), helloOutcome(x.Client.Bytes(nil)))
 	}
 	for i, got := range module(t, lines) {
 		if !strings.HasPrefix(got, want[i]) {
@@ -145,7 +143,8 @@ func welcomeOutcome(b []byte) string {
 	if err != nil {
 		return "refused"
 	}
-	return fmt.Sprintf("ok %d %d %d %d %d %d %d %d", w.Flags, w.Depth, w.Capacity, w.Epoch, w.BlockSize, w.MaxData, w.MaxInline, w.MaxMessage)
+	return fmt.Sprintf("ok %d %d %d %d %d %d %d %d %d %x %d %d", w.Flags, w.Depth, w.Capacity, w.Epoch, w.BlockSize, w.MaxData, w.MaxInline,
+		w.MaxMessage, w.Version, w.UUID[:], w.Writer, w.Caps)
 }
 
 // responsesOutcome is what wire_dump.c prints of responses.

@@ -35,6 +35,9 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(strnlen(opt->backing, sizeof(opt->backing)) < sizeof(opt->backing));
 	REQUIRE(strnlen(opt->comm, sizeof(opt->comm)) < sizeof(opt->comm));
 	REQUIRE(strnlen(opt->key, sizeof(opt->key)) < sizeof(opt->key));
+	REQUIRE(!opt->shared || opt->role == KRPING_BLOCK_SERVER);
+	REQUIRE(!opt->take_over || (opt->role == KRPING_BLOCK_CLIENT && !opt->read_only));
+	REQUIRE(!opt->read_only || opt->mode == KRPING_MODE_REMOTE);
 	REQUIRE(opt->nr_allow <= KRPING_ALLOW_MAX);
 	for (u32 i = 0; i < opt->nr_allow; i++) {
 		REQUIRE(opt->allow[i].bits <= 128);

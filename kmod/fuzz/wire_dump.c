@@ -21,21 +21,28 @@ static void dump_hello(const u8 *data, size_t size)
 	if (reason)
 		printf("refused %u %u\n", reason, value);
 	else
-		printf("ok\n");
+		printf("ok %u %u %u %u %u\n", hello.version, hello.flags,
+		       be16_to_cpu(hello.queue_index), be16_to_cpu(hello.queue_count),
+		       be16_to_cpu(hello.depth));
 }
 
 static void dump_welcome(const u8 *data, size_t size)
 {
 	struct krping_violation violation;
-	u8 version = size > 4 ? data[4] : 0;	/* of any hello */
+	u8 version = size > 4 && data[4] == 1 ? 1 : KRPING_VERSION;	/* of the hello */
 	struct krping_grant g;
+	size_t i;
 
-	if (krping_read_welcome(data, size, version, 0xffff, &g, &violation))
+	if (krping_read_welcome(data, size, version, 0xffff, &g, &violation)) {
 		printf("refused %s %llu\n", violation.what, violation.value);
-	else
-		printf("ok %u %u %llu %llu %u %u %u %u\n",
-		       g.read_only | g.writeback << 1 | g.is_volatile << 2, g.depth, g.capacity,
-		       g.epoch, g.block_size, g.max_data, g.max_inline, g.max_message);
+		return;
+	}
+	printf("ok %u %u %llu %llu %u %u %u %u %u ",
+	       g.read_only | g.writeback << 1 | g.is_volatile << 2, g.depth, g.capacity,
+	       g.epoch, g.block_size, g.max_data, g.max_inline, g.max_message, g.version);
+	for (i = 0; i < sizeof(g.uuid); i++)
+		printf("%02x", g.uuid[i]);
+	printf(" %u %u\n", g.writer, g.caps);
 }
 
 static void dump_commands(const u8 *msg, size_t left)
@@ -83,6 +90,24 @@ static void dump_responses(const u8 *msg, size_t left)
 	free(text);
 }
 
+static void dump(const char *kind, const u8 *data, size_t size)
+{
+	limits.version = strcmp(kind, "commands1") ? KRPING_VERSION : 1;
+	if (!strcmp(kind, "hello"))
+		dump_hello(data, size);
+	else if (!strcmp(kind, "welcome"))
+		dump_welcome(data, size);
+	else if (!strncmp(kind, "commands", 8))
+		dump_commands(data, size);
+	else
+		dump_responses(data, size);
+}
+
+static u8 nibble(char c)
+{
+	return c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+}
+
 int main(void)
 {
 	char *line = NULL;
@@ -90,24 +115,18 @@ int main(void)
 
 	while (getline(&line, &room, stdin) > 0) {
 		char *hex = strchr(line, ' ');
-		size_t size = 0;
+		size_t size, i;
 		u8 *data;
 
 		if (!hex)
 			return 1;
 		*hex++ = '\0';
-		data = malloc(strlen(hex) / 2 + 1);
-		while (sscanf(hex + 2 * size, "%2hhx", &data[size]) == 1)
-			size++;
-		limits.version = strcmp(line, "commands1") ? KRPING_VERSION : 1;
-		if (!strcmp(line, "hello"))
-			dump_hello(data, size);
-		else if (!strcmp(line, "welcome"))
-			dump_welcome(data, size);
-		else if (!strncmp(line, "commands", 8))
-			dump_commands(data, size);
-		else
-			dump_responses(data, size);
+		size = strlen(hex) / 2;
+		data = malloc(size ?: 1);	/* exact, so that a sanitizer sees an overrun */
+		for (i = 0; i < size; i++)
+			data[i] = nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]);
+		dump(line, data, size);
+		fflush(stdout);
 		free(data);
 	}
 	free(line);

@@ -2,8 +2,8 @@
 /*
  * libFuzzer target for the decoders of the block protocol, with the address and
  * undefined-behaviour sanitizers. The first byte of an input selects the kind of the rest: a
- * hello, a welcome, commands or responses. Accepted values must be within their documented
- * ranges, and data within its message.
+ * hello, a welcome, commands or responses; its bit 2 makes commands those of version 1. Accepted
+ * values must be within their documented ranges, and data within its message.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 
-static const struct krping_limits limits = {
+static struct krping_limits limits = {
 	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
 };
 
@@ -82,6 +82,9 @@ static void require_command(const struct krping_decoded_cmd *cmd, const u8 *msg,
 	REQUIRE(cmd->op >= KRPING_OP_READ && cmd->op <= KRPING_OP_KEEP_ALIVE);
 	REQUIRE((cmd->op == KRPING_OP_KEEP_ALIVE) == (cmd->tag == KRPING_TAG_KEEP_ALIVE));
 	REQUIRE(!(cmd->flags & ~KRPING_CMD_FLAGS));
+	REQUIRE(!(cmd->flags & (KRPING_CMD_NO_UNMAP | KRPING_CMD_BYE)) || limits.version == 2);
+	REQUIRE(!(cmd->flags & KRPING_CMD_NO_UNMAP) || cmd->op == KRPING_OP_WRITE_ZEROES);
+	REQUIRE(!(cmd->flags & KRPING_CMD_BYE) || cmd->op == KRPING_OP_KEEP_ALIVE);
 	REQUIRE(cmd->length <= longest(cmd) && cmd->length % limits.block_size == 0);
 	REQUIRE(cmd->offset % limits.block_size == 0);
 	REQUIRE(!cmd->length == (cmd->op == KRPING_OP_FLUSH || cmd->op == KRPING_OP_KEEP_ALIVE));
@@ -149,6 +152,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	copy = malloc(size - 1);	/* exact, so that the sanitizer sees an overrun */
 	REQUIRE(copy || size == 1);
 	memcpy(copy, data + 1, size - 1);
+	limits.version = data[0] & 4 ? 1 : KRPING_VERSION;
 	fuzz[data[0] % ARRAY_SIZE(fuzz)](copy, size - 1);
 	free(copy);
 	return 0;
