@@ -169,7 +169,7 @@ func (t *Target) newSession(hello wire.Hello, volume *Volume, peer netip.Addr) *
 		MaxMessage: MaxMessage,
 	}}
 	s.writes = !volume.ReadOnly && hello.Flags&wire.HelloReadOnly == 0
-	if volume.ReadOnly {
+	if !s.writes {
 		s.Welcome.Flags |= wire.VolumeReadOnly
 	}
 	if volume.Writeback {

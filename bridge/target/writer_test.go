@@ -53,6 +53,9 @@ func (f *fixture) attach(peer netip.Addr, h wire.Hello, number uint32) *pipe {
 	}
 	p := f.serve(session)
 	welcome, err := wire.DecodeWelcome(session.Private)
+	if readOnly := h.Flags&wire.HelloReadOnly != 0; readOnly != (welcome.Flags&wire.VolumeReadOnly != 0) {
+		f.t.Errorf("session %x: the welcome has the flags %#x", h.Session[0], welcome.Flags)
+	}
 	if err != nil || welcome.Writer != number || welcome.UUID != f.store.Identity().UUID {
 		f.t.Errorf("session %x is writer number %d of volume %s, %v; want number %d of %s", h.Session[0], welcome.Writer, welcome.UUID, err, number, f.store.Identity().UUID)
 	}

@@ -228,6 +228,7 @@ static int read_welcome(struct krping_queue *q, u8 version, struct krping_grant 
 		krping_err_ratelimited(q->session->log_prefix,
 				       "the target's welcome is invalid: %s %llu", violation.what,
 				       violation.value);
+	grant->read_only |= q->session->opt.read_only;	/* version 1 does not know that */
 	return ret;
 }
 
