@@ -53,7 +53,7 @@ func (f *fixture) attach(peer netip.Addr, h wire.Hello, number uint32) *pipe {
 	}
 	p := f.serve(session)
 	welcome, err := wire.DecodeWelcome(session.Private)
-	if readOnly := h.Flags&wire.HelloReadOnly != 0; readOnly != (welcome.Flags&wire.VolumeReadOnly != 0) {
+	if readOnly := f.volume.ReadOnly || h.Flags&wire.HelloReadOnly != 0; readOnly != (welcome.Flags&wire.VolumeReadOnly != 0) {
 		f.t.Errorf("session %x: the welcome has the flags %#x", h.Session[0], welcome.Flags)
 	}
 	if err != nil || welcome.Writer != number || welcome.UUID != f.store.Identity().UUID {

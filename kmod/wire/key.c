@@ -100,9 +100,9 @@ void krping_transcript_fill(struct krping_transcript *t, const struct krping_hel
 	memcpy(t->volume, volume, strnlen(volume, sizeof(t->volume)));
 }
 
-/* @version: of the hello. @label: of version 2. */
+/* @version: of the hello. @label: of version 2, KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL. */
 static int prove(struct crypto_shash *key, struct krping_transcript *t, u8 version,
-		 const char label[sizeof(t->label)], u8 *proof)
+		 const char *label, u8 *proof)
 {
 	size_t len = offsetof(struct krping_transcript, welcome) + krping_welcome_len(version);
 	u8 digest[SHA256_DIGEST_SIZE];
