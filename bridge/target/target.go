@@ -30,7 +30,7 @@ const (
 	MaxPeerConnections = 128 // of one address per volume
 	MaxData            = 1 << 20
 	MaxInline          = 4096
-	MaxMessage         = 8 * (wire.CommandSize + MaxInline) // eight small writes
+	MaxMessage         = 7 * (wire.CommandSize + MaxInline) // seven small writes, just below 32 KiB
 )
 
 // Target serves volumes. Each Target has a new epoch.

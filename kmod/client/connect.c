@@ -424,6 +424,7 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
 		.poll = IB_POLL_SOFTIRQ,
+		.buf_sges = KRPING_BUF_SGES,
 	};
 	struct sockaddr_storage peer;
 	struct krping_grant grant;

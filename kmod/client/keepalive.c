@@ -82,18 +82,16 @@ void krping_keepalive_free(struct krping_queue *q)
 static int post_keepalive(struct krping_queue *q)
 {
 	struct krping_keepalive *ka = &q->keepalive;
-	struct ib_sge sge = krping_buf_sge(&q->conn, &ka->buf, ka->buf.size);
+	struct ib_sge sges[KRPING_BUF_SGES];
 	struct ib_send_wr send = {
 		.wr_cqe = &ka->buf.cqe,
 		.opcode = IB_WR_SEND,
 		.send_flags = IB_SEND_SIGNALED,
-		.sg_list = &sge,
-		.num_sge = 1,
+		.sg_list = sges,
+		.num_sge = krping_buf_send_sges(&q->conn, &ka->buf, ka->buf.size, sges),
 	};
 	int ret;
 
-	ib_dma_sync_single_for_device(q->conn.id->device, ka->buf.dma, ka->buf.size,
-				      DMA_TO_DEVICE);
 	ka->sent_at = jiffies;
 	if (krping_fault(KRPING_FAULT_KEEPALIVE_LOST, q->session->opt.block)) {
 		ka->unanswered = true;

@@ -158,11 +158,10 @@ static void send_duplicate(struct krping_queue *q, struct ib_send_wr *send,
 /* Posts the open message. Called with q->lock held. */
 static void post_open(struct krping_queue *q)
 {
-	struct ib_device *dev = q->conn.id->device;
 	const char *name = q->session->opt.block;
 	struct krping_tx *tx = q->open;
 	struct ib_send_wr send, again, *first = &send;
-	struct ib_sge sge;
+	struct ib_sge sges[KRPING_BUF_SGES];
 	int ret;
 
 	q->open = NULL;
@@ -171,14 +170,12 @@ static void post_open(struct krping_queue *q)
 		return;
 	}
 	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
-	ib_dma_sync_single_for_device(dev, tx->buf.dma, tx->len, DMA_TO_DEVICE);
-	sge = krping_buf_sge(&q->conn, &tx->buf, tx->len);
 	send = (struct ib_send_wr){
 		.wr_cqe = &tx->buf.cqe,
 		.opcode = IB_WR_SEND,
 		.send_flags = IB_SEND_SIGNALED,
-		.sg_list = &sge,
-		.num_sge = 1,
+		.sg_list = sges,
+		.num_sge = krping_buf_send_sges(&q->conn, &tx->buf, tx->len, sges),
 	};
 	if (tx->reg) {
 		tx->reg->reg_wr.wr.next = &send;

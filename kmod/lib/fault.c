@@ -64,6 +64,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_RESOLVE_STALL]		= { .name = "resolve_stall" },
 	[KRPING_FAULT_CONNECT_STALL]		= { .name = "connect_stall" },
 	[KRPING_FAULT_ACCEPT_STALL]		= { .name = "accept_stall" },
+	[KRPING_FAULT_FRAGMENTED]		= { .name = "fragmented" },
 	[KRPING_FAULT_SMALL_DEVICE]		= { .name = "small_device" },
 };
 

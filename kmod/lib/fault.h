@@ -48,6 +48,7 @@ enum krping_fault {
 	KRPING_FAULT_RESOLVE_STALL,	/* the check for a resolved address is late (ms) */
 	KRPING_FAULT_CONNECT_STALL,	/* a target's reply is read late (ms) */
 	KRPING_FAULT_ACCEPT_STALL,	/* a ping server accepts late (ms) */
+	KRPING_FAULT_FRAGMENTED,	/* memory for messages has no large blocks */
 	KRPING_FAULT_SMALL_DEVICE,	/* devices report limits as small as an Intel X722's */
 	KRPING_FAULTS_NR
 };

@@ -226,21 +226,18 @@ int krping_ping_conn_post(struct krping_ping_conn *pc, struct ib_send_wr *wr, u3
 int krping_ping_conn_send(struct krping_ping_conn *pc, const struct krping_ping_msg *msg,
 			  u32 invalidate, struct ib_rdma_wr *before)
 {
-	struct ib_device *dev = pc->conn.id->device;
 	struct krping_buf *buf = &pc->send;
-	struct ib_sge sge = krping_buf_sge(&pc->conn, buf, sizeof(*msg));
+	struct ib_sge sges[KRPING_BUF_SGES];
 	struct ib_send_wr wr = {
 		.wr_cqe = &buf->cqe,
 		.opcode = invalidate ? IB_WR_SEND_WITH_INV : IB_WR_SEND,
 		.ex.invalidate_rkey = invalidate,
 		.send_flags = IB_SEND_SIGNALED,
-		.sg_list = &sge,
-		.num_sge = 1,
+		.sg_list = sges,
 	};
 
-	ib_dma_sync_single_for_cpu(dev, buf->dma, buf->size, buf->dir);
 	memcpy(buf->data, msg, sizeof(*msg));
-	ib_dma_sync_single_for_device(dev, buf->dma, buf->size, buf->dir);
+	wr.num_sge = krping_buf_send_sges(&pc->conn, buf, sizeof(*msg), sges);
 	if (!before)
 		return krping_ping_conn_post(pc, &wr, 1);
 	before->wr.next = &wr;

@@ -1,31 +1,106 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/slab.h>
+#include <linux/vmalloc.h>
 
+#include "lib/fault.h"
 #include "lib/log.h"
 #include "rdma/buf.h"
 
-/* Allocates whole pages if @size exceeds one page: slab objects would waste memory. */
-static void *alloc_data(u32 size)
+#define MAX_PAGES	(KRPING_BUF_MAX / PAGE_SIZE ?: 1)
+
+/* Allocates whole pages if @size is not less: slab objects would waste memory. */
+static void *alloc_piece(u32 size, gfp_t flags)
 {
-	if (size <= PAGE_SIZE)
-		return kzalloc(size, GFP_KERNEL);
-	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+	flags |= __GFP_ZERO;
+	return size < PAGE_SIZE ? kmalloc(size, flags) : alloc_pages_exact(size, flags);
+}
+
+static void free_piece(void *piece, u32 size)
+{
+	if (size < PAGE_SIZE)
+		kfree(piece);
+	else
+		free_pages_exact(piece, size);
+}
+
+static void free_pieces(struct krping_buf *buf)
+{
+	u32 i;
+
+	for (i = 0; i < buf->nr_pieces; i++)
+		free_piece(buf->pieces[i], buf->piece_size);
+	buf->nr_pieces = 0;
+}
+
+/* Return: a mapping of pieces of whole pages, which is contiguous; or NULL. */
+static void *map_pieces(const struct krping_buf *buf)
+{
+	u32 i, nr_pages = DIV_ROUND_UP(buf->size, PAGE_SIZE);
+	struct page *pages[MAX_PAGES];
+
+	for (i = 0; i < nr_pages; i++) {
+		u32 at = i * PAGE_SIZE;
+
+		pages[i] = virt_to_page(buf->pieces[at / buf->piece_size] + at % buf->piece_size);
+	}
+	return vmap(pages, nr_pages, VM_MAP, PAGE_KERNEL);
+}
+
+/* @piece_size: @buf->size, or a power of two and at least a page. */
+static int alloc_pieces(struct krping_buf *buf, u32 piece_size, gfp_t flags)
+{
+	buf->piece_size = piece_size;
+	while (buf->nr_pieces * piece_size < buf->size) {
+		void *piece = alloc_piece(piece_size, flags);
+
+		if (!piece)
+			goto free;
+		buf->pieces[buf->nr_pieces++] = piece;
+	}
+	buf->data = buf->nr_pieces > 1 ? map_pieces(buf) : buf->pieces[0];
+	if (buf->data)
+		return 0;
+free:
+	free_pieces(buf);
+	return -ENOMEM;
 }
 
 static void free_data(struct krping_buf *buf)
 {
-	if (buf->size <= PAGE_SIZE)
-		kfree(buf->data);
-	else
-		free_pages_exact(buf->data, buf->size);
+	if (buf->nr_pieces > 1)
+		vunmap(buf->data);
 	buf->data = NULL;
+	free_pieces(buf);
+}
+
+/* A host that has run for long may have no large blocks of memory left: then takes small ones. */
+static int alloc_data(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+		      enum dma_data_direction dir)
+{
+	if (WARN_ON_ONCE(size > KRPING_BUF_MAX))
+		return -EINVAL;
+	buf->size = size;
+	buf->dir = dir;
+	if (size <= PAGE_SIZE)
+		return alloc_pieces(buf, size, GFP_KERNEL);
+	if (!krping_fault(KRPING_FAULT_FRAGMENTED, conn->log_prefix) &&
+	    !alloc_pieces(buf, size, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN))
+		return 0;
+	return alloc_pieces(buf, PAGE_SIZE << get_order(DIV_ROUND_UP(size, conn->buf_sges)),
+			    GFP_KERNEL | __GFP_NOWARN);
+}
+
+/* Bytes of piece @i in the first @len bytes of the buffer. */
+static u32 piece_len(const struct krping_buf *buf, u32 i, u32 len)
+{
+	return min(buf->piece_size, len - i * buf->piece_size);
 }
 
 /**
  * krping_buf_alloc - allocate and map a message buffer
  * @conn:	connection whose device uses it
  * @buf:	zeroed, or unmapped from an earlier connection: its memory is reused
- * @size:	bytes; of a reused buffer, what it has
+ * @size:	bytes, at most KRPING_BUF_MAX; of a reused buffer, what it has
  * @dir:	as seen from the device
  *
  * Return: 0, or -ENOMEM: krping_buf_free() frees what was allocated.
@@ -34,27 +109,35 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		     enum dma_data_direction dir)
 {
 	struct ib_device *dev = conn->id->device;
+	u64 dma;
+	u32 i;
+	int ret;
 
+	if (buf->data && buf->nr_pieces > conn->buf_sges)	/* another device */
+		free_data(buf);
 	if (!buf->data) {
-		buf->size = size;
-		buf->dir = dir;
-		buf->data = alloc_data(size);
-		if (!buf->data)
-			return -ENOMEM;
+		ret = alloc_data(conn, buf, size, dir);
+		if (ret)
+			return ret;
 	}
-	buf->dma = ib_dma_map_single(dev, buf->data, size, dir);
-	if (ib_dma_mapping_error(dev, buf->dma))
-		return -ENOMEM;
-	buf->mapped = true;
+	for (i = 0; i < buf->nr_pieces; i++) {
+		dma = ib_dma_map_single(dev, buf->pieces[i], piece_len(buf, i, buf->size), dir);
+		if (ib_dma_mapping_error(dev, dma))
+			return -ENOMEM;
+		buf->dma[buf->nr_mapped++] = dma;
+	}
 	return 0;
 }
 
 /* Unmaps; the memory is kept for the next connection. */
 void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
 {
-	if (buf->mapped)
-		ib_dma_unmap_single(conn->id->device, buf->dma, buf->size, buf->dir);
-	buf->mapped = false;
+	u32 i;
+
+	for (i = 0; i < buf->nr_mapped; i++)
+		ib_dma_unmap_single(conn->id->device, buf->dma[i], piece_len(buf, i, buf->size),
+				    buf->dir);
+	buf->nr_mapped = 0;
 }
 
 /* Undoes krping_buf_alloc(). @conn is used for a mapped buffer only. */
@@ -65,25 +148,50 @@ void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
 		free_data(buf);
 }
 
-struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len)
+/* Fills @sges with the first @len bytes of the buffer. Return: their number. */
+static int fill_sges(struct krping_conn *conn, const struct krping_buf *buf, u32 len,
+		     struct ib_sge *sges)
 {
-	return (struct ib_sge){
-		.addr = buf->dma,
-		.length = len,
-		.lkey = conn->pd->local_dma_lkey,
-	};
+	u32 i;
+
+	for (i = 0; i * buf->piece_size < len; i++)
+		sges[i] = (struct ib_sge){
+			.addr = buf->dma[i],
+			.length = piece_len(buf, i, len),
+			.lkey = conn->pd->local_dma_lkey,
+		};
+	return i;
+}
+
+/**
+ * krping_buf_send_sges - hand a message to the device
+ * @conn:	its connection
+ * @buf:	buffer that holds the message
+ * @len:	bytes of the message
+ * @sges:	KRPING_BUF_SGES entries to fill in
+ *
+ * Return: number of entries filled in, for a SEND.
+ */
+int krping_buf_send_sges(struct krping_conn *conn, const struct krping_buf *buf, u32 len,
+			 struct ib_sge *sges)
+{
+	int i, n = fill_sges(conn, buf, len, sges);
+
+	for (i = 0; i < n; i++)
+		ib_dma_sync_single_for_device(conn->id->device, sges[i].addr, sges[i].length,
+					      buf->dir);
+	return n;
 }
 
 int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
 {
-	struct ib_sge sge = krping_buf_sge(conn, buf, buf->size);
+	struct ib_sge sges[KRPING_BUF_SGES];
 	struct ib_recv_wr wr = {
 		.wr_cqe = &buf->cqe,
-		.sg_list = &sge,
-		.num_sge = 1,
+		.sg_list = sges,
+		.num_sge = krping_buf_send_sges(conn, buf, buf->size, sges),
 	};
 
-	ib_dma_sync_single_for_device(conn->id->device, buf->dma, buf->size, buf->dir);
 	return ib_post_recv(conn->qp, &wr, NULL);
 }
 
@@ -99,6 +207,8 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
  */
 bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc)
 {
+	u32 i;
+
 	if (wc->status != IB_WC_SUCCESS) {
 		krping_conn_wc_failed(conn, wc, "RECV");
 		return false;
@@ -109,7 +219,9 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 		return false;
 	}
 	krping_conn_confirm(conn);
-	ib_dma_sync_single_for_cpu(conn->id->device, buf->dma, wc->byte_len, DMA_FROM_DEVICE);
+	for (i = 0; i * buf->piece_size < wc->byte_len; i++)
+		ib_dma_sync_single_for_cpu(conn->id->device, buf->dma[i],
+					   piece_len(buf, i, wc->byte_len), DMA_FROM_DEVICE);
 	return true;
 }
 

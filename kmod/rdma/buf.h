@@ -11,20 +11,26 @@
  * struct krping_buf - a message buffer
  * @cqe:	completion of the work request that uses it
  * @data:	@size bytes
- * @dma:	its DMA address, if @mapped
- * @mapped:	mapped for the connection's device
  * @size:	bytes of @data
  * @dir:	as seen from the device
+ * @pieces:	@data, in @nr_pieces blocks of memory, each of which is contiguous
+ * @nr_pieces:	1, or more if memory is fragmented; @data is then a mapping of them
+ * @piece_size:	bytes of each of @pieces; the last one may be used in part
+ * @dma:	DMA addresses of the first @nr_mapped of @pieces
+ * @nr_mapped:	@nr_pieces if the buffer is mapped for the connection's device, else 0
  *
  * Belongs to the thread that owns the connection.
  */
 struct krping_buf {
 	struct ib_cqe cqe;
 	void *data;
-	u64 dma;
-	bool mapped;
 	u32 size;
 	enum dma_data_direction dir;
+	void *pieces[KRPING_BUF_SGES];
+	u32 nr_pieces;
+	u32 piece_size;
+	u64 dma[KRPING_BUF_SGES];
+	u32 nr_mapped;
 };
 
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
@@ -35,6 +41,7 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);
 bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc);
 int krping_bufs_alloc_recv(struct krping_conn *conn, struct krping_buf *bufs, u32 nr, u32 size,
 			   void (*done)(struct ib_cq *cq, struct ib_wc *wc));
-struct ib_sge krping_buf_sge(struct krping_conn *conn, const struct krping_buf *buf, u32 len);
+int krping_buf_send_sges(struct krping_conn *conn, const struct krping_buf *buf, u32 len,
+			 struct ib_sge *sges);
 
 #endif /* KRPING_BUF_H */

@@ -40,6 +40,10 @@ struct krping_conn_ops {
 	void (*closed)(struct krping_conn *conn, int error);
 };
 
+/* The largest message buffer in bytes, and the most SGEs of its memory. */
+#define KRPING_BUF_MAX		65536
+#define KRPING_BUF_SGES		8
+
 /* The most private data that rdma_cm delivers (in a reply). */
 #define KRPING_PRIVATE_MAX	196
 
@@ -64,6 +68,7 @@ struct krping_conn_ops {
  * @pd:		private to the connection: its keys are invalid on others
  * @cq:		polled as struct krping_qp_attr describes
  * @cq_is_own:	@cq was made with a notify function
+ * @buf_sges:	SGEs that a message buffer may have; from krping_conn_alloc()
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp()
  *
  * @id to @qp belong to the one thread that opens and closes the connection. Completions and
@@ -85,6 +90,7 @@ struct krping_conn {
 	struct ib_pd *pd;
 	struct ib_cq *cq;
 	bool cq_is_own;
+	u32 buf_sges;
 	struct ib_qp *qp;
 };
 
@@ -97,7 +103,9 @@ struct krping_conn {
  * @notify:	the owner polls the completion queue; called in any context, with the connection,
  *		when there is something to poll
  * @pd_flags:	IB_PD_*
- * @send_sge:	SGEs of a work request in the send queue; 0: one
+ * @send_sge:	SGEs of a work request in the send queue, besides those of messages; 0: one
+ * @buf_sges:	SGEs that a message may have if the device allows it, at most KRPING_BUF_SGES;
+ *		0: one, which is enough for messages of one page
  * @rw_ctxs:	RDMA READs and WRITEs by rdma_rw that the send queue holds besides @send_wr
  */
 struct krping_qp_attr {
@@ -108,6 +116,7 @@ struct krping_qp_attr {
 	ib_comp_handler notify;
 	unsigned int pd_flags;
 	u32 send_sge;
+	u32 buf_sges;
 	u32 rw_ctxs;
 };
 

@@ -30,6 +30,12 @@ u32 krping_dev_max_send_sge(const struct ib_device *dev)
 	return krping_fault_is_on(KRPING_FAULT_SMALL_DEVICE, "") ? min(most, SMALL_SEND_SGE) : most;
 }
 
+/* The most SGEs of a message. */
+static u32 max_buf_sges(const struct ib_device *dev)
+{
+	return min_t(u32, krping_dev_max_send_sge(dev), max(dev->attrs.max_recv_sge, 1));
+}
+
 /* The most pages in a memory region. */
 u32 krping_dev_max_reg_pages(const struct ib_device *dev)
 {
@@ -126,14 +132,15 @@ static void free_cq(struct krping_conn *conn)
 int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *want)
 {
 	struct ib_device *dev = conn->id->device;
+	u32 buf_sges = min(want->buf_sges ?: 1, max_buf_sges(dev));
 	struct ib_qp_init_attr attr = {
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.cap = {
 			.max_send_wr = want->send_wr + 1,	/* 1 = drain */
 			.max_recv_wr = want->recv_wr + 1,	/* 1 = drain */
-			.max_send_sge = want->send_sge ?: 1,
-			.max_recv_sge = 1,
+			.max_send_sge = max(want->send_sge, buf_sges),
+			.max_recv_sge = buf_sges,
 			.max_rdma_ctxs = want->rw_ctxs,
 		},
 	};
@@ -172,6 +179,7 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *wan
 	if (ret)
 		goto no_qp;
 	conn->qp = conn->id->qp;
+	conn->buf_sges = buf_sges;
 	return 0;
 
 no_qp:

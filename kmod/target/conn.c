@@ -239,6 +239,7 @@ int krping_target_conn_alloc(struct krping_target_conn *tc)
 		.vector = tc->index,
 		.notify = krping_worker_notify,
 		.send_sge = pieces,
+		.buf_sges = KRPING_BUF_SGES,
 		.rw_ctxs = rw_ctxs(tc, most, KRPING_TARGET_TX + 1),
 	};
 	int ret;

@@ -43,9 +43,11 @@
 #define KRPING_TARGET_DEPTH		128	/* commands in flight on a connection */
 #define KRPING_TARGET_QUEUES		64	/* connections of a session */
 #define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
+#define KRPING_TARGET_OF_ADDRESS	128	/* those of a volume from one address */
 #define KRPING_TARGET_MAX_DATA		SZ_1M
 #define KRPING_TARGET_MAX_INLINE	4096
-#define KRPING_TARGET_MAX_MESSAGE	(8 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
+/* Just below 32 KiB: a contiguous block of 8 pages. */
+#define KRPING_TARGET_MAX_MESSAGE	(7 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
 
 /* Messages of responses in flight on a connection. */
 #define KRPING_TARGET_TX		32

@@ -206,18 +206,16 @@ static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end
 static void post_message(struct krping_target_conn *tc, struct krping_target_cmd *cmd)
 {
 	struct krping_target_tx *tx = &tc->tx[tc->tx_head % KRPING_TARGET_TX];
-	struct ib_sge sge = krping_buf_sge(&tc->conn, &tx->buf, tc->open_len);
+	struct ib_sge sges[KRPING_BUF_SGES];
 	struct ib_send_wr send = {
 		.wr_cqe = &tx->buf.cqe,
 		.opcode = cmd ? IB_WR_SEND_WITH_INV : IB_WR_SEND,
 		.ex.invalidate_rkey = cmd ? cmd->rkey : 0,
-		.sg_list = &sge,
-		.num_sge = 1,
+		.sg_list = sges,
+		.num_sge = krping_buf_send_sges(&tc->conn, &tx->buf, tc->open_len, sges),
 	};
 	struct ib_send_wr *first = &send;
 
-	ib_dma_sync_single_for_device(tc->conn.id->device, tx->buf.dma, tc->open_len,
-				      DMA_TO_DEVICE);
 	tc->open_len = 0;
 	tx->sends = ++tc->tx_head;
 	tx->cmd = NULL;

@@ -104,6 +104,33 @@ func TestSmallDevice(t *testing.T) {
 	}
 }
 
+// Where memory has no large blocks, messages are in as many pieces as the device allows. Nothing else changes.
+func TestFragmentedMemory(t *testing.T) {
+	for _, small := range []int{0, 1} {
+		t.Run(strconv.Itoa(small), func(t *testing.T) {
+			load(t)
+			faults.set(t, setting{name: "fragmented", rate: 1})
+			faults.set(t, setting{name: "small_device", rate: small})
+			p := serve(t, ",queues=2")
+			if faults.fired(t, "fragmented") == 0 {
+				t.Error("no large block of memory was refused")
+			}
+			check := func() {
+				t.Helper()
+				guest.Fio(t, p.dev, "--rw=randrw", "--bsrange=512-128k", "--iodepth=32", "--io_size=8m", "--verify=crc32c")
+			}
+			check()
+			p.set(t, setting{name: "disconnect", rate: 20, gapMS: 1000})
+			check()
+			p.clear(t, "disconnect")
+			if number(t, "reconnects") == 0 {
+				t.Error("the session has not reconnected")
+			}
+			guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
+		})
+	}
+}
+
 // largestQueue returns the number of entries of the module's largest completion queue.
 func largestQueue(t *testing.T) (largest int) {
 	t.Helper()
