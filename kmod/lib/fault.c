@@ -60,6 +60,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_TARGET_STORE_SHORT]	= { .name = "target_store_short" },
 	[KRPING_FAULT_TARGET_DISCONNECT]	= { .name = "target_disconnect" },
 	[KRPING_FAULT_TARGET_SETUP_STALL]	= { .name = "target_setup_stall" },
+	[KRPING_FAULT_TARGET_FULL]		= { .name = "target_full" },
 	[KRPING_FAULT_TARGET_DRAIN_STALL]	= { .name = "target_drain_stall" },
 	[KRPING_FAULT_RESOLVE_STALL]		= { .name = "resolve_stall" },
 	[KRPING_FAULT_CONNECT_STALL]		= { .name = "connect_stall" },

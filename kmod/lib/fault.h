@@ -43,6 +43,7 @@ enum krping_fault {
 	KRPING_FAULT_TARGET_STORE_SHORT, /* the store returns too little */
 	KRPING_FAULT_TARGET_DISCONNECT,	/* the connection is lost */
 	KRPING_FAULT_TARGET_SETUP_STALL, /* the queue pair is made late (ms) */
+	KRPING_FAULT_TARGET_FULL,	/* connections may have 16 MiB */
 	KRPING_FAULT_TARGET_DRAIN_STALL, /* the queue pair is drained late (ms) */
 	/* all connections */
 	KRPING_FAULT_RESOLVE_STALL,	/* the check for a resolved address is late (ms) */

@@ -44,7 +44,7 @@ int krping_target_init(void)
 	return -ENOMEM;
 }
 
-#define MAX_LISTED	(2 * KRPING_TARGET_CONNECTIONS)	/* see krping_target_conn_list() */
+#define MAX_LISTED	(2 * KRPING_TARGET_CONNECTIONS)	/* see is_full() */
 #define MAX_RANGES	16
 #define MAX_DIGESTS	4	/* they read the disk and use the CPU: I/O comes first */
 
@@ -169,6 +169,14 @@ static void free_tx(struct krping_target_conn *tc)
 static u32 nr_receives(const struct krping_target_conn *tc)
 {
 	return tc->depth + 2;
+}
+
+/* Pages of its messages and of its commands' small data. */
+static u32 idle_pages(const struct krping_target_conn *tc)
+{
+	return (nr_receives(tc) + KRPING_TARGET_TX) *
+	       DIV_ROUND_UP(KRPING_TARGET_MAX_MESSAGE, PAGE_SIZE) +
+	       (tc->volume->backing.bdev ? tc->depth + KRPING_TARGET_TX : 0);
 }
 
 static int alloc_rx(struct krping_target_conn *tc)
@@ -312,6 +320,7 @@ static void target_conn_unlist(struct krping_target_conn *tc)
 	krping_writer_closed(tc);
 	list_del(&tc->entry);
 	v->nr_conns--;
+	krping_pages_put(tc->pages);
 	wake_up_all(&v->wait);	/* under the lock: the volume may be freed after it */
 	spin_unlock(&v->lock);
 }
@@ -380,24 +389,39 @@ static bool is_same(const struct krping_target_conn *tc, const struct krping_tar
 	       !memcmp(tc->session, other->session, sizeof(tc->session));
 }
 
+/* A replacement needs no free place, but the number of those that wait is limited, too. */
+static bool is_full(u32 listed, u32 most, bool replaces)
+{
+	return listed >= (replaces ? 2 * most : most);
+}
+
 /* Return: 0 with @tc listed and its set-up queued, or why the client is rejected. */
 enum krping_reject_reason krping_target_conn_list(struct krping_target_conn *tc, u32 *value)
 {
 	struct krping_volume *v = tc->volume;
 	enum krping_reject_reason reason = 0;
 	struct krping_target_conn *other;
+	u32 of_address = 0;
 	bool replaces = false;
 
+	tc->pages = idle_pages(tc);
 	spin_lock(&v->lock);
-	list_for_each_entry(other, &v->conns, entry)
+	list_for_each_entry(other, &v->conns, entry) {
 		replaces |= is_same(tc, other);
+		of_address += !memcmp(tc->addr, other->addr, sizeof(tc->addr));
+	}
 	if (v->state == KRPING_VOLUME_STOPPING) {
 		reason = KRPING_REJ_RESOURCES;
-	} else if (v->nr_conns >= KRPING_TARGET_CONNECTIONS &&
-		   (!replaces || v->nr_conns >= MAX_LISTED)) {
+	} else if (is_full(v->nr_conns, KRPING_TARGET_CONNECTIONS, replaces)) {
 		reason = KRPING_REJ_BUSY;
 		*value = KRPING_TARGET_CONNECTIONS;
+	} else if (is_full(of_address, KRPING_TARGET_OF_ADDRESS, replaces)) {
+		reason = KRPING_REJ_BUSY;
+		*value = KRPING_TARGET_OF_ADDRESS;
+	} else if (!krping_pages_get(tc, tc->pages)) {
+		reason = KRPING_REJ_RESOURCES;
 	} else if (!krping_writer_admit(tc, tc->take_over)) {
+		krping_pages_put(tc->pages);
 		reason = KRPING_REJ_IN_USE;
 	} else {
 		list_add_tail(&tc->entry, &v->conns);

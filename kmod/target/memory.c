@@ -11,7 +11,58 @@
 #include "lib/fault.h"
 #include "target/target.h"
 
+/*
+ * Pages for messages and data of all connections. Clients without a key can make a target allocate
+ * them, so a client whose messages do not fit is rejected. Large data waits until there is room;
+ * but a connection may always have one command's, so that each makes progress.
+ */
+static atomic_long_t krping_pages;
+
+static long most_pages(const struct krping_target_conn *tc)
+{
+	return krping_fault_is_on(KRPING_FAULT_TARGET_FULL, tc->volume->opt.block) ?
+	       SZ_16M / PAGE_SIZE : totalram_pages() / 2;
+}
+
+/* Return: false if that is more than connections may have. */
+bool krping_pages_get(struct krping_target_conn *tc, u32 pages)
+{
+	if (atomic_long_add_return(pages, &krping_pages) <= most_pages(tc))
+		return true;
+	krping_pages_put(pages);
+	return false;
+}
+
+void krping_pages_put(u32 pages)
+{
+	atomic_long_sub(pages, &krping_pages);
+}
+
+bool krping_pages_are_short(struct krping_target_conn *tc)
+{
+	return atomic_long_read(&krping_pages) >= most_pages(tc);
+}
+
 #define CHUNK_ORDER	4	/* 64 KiB: fewer SGEs, fewer work requests */
+
+static struct page *new_chunk(int order)
+{
+	const gfp_t flags = GFP_NOIO | __GFP_COMP | __GFP_NOWARN;
+	struct page *page;
+
+	do {
+		page = alloc_pages(order ? flags | __GFP_NORETRY : flags, order);
+	} while (!page && order--);
+	if (page)
+		atomic_long_add(compound_nr(page), &krping_pages);
+	return page;
+}
+
+static void release_chunk(struct page *page)
+{
+	krping_pages_put(compound_nr(page));
+	__free_pages(page, compound_order(page));
+}
 
 static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 {
@@ -25,20 +76,15 @@ static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 			return page;
 		}
 	}
-	for (; order; order--) {
-		page = alloc_pages(GFP_NOIO | __GFP_COMP | __GFP_NOWARN | __GFP_NORETRY, order);
-		if (page)
-			return page;
-	}
-	return alloc_page(GFP_NOIO | __GFP_NOWARN);
+	return new_chunk(order);
 }
 
 static void free_chunk(struct krping_target_conn *tc, struct page *page)
 {
-	if (compound_order(page) == CHUNK_ORDER)
+	if (compound_order(page) == CHUNK_ORDER && !krping_pages_are_short(tc))
 		list_add(&page->lru, &tc->chunks);
 	else
-		__free_pages(page, compound_order(page));
+		release_chunk(page);
 }
 
 /*
@@ -59,7 +105,7 @@ void krping_free_chunks(struct krping_target_conn *tc)
 
 	list_for_each_entry_safe(page, next, &tc->chunks, lru) {
 		list_del(&page->lru);
-		__free_pages(page, CHUNK_ORDER);
+		release_chunk(page);
 	}
 }
 

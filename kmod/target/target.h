@@ -39,7 +39,7 @@
 #include "lib/stats.h"
 #include "wire/wire.h"
 
-/* Limits, the same as krping-bridge's. The first three are counts, the others bytes. */
+/* Limits, the same as krping-bridge's. The first four are counts, the others bytes. */
 #define KRPING_TARGET_DEPTH		128	/* commands in flight on a connection */
 #define KRPING_TARGET_QUEUES		64	/* connections of a session */
 #define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
@@ -263,6 +263,7 @@ struct krping_target_tx {
  * @session:	the client's session
  * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
+ * @pages:	memory that it takes of krping_pages_get() while it is listed
  * @quiet:	closed, and nothing of it is in the store or can get there; under volume->lock
  * @writes:	the client may write
  * @take_over:	its session replaces the one that writes
@@ -323,6 +324,7 @@ struct krping_target_conn {
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;
+	u32 pages;
 	bool quiet;
 	bool writes;
 	bool take_over;
@@ -424,6 +426,9 @@ int krping_target_decode(struct krping_target_conn *tc, const void *msg, const s
 			 struct list_head *cmds);
 
 /* memory.c */
+bool krping_pages_get(struct krping_target_conn *tc, u32 pages);
+void krping_pages_put(u32 pages);
+bool krping_pages_are_short(struct krping_target_conn *tc);
 bool krping_alloc_large(struct krping_target_cmd *cmd);
 void krping_free_large(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);

@@ -252,7 +252,7 @@ enum krping_reject_reason {
 	KRPING_REJ_INVALID	= 3,	/* a field is out of range: bad count, index, reserved */
 	KRPING_REJ_VOLUME	= 4,	/* no volume of that name */
 	KRPING_REJ_QUEUES	= 5,	/* value: the most queues of one session */
-	KRPING_REJ_BUSY		= 6,	/* value: the most connections */
+	KRPING_REJ_BUSY		= 6,	/* value: the most connections, of all or of one address */
 	KRPING_REJ_RESOURCES	= 7,	/* the target is out of memory or queue pairs */
 	/* from a ping/pong server */
 	KRPING_REJ_TEST		= 8,	/* value: the test that it runs */

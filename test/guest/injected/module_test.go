@@ -22,6 +22,8 @@ import (
 
 	"krping/agent/disk/verify"
 	"krping/bridge/verbs"
+	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
 )
@@ -128,6 +130,48 @@ func TestFragmentedMemory(t *testing.T) {
 			}
 			guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
 		})
+	}
+}
+
+// Clients that fill the memory for connections make the target reject others, and no more: those that are connected move
+// large data, and there is room again when a client leaves.
+func TestMemoryOfClients(t *testing.T) {
+	load(t)
+	faults.set(t, setting{name: "target_full", rate: 1})
+	if err := guest.Command(guest.ServeCommand(t, "vol0", port, "shared,backing="+guest.NullDisk(t, "injected", nil)), guest.Limit); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { guest.StopServing(t, "vol0") })
+	dev := guest.Attach(t, port, ",queues=2,depth=16")
+	var clients []*fakeclient.Client
+	for {
+		hello := fakeclient.Hello(byte(1+len(clients)), func(h *wire.Hello) { h.Depth = 32 })
+		c, err := fakeclient.Dial(t, port, hello.Append(nil), fakeclient.Small)
+		if err != nil {
+			fakeclient.WantRejected(t, "a client that does not fit", err, wire.RejectResources, 0)
+			break
+		}
+		if clients = append(clients, c); len(clients) > 10 {
+			t.Fatal("more than 16 MiB are in use")
+		}
+	}
+	guest.Fio(t, dev, "--rw=randrw", "--bs=1m", "--iodepth=16", "--io_size=32m", "--verify=crc32c")
+	if len(clients) < 2 {
+		t.Fatalf("%d clients fit", len(clients))
+	}
+	clients[0].Close()
+	guest.Eventually(t, patience, "another client is served", func() bool {
+		c, err := fakeclient.Dial(t, port, fakeclient.Hello(99, func(h *wire.Hello) { h.Depth = 16 }).Append(nil), fakeclient.Small)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	if n := number(t, "reconnects"); n != 0 {
+		t.Errorf("%d reconnects, want 0", n)
+	}
+	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+		t.Error(err)
 	}
 }
 

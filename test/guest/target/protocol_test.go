@@ -343,14 +343,10 @@ func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 	})
 }
 
-// Clients that connect and send nothing fill the target, and later ones are rejected. As soon as one disconnects, another
-// client is served; and the target stops in spite of them. The bridge has a limit for each address.
+// Clients that connect and send nothing take all places of their address, and later ones are rejected. As soon as one
+// disconnects, another client is served; and the target stops in spite of them.
 func TestManyIdleClients(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
-		most := target.MaxConnections
-		if g.Name == targets.Bridge.Name {
-			most = target.MaxPeerConnections
-		}
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		private := func(i int) []byte {
 			return fakeclient.Hello(0, func(h *wire.Hello) { h.Depth, h.Session = 1, wire.SessionID{byte(i), byte(i >> 8), 1} }).Append(nil)
@@ -358,13 +354,13 @@ func TestManyIdleClients(t *testing.T) {
 		dial := func(i int) (*fakeclient.Client, error) {
 			return fakeclient.Dial(t, served.Port, private(i), fakeclient.Small)
 		}
-		accepted := fakeclient.DialMany(t, fakeclient.Many(), dial, fakeclient.Busy(uint32(most)))
-		fakeclient.WantAccepted(t, len(accepted), most)
+		accepted := fakeclient.DialMany(t, fakeclient.Many(), dial, fakeclient.Busy(target.MaxPeerConnections))
+		fakeclient.WantAccepted(t, len(accepted), target.MaxPeerConnections)
 		rejected := fakeclient.Many() - len(accepted)
 		if n := served.Rejected(); n != rejected {
 			t.Errorf("%d rejected clients are counted, want %d", n, rejected)
 		}
-		served.WantVolume(t, "queues", strconv.Itoa(most), "connections", strconv.Itoa(len(accepted)))
+		served.WantVolume(t, "queues", strconv.Itoa(target.MaxPeerConnections), "connections", strconv.Itoa(len(accepted)))
 		again, err := dial(7)
 		if err != nil {
 			t.Fatalf("a client that reconnects: %v", err)
@@ -381,7 +377,7 @@ func TestManyIdleClients(t *testing.T) {
 		})
 		if served.Bridge == nil {
 			guest.Eventually(t, 10*time.Second, "there is a place", func() bool {
-				return guest.Volume(t, "vol0")["queues"] != strconv.Itoa(most)
+				return guest.Volume(t, "vol0")["queues"] != strconv.Itoa(target.MaxPeerConnections)
 			})
 			verify(t, guest.Attach(t, served.Port, ",queues=1"))
 			if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
