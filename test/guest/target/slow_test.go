@@ -17,39 +17,92 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/late"
 )
 
-// slowDisk makes a disk that carries out one command at a time and takes that long for each.
-func slowDisk(t *testing.T, mib int, each time.Duration) string {
+// slowDisk makes a disk that carries out a number of commands at a time and takes that long for each.
+func slowDisk(t *testing.T, mib, depth int, each time.Duration) string {
 	t.Helper()
 	return guest.NullDisk(t, "slow", map[string]string{
 		"size":    strconv.Itoa(mib),
-		"irqmode": "2", "hw_queue_depth": "1", "completion_nsec": strconv.FormatInt(each.Nanoseconds(), 10),
+		"irqmode": "2", "hw_queue_depth": strconv.Itoa(depth), "completion_nsec": strconv.FormatInt(each.Nanoseconds(), 10),
 	})
 }
 
-// The target answers KEEP_ALIVE while commands wait for the disk's only request.
+// The target answers KEEP_ALIVE while commands wait for the disk's only request: if the disk can say that it is busy, and if
+// whoever gives it a command has to wait.
 func TestKeepAliveOfSlowDisk(t *testing.T) {
-	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 1500*time.Millisecond), Shared: true})
-	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
-	data := guest.Aligned(t, 4096)
-	var writes errgroup.Group
-	for i := range int64(2) {
-		writes.Go(func() error {
-			_, err := dev.WriteAt(data, i*4096)
-			return err
+	for name, disk := range map[string]func(disk string) string{
+		"says busy": func(disk string) string { return disk },
+		"blocks": func(disk string) string { // device-mapper's flakey cannot say it
+			disk, _ = guest.Flaky(t, disk, 16*mib)
+			return disk
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			served := targets.Module.Serve(t, targets.Config{Store: disk(slowDisk(t, 16, 1, 1500*time.Millisecond)), Shared: true})
+			dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
+			data := guest.Aligned(t, 4096)
+			var writes errgroup.Group
+			for i := range int64(4) {
+				writes.Go(func() error {
+					_, err := dev.WriteAt(data, i*4096)
+					return err
+				})
+			}
+			if err := writes.Wait(); err != nil {
+				t.Error(err)
+			}
+			guest.WantFields(t, guest.Session(t, "vol0"), "reconnects", "0", "errors", "0")
+			_ = dev.Close()
+			if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+				t.Error(err)
+			}
 		})
 	}
-	if err := writes.Wait(); err != nil {
-		t.Error(err)
+}
+
+// However many digests a client asks for, writes do not wait behind them.
+func TestWriteBesideDigests(t *testing.T) {
+	const (
+		queues, each = 2, 128
+		within       = 2 * time.Second
+	)
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 8, 20*time.Millisecond), Shared: true})
+	connect := func(queue, depth int) *fakeclient.Client {
+		t.Helper()
+		return fakeclient.Connect(t, served.Port, fakeclient.Hello(1, func(h *wire.Hello) {
+			h.QueueCount, h.QueueIndex, h.Depth = 1+queues, uint16(queue), uint16(depth)
+		}))
 	}
-	guest.WantFields(t, guest.Session(t, "vol0"), "reconnects", "0", "errors", "0")
+	for i := range queues {
+		c := connect(1+i, each)
+		requests := make([]wire.Request, each)
+		for tag := range requests {
+			requests[tag] = fakeclient.Command(wire.OpDigest, wire.FlagInline, 16*mib)
+			requests[tag].Tag = uint16(tag)
+		}
+		c.Post(requests...)
+	}
+	guest.Eventually(t, 5*time.Second, "all digests are in flight", func() bool {
+		return guest.Volume(t, "vol0")["inflight"] == strconv.Itoa(queues*each)
+	})
+	writer := connect(0, 1)
+	start := time.Now()
+	if a := writer.Call(fakeclient.Write(1, 0, make([]byte, 4096)))[0]; a.Status != wire.StatusOK {
+		t.Errorf("%+v", a)
+	}
+	if took := time.Since(start); took > guest.Slow(within) {
+		late.Errorf(t, "a write took %v, want %v", took, within)
+	} else {
+		t.Logf("a write took %v", took)
+	}
 }
 
 // The target abandons a long command when its client disconnects, and so admits another client at once.
 func TestAbandonedWriteZeroes(t *testing.T) {
 	const volume = 192 // MiB; the disk zeroes 3 MiB/s
-	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 40*time.Millisecond), Shared: true})
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 1, 40*time.Millisecond), Shared: true})
 	gone := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
 	gone.Post(fakeclient.Command(wire.OpWriteZeroes, 0, volume*mib))
 	guest.Eventually(t, 5*time.Second, "the command runs", func() bool { return guest.Volume(t, "vol0")["inflight"] == "1" })
