@@ -239,7 +239,7 @@ func (c Config) check() error {
 func checkEntry(name string) error {
 	const longest = 255 // NAME_MAX
 	if name == "" || name == "." || name == ".." || len(name) > longest || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("%.40q: must be 1 to %d bytes, without slashes and control characters, and not . or ..", name, longest)
+		return fmt.Errorf("%.40q: must be 1 to %d bytes, without slashes and control characters, and neither '.' nor '..'", name, longest)
 	}
 	return nil
 }

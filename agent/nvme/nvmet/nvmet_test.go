@@ -22,7 +22,6 @@ import (
 // groups at once, and cannot be removed while it contains added directories. Change number failAt
 // fails; 0 is none.
 type fake struct {
-	configfs
 	root    string
 	changes int
 	failAt  int
