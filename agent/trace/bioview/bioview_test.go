@@ -135,7 +135,7 @@ func TestHostileNames(t *testing.T) {
 	if err := lines.Print(&biotrace.Bio{Comm: "\x1b[2K\rpass: no", CGroup: "/a\nb", Total: time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if want := `\x1b[2K\x0dpass: no /a\x0ab                  1.000` + "\n"; out.String() != want {
+	if want := `\x1b[2K\x0dpass: no /a\x0ab                 1.000` + "\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

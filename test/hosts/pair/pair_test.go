@@ -207,7 +207,7 @@ func TestClientHostKilled(t *testing.T) {
 	h.Sh(h.client, "krpingctl client --addr "+h.storage.Addr()+" --port 9904 --block kernel; krpingctl client --addr "+h.storage.Addr()+" --port 9905 --block user")
 	h.client.Kill()
 	time.Sleep(time.Second)
-	out := h.Sh(h.storage, fmt.Sprintf("krpingctl client --addr %s --block vol0 && krpingctl verify /dev/krping0 --size 8MiB --pattern random --seed 3 && krpingctl verify /dev/krping0 && krpingctl stop vol0", h.storage.Addr()))
+	out := h.Sh(h.storage, fmt.Sprintf("krpingctl client --addr %s --block vol0 --take-over && krpingctl verify /dev/krping0 --size 8MiB --pattern random --seed 3 && krpingctl verify /dev/krping0 && krpingctl stop vol0", h.storage.Addr()))
 	if !strings.Contains(out, "device, target and what was written agree") {
 		t.Errorf("output: %s", out)
 	}
