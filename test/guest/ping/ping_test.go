@@ -124,7 +124,8 @@ func TestErrors(t *testing.T) {
 		{"client,addr=" + addr + ",port=65536", unix.EINVAL},
 		{"client,addr=" + addr + ",size=0", unix.EINVAL},
 		{"client,addr=" + addr + ",count=-1", unix.EINVAL},
-		{"client,addr=" + addr + ",count=1,count=1", unix.EINVAL},
+		{"client,,addr=" + addr + ",count=x,count=1", unix.EINVAL},
+		{"client,,addr=" + addr + ",port=1,port=011,count=0x1", unix.ECONNREFUSED}, // as upstream's krping
 		{"client,server,addr=" + addr, unix.EINVAL},
 		{"client,addr=" + addr + ",addr6=::1", unix.EINVAL},
 		{"client,addr=300.1.1.1", unix.EINVAL},
