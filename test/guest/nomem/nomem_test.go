@@ -129,7 +129,7 @@ var targets = []target{
 	}},
 	{"kernel", func(t *testing.T, store string) func() {
 		disk := loopOf(t, store)
-		insist(t, guest.ServeCommand(t, "vol0", port, "backing="+disk))
+		insist(t, guest.ServeCommand(t, "vol0", port, "backing="+disk+",uuid=123e4567-e89b-12d3-a456-426614174000")) // a loop device has none
 		return func() {
 			insist(t, "stop,target,block=vol0")
 			guest.Run(t, "losetup", "-d", disk)
