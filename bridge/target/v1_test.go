@@ -19,15 +19,6 @@ import (
 	v1 "krping/bridge/wire/v1"
 )
 
-func recorded(t *testing.T, name string) v1.Conversation {
-	t.Helper()
-	c, err := v1.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 const recordedKey = "recorded-key-of-version-1"
 
 // recordedFixture serves what the recorded target did: vol0, with a key unless it is nil, and open,
@@ -52,7 +43,7 @@ func recordedFixture(t *testing.T, key access.Key) *fixture {
 	if f.target, err = New(zerolog.Nop(), access.List{netip.PrefixFrom(addr, 32)}, f.volume, open("open")); err != nil {
 		t.Fatal(err)
 	}
-	f.target.epoch = binary.BigEndian.Uint64(recorded(t, "plain")[1].Bytes(nil)[16:])
+	f.target.epoch = binary.BigEndian.Uint64(v1.Recorded(t, "plain")[1].Bytes(nil)[16:])
 	return f
 }
 
@@ -76,7 +67,7 @@ func (f *fixture) ask(m v1.Message, from netip.Addr) ([]byte, *Session) {
 
 // replaceChallenge replaces a challenge by the recorded one, and returns that.
 func (f *fixture) replaceChallenge(c *wire.Challenge) []byte {
-	private := recorded(f.t, "key").Find("challenge, queue 0").Bytes(nil)
+	private := v1.Recorded(f.t, "key").Find("challenge, queue 0").Bytes(nil)
 	want, err := wire.DecodeChallenge(private)
 	if err != nil {
 		f.t.Fatal(err)
@@ -94,7 +85,7 @@ func (f *fixture) replaceChallenge(c *wire.Challenge) []byte {
 // The bridge answers a recorded client of version 1 as the recorded bridge did, to the byte.
 func TestVersion1Conversation(t *testing.T) {
 	f := recordedFixture(t, nil)
-	exchanges := recorded(t, "plain").Exchanges()
+	exchanges := v1.Recorded(t, "plain").Exchanges()
 	private, session := f.ask(exchanges[0].Client, addr)
 	if _, err := exchanges[0].Target.Match(private, nil); err != nil || len(private) != v1.WelcomeSize {
 		t.Fatalf("%v, %d bytes", err, len(private))
@@ -143,7 +134,7 @@ func (f *fixture) recordedAnswer(p *pipe, n int) (all []byte, invalidated uint32
 
 func TestVersion1Handshake(t *testing.T) {
 	f := recordedFixture(t, access.Key(recordedKey))
-	for _, x := range recorded(t, "key").Exchanges() {
+	for _, x := range v1.Recorded(t, "key").Exchanges() {
 		private, session := f.ask(x.Client, addr)
 		want := x.Target.Bytes(nil)
 		if session != nil {
@@ -151,7 +142,7 @@ func TestVersion1Handshake(t *testing.T) {
 			// The limits are not part of the protocol. The recorded proof covers the recorded ones.
 			copy(want[28:v1.WelcomeSize], private[28:v1.WelcomeSize])
 			copy(want[v1.WelcomeSize:], v1.Handshake{
-				Challenge: recorded(t, "key").Find("challenge, queue 0").Bytes(nil), Answer: x.Client.Bytes(nil), Volume: "vol0",
+				Challenge: v1.Recorded(t, "key").Find("challenge, queue 0").Bytes(nil), Answer: x.Client.Bytes(nil), Volume: "vol0",
 			}.TargetProof(recordedKey, want))
 		}
 		if !bytes.Equal(private, want) {
@@ -162,7 +153,7 @@ func TestVersion1Handshake(t *testing.T) {
 
 func TestVersion1IsRejectedAsRecorded(t *testing.T) {
 	f := recordedFixture(t, access.Key(recordedKey))
-	for _, x := range recorded(t, "rejects").Exchanges() {
+	for _, x := range v1.Recorded(t, "rejects").Exchanges() {
 		if x.Client.Name == "a hello of version 2" && wire.Version != 1 {
 			continue
 		}

@@ -87,11 +87,7 @@ func seed(f *testing.F, kind byte, matches func(m v1.Message) bool) {
 		}
 	}
 	for _, name := range []string{"plain", "key", "rejects"} {
-		c, err := v1.Load(name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, m := range c {
+		for _, m := range v1.Recorded(f, name) {
 			if matches(m) {
 				f.Add(m.Bytes(nil))
 			}

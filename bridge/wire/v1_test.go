@@ -11,16 +11,6 @@ import (
 	v1 "krping/bridge/wire/v1"
 )
 
-// recorded returns a recorded conversation of version 1.
-func recorded(t *testing.T, name string) v1.Conversation {
-	t.Helper()
-	c, err := v1.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // encodeAgain decodes a message of version 1 and encodes it.
 func encodeAgain(m v1.Message) ([]byte, error) {
 	b := m.Bytes(nil)
@@ -61,7 +51,7 @@ func encodeAgain(m v1.Message) ([]byte, error) {
 var v1Limits = Limits{BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 33024, Depth: 16}
 
 func TestVersion1IsEncodedUnchanged(t *testing.T) {
-	for _, m := range append(recorded(t, "plain"), recorded(t, "key")...) {
+	for _, m := range append(v1.Recorded(t, "plain"), v1.Recorded(t, "key")...) {
 		if got, err := encodeAgain(m); err != nil || !bytes.Equal(got, m.Bytes(nil)) {
 			t.Errorf("%s: %v\n%.200x, recorded is\n%.200x", m.Name, err, got, m.Bytes(nil))
 		}
@@ -69,7 +59,7 @@ func TestVersion1IsEncodedUnchanged(t *testing.T) {
 }
 
 func TestVersion1Rejects(t *testing.T) {
-	for _, x := range recorded(t, "rejects").Exchanges() {
+	for _, x := range v1.Recorded(t, "rejects").Exchanges() {
 		want := x.Target.Bytes(nil)
 		got, err := DecodeReject(want)
 		if err != nil || uint16(got.Reason) != uint16(want[6])<<8|uint16(want[7]) || got.Value != uint32(want[11]) {
@@ -82,7 +72,7 @@ func TestVersion1Rejects(t *testing.T) {
 }
 
 func TestVersion1Proofs(t *testing.T) {
-	c := recorded(t, "key")
+	c := v1.Recorded(t, "key")
 	for _, queue := range []string{"queue 0", "queue 1"} {
 		hello, err := DecodeHello(c.Find("answer, " + queue).Bytes(nil))
 		if err != nil {
@@ -113,7 +103,7 @@ func TestVersion1InTheModule(t *testing.T) {
 	add := func(kind string, b []byte, outcome string) {
 		lines, want = append(lines, fmt.Sprintf("%s %x", kind, b)), append(want, outcome)
 	}
-	for _, m := range append(recorded(t, "plain"), recorded(t, "key")...) {
+	for _, m := range append(v1.Recorded(t, "plain"), v1.Recorded(t, "key")...) {
 		b := m.Bytes(nil)
 		switch name, _, _ := strings.Cut(m.Name, ","); {
 		case name == "hello", name == "answer":
@@ -127,7 +117,7 @@ func TestVersion1InTheModule(t *testing.T) {
 			add("responses", b, responsesOutcome(b))
 		}
 	}
-	for _, x := range recorded(t, "rejects").Exchanges() {
+	for _, x := range v1.Recorded(t, "rejects").Exchanges() {
 		add("hello", x.Client.Bytes(nil), helloOutcome(x.Client.Bytes(nil)))
 	}
 	for i, got := range module(t, lines) {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 )
 
 //go:embed testdata/*.txt
@@ -53,6 +54,16 @@ type part struct {
 
 // Conversation is what a client and a target sent, in turn.
 type Conversation []Message
+
+// Recorded is Load for tests, which fail if it does.
+func Recorded(t testing.TB, name string) Conversation {
+	t.Helper()
+	c, err := Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
 
 // Load returns a conversation of testdata, named by its file without ".txt". A line that begins
 // with '>' begins a message of the client, one with '<' of the target; the rest of it is the name.

@@ -22,15 +22,6 @@ import (
 // Size is the size of the volumes in bytes.
 const Size = 8 << 20
 
-func load(t testing.TB, name string) v1.Conversation {
-	t.Helper()
-	c, err := v1.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // Client connects to vol0 as a client of version 1 did, with a key unless it is "".
 type Client struct {
 	Port    int
@@ -55,7 +46,7 @@ func (c *Client) Connect() {
 		c.connectWithKey(values)
 		return
 	}
-	plain := load(c.t, "plain")
+	plain := v1.Recorded(c.t, "plain")
 	welcome := c.accepted(plain.Find("hello").Bytes(values))
 	c.match(plain.Find("welcome"), welcome, nil)
 }
@@ -63,7 +54,7 @@ func (c *Client) Connect() {
 // connectWithKey is the handshake with a key.
 func (c *Client) connectWithKey(values v1.Values) {
 	c.t.Helper()
-	recorded := load(c.t, "key")
+	recorded := v1.Recorded(c.t, "key")
 	var rejected *verbs.RejectedError
 	_, err := fakeclient.DialRaw(c.t, c.Port, recorded.Find("hello, queue 0").Bytes(values), fakeclient.Small)
 	if !errors.As(err, &rejected) {
@@ -108,7 +99,7 @@ func (c *Client) Disconnect() { c.conn.Close() }
 // device does not let a program's memory be invalidated, the client connects again.
 func (c *Client) Replay() {
 	c.t.Helper()
-	for _, x := range load(c.t, "plain").Exchanges()[1:] {
+	for _, x := range v1.Recorded(c.t, "plain").Exchanges()[1:] {
 		if x.Client.Memory != nil {
 			c.replayLarge(x)
 			continue
@@ -127,7 +118,7 @@ func (c *Client) Replay() {
 // WantFirstBlock checks that the volume begins with the 512 bytes that Replay has written.
 func (c *Client) WantFirstBlock() {
 	c.t.Helper()
-	plain := load(c.t, "plain")
+	plain := v1.Recorded(c.t, "plain")
 	answer := plain.Find("answer to READ 512 at 0")
 	c.conn.PostMessage(plain.Find("READ 512 at 0").Bytes(nil))
 	got, err := c.receive(len(answer.Bytes(nil)))
@@ -200,7 +191,7 @@ func WantVersion1Rejects(t testing.TB, port int) {
 		"a key for a volume without a key": true,
 		"a wrong proof":                    true,
 	}
-	for _, x := range load(t, "rejects").Exchanges() {
+	for _, x := range v1.Recorded(t, "rejects").Exchanges() {
 		if skip[x.Client.Name] {
 			continue
 		}

@@ -62,7 +62,7 @@ func (g *Target) Accepted() (accepted int, others map[byte]int) {
 
 // answer returns the private data of an accept or a reject.
 func (g *Target) answer(hello []byte) (private []byte, accept bool) {
-	rejects, plain, keyed := load(g.t, "rejects"), load(g.t, "plain"), load(g.t, "key")
+	rejects, plain, keyed := v1.Recorded(g.t, "rejects"), v1.Recorded(g.t, "plain"), v1.Recorded(g.t, "key")
 	switch {
 	case len(hello) < v1.HelloSize || !bytes.HasPrefix(hello, []byte("KRPB")):
 		g.t.Errorf("not a hello: %x", hello)
@@ -99,7 +99,7 @@ func (g *Target) prove(keyed v1.Conversation, answer []byte) (private []byte, ac
 	h := v1.Handshake{Challenge: keyed.Find("challenge, queue 0").Bytes(nil), Answer: answer[:v1.HelloSize], Volume: "vol0"}
 	if !bytes.Equal(h.ClientProof(g.key), answer[40:v1.HelloSize]) {
 		g.t.Error("the client's proof is not that of version 1")
-		return load(g.t, "rejects").Find("reject of a wrong proof").Bytes(nil), false
+		return v1.Recorded(g.t, "rejects").Find("reject of a wrong proof").Bytes(nil), false
 	}
 	welcome := keyed.Find("proven welcome, queue 0")
 	values := v1.Values{"depth": answer[10:12]}
