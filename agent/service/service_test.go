@@ -329,29 +329,12 @@ func TestReplacesSocketOfKilledAgent(t *testing.T) {
 	_ = second.Close()
 }
 
-func TestJournal(t *testing.T) {
-	var out bytes.Buffer
-	log := zerolog.New(newJournal(&out))
-	log.Error().Str("peer", "10.0.0.1:9999").Int("pid", 7).Msg("the target is gone")
-	log.Warn().Msg("b")
-	log.Info().Msg("c")
-	log.Debug().Msg("d")
-	log.Log().Msg("e")
-	if want := "<3>the target is gone peer=10.0.0.1:9999 pid=7\n<4>b\n<6>c\n<7>d\n<6>e\n"; out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
-	}
+func TestLogOfAFile(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		t.Fatal(err)
-	}
-	if isJournal(f, "") || isJournal(f, "8:1") || !isJournal(f, fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)) {
-		t.Error("isJournal must be true for the journal's DEVICE:INODE only")
-	}
 	if text := line(t, NewLogger(f), f); strings.HasPrefix(text, "<") || !strings.Contains(text, " ERR ") || strings.Contains(text, "\x1b") {
 		t.Errorf("to a file: %q", text)
 	}

@@ -11,13 +11,19 @@ import (
 	"os/signal"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/journal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "krping-bridge:", err)
+		severity := ""
+		if journal.Is(os.Stderr) {
+			severity = "<3>" // an error
+		}
+		fmt.Fprintf(os.Stderr, "%skrping-bridge: %v\n", severity, err)
 		os.Exit(1)
 	}
 }

@@ -24,7 +24,7 @@ const (
 )
 
 // servePings answers ping/pong clients until ctx ends.
-func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget) error {
+func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget, manager *manager) error {
 	addr, err := listenAddr("--ping", o.ping)
 	if err != nil {
 		return err
@@ -37,7 +37,9 @@ func servePings(ctx context.Context, log zerolog.Logger, o options, allow access
 	if err != nil {
 		return explainListen(err)
 	}
-	fmt.Printf("answering pings on %s (%s)\n", addr, deviceName(l.Device()))
+	text := fmt.Sprintf("answering pings on %s (%s)", addr, deviceName(l.Device()))
+	fmt.Println(text)
+	manager.listening(text)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}

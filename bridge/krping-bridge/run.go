@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/access"
+	"krping/bridge/journal"
 	"krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -99,8 +100,11 @@ func logger(o options) zerolog.Logger {
 		level = zerolog.DebugLevel
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano // else to the second
-	if o.json {
+	switch {
+	case o.json:
 		return zerolog.New(os.Stderr).Level(level).With().Timestamp().Logger()
+	case journal.Is(os.Stderr):
+		return zerolog.New(journal.New(os.Stderr)).Level(level)
 	}
 	return zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: "15:04:05.000"}).
 		Level(level).With().Timestamp().Logger()
@@ -134,12 +138,14 @@ func serve(ctx context.Context, o options) error {
 		return fmt.Errorf("--max-memory: %w", err)
 	}
 	log := logger(o)
+	manager := newManager(log, o)
 	services, ctx := errgroup.WithContext(ctx)
+	services.Go(func() error { manager.run(ctx); return nil })
 	if o.ping != "" {
-		services.Go(func() error { return servePings(ctx, log, o, allow, memory) })
+		services.Go(func() error { return servePings(ctx, log, o, allow, memory, manager) })
 	}
 	if o.listen != "" {
-		services.Go(func() error { return serveVolumes(ctx, log, o, allow, memory) })
+		services.Go(func() error { return serveVolumes(ctx, log, o, allow, memory, manager) })
 	}
 	return services.Wait()
 }
@@ -160,7 +166,7 @@ func memoryLimit(text string) (*verbs.Budget, error) {
 	return verbs.NewBudget(limit), nil
 }
 
-func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget) error {
+func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget, manager *manager) error {
 	addr, err := listenAddr("--listen", o.listen)
 	if err != nil {
 		return err
@@ -182,7 +188,7 @@ func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow acce
 		l.Close()
 		return errors.Join(err, t.Close())
 	}
-	announce(addr, l.Device(), volumes)
+	manager.listening(announce(addr, l.Device(), volumes))
 	logCounters := func() {
 		for _, v := range volumes {
 			v.LogCounters(log)
@@ -219,12 +225,15 @@ func explainListen(err error) error {
 	return err
 }
 
-func announce(addr netip.AddrPort, device string, volumes []*target.Volume) {
+// announce prints what is served, and returns it.
+func announce(addr netip.AddrPort, device string, volumes []*target.Volume) string {
 	names := make([]string, len(volumes))
 	for i, v := range volumes {
 		names[i] = fmt.Sprintf("%s %s", v.Name, humanize.IBytes(uint64(v.Store.Size())))
 	}
-	fmt.Printf("listening on %s (%s), volumes: %s\n", addr, deviceName(device), strings.Join(names, ", "))
+	text := fmt.Sprintf("listening on %s (%s), volumes: %s", addr, deviceName(device), strings.Join(names, ", "))
+	fmt.Println(text)
+	return text
 }
 
 func deviceName(name string) string {
