@@ -60,7 +60,7 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 	group(root,
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
 		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
-		topCommand(p), agentCommand(p), captureCommand(p), nvmeCommand(p), optionsTopic(),
+		topCommand(p), agentCommand(p), shutdownCommand(p), captureCommand(p), nvmeCommand(p), optionsTopic(),
 	)
 	checkCompletion(root, args)
 	root.SetArgs(args)

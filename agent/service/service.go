@@ -24,6 +24,7 @@ import (
 	"krping/agent/service/metrics"
 	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
+	"krping/agent/service/shutdown"
 	"krping/agent/service/volumes"
 	"krping/agent/service/web"
 	"krping/agent/stats/sampler"
@@ -38,6 +39,7 @@ type Options struct {
 	Config string // path of the configuration file
 	RunDir string
 	Known  string // path of the file that remembers volumes
+	Lost   string // path of the file that says what the last shutdown did not write
 	FS     proc.FS
 	Log    zerolog.Logger
 	Debug  bool                  // log everything, whatever the configuration says
@@ -77,6 +79,9 @@ func Run(ctx context.Context, o Options) error {
 	defer zerolog.SetGlobalLevel(zerolog.TraceLevel)
 	if a.endpoint, err = a.serve(c.Listen); err != nil {
 		return err
+	}
+	if err := (shutdown.Host{Lost: o.Lost, Log: o.Log}).Report(); err != nil {
+		o.Log.Warn().Err(err).Msg("what the last shutdown did not write is not known")
 	}
 	return errors.Join(a.run(ctx, c), a.latencies.close())
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -363,32 +362,5 @@ func TestKernelMessagesAreLogged(t *testing.T) {
 `
 	if out.String() != want {
 		t.Errorf("%s, want %s", out.String(), want)
-	}
-}
-
-// The unit file has what the agent relies on, and systemd accepts it.
-func TestUnitFile(t *testing.T) {
-	unit, err := os.ReadFile("krping-agent.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/krpingctl agent\n", "RuntimeDirectory=" + filepath.Base(RunDir) + "\n"} {
-		if !strings.Contains(string(unit), want) {
-			t.Errorf("the unit file has no %s", want)
-		}
-	}
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Log("systemd-analyze is not installed: the unit file is not checked by systemd")
-		return
-	}
-	// It checks that the program exists.
-	path := filepath.Join(t.TempDir(), "krping-agent.service")
-	if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/local/bin/krpingctl"), []byte("/bin/true")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "krping-agent.service:") {
-		t.Errorf("systemd-analyze: %v\n%s", err, out)
 	}
 }

@@ -67,7 +67,7 @@ func declare(t *testing.T, port int, options map[string]string) {
 
 func unitFile(t *testing.T) string {
 	t.Helper()
-	unit, err := os.ReadFile(filepath.Join(guest.Binary(t, ".."), "agent/service", unitName))
+	unit, err := os.ReadFile(filepath.Join(guest.Binary(t, ".."), "scripts/system", unitName))
 	if err != nil {
 		t.Fatal(err)
 	}

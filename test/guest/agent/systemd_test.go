@@ -44,7 +44,10 @@ func startSystemd(t *testing.T) *systemd {
 			t.Fatal(err)
 		}
 	}
-	const program = "/usr/local/bin/krpingctl"
+	if err := os.MkdirAll(filepath.Dir(volumes.DefaultPath), 0o755); err != nil { // as krping-tmpfiles.conf does
+		t.Fatal(err)
+	}
+	const program = "/usr/bin/krpingctl"
 	guest.Run(t, "touch", program)
 	guest.Run(t, "mount", "--bind", guest.Binary(t, "krpingctl"), program)
 	t.Cleanup(func() { guest.Run(t, "umount", "--lazy", program) }) // systemd may still be ending
