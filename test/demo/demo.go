@@ -32,7 +32,7 @@ const limit = 10 * time.Minute
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	kernel := flags.String("kernel", "6.1", "kernel series: 6.1 or 6.12")
+	kernel := flags.String("kernel", "6.1", "kernel: 6.1, 6.12 or newest")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

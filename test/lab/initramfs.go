@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 	"github.com/u-root/u-root/pkg/kmodule"
-	"github.com/ulikunitz/xz"
 )
 
 // initModules are what the guest needs to reach the host's root, and what its RDMA device and rdma_krping
@@ -23,8 +21,11 @@ import (
 // needed.
 var initModules = []string{
 	"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_console",
-	"rdma_rxe", "rdma_ucm", "ib_uverbs", "crc32_generic", "crc32c_generic", "libcrc32c",
+	"rdma_rxe", "rdma_ucm", "ib_uverbs",
 }
+
+// checksumModules are needed, too. Newer kernels do not have them: the checksums are built in.
+var checksumModules = []string{"crc32_generic", "crc32c_generic", "libcrc32c"}
 
 // initScript mounts the host's root read-only with a tmpfs on top, mounts the repository over it (it may
 // be in /tmp, which is hidden), and starts the guest agent.
@@ -52,7 +53,7 @@ exec switch_root /new %[2]s
 
 // initramfs builds an archive of busybox, the modules in load order and the script.
 func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
-	modules, err := moduleClosure(kernel, initModules)
+	modules, err := moduleClosure(kernel, slices.Concat(initModules, existing(kernel, checksumModules)))
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +72,8 @@ func initramfs(kernel Kernel, repo, agent string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		name := strings.TrimSuffix(filepath.Base(path), ".xz")
-		records = append(records, cpio.StaticFile(fmt.Sprintf("modules/%02d-%s", i, name), string(data), 0o644))
+		name, _, _ := strings.Cut(filepath.Base(path), ".")
+		records = append(records, cpio.StaticFile(fmt.Sprintf("modules/%02d-%s.ko", i, name), string(data), 0o644))
 	}
 	var out bytes.Buffer
 	w := cpio.Newc.Writer(&out) // not compressed: an emulated guest takes longer to unpack it than to read it
@@ -125,14 +126,23 @@ func builtIn(kernel Kernel, name string) bool {
 	return err == nil && bytes.Contains(list, []byte("/"+name+".ko\n"))
 }
 
+// existing returns those of the modules that the kernel has, as a file or built in.
+func existing(kernel Kernel, names []string) []string {
+	order, _ := os.ReadFile(filepath.Join(kernel.Root, "lib/modules", kernel.Release, "modules.order"))
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !bytes.Contains(order, []byte("/"+name+".")) && !builtIn(kernel, name)
+	})
+}
+
+// readModule returns a module's ELF image. Its file may be compressed.
 func readModule(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
-	if err != nil || !strings.HasSuffix(path, ".xz") {
+	if err != nil || strings.HasSuffix(path, ".ko") {
 		return data, err
 	}
-	r, err := xz.NewReader(bytes.NewReader(data))
+	data, err = decompress(data)
 	if err != nil {
 		return nil, fmt.Errorf("unpack %s: %w", path, err)
 	}
-	return io.ReadAll(r)
+	return data, nil
 }

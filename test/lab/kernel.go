@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,11 +13,12 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Kernels maps each supported kernel series to its Debian package.
-var Kernels = map[string]string{
-	"6.1":  "linux-image-amd64",
-	"6.12": "linux-image-6.12-amd64",
-}
+// Newest is the newest kernel that Debian has. Like others that this host's release does not have,
+// scripts/unpack-kernel unpacks it below build/.
+const Newest = "newest"
+
+// Kernels are the names of the kernels that the lab boots: series, and Newest.
+var Kernels = []string{"6.1", "6.12", Newest}
 
 // Kernels that scripts/debug-kernel builds from test/lab/config/NAME.config. They check themselves and
 // modules for bugs, and are slow.
@@ -28,8 +30,9 @@ const (
 // builtSlow is how many times longer things may take on such a kernel.
 const builtSlow = 5
 
-// Kernel is an installed kernel.
+// Kernel is a kernel that is installed or below build/.
 type Kernel struct {
+	Name    string // one of Kernels, Debug or KCSAN
 	Release string // as uname -r
 	Image   string // path of its vmlinuz
 	Root    string // its modules are in lib/modules/RELEASE below this directory
@@ -37,46 +40,57 @@ type Kernel struct {
 	Built   bool   // by scripts/debug-kernel
 }
 
-// FindKernel returns the newest installed kernel of a series such as "6.1", or the built Debug or KCSAN kernel.
-func FindKernel(series string) (Kernel, error) {
-	if series == Debug || series == KCSAN {
-		return findBuilt(filepath.Join(Build(), "kernel-"+series), series)
-	}
-	return findKernel("/boot", series)
+// FindKernel returns one of Kernels, the newest of its series, or the built Debug or KCSAN kernel. A kernel
+// that is not installed in /boot is looked for below build/. The series of the newest kernel, such as 7.3, is
+// a name of it, too.
+func FindKernel(name string) (Kernel, error) {
+	return findKernel("/boot", Build(), name)
 }
 
-func findBuilt(link, name string) (Kernel, error) {
+func findKernel(boot, build, name string) (Kernel, error) {
+	switch {
+	case name == Debug || name == KCSAN:
+		kernel, err := findLinked(build, name, "scripts/debug-kernel")
+		kernel.Slow, kernel.Built = builtSlow, true
+		return kernel, err
+	case !slices.Contains(Kernels, name):
+		if newest, err := findLinked(build, Newest, ""); err == nil && strings.HasPrefix(newest.Release, name+".") {
+			return newest, nil
+		}
+		return Kernel{}, fmt.Errorf("kernel %q: there are %s, %s and %s", name, strings.Join(Kernels, ", "), Debug, KCSAN)
+	}
+	images, err := filepath.Glob(filepath.Join(boot, "vmlinuz-"+name+".*"))
+	if err != nil {
+		return Kernel{}, err
+	}
+	if len(images) == 0 {
+		return findLinked(build, name, "scripts/install-deps")
+	}
+	newest := slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
+	if _, err := os.Stat(newest); err != nil {
+		return Kernel{}, fmt.Errorf("kernel %s: %w", name, err)
+	}
+	return Kernel{Name: name, Release: release(newest), Image: newest, Root: "/", Slow: 1}, nil
+}
+
+// findLinked returns the kernel that a script has put where build/kernel-NAME links to.
+func findLinked(build, name, script string) (Kernel, error) {
+	link := filepath.Join(build, "kernel-"+name)
+	if why, err := os.ReadFile(link + ".failed"); err == nil {
+		return Kernel{}, fmt.Errorf("there is no kernel %s: %s", name, bytes.TrimSpace(why))
+	}
 	root, err := filepath.EvalSymlinks(link)
 	if err != nil {
-		return Kernel{}, fmt.Errorf("kernel %s is not built (scripts/debug-kernel %s): %w", name, name, err)
+		return Kernel{}, fmt.Errorf("there is no kernel %s (%s %s): %w", name, script, name, err)
 	}
 	images, err := filepath.Glob(filepath.Join(root, "vmlinuz-*"))
 	if err != nil {
 		return Kernel{}, err
 	}
 	if len(images) != 1 {
-		return Kernel{}, fmt.Errorf("kernel %s is not built (scripts/debug-kernel %s): %d images in %s", name, name, len(images), root)
+		return Kernel{}, fmt.Errorf("there is no kernel %s (%s %s): %d images in %s", name, script, name, len(images), root)
 	}
-	return Kernel{Release: release(images[0]), Image: images[0], Root: root, Slow: builtSlow, Built: true}, nil
-}
-
-func findKernel(boot, series string) (Kernel, error) {
-	pkg, ok := Kernels[series]
-	if !ok {
-		return Kernel{}, fmt.Errorf("kernel %q: 6.1 and 6.12 are supported, %s and %s", series, Debug, KCSAN)
-	}
-	images, err := filepath.Glob(filepath.Join(boot, "vmlinuz-"+series+".*"))
-	if err != nil {
-		return Kernel{}, err
-	}
-	if len(images) == 0 {
-		return Kernel{}, fmt.Errorf("no kernel %s in %s: apt-get install %s", series, boot, pkg)
-	}
-	newest := slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
-	if _, err := os.Stat(newest); err != nil {
-		return Kernel{}, fmt.Errorf("kernel %s: %w", series, err)
-	}
-	return Kernel{Release: release(newest), Image: newest, Root: "/", Slow: 1}, nil
+	return Kernel{Name: name, Release: release(images[0]), Image: images[0], Root: root, Slow: 1}, nil
 }
 
 func release(image string) string { return strings.TrimPrefix(filepath.Base(image), "vmlinuz-") }

@@ -23,7 +23,7 @@ import (
 
 // Config describes a lab.
 type Config struct {
-	Kernel  string        // series: "6.1" or "6.12"; or Debug or KCSAN
+	Kernel  string        // as for FindKernel
 	VMs     int           // 1 or 2
 	Out     string        // directory for the guests' files and console logs; "" for a temporary one
 	NoRXE   bool          // do not add rxe0
@@ -67,9 +67,9 @@ func Repo() string {
 // Build returns the directory that make writes to.
 func Build() string { return filepath.Join(Repo(), "build") }
 
-// Module returns the path of rdma_krping.ko for a kernel series.
-func Module(series string) string {
-	return filepath.Join(Build(), "kmod", series, "rdma_krping.ko")
+// Module returns the path of rdma_krping.ko for the kernel of that name.
+func Module(kernel string) string {
+	return filepath.Join(Build(), "kmod", kernel, "rdma_krping.ko")
 }
 
 // Start boots the VMs and waits until commands can run in all of them. The VMs die
@@ -79,6 +79,7 @@ func Start(ctx context.Context, config Config) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.Kernel = kernel.Name
 	agent := filepath.Join(Build(), "lab-guest")
 	if _, err := os.Stat(agent); err != nil {
 		return nil, fmt.Errorf("the guest agent is not built (make build): %w", err)

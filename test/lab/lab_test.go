@@ -121,23 +121,45 @@ func TestFindKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for series, want := range map[string]string{"6.1": "6.1.0-56-amd64", "6.12": "6.12.117+deb12-amd64"} {
-		k, err := findKernel(boot, series)
-		if err != nil || k.Release != want {
-			t.Errorf("%s: %+v, %v, want %s", series, k, err, want)
+	build := t.TempDir()
+	unpacked := filepath.Join(build, "unpacked")
+	if err := os.Mkdir(unpacked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(unpacked, "vmlinuz-7.3.4+deb13-amd64"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("unpacked", filepath.Join(build, "kernel-newest")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]Kernel{
+		"6.1":    {Name: "6.1", Release: "6.1.0-56-amd64", Root: "/"},
+		"6.12":   {Name: "6.12", Release: "6.12.117+deb12-amd64", Root: "/"},
+		"newest": {Name: "newest", Release: "7.3.4+deb13-amd64", Root: unpacked},
+		"7.3":    {Name: "newest", Release: "7.3.4+deb13-amd64", Root: unpacked},
+	} {
+		k, err := findKernel(boot, build, name)
+		if err != nil || k.Name != want.Name || k.Release != want.Release || k.Root != want.Root {
+			t.Errorf("%s: %+v, %v, want %+v", name, k, err, want)
 		}
 	}
-	if _, err := findKernel(boot, "5.10"); err == nil || !strings.Contains(err.Error(), "6.1 and 6.12") {
+	if _, err := findKernel(boot, build, "5.10"); err == nil || !strings.Contains(err.Error(), "6.1, 6.12, newest") {
 		t.Errorf("series that is not supported: %v", err)
 	}
-	if _, err := findKernel(t.TempDir(), "6.12"); err == nil || !strings.Contains(err.Error(), "apt-get install linux-image-6.12-amd64") {
+	if _, err := findKernel(t.TempDir(), build, "6.12"); err == nil || !strings.Contains(err.Error(), "scripts/install-deps 6.12") {
 		t.Errorf("kernel that is not installed: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(build, "kernel-newest.failed"), []byte("the mirror is away\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := findKernel(boot, build, "newest"); err == nil || !strings.HasSuffix(err.Error(), "the mirror is away") {
+		t.Errorf("kernel that could not be had: %v", err)
 	}
 }
 
 func TestVmlinux(t *testing.T) {
 	dir := t.TempDir()
-	for series := range Kernels {
+	for _, series := range Kernels {
 		kernel, err := FindKernel(series)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +185,7 @@ func TestVmlinux(t *testing.T) {
 }
 
 func TestModuleClosureIsInOrder(t *testing.T) {
-	for series := range Kernels {
+	for _, series := range Kernels {
 		kernel, err := FindKernel(series)
 		if err != nil {
 			t.Fatal(err)

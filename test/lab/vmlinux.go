@@ -75,19 +75,24 @@ func unpack(image []byte) ([]byte, error) {
 	if from > to || to > int64(len(image)) {
 		return nil, fmt.Errorf("not a bzImage: payload from %d to %d in %d bytes", from, to, len(image))
 	}
+	return decompress(image[from:to])
+}
+
+// decompress unpacks what xz or zstd has packed.
+func decompress(data []byte) ([]byte, error) {
 	for _, u := range unpackers {
-		if !bytes.HasPrefix(image[from:to], u.magic) {
+		if !bytes.HasPrefix(data, u.magic) {
 			continue
 		}
 		cmd := exec.Command(u.argv[0], u.argv[1:]...)
-		cmd.Stdin = bytes.NewReader(image[from:to])
+		cmd.Stdin = bytes.NewReader(data)
 		var complaint bytes.Buffer
 		cmd.Stderr = &complaint
-		elf, err := cmd.Output()
+		out, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w: %s", u.argv[0], err, bytes.TrimSpace(complaint.Bytes()))
 		}
-		return elf, nil
+		return out, nil
 	}
-	return nil, fmt.Errorf("unknown compression, want xz or zstd: the payload begins with %x", image[from:min(from+8, to)])
+	return nil, fmt.Errorf("unknown compression, want xz or zstd: the data begin with %x", data[:min(len(data), 8)])
 }

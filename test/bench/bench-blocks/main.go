@@ -37,7 +37,7 @@ func parse(args []string) (options, error) {
 	var o options
 	b := &o.blocks
 	flags := flag.NewFlagSet("bench-blocks", flag.ContinueOnError)
-	flags.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	flags.StringVar(&o.kernel, "kernel", "6.1", "`kernel`: 6.1, 6.12 or newest")
 	flags.StringVar(&o.out, "out", filepath.Join(lab.Build(), "bench"), "`directory` of the report")
 	flags.IntVar(&o.cpus, "cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; if both have more than the host, they wait for each other's locks")
 	flags.BoolVar(&o.list, "list", false, "print the names of the jobs and exit")

@@ -22,7 +22,7 @@ func main() { bench.Main("bench-trace", run) }
 func run(ctx context.Context, args []string) (err error) {
 	b := bench.Trace{Log: os.Stderr, FIO: bench.FIO{Engine: "io_uring", Batch: 1}}
 	flags := flag.NewFlagSet("bench-trace", flag.ContinueOnError)
-	kernel := flags.String("kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	kernel := flags.String("kernel", "6.1", "`kernel`: 6.1, 6.12 or newest")
 	cpus := flags.Int("cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM")
 	flags.IntVar(&b.Rounds, "rounds", 5, "pairs of measurements, with and without a tracer, of each tracer")
 	flags.DurationVar(&b.FIO.Runtime, "runtime", 5*time.Second, "`time` of one measurement")

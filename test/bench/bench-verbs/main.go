@@ -19,7 +19,7 @@ func main() { bench.Main("bench-verbs", run) }
 
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench-verbs", flag.ContinueOnError)
-	kernel := flags.String("kernel", "6.1", "kernel `series`: 6.1 or 6.12")
+	kernel := flags.String("kernel", "6.1", "`kernel`: 6.1, 6.12 or newest")
 	rounds := flags.Int("rounds", 5, "measurements of each; the median counts")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -26,7 +26,7 @@ func labCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
-		t.Fatal("KERNEL is not set: want 6.1 or 6.12")
+		t.Fatal("KERNEL is not set: want 6.1, 6.12 or newest")
 	}
 	cmd := exec.Command(filepath.Join(lab.Build(), "lab"), append([]string{"run", "--kernel", kernel}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())

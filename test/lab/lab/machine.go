@@ -16,7 +16,7 @@ import (
 
 // machine is what suites run on: a kernel, with a transport.
 type machine struct {
-	kernel string // series
+	kernel string // its name
 	boot   bootOptions
 	slow   int  // how many times longer things take
 	short  bool // tests of many cases take a part of them
@@ -31,24 +31,28 @@ func (m machine) String() string {
 	return m.kernel
 }
 
-// findMachines returns one for each kernel of the options, which may name several.
-func findMachines(boot bootOptions, short bool) ([]machine, error) {
-	var machines []machine
-	for i, series := range strings.Split(boot.kernel, ",") {
-		kernel, err := lab.FindKernel(series)
+// findMachines returns one for each kernel of the options, which may name several. missing says of which
+// kernels there is none, and why. The first kernel that there is counts as the first.
+func findMachines(boot bootOptions, short bool) (machines []machine, missing map[string]error, err error) {
+	names := strings.Split(boot.kernel, ",")
+	if boot.out != "" && len(names) > 1 {
+		return nil, nil, errors.New("--out: one directory cannot take the logs of several kernels")
+	}
+	missing = map[string]error{}
+	for _, name := range names {
+		kernel, err := lab.FindKernel(name)
 		if err != nil {
-			return nil, err
+			missing[name] = err
+			continue
 		}
-		m := machine{kernel: series, boot: boot, slow: kernel.Slow, short: short || i > 0}
-		m.boot.kernel = series
+		first := len(machines) == 0
+		m := machine{kernel: kernel.Name, boot: boot, slow: kernel.Slow, short: short || !first}
+		m.boot.kernel = kernel.Name
 		version, _, _ := strings.Cut(kernel.Release, "-")
-		m.has = has(m, needs.Kernel(version), i == 0)
-		if boot.out != "" && strings.Contains(boot.kernel, ",") {
-			return nil, errors.New("--out: one directory cannot take the logs of several kernels")
-		}
+		m.has = has(m, needs.Kernel(version), first)
 		machines = append(machines, m)
 	}
-	return machines, nil
+	return machines, missing, nil
 }
 
 // has returns what the machine has, and the rules that let a suite run on it.

@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string) error {
 	var o bootOptions
 	root := &cobra.Command{Use: "lab", Short: "Boot virtual machines with Soft-RoCE from this host's files and run tests in them", SilenceErrors: true, SilenceUsage: true}
 	f := root.PersistentFlags()
-	f.StringVar(&o.kernel, "kernel", "6.1", "kernel `series`: 6.1 or 6.12; debug or kcsan if built")
+	f.StringVar(&o.kernel, "kernel", "6.1", "`kernel`: 6.1, 6.12 or newest; debug or kcsan if built")
 	f.StringVar(&o.out, "out", "", "`directory` for consoles and the guests' /lab/out (default: a temporary one)")
 	f.BoolVar(&o.console, "console", false, "show the consoles on stderr")
 	f.BoolVar(&o.noRXE, "no-rxe", false, "do not add rxe0")

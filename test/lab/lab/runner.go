@@ -104,6 +104,14 @@ func (r *runner) notApplicable(m machine, dir string, tests int, lacks needs.Nee
 	return result.save(filepath.Join(resultsDir(), resultName(dir, m)))
 }
 
+// missing keeps in dir the failure of a kernel that there is not.
+func (r *runner) missing(dir, kernel string, why error) error {
+	name := "kernel-" + kernel
+	r.pool.failed = append(r.pool.failed, name)
+	r.pool.print("FAILED  %s: %v\n", name, why)
+	return result{Failed: 1, Failures: []string{why.Error()}}.save(filepath.Join(dir, name))
+}
+
 // compileSuites compiles the suites into build/suites/guest and build/suites/hosts.
 func compileSuites(ctx context.Context, dirs []string) error {
 	for _, kind := range []string{"guest", "hosts"} {

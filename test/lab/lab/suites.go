@@ -34,15 +34,16 @@ func suitesCommand(boot *bootOptions) *cobra.Command {
 		Long: `Run the VM suites: those in test/guest inside one VM each, those in test/hosts here, with VMs of their own.
 
 --kernel takes several kernels, separated by commas. The first one gets all tests. The others get no suite
-that hardly depends on the kernel, and a part of the cases in tests of many.`,
-		Example: "  lab suites --kernel 6.12 block\n  lab suites --jobs 2 --kernel 6.1,6.12 --beside check='make -s check'",
+that hardly depends on the kernel, and a part of the cases in tests of many. A kernel that there is not counts
+as failed; the suites run on the others.`,
+		Example: "  lab suites --kernel 6.12 block\n  lab suites --jobs 2 --kernel 6.1,6.12,newest --beside check='make -s check'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.only = args
-			machines, err := findMachines(*boot, o.short)
+			machines, missing, err := findMachines(*boot, o.short)
 			if err != nil {
 				return err
 			}
-			return runSuites(cmd.Context(), o, machines)
+			return runSuites(cmd.Context(), o, machines, missing)
 		},
 	}
 	f := cmd.Flags()
@@ -55,8 +56,9 @@ that hardly depends on the kernel, and a part of the cases in tests of many.`,
 	return cmd
 }
 
-// runSuites runs what is applicable on each of the machines, and the checks beside.
-func runSuites(ctx context.Context, o suiteOptions, machines []machine) error {
+// runSuites runs what is applicable on each of the machines, and the checks beside. It fails for each kernel that
+// is missing.
+func runSuites(ctx context.Context, o suiteOptions, machines []machine, missing map[string]error) error {
 	dirs, err := suiteDirs()
 	if err != nil {
 		return err
@@ -66,6 +68,11 @@ func runSuites(ctx context.Context, o suiteOptions, machines []machine) error {
 	}
 	p := newPool(o.jobs)
 	r := runner{options: o, pool: p}
+	for kernel, why := range missing {
+		if err := r.missing(resultsDir(), kernel, why); err != nil {
+			return err
+		}
+	}
 	var jobs []job
 	var compile []string
 	for _, m := range machines {

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"bytes"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,5 +62,30 @@ func TestApplicable(t *testing.T) {
 		if lacks := string(c.m.lacks(c.list)); !strings.HasPrefix(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
 			t.Errorf("%s: lacks %q, want %q", c.name, lacks, c.lacks)
 		}
+	}
+}
+
+// A kernel that there is not fails; the others are used, and the next one takes the place of the first.
+func TestMissingKernel(t *testing.T) {
+	machines, missing, err := findMachines(bootOptions{kernel: "5.10,6.1"}, false)
+	if err != nil || len(machines) != 1 || machines[0].kernel != "6.1" || machines[0].short || len(missing) != 1 || missing["5.10"] == nil {
+		t.Fatalf("machines: %v, missing: %v, %v", machines, missing, err)
+	}
+	r := runner{pool: newPool(1)}
+	var said bytes.Buffer
+	r.pool.out = &said
+	dir := filepath.Join(t.TempDir(), "results")
+	if err := r.missing(dir, "5.10", missing["5.10"]); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = summarize(&out, dir)
+	for _, text := range []string{said.String(), out.String()} {
+		if err == nil || !strings.Contains(text, "FAILED  kernel-5.10") || !strings.Contains(text, missing["5.10"].Error()) {
+			t.Errorf("%v: %s", err, text)
+		}
+	}
+	if !slices.Equal(r.pool.failed, []string{"kernel-5.10"}) {
+		t.Errorf("failed: %q", r.pool.failed)
 	}
 }

@@ -39,7 +39,7 @@ func boot(t *testing.T, config lab.Config, expected []string) *Hosts {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")
 	if kernel == "" {
-		t.Fatal("KERNEL is not set: want 6.1 or 6.12")
+		t.Fatal("KERNEL is not set: want 6.1, 6.12 or newest")
 	}
 	config.Kernel, config.Out = kernel, filepath.Join(lab.Build(), "logs", kernel, t.Name())
 	l, err := lab.Start(t.Context(), config)
