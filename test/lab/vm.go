@@ -82,6 +82,9 @@ func accelerator(kvm, turns bool) []string {
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
 	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d lab.slow=%d", index+1, l.Kernel.Slow)
+	if khz := tscKHz(); !l.kvm && khz > 0 {
+		cmdline += fmt.Sprintf(" tsc_early_khz=%d", khz)
+	}
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
 	}

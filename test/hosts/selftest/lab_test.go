@@ -91,6 +91,21 @@ func TestGuestHasDeviceLinksAndConfigfs(t *testing.T) {
 	}
 }
 
+// A guest that measures its clock itself gets it wrong on a busy host.
+func TestGuestDoesNotMeasureItsClock(t *testing.T) {
+	cmd := labCommand(t, "--", "sh", "-c", "dmesg | grep 'tsc: '; tr ' ' '\\n' < /proc/cmdline")
+	out, err := cmd.CombinedOutput()
+	_, rest, _ := strings.Cut(string(out), "tsc_early_khz=")
+	khz, _, _ := strings.Cut(rest, "\n")
+	if len(khz) < 4 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	mhz := khz[:len(khz)-3] + "." + khz[len(khz)-3:]
+	if !strings.Contains(string(out), mhz+" MHz") {
+		t.Errorf("want %s MHz: %s", mhz, out)
+	}
+}
+
 func TestTimeoutStopsRun(t *testing.T) {
 	start := time.Now()
 	cmd := labCommand(t, "--timeout", "25s", "--", "sleep", "1000")
