@@ -26,7 +26,7 @@ type Result struct {
 	PID    int // thread that wrote the command
 	Role   Role
 	Test   Test
-	State  string // connecting, running, done
+	State  string // connecting, listening, running, done
 	Errno  unix.Errno
 	Peer   string
 	Device string // RDMA device; "" before there is one

@@ -25,6 +25,7 @@ static const char *const test_names[] = {
 
 static const char *const state_names[] = {
 	[KRPING_RESULT_CONNECTING]	= "connecting",
+	[KRPING_RESULT_LISTENING]	= "listening",
 	[KRPING_RESULT_RUNNING]		= "running",
 	[KRPING_RESULT_DONE]		= "done",
 };
@@ -59,6 +60,11 @@ void krping_result_put(struct krping_result *result)
 {
 	if (result)
 		kref_put(&result->ref, krping_result_release);
+}
+
+void krping_result_listening(struct krping_result *result)
+{
+	WRITE_ONCE(result->state, KRPING_RESULT_LISTENING);
 }
 
 void krping_result_running(struct krping_result *result, const char *ibdev)
@@ -163,7 +169,7 @@ void krping_result_show(struct seq_file *seq, struct krping_result *result)
 		   result->id, result->pid,
 		   opt->role == KRPING_PING_CLIENT ? "client" : "server",
 		   test_names[opt->test], state_names[state], READ_ONCE(result->error),
-		   result->peer, state == KRPING_RESULT_CONNECTING ? "" : result->ibdev);
+		   result->peer, state < KRPING_RESULT_RUNNING ? "" : result->ibdev);
 	seq_printf(seq, " size=%u count=%u qps=%u txdepth=%u poll=%d duplex=%d",
 		   READ_ONCE(result->size), opt->count, opt->qps, opt->txdepth, opt->poll,
 		   opt->duplex);

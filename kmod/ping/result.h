@@ -23,7 +23,8 @@
 	((KRPING_HIST_VALUE_BITS - KRPING_HIST_SUB_BITS + 1) << KRPING_HIST_SUB_BITS)
 
 enum krping_result_state {
-	KRPING_RESULT_CONNECTING,	/* or listening */
+	KRPING_RESULT_CONNECTING,
+	KRPING_RESULT_LISTENING,	/* a server: clients find it now */
 	KRPING_RESULT_RUNNING,
 	KRPING_RESULT_DONE,
 };
@@ -36,7 +37,7 @@ enum krping_result_state {
  * @pid:	thread that wrote the command
  * @opt:	the command
  * @peer:	address of the command
- * @ibdev:	RDMA device; constant once @state is not KRPING_RESULT_CONNECTING
+ * @ibdev:	RDMA device; constant from KRPING_RESULT_RUNNING on
  * @state:	written with release semantics, after the fields that it makes valid
  * @error:	errno of the command, 0 while it runs
  * @size:	bytes of one operation; a server uses its client's size
@@ -75,6 +76,7 @@ struct krping_result {
 struct krping_result *krping_result_new(const struct krping_options *opt);
 void krping_result_get(struct krping_result *result);
 void krping_result_put(struct krping_result *result);
+void krping_result_listening(struct krping_result *result);
 void krping_result_running(struct krping_result *result, const char *ibdev);
 void krping_result_count(struct krping_result *result, u64 ops, ktime_t now);
 ktime_t krping_result_time(struct krping_result *result, ktime_t from);

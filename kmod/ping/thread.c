@@ -161,6 +161,7 @@ static int run_server(struct krping_thread *thread, struct net *net,
 	listener = krping_conn_listen(&thread->conns[0].conn, net, addr);
 	if (IS_ERR(listener))
 		return PTR_ERR(listener);
+	krping_result_listening(thread->result);
 	for (i = 0; i < thread->nr_conns && !ret; i++) {
 		ret = server_accept(&thread->conns[i], i, listener);
 		if (!i && thread->conns[0].conn.id)

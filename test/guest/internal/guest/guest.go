@@ -84,15 +84,19 @@ var catchSignals sync.Once
 // Command writes a command to /proc/krping and returns its errno, or nil. After limit the writing thread
 // gets a signal, as if by Ctrl-C.
 func Command(command string, limit time.Duration) error {
-	catchSignals.Do(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) })
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	fd, err := unix.Open("/proc/krping", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	return write(fd, command, limit)
+}
+
+// write is Command with a file descriptor of /proc/krping.
+func write(fd int, command string, limit time.Duration) error {
+	catchSignals.Do(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1) })
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -117,7 +121,7 @@ func Command(command string, limit time.Duration) error {
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &others, &before); err != nil {
 		return err
 	}
-	_, err = unix.Write(fd, []byte(command))
+	_, err := unix.Write(fd, []byte(command))
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)
 	cancel()
 	<-stopped
@@ -242,19 +246,31 @@ func Threads(t testing.TB) []string { return lines(t, "/proc/krping") }
 var Limit = Slow(time.Minute)
 
 // StartServer runs a ping/pong server command in the background, waits until it listens, and delivers its result once.
-// Only one server can be started at a time.
+//
+// It reads the state from /proc/krping: the kernel lists a CM id as listening before clients find it.
 func StartServer(t testing.TB, command string) <-chan error {
 	t.Helper()
-	before := map[uint32]bool{}
-	for _, l := range Listeners(t) {
-		before[l.Number] = true
+	fd, err := unix.Open("/proc/krping", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- Command(command, Limit) }()
-	// /proc/krping lists a thread before it listens.
+	done, written := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- write(fd, command, Limit)
+		close(written)
+	}()
 	Eventually(t, 20*time.Second, "the server listens", func() bool {
-		return len(done) > 0 || slices.ContainsFunc(Listeners(t), func(l Listener) bool { return l.Module == "rdma_krping" && !before[l.Number] })
+		line := make([]byte, 4096)
+		n, err := unix.Pread(fd, line, 0)
+		if err != nil {
+			t.Fatalf("read the server's state: %v", err)
+		}
+		return len(done) > 0 || bytes.Contains(line[:n], []byte(" role=server ")) && !bytes.Contains(line[:n], []byte(" state=connecting "))
 	})
+	go func() {
+		<-written
+		_ = unix.Close(fd)
+	}()
 	return done
 }
 

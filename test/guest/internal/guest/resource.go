@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,26 +23,17 @@ import (
 const (
 	cmdResCMIDGet    = 11 // RDMA_NLDEV_CMD_RES_CM_ID_GET
 	attrResState     = 27 // RDMA_NLDEV_ATTR_RES_...
-	attrResKernName  = 29
 	attrResCMID      = 30
 	attrResCMIDEntry = 31
 	attrResSrcAddr   = 33
-	attrResCMIDN     = 63
 	stateListen      = 8 // RDMA_CM_LISTEN of drivers/infiniband/core/cma_priv.h
 )
 
-// Listener is a CM id that listens.
-type Listener struct {
-	Number uint32
-	Port   int
-	Module string // that it belongs to, or "" for a process
-}
-
-// Listeners returns the CM ids that listen on the RDMA device. It asks the kernel itself: tests poll it
+// Listeners returns the ports on which CM ids listen on the RDMA device. It asks the kernel itself: tests poll it
 // hundreds of times, and a run of rdma(8) takes 30 times as long.
-func Listeners(t testing.TB) []Listener {
+func Listeners(t testing.TB) []int {
 	t.Helper()
-	var all []Listener
+	var all []int
 	dump(t, func() error {
 		all = nil
 		link, err := netlink.RdmaLinkByName(Device(t))
@@ -71,7 +61,7 @@ func Listeners(t testing.TB) []Listener {
 // Listens says whether anybody listens on a port of the RDMA device.
 func Listens(t testing.TB, port int) bool {
 	t.Helper()
-	return slices.ContainsFunc(Listeners(t), func(l Listener) bool { return l.Port == port })
+	return slices.Contains(Listeners(t), port)
 }
 
 // dump repeats a netlink dump that a change has interrupted.
@@ -104,12 +94,12 @@ func children(b []byte, kind uint16) ([][]byte, error) {
 	return values, nil
 }
 
-func parseListeners(message []byte) ([]Listener, error) {
+func parseListeners(message []byte) ([]int, error) {
 	tables, err := children(message, attrResCMID)
 	if err != nil {
 		return nil, err
 	}
-	var all []Listener
+	var all []int
 	for _, table := range tables {
 		entries, err := children(table, attrResCMIDEntry)
 		if err != nil {
@@ -121,22 +111,13 @@ func parseListeners(message []byte) ([]Listener, error) {
 				return nil, err
 			}
 			if state := attrs[attrResState].Value; len(state) > 0 && state[0] == stateListen {
-				all = append(all, listener(attrs))
+				if addr := attrs[attrResSrcAddr].Value; len(addr) >= 4 { // a sockaddr: family, port
+					all = append(all, int(binary.BigEndian.Uint16(addr[2:])))
+				}
 			}
 		}
 	}
 	return all, nil
-}
-
-func listener(attrs map[uint16]syscall.NetlinkRouteAttr) Listener {
-	l := Listener{Module: strings.TrimRight(string(attrs[attrResKernName].Value), "\x00")}
-	if number := attrs[attrResCMIDN].Value; len(number) >= 4 {
-		l.Number = binary.NativeEndian.Uint32(number)
-	}
-	if addr := attrs[attrResSrcAddr].Value; len(addr) >= 4 { // a sockaddr: family, port
-		l.Port = int(binary.BigEndian.Uint16(addr[2:]))
-	}
-	return l
 }
 
 // resources returns how many RDMA resources of each kind each device has.
