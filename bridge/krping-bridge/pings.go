@@ -12,7 +12,6 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 
-	"krping/bridge/access"
 	"krping/bridge/pingpong"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -23,38 +22,35 @@ const (
 	maxPings    = 256              // concurrent connections
 )
 
-// servePings answers ping/pong clients until ctx ends.
-func servePings(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget, manager *manager) error {
-	addr, err := listenAddr("--ping", o.ping)
-	if err != nil {
-		return err
-	}
+// addPings adds the endpoints of ping/pong clients.
+func (b *bridge) addPings(o options) error {
 	size, err := humanize.ParseBytes(o.pingSize)
 	if err != nil || size < 1 || size > math.MaxInt32 {
 		return fmt.Errorf("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
 	}
-	l, err := verbs.Listen(addr, func([]byte) []byte { return (&wire.Reject{Version: 1, Reason: wire.RejectResources}).Append(nil) })
-	if err != nil {
-		return explainListen(err)
-	}
-	text := fmt.Sprintf("answering pings on %s (%s)", addr, deviceName(l.Device()))
-	fmt.Println(text)
-	manager.listening(text)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: allow}
-	warnings := limited(log)
+	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: b.allow}
+	warnings := limited(b.log)
 	slots := make(chan struct{}, maxPings)
-	serve := func(r *verbs.Request) {
+	serve := func(ctx context.Context, r *verbs.Request) {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
-			answer(ctx, log, warnings, server, memory, r)
+			answer(ctx, b.log, warnings, server, b.memory, r)
 		default:
 			refuse(warnings, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
 		}
 	}
-	return accept(ctx, l, serve, func() error { cancel(); return nil })
+	e := endpoint{
+		refuse:   func([]byte) []byte { return (&wire.Reject{Version: 1, Reason: wire.RejectResources}).Append(nil) },
+		serve:    serve,
+		announce: func(where string) { fmt.Printf("answering pings on %s\n", where) },
+	}
+	for _, addr := range o.ping {
+		if err := b.add("--ping", addr, e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject) {

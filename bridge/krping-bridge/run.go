@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -28,8 +27,9 @@ import (
 
 // options holds the command line's flags.
 type options struct {
-	listen    string
-	ping      string
+	listen    []string
+	ping      []string
+	wait      bool
 	pingSize  string
 	name      string
 	store     string
@@ -60,6 +60,9 @@ A file is made by krping-bridge create; serving one that does not exist is refus
 kernel module. It serves many clients at once.
 With --key-file, the clients of the volume must prove that they have the same key
 (krpingctl client --key-file), and so does the bridge. The key does not encrypt anything.
+When its RDMA device is removed, the bridge keeps its volumes and listens again as soon as a device
+has the address. At its start an address without a device is an error, unless --wait is given or
+systemd has started it (NOTIFY_SOCKET is set).
 Sizes have the units KiB, MiB, GiB (powers of 1024) or KB, MB, GB (powers of 1000).
 SIGUSR1 logs each volume's counters.`,
 		Example: `  krping-bridge create --store file:/var/lib/krping/vol0.img --size 1GiB
@@ -72,8 +75,9 @@ SIGUSR1 logs each volume's counters.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "", "serve volumes at this `address` of an RDMA device (default port 9999)")
-	f.StringVar(&o.ping, "ping", "", "answer ping/pong clients at this `address` (default port 9999)")
+	f.StringArrayVar(&o.listen, "listen", nil, "serve volumes at this `address` of an RDMA device (default port 9999), repeatable")
+	f.StringArrayVar(&o.ping, "ping", nil, "answer ping/pong clients at this `address` (default port 9999), repeatable")
+	f.BoolVar(&o.wait, "wait", false, "at the start, wait for an RDMA device instead of failing; always so under systemd")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
 	f.StringVar(&o.store, "store", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
 	f.StringVar(&o.size, "size", "", "`size` of mem:; a file or block device must have it, if it is given")
@@ -123,10 +127,10 @@ func listenAddr(flag, s string) (netip.AddrPort, error) {
 
 // serve runs the services that the options select until ctx ends or one of them fails.
 func serve(ctx context.Context, o options) error {
-	if o.listen == "" && (o.store != "" || len(o.volumes) > 0) {
+	if len(o.listen) == 0 && (o.store != "" || len(o.volumes) > 0) {
 		return errors.New("--listen ADDR:PORT is needed to serve a volume: an address of an RDMA device of this host")
 	}
-	if o.listen == "" && o.ping == "" {
+	if len(o.listen) == 0 && len(o.ping) == 0 {
 		return errors.New("--listen ADDR:PORT (for volumes), --ping ADDR:PORT or both are needed: an address of an RDMA device of this host")
 	}
 	allow, err := access.ParseList(o.allow)
@@ -138,16 +142,90 @@ func serve(ctx context.Context, o options) error {
 		return fmt.Errorf("--max-memory: %w", err)
 	}
 	log := logger(o)
-	manager := newManager(log, o)
+	b := &bridge{log: log, allow: allow, memory: memory, manager: newManager(log)}
+	if err := b.addPings(o); err != nil {
+		return err
+	}
+	if err := b.addVolumes(o); err != nil {
+		return err
+	}
+	return b.run(ctx, o.wait || os.Getenv("NOTIFY_SOCKET") != "")
+}
+
+// bridge is what a running bridge consists of.
+type bridge struct {
+	log    zerolog.Logger
+	allow  access.List
+	memory *verbs.Budget // of all connections
+
+	endpoints []*endpoint
+	manager   *manager
+	volumes   []*target.Volume
+	target    *target.Target // nil if there are no volumes
+}
+
+// add adds an endpoint for the address of a flag.
+func (b *bridge) add(flag, addr string, e endpoint) error {
+	var err error
+	if e.addr, err = listenAddr(flag, addr); err != nil {
+		return err
+	}
+	e.log = b.log.With().Stringer("address", e.addr).Logger()
+	e.manager = b.manager
+	b.endpoints = append(b.endpoints, &e)
+	return nil
+}
+
+// run serves at all endpoints until ctx ends.
+func (b *bridge) run(ctx context.Context, wait bool) error {
+	if err := b.start(wait); err != nil {
+		for _, e := range b.endpoints {
+			e.close()
+		}
+		return errors.Join(err, b.closeTarget())
+	}
+	stop := onSignal(unix.SIGUSR1, b.logCounters)
+	defer stop()
 	services, ctx := errgroup.WithContext(ctx)
-	services.Go(func() error { manager.run(ctx); return nil })
-	if o.ping != "" {
-		services.Go(func() error { return servePings(ctx, log, o, allow, memory, manager) })
+	for _, e := range b.endpoints {
+		services.Go(func() error { return e.run(ctx) })
 	}
-	if o.listen != "" {
-		services.Go(func() error { return serveVolumes(ctx, log, o, allow, memory, manager) })
+	services.Go(func() error {
+		b.manager.run(ctx)
+		return b.closeTarget()
+	})
+	err := services.Wait()
+	b.logCounters()
+	return err
+}
+
+func (b *bridge) start(wait bool) error {
+	for _, e := range b.endpoints {
+		if err := e.start(wait); err != nil {
+			return err
+		}
 	}
-	return services.Wait()
+	if err := saveIdentities(b.volumes); err != nil {
+		return err
+	}
+	b.manager.started()
+	return nil
+}
+
+func (b *bridge) closeTarget() error {
+	if b.target == nil {
+		return nil
+	}
+	return b.target.Close()
+}
+
+func (b *bridge) logCounters() {
+	for _, v := range b.volumes {
+		v.LogCounters(b.log)
+	}
+	if b.target != nil {
+		b.log.Info().Uint64("rejected", b.target.Rejected.Load()).Msg("clients")
+	}
 }
 
 // memoryLimit returns the budget of all connections.
@@ -166,41 +244,31 @@ func memoryLimit(text string) (*verbs.Budget, error) {
 	return verbs.NewBudget(limit), nil
 }
 
-func serveVolumes(ctx context.Context, log zerolog.Logger, o options, allow access.List, memory *verbs.Budget, manager *manager) error {
-	addr, err := listenAddr("--listen", o.listen)
-	if err != nil {
-		return err
+// addVolumes opens the volumes and adds their endpoints.
+func (b *bridge) addVolumes(o options) error {
+	if len(o.listen) == 0 {
+		return nil
 	}
-	volumes, err := openVolumes(log, o)
-	if err != nil {
-		return err
+	refusals := limited(b.log)
+	e := endpoint{
+		refuse:   refuseForResources,
+		serve:    func(ctx context.Context, r *verbs.Request) { b.connect(ctx, refusals, r) },
+		announce: func(where string) { fmt.Printf("listening on %s, volumes: %s\n", where, b.names()) },
 	}
-	t, err := target.New(log, allow, volumes...)
-	if err != nil {
-		closeVolumes(volumes)
-		return err
-	}
-	l, err := verbs.Listen(addr, refuseForResources)
-	if err != nil {
-		return errors.Join(explainListen(err), t.Close())
-	}
-	if err := saveIdentities(volumes); err != nil {
-		l.Close()
-		return errors.Join(err, t.Close())
-	}
-	manager.listening(announce(addr, l.Device(), volumes))
-	logCounters := func() {
-		for _, v := range volumes {
-			v.LogCounters(log)
+	for _, addr := range o.listen {
+		if err := b.add("--listen", addr, e); err != nil {
+			return err
 		}
-		log.Info().Uint64("rejected", t.Rejected.Load()).Msg("clients")
 	}
-	stop := onSignal(unix.SIGUSR1, logCounters)
-	defer stop()
-	refusals := limited(log)
-	err = accept(ctx, l, func(r *verbs.Request) { connect(ctx, log, refusals, t, memory, r) }, t.Close)
-	logCounters()
-	return err
+	var err error
+	if b.volumes, err = openVolumes(b.log, o); err != nil {
+		return err
+	}
+	if b.target, err = target.New(b.log, b.allow, b.volumes...); err != nil {
+		closeVolumes(b.volumes)
+		return err
+	}
+	return nil
 }
 
 // onSignal calls f at each signal until stop is called.
@@ -218,52 +286,13 @@ func onSignal(sig os.Signal, f func()) (stop func()) {
 	}
 }
 
-func explainListen(err error) error {
-	if errors.Is(err, verbs.ErrNoDevice) {
-		return fmt.Errorf("%w (`rdma link` lists RDMA devices; `krpingctl link add rxe0 --netdev eth0` creates a Soft-RoCE device)", err)
-	}
-	return err
-}
-
-// announce prints what is served, and returns it.
-func announce(addr netip.AddrPort, device string, volumes []*target.Volume) string {
-	names := make([]string, len(volumes))
-	for i, v := range volumes {
+// names returns the names and sizes of the volumes.
+func (b *bridge) names() string {
+	names := make([]string, len(b.volumes))
+	for i, v := range b.volumes {
 		names[i] = fmt.Sprintf("%s %s", v.Name, humanize.IBytes(uint64(v.Store.Size())))
 	}
-	text := fmt.Sprintf("listening on %s (%s), volumes: %s", addr, deviceName(device), strings.Join(names, ", "))
-	fmt.Println(text)
-	return text
-}
-
-func deviceName(name string) string {
-	if name == "" {
-		return "all RDMA devices"
-	}
-	return name
-}
-
-// accept calls serve for each connect request, in a goroutine, until ctx ends or the device is
-// removed. Then it calls end, which ends the connections, and waits for all calls of serve.
-func accept(ctx context.Context, l *verbs.Listener, serve func(*verbs.Request), end func() error) error {
-	var clients sync.WaitGroup
-	stop := context.AfterFunc(ctx, l.StopAccepting)
-	defer stop()
-	var err error
-	for {
-		var request *verbs.Request
-		if request, err = l.Accept(); err != nil {
-			break
-		}
-		clients.Go(func() { serve(request) })
-	}
-	if errors.Is(err, verbs.ErrClosed) { // ctx has ended
-		err = nil
-	}
-	err = errors.Join(err, end())
-	clients.Wait()
-	l.Close()
-	return err
+	return strings.Join(names, ", ")
 }
 
 // limited returns a logger with a rate limit, for messages that anybody on the network can cause.
@@ -277,8 +306,9 @@ type refusal interface {
 	Append(b []byte) []byte
 }
 
-func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target, memory *verbs.Budget, request *verbs.Request) {
-	peer := request.Peer()
+// connect serves a client of a volume until the connection or ctx ends.
+func (b *bridge) connect(ctx context.Context, refusals zerolog.Logger, request *verbs.Request) {
+	t, peer := b.target, request.Peer()
 	session, err := t.Admit(request.Private, request.Addr())
 	if err == nil {
 		defer t.Leave(session)
@@ -290,7 +320,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 	var refused refusal
 	if errors.As(err, &refused) {
 		if errors.As(err, new(*wire.Challenge)) { // happens once to each client of a volume with a key
-			log.Debug().Str("peer", peer).Msg(err.Error())
+			b.log.Debug().Str("peer", peer).Msg(err.Error())
 		} else {
 			refusals.Warn().Str("peer", peer).Msg(err.Error())
 		}
@@ -302,7 +332,7 @@ func connect(ctx context.Context, log, refusals zerolog.Logger, t *target.Target
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,
-		Budget:     memory,
+		Budget:     b.memory,
 	})
 	if err != nil {
 		refusals.Error().Str("peer", peer).Err(err).Msg("connection not accepted")

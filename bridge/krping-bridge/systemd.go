@@ -17,31 +17,48 @@ type manager struct {
 	log  zerolog.Logger
 	send func(state string) error
 
-	mu     sync.Mutex // protects the fields below
-	wait   int        // services that do not listen yet
-	status []string   // of those that do
+	mu    sync.Mutex // protects the fields below
+	order []*endpoint
+	texts map[*endpoint]string
+	ready bool
 }
 
-func newManager(log zerolog.Logger, o options) *manager {
-	m := &manager{log: log, send: func(state string) error { _, err := daemon.SdNotify(false, state); return err }}
-	for _, address := range []string{o.listen, o.ping} {
-		if address != "" {
-			m.wait++
-		}
+func newManager(log zerolog.Logger) *manager {
+	return &manager{
+		log: log, texts: map[*endpoint]string{},
+		send: func(state string) error { _, err := daemon.SdNotify(false, state); return err },
 	}
-	return m
 }
 
-// listening notes that one service listens now; the last one makes the bridge ready.
-func (m *manager) listening(status string) {
+// set notes where an endpoint listens, or why it does not.
+func (m *manager) set(e *endpoint, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.status = append(m.status, status)
-	state := "STATUS=" + strings.Join(m.status, "; ")
-	if m.wait--; m.wait == 0 {
-		state = daemon.SdNotifyReady + "\n" + state
+	before, known := m.texts[e]
+	if !known {
+		m.order = append(m.order, e)
 	}
-	m.notify(state)
+	m.texts[e] = text
+	if m.ready && text != before {
+		m.notify(m.status())
+	}
+}
+
+// started makes the bridge ready: each endpoint listens, or waits for its device.
+func (m *manager) started() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ready = true
+	m.notify(daemon.SdNotifyReady + "\n" + m.status())
+}
+
+// status returns what all endpoints do. mu is locked.
+func (m *manager) status() string {
+	texts := make([]string, len(m.order))
+	for i, e := range m.order {
+		texts[i] = m.texts[e]
+	}
+	return "STATUS=" + strings.Join(texts, "; ")
 }
 
 // run answers systemd's watchdog until ctx ends. It waits for no store and no client: a disk that

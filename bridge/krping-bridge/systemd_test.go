@@ -10,19 +10,24 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// The bridge is ready when all its services listen, not before.
-func TestReadyWhenAllListen(t *testing.T) {
+// The bridge is ready when all its endpoints listen or wait for a device, not before. Later it says what
+// has changed.
+func TestStateForSystemd(t *testing.T) {
 	var sent []string
-	m := newManager(zerolog.Nop(), options{listen: "10.0.0.1", ping: "10.0.0.1:9900"})
+	m := newManager(zerolog.Nop())
 	m.send = func(state string) error { sent = append(sent, state); return nil }
-	m.listening("listening on 10.0.0.1:9999")
-	m.listening("answering pings on 10.0.0.1:9900")
+	var volumes, pings endpoint
+	m.set(&volumes, "listening on 10.0.0.1:9999 (rxe0)")
+	m.set(&pings, "not listening on 10.0.0.2:9900: no device")
+	m.started()
+	m.set(&pings, "not listening on 10.0.0.2:9900: no device")
+	m.set(&pings, "listening on 10.0.0.2:9900 (rxe1)")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	m.run(ctx)
 	want := []string{
-		"STATUS=listening on 10.0.0.1:9999",
-		"READY=1\nSTATUS=listening on 10.0.0.1:9999; answering pings on 10.0.0.1:9900",
+		"READY=1\nSTATUS=listening on 10.0.0.1:9999 (rxe0); not listening on 10.0.0.2:9900: no device",
+		"STATUS=listening on 10.0.0.1:9999 (rxe0); listening on 10.0.0.2:9900 (rxe1)",
 		"STOPPING=1",
 	}
 	if !slices.Equal(sent, want) {

@@ -36,6 +36,7 @@ type Conn struct {
 	ch         *channel
 	ownChannel bool
 	id         *C.struct_rdma_cm_id
+	device     *device
 	peer       string
 	config     Config
 	queue      C.struct_shim_queue
@@ -77,9 +78,10 @@ const trimIntervals = 5
 
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
 
-func newConn(ch *channel, id *C.struct_rdma_cm_id, config Config) (*Conn, error) {
+// newConn makes a connection of an id, which it owns unless it fails.
+func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config) (*Conn, error) {
 	c := &Conn{
-		ch: ch, id: id, peer: peerName(id), config: config,
+		ch: ch, id: id, device: device, peer: peerName(id), config: config,
 		received:  make(chan int, config.Receives),
 		lengths:   make([]int, config.Receives),
 		freeSends: make(chan int, sendBuffers),
@@ -413,13 +415,17 @@ func (c *Conn) nextEvent() error {
 	return nil
 }
 
-// watch closes a connection whose send queue is stuck, and frees memory that it does not use.
+// watch closes a connection whose device is removed or whose send queue is stuck, and frees memory that
+// it does not use.
 func (c *Conn) watch() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for n := 1; ; n++ {
 		select {
 		case <-c.closed:
+			return
+		case <-c.device.gone:
+			c.fail(ErrRemoved)
 			return
 		case <-ticker.C:
 		}
@@ -549,7 +555,7 @@ func (c *Conn) Release() {
 	c.Close()
 	c.ch.handle(c.id, nil)
 	c.free()
-	C.rdma_destroy_id(c.id)
+	c.device.destroyID(c.id)
 	if c.ownChannel {
 		c.ch.close()
 	}

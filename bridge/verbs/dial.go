@@ -57,9 +57,12 @@ func Dial(ctx context.Context, addr netip.AddrPort, private []byte, config Confi
 		undo()
 		return nil, nil, err
 	}
-	c, err := newConn(ch, id, config)
+	device := deviceOf(id)
+	c, err := newConn(ch, id, device, config)
 	if err != nil {
-		undo()
+		ch.handle(id, nil)
+		device.destroyID(id)
+		ch.close()
 		return nil, nil, err
 	}
 	c.ownChannel = true

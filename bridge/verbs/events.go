@@ -71,10 +71,16 @@ type channel struct {
 	handlers map[*C.struct_rdma_cm_id]func(event)
 }
 
+var prepare = sync.OnceFunc(func() { C.shim_prepare() })
+
 func newChannel() (*channel, error) {
-	c := C.rdma_create_event_channel()
+	prepare()
+	c, err := C.rdma_create_event_channel()
 	if c == nil {
-		return nil, errors.New("cannot open the RDMA connection manager: is the module rdma_ucm loaded? (modprobe rdma_ucm)")
+		if errors.Is(err, unix.ENODEV) {
+			return nil, ErrNoDevice
+		}
+		return nil, ErrNoManager
 	}
 	file, raw, err := pollable(c.fd, "RDMA event channel")
 	if err != nil {
@@ -112,8 +118,11 @@ func (ch *channel) loop() {
 		ch.mu.Lock()
 		handler := ch.handlers[key]
 		ch.mu.Unlock()
-		if handler != nil {
+		switch {
+		case handler != nil:
 			handler(e)
+		case e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST: // the listener is being closed
+			C.rdma_destroy_id(e.id)
 		}
 	}
 }

@@ -11,35 +11,38 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Errors of Listen, and of Accept when the device is removed.
+// Errors of Listen and Dial.
 var (
+	ErrNoManager = errors.New("cannot open the RDMA connection manager: is the module rdma_ucm loaded? (modprobe rdma_ucm)")
 	ErrNoDevice  = errors.New("no RDMA device of this host has the address")
 	ErrAddrInUse = errors.New("the port is in use")
-	ErrRemoved   = errors.New("the RDMA device is being removed")
+)
+
+// Errors of Accept. Listen may succeed again, at once or later.
+var (
+	ErrRemoved = errors.New("the RDMA device is being removed")
+	ErrMoved   = errors.New("the address has moved to another RDMA device")
 )
 
 // Listener accepts connections.
 type Listener struct {
 	ch       *channel
 	id       *C.struct_rdma_cm_id
+	device   *device // nil if it listens on all devices
 	requests chan *Request
 	refuse   Refusal
 	closed   chan struct{}
 	once     sync.Once
-	reason   error           // written before closed is closed
-	watched  map[string]bool // devices, by path in sysfs; used by Listen, then by the channel's loop only
+	reason   error // written before closed is closed
 }
 
 // Refusal returns the private data of a reject for want of resources, for a request with the private
@@ -56,16 +59,14 @@ func Listen(addr netip.AddrPort, refuse Refusal) (*Listener, error) {
 	if refuse == nil {
 		refuse = func([]byte) []byte { return nil }
 	}
-	l := &Listener{ch: ch, refuse: refuse, requests: make(chan *Request, 64), closed: make(chan struct{}), watched: map[string]bool{}}
+	l := &Listener{ch: ch, refuse: refuse, requests: make(chan *Request, 64), closed: make(chan struct{})}
 	if ret, err := C.rdma_create_id(ch.c, &l.id, nil, C.RDMA_PS_TCP); ret != 0 {
 		ch.close()
 		return nil, fmt.Errorf("make a CM id: %w", err)
 	}
 	ch.handle(l.id, l.onEvent) // before the first request can arrive
 	if err := l.listen(addr); err != nil {
-		ch.handle(l.id, nil)
-		C.rdma_destroy_id(l.id)
-		ch.close()
+		l.Close()
 		return nil, err
 	}
 	return l, nil
@@ -89,41 +90,15 @@ func (l *Listener) listen(addr netip.AddrPort) error {
 	if l.id.verbs == nil {
 		return fmt.Errorf("bind to %s: %w", addr, ErrNoDevice)
 	}
-	l.watchDevice(l.id)
-	return nil
-}
-
-// watchDevice watches the device that an id is bound to.
-func (l *Listener) watchDevice(id *C.struct_rdma_cm_id) {
-	path := C.GoString(&id.verbs.device.dev_path[0])
-	if l.watched[path] {
-		return
-	}
-	l.watched[path] = true
-	go l.watch(path)
-}
-
-// watch stops the listener when its device disappears from sysfs. Often there is no event: the kernel
-// notifies its modules in turn, and ib_uverbs waits until nobody has the device open. If rdma_cm was
-// loaded in such an order that it comes later, it learns of the removal only after that.
-func (l *Listener) watch(path string) {
-	began, err := os.Stat(path)
-	if err != nil {
-		return // not in sysfs: rely on the event
-	}
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
+	l.device = deviceOf(l.id)
+	go func() {
 		select {
-		case <-l.closed:
-			return
-		case <-ticker.C:
-		}
-		if now, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(began, now) {
+		case <-l.device.gone:
 			l.stop(ErrRemoved)
-			return
+		case <-l.closed:
 		}
-	}
+	}()
+	return nil
 }
 
 func explain(err error) error {
@@ -149,15 +124,16 @@ func (l *Listener) onEvent(e event) {
 	case C.RDMA_CM_EVENT_CONNECT_REQUEST:
 		l.onRequest(e)
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
-		l.stop(ErrRemoved)
+		if l.device != nil {
+			l.device.removed()
+		}
+	case C.RDMA_CM_EVENT_ADDR_CHANGE: // a bond has failed over to another device
+		l.stop(ErrMoved)
 	}
 }
 
 func (l *Listener) onRequest(e event) {
-	if l.id.verbs == nil { // listening on all devices
-		l.watchDevice(e.id)
-	}
-	r := &Request{ch: l.ch, refuse: l.refuse, id: e.id, Private: e.private, initiatorDepth: e.initiatorDepth}
+	r := &Request{ch: l.ch, refuse: l.refuse, id: e.id, device: deviceOf(e.id), Private: e.private, initiatorDepth: e.initiatorDepth}
 	select {
 	case l.requests <- r:
 	default: // the backlog is full
@@ -165,8 +141,9 @@ func (l *Listener) onRequest(e event) {
 	}
 }
 
-// Accept returns the next connect request, or ErrRemoved when the device is being removed. The
-// kernel's removal waits until this process has closed everything on the device.
+// Accept returns the next connect request, or an error: ErrRemoved or ErrMoved, after which the owner
+// releases all connections and calls Close, for which the kernel's removal waits; or ErrClosed. A
+// listener on all devices goes on without the removed one.
 func (l *Listener) Accept() (*Request, error) {
 	select {
 	case r := <-l.requests:
@@ -190,7 +167,7 @@ func (l *Listener) stop(reason error) {
 func (l *Listener) Close() {
 	l.StopAccepting()
 	l.ch.handle(l.id, nil)
-	C.rdma_destroy_id(l.id)
+	l.device.destroyID(l.id)
 	for len(l.requests) > 0 {
 		r := <-l.requests
 		r.Reject(l.refuse(r.Private))
@@ -204,6 +181,7 @@ type Request struct {
 	ch             *channel
 	refuse         Refusal
 	id             *C.struct_rdma_cm_id
+	device         *device
 	initiatorDepth uint8
 }
 
@@ -216,13 +194,13 @@ func (r *Request) Addr() netip.Addr { return peerAddr(r.id).Addr() }
 // Reject rejects the client, with at most 148 bytes of private data.
 func (r *Request) Reject(private []byte) {
 	C.rdma_reject(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)))
-	C.rdma_destroy_id(r.id)
+	r.device.destroyID(r.id)
 }
 
 // Accept accepts the client, with at most 196 bytes of private data. Receives are posted first. If that
 // fails, it rejects the client.
 func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
-	c, err := newConn(r.ch, r.id, config)
+	c, err := newConn(r.ch, r.id, r.device, config)
 	if err != nil {
 		r.Reject(r.refuse(r.Private))
 		return nil, err
@@ -262,7 +240,7 @@ func peerAddr(id *C.struct_rdma_cm_id) netip.AddrPort {
 func interfaceIndex(name string) (uint32, error) {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
-		return 0, fmt.Errorf("zone %%%s of the address: %w", name, err)
+		return 0, fmt.Errorf("zone %%%s of the address: %w: %w", name, ErrNoDevice, err)
 	}
 	return uint32(ifi.Index), nil
 }

@@ -1,13 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shim.h"
 
 #define MAX_BATCH	16
+
+/* Called once, before any other function of the libraries. */
+void shim_prepare(void)
+{
+	/*
+	 * librdmacm before 52 compares the addresses of devices as 32 bits when it looks for new
+	 * ones. In one arena, which is the heap, they are near each other.
+	 */
+	mallopt(M_ARENA_MAX, 1);
+	/* Objects of a removed device can be destroyed, although the driver answers EIO. */
+	setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0);
+}
+
+/*
+ * Closes the files of a removed device's context, in which no object is left. librdmacm closes the
+ * context itself at some time: it closes no file of -1.
+ */
+void shim_close_files(struct ibv_context *context)
+{
+	close(context->async_fd);
+	close(context->cmd_fd);
+	context->async_fd = -1;
+	context->cmd_fd = -1;
+}
 
 int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out)
 {

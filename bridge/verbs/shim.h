@@ -48,6 +48,9 @@ struct shim_queue {
 	int event_due;		/* a completion was polled whose event was not taken yet */
 };
 
+void shim_prepare(void);
+void shim_close_files(struct ibv_context *context);
+
 /* Functions return 0 or an errno, except shim_poll: the number of completions or -errno. */
 int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,

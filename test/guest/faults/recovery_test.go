@@ -77,14 +77,14 @@ var recoverable = []struct {
 		r.bridge.RemoveDevice(r.t)
 		r.check(false)
 		guest.AddDevice(r.t)
-		r.start()
+		r.bridge.Returns(r.t)
 	}},
 	{"network device unplugged", 1, func(r *rig) {
 		var plugIn func()
 		r.bridge.LosesDevice(r.t, func() { plugIn = guest.RemoveNIC(r.t) })
 		r.check(false)
 		plugIn()
-		r.start()
+		r.bridge.Returns(r.t)
 	}},
 }
 
@@ -205,7 +205,7 @@ func TestLinkDownAndUp(t *testing.T) {
 				}
 				r.bridge.RemoveDevice(t)
 				guest.AddDevice(t)
-				r.start()
+				r.bridge.Returns(t)
 			})
 		})
 	}

@@ -87,13 +87,10 @@ func TestConnectionsInANamespace(t *testing.T) {
 	defer removeDevice()
 
 	store := guest.StorePath(t)
-	startBridge := func() (bridge *guest.Bridge) {
-		in(t, "blue", func() {
-			bridge = guest.StartBridge(t, port, store, "16MiB", "--listen", fmt.Sprintf("%s:%d", addr, port))
-		})
-		return bridge
-	}
-	bridge := startBridge()
+	var bridge *guest.Bridge
+	in(t, "blue", func() {
+		bridge = guest.StartBridge(t, port, store, "16MiB", "--listen", fmt.Sprintf("%s:%d", addr, port))
+	})
 	for _, c := range []struct{ begin, name, end string }{
 		{fmt.Sprintf("server,addr=%s,port=%d,block=vol1,backing=ram:1M", addr, port+1), "vol1", ",target"},
 		{fmt.Sprintf("client,addr=%s,port=%d,block=vol0", addr, port), "vol0", ",force"},
@@ -118,7 +115,7 @@ func TestConnectionsInANamespace(t *testing.T) {
 	works("vol1")
 	bridge.LosesDevice(t, removeDevice)
 	addDevice()
-	startBridge()
+	bridge.Returns(t)
 	for _, name := range []string{"vol0", "vol1"} {
 		works(name)
 		if s := guest.Session(t, name); s["reconnects"] == "0" || s["ibdev"] != "rxe6" {

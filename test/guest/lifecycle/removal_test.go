@@ -110,11 +110,11 @@ func TestDeviceRemovedUnderCommand(t *testing.T) {
 	}
 }
 
-// The same with a bridge as the server, which ends as well.
+// The same with a bridge as the server, which goes on.
 func TestDeviceRemovedUnderPingBridge(t *testing.T) {
+	bridge := guest.StartPingBridge(t, port+5)
 	for _, options := range []string{"validate", "rlat", "bw", "fr"} {
 		t.Run(options, func(t *testing.T) {
-			bridge := guest.StartPingBridge(t, port+5)
 			client := startClient(t, options, 1)
 			bridge.RemoveDevice(t)
 			guest.AddDevice(t)
@@ -123,7 +123,7 @@ func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 			}
 			guest.NoThreads(t)
 			wasRunning(t)
-			guest.StartPingBridge(t, port+5)
+			bridge.Returns(t)
 			ping(t)
 		})
 	}

@@ -29,14 +29,14 @@ func AddDevice(t testing.TB) {
 	Run(t, "rdma", "link", "add", Device(t), "type", strings.TrimSuffix(Device(t), "0"), "netdev", "eth0")
 }
 
-// RemoveDevice deletes the RDMA device, which ends the bridge.
+// RemoveDevice deletes the RDMA device, which the bridge releases.
 func (b *Bridge) RemoveDevice(t testing.TB) {
 	t.Helper()
 	b.LosesDevice(t, func() { RemoveDevice(t) })
 }
 
 // LosesDevice calls remove, which removes the RDMA device. The kernel waits there until the bridge has
-// released the device and ends. If the bridge does not, SIGQUIT makes it print its stacks and die.
+// released the device. If the bridge does not, SIGQUIT makes it print its stacks and die.
 func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 	t.Helper()
 	limit := Slow(20 * time.Second)
@@ -45,10 +45,19 @@ func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 		_ = b.Cmd.Process.Signal(unix.SIGQUIT)
 	})
 	defer hangs.Stop()
+	lost := b.lost()
 	remove()
-	if err := b.Cmd.Wait(); err == nil {
-		t.Error("the bridge exited with status 0 although its device is gone")
-	}
+	Eventually(t, 10*time.Second, "the bridge says that its device is gone", func() bool { return b.lost() > lost })
+}
+
+// lost and returned count how often the bridge has lost its device, and listened again, at all addresses.
+func (b *Bridge) lost() int     { return strings.Count(b.Log.String(), "the RDMA device is being removed address=") }
+func (b *Bridge) returned() int { return strings.Count(b.Log.String(), "serving again address=") }
+
+// Returns waits until the bridge listens again on all addresses that it has lost.
+func (b *Bridge) Returns(t testing.TB) {
+	t.Helper()
+	Eventually(t, 10*time.Second, "the bridge is serving again", func() bool { return b.returned() == b.lost() })
 }
 
 // RemoveNIC unplugs the network device, and with it the RDMA device on it. The function that it returns plugs

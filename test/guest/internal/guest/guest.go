@@ -404,7 +404,10 @@ func startVolume(t testing.TB, program string, env []string, port int, store, si
 	t.Helper()
 	CreateStore(t, store, size)
 	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
-	b.Cmd = exec.Command(Binary(t, program), append([]string{"--listen", b.Addr, "--store", "file:" + store, "--size", size}, args...)...)
+	if !slices.Contains(args, "--listen") {
+		args = append(args, "--listen", b.Addr)
+	}
+	b.Cmd = exec.Command(Binary(t, program), append([]string{"--store", "file:" + store, "--size", size}, args...)...)
 	b.Cmd.Env = append(os.Environ(), env...)
 	b.Log = startBridge(t, b.Cmd, "listening on")
 	return b

@@ -231,7 +231,7 @@ func serveBridge(t testing.TB, c Config) *Served {
 	return &Served{
 		Config: c, Bridge: b, Stop: b.Kill, Rejected: func() int { return b.Rejected(t) }, Log: b.Log.String,
 		RemoveDevice: b.RemoveDevice,
-		Return:       func(t testing.TB) { t.Helper(); serveBridge(t, c) },
+		Return:       b.Returns,
 	}
 }
 
