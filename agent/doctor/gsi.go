@@ -59,13 +59,36 @@ func (h host) loopbackFindings(ctx context.Context, fs proc.FS, own netip.Addr) 
 	if !found || d.kind != rxe || d.broken {
 		return nil
 	}
-	once := uint32(1)
-	_, err := fs.Run(ctx, proc.Command{Role: proc.Client, Addr: own, Port: unusedPort, Count: &once, Timeout: peerTimeout})
-	if !errors.Is(err, unix.ETIMEDOUT) {
+	if !isSilent(ctx, fs, own) {
 		return nil
 	}
 	cause, fix := d.brokenGSI(p)
 	return []Finding{{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s does not answer at %v, even from this host", d.name, own), Cause: cause, Fix: fix}}
+}
+
+// isSilent reports whether this host does not answer a connect request to an address of its own. Without
+// rdma_krping it is not known.
+func isSilent(ctx context.Context, fs proc.FS, own netip.Addr) bool {
+	once := uint32(1)
+	_, err := fs.Run(ctx, proc.Command{Role: proc.Client, Addr: own, Port: unusedPort, Count: &once, Timeout: peerTimeout})
+	return errors.Is(err, unix.ETIMEDOUT)
+}
+
+// Dead reports whether a Soft-RoCE device makes no connections any more: its GSI QP is in the error state.
+// With try, it also connects through the device to itself, as Linux 6.1 does not show that state.
+func Dead(ctx context.Context, fs proc.FS, name string, try bool) (bool, error) {
+	broken, err := readBroken()
+	if err != nil || broken[name] || !try {
+		return broken[name], err
+	}
+	for _, p := range readDevice(infiniband, name).ports {
+		for _, g := range p.gids {
+			if !g.addr.IsLinkLocalUnicast() {
+				return isSilent(ctx, fs, g.addr), nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // serving returns the device and port that have a GID for the address.

@@ -13,8 +13,8 @@ import (
 )
 
 func linkCommand(p *program) *cobra.Command {
-	cmd := &cobra.Command{Use: "link", Short: "List, add and delete RDMA devices"}
-	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand())
+	cmd := &cobra.Command{Use: "link", Short: "List, add, delete and keep RDMA devices"}
+	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand(), linkKeepCommand(p))
 }
 
 func linkListCommand(p *program) *cobra.Command {

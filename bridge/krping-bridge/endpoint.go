@@ -29,7 +29,7 @@ type endpoint struct {
 
 	listener *verbs.Listener // nil if there is no device
 	device   string
-	served   bool   // it has listened before
+	served   bool // it has listened before
 }
 
 // listen listens, if that is possible now.

@@ -63,6 +63,20 @@ func attribute(device, name string) string {
 	return strings.TrimSpace(string(data))
 }
 
+// SoftRoCE returns the name of the Soft-RoCE device of a network device, "" if it has none.
+func SoftRoCE(netdev string) (string, error) {
+	links, err := List()
+	if err != nil {
+		return "", err
+	}
+	for _, l := range links {
+		if attribute(l.Name, "parent") == netdev { // only Soft-RoCE has it
+			return l.Name, nil
+		}
+	}
+	return "", nil
+}
+
 // Add adds a software RDMA device, of kind "rxe" (Soft-RoCE) or "siw" (Soft-iWARP), to a network device.
 func Add(name, kind, netdev string) error {
 	if _, err := netlink.LinkByName(netdev); err != nil {
