@@ -51,7 +51,9 @@ func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 }
 
 // lost and returned count how often the bridge has lost its device, and listened again, at all addresses.
-func (b *Bridge) lost() int     { return strings.Count(b.Log.String(), "the RDMA device is being removed address=") }
+func (b *Bridge) lost() int {
+	return strings.Count(b.Log.String(), "the RDMA device is being removed address=")
+}
 func (b *Bridge) returned() int { return strings.Count(b.Log.String(), "serving again address=") }
 
 // Returns waits until the bridge listens again on all addresses that it has lost.

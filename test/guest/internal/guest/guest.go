@@ -402,16 +402,22 @@ func StartFaultyBridge(t testing.TB, port int, knobs, store, size string, args .
 
 func startVolume(t testing.TB, program string, env []string, port int, store, size string, args ...string) *Bridge {
 	t.Helper()
-	CreateStore(t, store, size)
-	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port), Store: store}
+	b := &Bridge{Addr: AddrPort(t, port), Store: store}
 	if !slices.Contains(args, "--listen") {
 		args = append(args, "--listen", b.Addr)
 	}
-	b.Cmd = exec.Command(Binary(t, program), append([]string{"--store", "file:" + store, "--size", size}, args...)...)
+	if !slices.Contains(args, "--store") {
+		CreateStore(t, store, size)
+		args = append(args, "--store", "file:"+store)
+	}
+	b.Cmd = exec.Command(Binary(t, program), append([]string{"--size", size}, args...)...)
 	b.Cmd.Env = append(os.Environ(), env...)
-	b.Log = startBridge(t, b.Cmd, "listening on")
+	b.Start(t, "listening on")
 	return b
 }
+
+// AddrPort returns the guest's address with a port.
+func AddrPort(t testing.TB, port int) string { return fmt.Sprintf("%s:%d", Addr(t), port) }
 
 // Rejected returns how many clients the bridge has rejected. The bridge logs that on SIGUSR1.
 func (b *Bridge) Rejected(t testing.TB) int {
@@ -456,25 +462,23 @@ func Attach(t testing.TB, port int, options string) string {
 // StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, and waits until it listens.
 func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	t.Helper()
-	b := &Bridge{Addr: fmt.Sprintf("%s:%d", Addr(t), port)}
+	b := &Bridge{Addr: AddrPort(t, port)}
 	b.Cmd = exec.Command(Binary(t, "krping-bridge"), append([]string{"--ping", b.Addr}, args...)...)
-	b.Log = startBridge(t, b.Cmd, "answering pings")
+	b.Start(t, "answering pings")
 	return b
 }
 
-// startBridge starts krping-bridge, waits until its output contains ready, and kills it at the end of the test. It
-// returns the output.
-func startBridge(t testing.TB, cmd *exec.Cmd, ready string) *output.Buffer {
+// Start starts the bridge of Cmd, waits until its output contains ready, and kills it at the end of the test.
+func (b *Bridge) Start(t testing.TB, ready string) {
 	t.Helper()
-	var out output.Buffer
-	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&out, testWriter{t})
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start %v: %v", cmd.Args, err)
+	b.Log = new(output.Buffer)
+	b.Cmd.Stdout, b.Cmd.Stderr = b.Log, io.MultiWriter(b.Log, testWriter{t})
+	if err := b.Cmd.Start(); err != nil {
+		t.Fatalf("start %v: %v", b.Cmd.Args, err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = b.Cmd.Process.Kill()
+		_ = b.Cmd.Wait()
 	})
-	Eventually(t, 20*time.Second, "krping-bridge is "+ready, func() bool { return strings.Contains(out.String(), ready) })
-	return &out
+	Eventually(t, 20*time.Second, "krping-bridge is "+ready, func() bool { return strings.Contains(b.Log.String(), ready) })
 }
