@@ -87,7 +87,7 @@ func waits(t *testing.T, port int, way string) {
 	listening := "STATUS=listening on " + b.Addr + " (" + guest.Device(t) + ")"
 	told(listening)
 	guest.Eventually(t, 10*time.Second, "the bridge listens", func() bool { return strings.Contains(b.Log.String(), "listening on "+b.Addr+" (") })
-	fakeclient.Connect(t, port, fakeclient.Hello(1)).Release()
+	connects(t, port)
 
 	b.RemoveDevice(t)
 	told("STATUS=not listening on " + b.Addr + ": the RDMA device is being removed")
@@ -95,10 +95,20 @@ func waits(t *testing.T, port int, way string) {
 	guest.AddDevice(t)
 	b.Returns(t)
 	told(listening)
-	fakeclient.Connect(t, port, fakeclient.Hello(1)).Release()
+	connects(t, port)
 	guest.Signal(t, b.Cmd, unix.SIGTERM)
 	if err := b.Cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)
 	}
 	told("STOPPING=1")
+}
+
+// connects connects to the volume, and leaves the device unused.
+func connects(t *testing.T, port int) {
+	t.Helper()
+	conn, _, err := fakeclient.DialConn(t, port, fakeclient.Hello(1).Append(nil), fakeclient.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Release()
 }
