@@ -79,6 +79,19 @@ func accelerator(kvm, turns bool) []string {
 	return []string{"-accel", atOnce, "-cpu", emulated}
 }
 
+// machineArgs returns the arguments that all VMs have: the machine, its console, the agent's port, the monitor
+// and the network device.
+func machineArgs(kvm bool, config Config, index int, agent, monitor string) []string {
+	// The default machine routes interrupts by ACPI code: 1 s of a boot, and minutes under KASAN.
+	return append(accelerator(kvm, config.InTurn), "-machine", "q35", "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
+		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+agent,
+		"-device", "virtserialport,chardev=agent,name="+PortName,
+		"-qmp", "unix:"+monitor+",server=on,wait=off",
+		"-device", "virtio-rng-pci",
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
+}
+
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
 	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d lab.slow=%d", index+1, l.Kernel.Slow)
@@ -97,15 +110,8 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 	share := func(path, tag, mode string) []string {
 		return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, mode)}
 	}
-	// The default machine routes interrupts by ACPI code: 1 s of a boot, and minutes under KASAN.
-	args := append(accelerator(l.kvm, config.InTurn), "-machine", "q35", "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
-		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
-		"-kernel", l.image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline,
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+socket,
-		"-device", "virtserialport,chardev=agent,name="+PortName,
-		"-qmp", "unix:"+monitorSocket(l, index)+",server=on,wait=off",
-		"-device", "virtio-rng-pci",
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
+	args := append(machineArgs(l.kvm, config, index, socket, monitorSocket(l, index)),
+		"-kernel", l.image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline)
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
 	args = append(args, share(Repo(), "repo", ",readonly=on")...)
 	args = append(args, share(out, "out", "")...)
@@ -140,30 +146,13 @@ func startVM(l *Lab, index int, console string) (*VM, error) {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(config.Out, fmt.Sprintf("console%d.log", index+1)))
-	if err != nil {
+	vm := &VM{
+		index: index, out: out, copy: config.Console, socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)),
+		shell: shellSocket(l, index), monitor: monitorSocket(l, index),
+	}
+	if err := vm.start(qemuArgs(l, index, out, vm.socket), filepath.Join(config.Out, fmt.Sprintf("console%d.log", index+1)), console); err != nil {
 		return nil, err
 	}
-	if _, err := log.WriteString(console); err != nil {
-		return nil, fmt.Errorf("write the console's log: %w", err)
-	}
-	vm := &VM{
-		index: index, out: out, log: log, copy: config.Console, gone: make(chan struct{}),
-		socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)), shell: shellSocket(l, index),
-		monitor: monitorSocket(l, index), began: len(console),
-	}
-	vm.console.WriteString(console)
-	vm.qemu = exec.Command("qemu-system-x86_64", qemuArgs(l, index, out, vm.socket)...)
-	vm.qemu.Stdout = consoleWriter{vm}
-	vm.qemu.Stderr = consoleWriter{vm}
-	vm.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := startLocked(vm.qemu); err != nil {
-		return nil, fmt.Errorf("start QEMU (package qemu-system-x86): %w", err)
-	}
-	go func() {
-		_ = vm.qemu.Wait()
-		close(vm.gone)
-	}()
 	if index == 0 && config.VMs > 1 { // the first VM's end of the link must exist before the other connects
 		for range 200 {
 			if _, err := os.Stat(filepath.Join(l.dir, "link")); err == nil {
@@ -173,6 +162,31 @@ func startVM(l *Lab, index int, console string) (*VM, error) {
 		}
 	}
 	return vm, nil
+}
+
+// start starts QEMU. The console goes to a log, after what an earlier VM has printed.
+func (vm *VM) start(args []string, logPath, console string) error {
+	log, err := os.Create(logPath)
+	if err != nil {
+		return err
+	}
+	if _, err := log.WriteString(console); err != nil {
+		return fmt.Errorf("write the console's log: %w", err)
+	}
+	vm.log, vm.began, vm.gone = log, len(console), make(chan struct{})
+	vm.console.WriteString(console)
+	vm.qemu = exec.Command("qemu-system-x86_64", args...)
+	vm.qemu.Stdout = consoleWriter{vm}
+	vm.qemu.Stderr = consoleWriter{vm}
+	vm.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := startLocked(vm.qemu); err != nil {
+		return fmt.Errorf("start QEMU (package qemu-system-x86): %w", err)
+	}
+	go func() {
+		_ = vm.qemu.Wait()
+		close(vm.gone)
+	}()
+	return nil
 }
 
 var starter = sync.OnceValue(func() chan<- func() {
