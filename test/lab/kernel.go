@@ -66,7 +66,7 @@ func findKernel(boot, build, name string) (Kernel, error) {
 	if len(images) == 0 {
 		return findLinked(build, name, "scripts/install-deps")
 	}
-	newest := slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
+	newest := NewestImage(images)
 	if _, err := os.Stat(newest); err != nil {
 		return Kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -91,6 +91,11 @@ func findLinked(build, name, script string) (Kernel, error) {
 		return Kernel{}, fmt.Errorf("there is no kernel %s (%s %s): %d images in %s", name, script, name, len(images), root)
 	}
 	return Kernel{Name: name, Release: release(images[0]), Image: images[0], Root: root, Slow: 1}, nil
+}
+
+// NewestImage returns the newest of kernel images, by the version in their names, as a boot loader chooses it.
+func NewestImage(images []string) string {
+	return slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
 }
 
 func release(image string) string { return strings.TrimPrefix(filepath.Base(image), "vmlinuz-") }

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
-
-	"golang.org/x/mod/semver"
 )
 
 // Own is a VM that boots from disks of its own, not from this host's files. The agent (build/lab-guest serve)
@@ -45,11 +42,6 @@ func (vm *VM) Gone() <-chan struct{} { return vm.gone }
 // one of the expected strings do not count.
 func (vm *VM) Complaints(expected ...string) string {
 	return findComplaint(vm.Console()[vm.began:], expected)
-}
-
-// Newest returns the newest of kernel images, by the version in their names, as a boot loader chooses it.
-func Newest(images []string) string {
-	return slices.MaxFunc(images, func(a, b string) int { return semver.Compare(version(a), version(b)) })
 }
 
 // Unpacked returns the path of the ELF image in a vmlinuz, which it unpacks into dir: see vmlinux.

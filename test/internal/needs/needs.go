@@ -29,6 +29,8 @@ const (
 const (
 	// Once is for a suite that hardly depends on the kernel: it runs on the first stock kernel only.
 	Once Need = "the first kernel only"
+	// Long is for a single test that takes an hour: it runs with the option --soak, which its target of make has.
+	Long Need = "the long form (--soak)"
 	// OneTransport is for a suite that hardly depends on the transport: it runs over RoCE.
 	OneTransport Need = "RoCE only: it hardly depends on the transport"
 	// RaceCheck is for a suite with many concurrent threads in the module: only such suites run on the

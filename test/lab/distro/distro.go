@@ -170,7 +170,7 @@ func (h *Host) loader(ctx context.Context) (kernel, initrd string, err error) {
 	if len(kernels) == 0 {
 		return "", "", fmt.Errorf("no kernel in /boot:\n%s", list)
 	}
-	name := lab.Newest(kernels)
+	name := lab.NewestImage(kernels)
 	kernel, initrd = filepath.Join(h.lab.dir, h.Name+"-"+name), h.path("initrd")
 	for from, to := range map[string]string{name: kernel, "initrd.img-" + strings.TrimPrefix(name, "vmlinuz-"): initrd} {
 		_ = os.Remove(to) // debugfs reports only on stderr that a file is not there

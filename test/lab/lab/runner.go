@@ -147,7 +147,11 @@ func (t *trial) flags() []string {
 }
 
 func (t *trial) environment() []string {
-	return []string{"KRPING_SOAK=" + t.options.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", t.slow), needs.Variable + "=" + t.has.String()}
+	has := t.has
+	if t.options.soak > 0 {
+		has = append(slices.Clone(has), string(needs.Long))
+	}
+	return []string{"KRPING_SOAK=" + t.options.soak.String(), fmt.Sprintf("KRPING_SLOW=%d", t.slow), needs.Variable + "=" + has.String()}
 }
 
 func (t *trial) run(ctx context.Context) error {
