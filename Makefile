@@ -18,13 +18,16 @@ DEPS ?= demo test $(KERNELS) newest
 deps:
 	@scripts/install-deps $(DEPS)
 
+version := $(shell scripts/version)
+ldflags = -ldflags '-X main.version=$(version)'
+
 # The programs of a real host. This target installs no packages: README.md names those that it needs.
 # krpingctl is static; only the bridge links the RDMA libraries.
 host: krpingctl krping-bridge	## krpingctl and krping-bridge alone, for a real host
 krpingctl:
-	CGO_ENABLED=0 go build -trimpath -o build/krpingctl ./agent/krpingctl
+	CGO_ENABLED=0 go build -trimpath $(ldflags) -o build/krpingctl ./agent/krpingctl
 krping-bridge:
-	go build -trimpath -o build/krping-bridge ./bridge/krping-bridge
+	go build -trimpath $(ldflags) -o build/krping-bridge ./bridge/krping-bridge
 
 # What the demo needs of the lab. Not -trimpath: a program finds this directory by its source's path.
 demo-programs: krpingctl
@@ -33,7 +36,7 @@ demo-programs: krpingctl
 
 programs: | deps
 	@$(MAKE) --no-print-directory host
-	go build -trimpath -tags faults -o build/krping-bridge-faults ./bridge/krping-bridge
+	go build -trimpath -tags faults $(ldflags) -o build/krping-bridge-faults ./bridge/krping-bridge
 	CGO_ENABLED=0 go build -trimpath -o build/acked ./test/internal/acklog/acked
 	CGO_ENABLED=0 go build -trimpath -o build/lab-guest ./test/lab/guest
 	CGO_ENABLED=0 go build -o build/lab ./test/lab/lab	# not -trimpath: it finds this directory by the path of its source
@@ -43,6 +46,7 @@ programs: | deps
 define kmod
 	@mkdir -p build/$(1)
 	@cp -pru kmod/. build/$(1)/
+	@echo $(version) >build/$(1)/VERSION
 	+$(MAKE) -s -C build/$(1) KDIR=$(2) $(3)
 endef
 # Where scripts/unpack-kernel has put them, or where they are installed; looked up after `deps`.

@@ -56,4 +56,4 @@ module_exit(krping_exit);
 MODULE_DESCRIPTION("RDMA ping/pong and block I/O over RDMA that proves itself");
 MODULE_AUTHOR("The krping developers");
 MODULE_LICENSE("GPL");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION(KRPING_MODULE_VERSION);

@@ -89,6 +89,11 @@ func TestModuleFindings(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { want(t, tc.m.drivers()[0], tc.level, tc.word) })
 	}
+	m := modules{version: "0.1.0"}
+	if findings := append(m.versionFindings("0.1.0"), modules{}.versionFindings("0.2.0")...); len(findings) != 0 {
+		t.Errorf("the same version, or no module: %v", findings)
+	}
+	want(t, m.versionFindings("0.2.0")[0], Note, "is 0.1.0, this program is 0.2.0")
 	signed := modules{loaded: set(), signedOnly: true, release: "6.1.0"}.findings()
 	want(t, signed[1], Warning, "mokutil", "sign-file")
 }

@@ -48,6 +48,8 @@ type Report struct {
 
 // Options say what to check in addition to the host itself.
 type Options struct {
+	Version string // of this program
+
 	Addr netip.Addr // this host's address to serve or connect from, if valid
 	Peer netip.Addr // the other host's address, if valid
 	Port uint16     // the server's, on either host
@@ -66,6 +68,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	var r Report
 	h := readHost(&r)
 	r.add(h.modules.findings()...)
+	r.add(h.modules.versionFindings(o.Version)...)
 	r.add(h.deviceFindings()...)
 	r.add(h.gidFindings()...)
 	r.add(h.mtuFindings()...)

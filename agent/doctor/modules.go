@@ -119,6 +119,18 @@ func (m modules) findings() []Finding {
 	return append(findings, m.drivers()...)
 }
 
+// versionFindings checks that the loaded module is of the same version as this program.
+func (m modules) versionFindings(program string) []Finding {
+	if m.version == "" || m.version == program {
+		return nil
+	}
+	return []Finding{{
+		Check: "version", Level: Note, Found: fmt.Sprintf("the loaded %s is %s, this program is %s", krping, m.version, program),
+		Cause: "only one of them was upgraded, or the module was in use then: the old one stays loaded",
+		Fix:   "install both in one version; then reboot, or detach all disks and run modprobe -r rdma_krping && modprobe rdma_krping",
+	}}
+}
+
 // own checks the project's own module.
 func (m modules) own() Finding {
 	f := Finding{Check: "module", Level: Problem, Found: krping + " is not loaded"}

@@ -56,7 +56,7 @@ another volume under the same name, also after a reboot. With --forget, the next
 				return err
 			}
 			return service.Run(cmd.Context(), service.Options{
-				Config: path, RunDir: service.RunDir, Known: volumes.DefaultPath, Lost: shutdown.DefaultLost, FS: p.proc, Log: log.Logger, Debug: cmd.Flags().Changed("debug"),
+				Version: version, Config: path, RunDir: service.RunDir, Known: volumes.DefaultPath, Lost: shutdown.DefaultLost, FS: p.proc, Log: log.Logger, Debug: cmd.Flags().Changed("debug"),
 				Meter: func() (service.Meter, error) { return biotrace.NewMeter() },
 			})
 		},

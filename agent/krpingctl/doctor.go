@@ -13,9 +13,9 @@ import (
 )
 
 func doctorCommand(p *program) *cobra.Command {
+	o := doctor.Options{Version: version}
 	var (
 		addr, peer string
-		o          doctor.Options
 		asJSON     bool
 	)
 	cmd := &cobra.Command{

@@ -34,6 +34,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	p := &program{out: out}
 	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !isTerminal(os.Stderr)}).
 		Level(zerolog.InfoLevel).With().Timestamp().Logger()
+	root := newRoot(p)
+	root.SetOut(out)
+	checkCompletion(root, args)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if ctx.Err() != nil && err != nil && !errors.As(err, new(verdictError)) {
+		return interruptedError{err}
+	}
+	return err
+}
+
+// newRoot returns the program's command, with all others below it.
+func newRoot(p *program) *cobra.Command {
 	var verbose bool
 	root := &cobra.Command{
 		Use:   "krpingctl",
@@ -42,6 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 capture packets, and verify the data at both ends. "krpingctl doctor" finds set-up problems.
 
 ` + exitHelp,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -54,19 +68,13 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 		},
 	}
 	root.PersistentFlags().BoolVar(&verbose, "debug", false, "log debug messages")
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(explainFlag)
-	root.SetOut(out)
 	root.SetHelpCommand(helpCommand())
 	group(root,
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
 		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
-		topCommand(p), agentCommand(p), shutdownCommand(p), captureCommand(p), nvmeCommand(p), optionsTopic(),
+		topCommand(p), agentCommand(p), shutdownCommand(p), captureCommand(p), nvmeCommand(p), versionCommand(p), optionsTopic(),
 	)
-	checkCompletion(root, args)
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	if ctx.Err() != nil && err != nil && !errors.As(err, new(verdictError)) {
-		return interruptedError{err}
-	}
-	return err
+	return root
 }

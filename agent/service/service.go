@@ -36,14 +36,15 @@ const RunDir = "/run/krping"
 
 // Options of an agent.
 type Options struct {
-	Config string // path of the configuration file
-	RunDir string
-	Known  string // path of the file that remembers volumes
-	Lost   string // path of the file that says what the last shutdown did not write
-	FS     proc.FS
-	Log    zerolog.Logger
-	Debug  bool                  // log everything, whatever the configuration says
-	Meter  func() (Meter, error) // loads the eBPF program that measures latencies
+	Version string // of the program
+	Config  string // path of the configuration file
+	RunDir  string
+	Known   string // path of the file that remembers volumes
+	Lost    string // path of the file that says what the last shutdown did not write
+	FS      proc.FS
+	Log     zerolog.Logger
+	Debug   bool                  // log everything, whatever the configuration says
+	Meter   func() (Meter, error) // loads the eBPF program that measures latencies
 }
 
 // agent is a running agent.
@@ -92,7 +93,7 @@ func newAgent(o Options) *agent {
 		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{
-		Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.reconciler.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
+		Version: o.Version, Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.reconciler.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
 	})
 	return a
 }

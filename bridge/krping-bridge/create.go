@@ -98,3 +98,15 @@ before fail when they reconnect; attach anew.`,
 
 // warn tells what a command's user should know.
 func warn(msg string) { fmt.Fprintln(os.Stderr, "krping-bridge: warning:", msg) }
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().Name(), version)
+			return err
+		},
+	}
+}

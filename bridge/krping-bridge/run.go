@@ -47,7 +47,17 @@ type options struct {
 	json      bool
 }
 
+// version is what scripts/version prints. The Makefile sets it.
+var version = "devel"
+
 func run(ctx context.Context, args []string) error {
+	cmd := newRoot()
+	cmd.SetArgs(args)
+	return cmd.ExecuteContext(ctx)
+}
+
+// newRoot returns the program's command, with all others below it.
+func newRoot() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "krping-bridge [--listen ADDR:PORT --store file:PATH] [--ping ADDR:PORT]",
@@ -70,6 +80,7 @@ SIGUSR1 logs each volume's counters.`,
   krping-bridge --ping 192.168.77.1:9900
   krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,read-only`,
 		Args:          cobra.NoArgs,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
@@ -93,9 +104,9 @@ SIGUSR1 logs each volume's counters.`,
 	f.StringVar(&o.maxMemory, "max-memory", "", "most `memory` to register for connections (default half of the host's)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
-	cmd.AddCommand(createCommand(), adoptCommand())
-	cmd.SetArgs(args)
-	return cmd.ExecuteContext(ctx)
+	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	cmd.AddCommand(createCommand(), adoptCommand(), versionCommand())
+	return cmd
 }
 
 func logger(o options) zerolog.Logger {

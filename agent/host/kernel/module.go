@@ -25,6 +25,12 @@ func Loaded(name string) bool {
 	return err == nil
 }
 
+// Version returns the version of a loaded module, "" if it has none or is not loaded.
+func Version(name string) string {
+	text, _ := os.ReadFile(filepath.Join("/sys/module", strings.ReplaceAll(name, "-", "_"), "version"))
+	return strings.TrimSpace(string(text))
+}
+
 // Load loads modules with modprobe, in this order, unless they are loaded. If modprobe fails, the error
 // is a *Failure that wraps ErrNoModule or, without root, fs.ErrPermission.
 func Load(ctx context.Context, names ...string) error {

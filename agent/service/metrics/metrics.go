@@ -27,6 +27,7 @@ import (
 // Sources of the metrics.
 type Sources struct {
 	Proc     proc.FS
+	Version  string                                         // of the agent
 	Sys      string                                         // mount point of sysfs
 	Counters func(device string) (map[string]uint64, error) // hardware counters of an RDMA device by name
 	Declared func() []reconciler.Status
@@ -105,8 +106,8 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{ch}
-	version, revision, goversion := build()
-	e.gauge(buildInfo, 1, version, revision, goversion)
+	revision, goversion := build()
+	e.gauge(buildInfo, 1, c.Version, revision, goversion)
 	c.module(e)
 	for name, collect := range map[string]func(emitter) error{
 		"sessions": c.sessions, "threads": c.threads, "latency": c.latency, "rdma": c.rdma,
@@ -151,18 +152,18 @@ func (c *collector) up(e emitter, err error, name, device string) {
 	c.trouble[source] = text
 }
 
-// build returns the versions of the program.
-func build() (version, revision, goversion string) {
+// build returns the commit of the program and the version of Go.
+func build() (revision, goversion string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "", "", ""
+		return "", ""
 	}
 	for _, setting := range info.Settings {
 		if setting.Key == "vcs.revision" {
 			revision = setting.Value
 		}
 	}
-	return info.Main.Version, revision, info.GoVersion
+	return revision, info.GoVersion
 }
 
 func (c *collector) module(e emitter) {

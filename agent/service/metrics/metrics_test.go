@@ -43,7 +43,7 @@ func sources(t *testing.T, mount string) Sources {
 	messages := NewMessages()
 	messages.WithLabelValues("vol0", "error").Inc()
 	return Sources{
-		Proc: fs, Sys: "testdata/sys", Meter: meter{write}, Messages: messages, Log: zerolog.New(io.Discard),
+		Version: "0.2.0", Proc: fs, Sys: "testdata/sys", Meter: meter{write}, Messages: messages, Log: zerolog.New(io.Discard),
 		Counters: func(device string) (map[string]uint64, error) {
 			if device == "broken0" {
 				return nil, errors.New("it does not answer")
