@@ -4,11 +4,12 @@
 
 KERNELS := 6.1 6.12
 KERNEL ?= 6.1
+PREFIX ?= /usr/local
 
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
+.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
@@ -33,6 +34,24 @@ krping-bridge:
 demo-programs: krpingctl
 	CGO_ENABLED=0 go build -trimpath -o build/lab-guest ./test/lab/guest
 	CGO_ENABLED=0 go build -o build/demo ./test/demo
+
+# What is installed and packaged beside the programs: manual pages and completions.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+extras: host
+	@rm -rf build/man build/completions && mkdir -p build/man build/completions
+	go run -tags man $(ldflags) ./agent/krpingctl build/man
+	go run -tags man $(ldflags) ./bridge/krping-bridge build/man
+	@for p in krpingctl krping-bridge; do for s in bash zsh fish; do build/$$p completion $$s >build/completions/$$p.$$s || exit; done; done
+
+install: extras	## programs, units and more to PREFIX (/usr/local), below DESTDIR
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/pack/install
+uninstall:	## remove what install has put there
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/pack/install --uninstall
+packages:	## .deb and .rpm in build/packages
+	@scripts/install-deps pack
+	@$(MAKE) --no-print-directory extras
+	scripts/pack/deb
+	@ls build/packages/*.deb
 
 programs: | deps
 	@$(MAKE) --no-print-directory host

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !man
+
 // Krping-bridge is the user-space target of krping's block devices: it receives the commands of
 // a /dev/krpingN over RDMA, checks and executes them, and answers.
 package main
