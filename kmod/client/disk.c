@@ -180,7 +180,7 @@ int krping_disk_alloc(struct krping_session *s)
 	s->tag_set.queue_depth = s->grant.depth;
 	s->tag_set.numa_node = NUMA_NO_NODE;
 	s->tag_set.cmd_size = sizeof(struct krping_request);
-	s->tag_set.flags = BLK_MQ_F_SHOULD_MERGE | BLK_MQ_F_NO_SCHED_BY_DEFAULT;
+	s->tag_set.flags = KRPING_MQ_F_MERGE | BLK_MQ_F_NO_SCHED_BY_DEFAULT;
 	s->tag_set.timeout = COMMAND_TIMEOUT;
 	s->tag_set.driver_data = s;
 	ret = blk_mq_alloc_tag_set(&s->tag_set);

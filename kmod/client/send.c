@@ -35,7 +35,7 @@ static blk_status_t map_data(struct krping_queue *q, struct krping_slot *slot, s
 		req->nents = krping_copy_map(req->copy, slot->sg);
 	} else {
 		sg_init_table(slot->sg, blk_rq_nr_phys_segments(rq));
-		req->nents = blk_rq_map_sg(rq->q, rq, slot->sg);
+		req->nents = krping_rq_map_sg(rq, slot->sg);
 	}
 	mapped = ib_dma_map_sg(q->conn.id->device, slot->sg, req->nents, rq_dma_dir(rq));
 	if (!mapped) {

@@ -6,31 +6,17 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/mmzone.h>
-#include <linux/version.h>
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0) || \
-	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0) && \
-	 LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0))
-#error "supported are Linux 6.1 to 6.4, and 6.11 and later"
-#endif
-
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
-#include <linux/unaligned.h>
+#if __has_include(<linux/unaligned.h>)
+#include <linux/unaligned.h>	/* 6.12 */
 #else
 #include <asm/unaligned.h>
 #endif
 
-/* Number of orders of the page allocator. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
-#define KRPING_NR_PAGE_ORDERS NR_PAGE_ORDERS
-#elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
-#define KRPING_NR_PAGE_ORDERS (MAX_ORDER + 1)
-#else
-#define KRPING_NR_PAGE_ORDERS MAX_ORDER
-#endif
+#include "probe/answers.h"	/* probe/probes.c; probe/log says why an answer is no */
 
-/* rxe reports completions from a tasklet, for which destroying a completion queue does not wait. */
-#define KRPING_RXE_TASKLETS (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0))
+/* Number of orders of the page allocator. */
+#define KRPING_NR_PAGE_ORDERS ARRAY_SIZE(((struct zone *)NULL)->free_area)
 
 /* Limits of a disk, in bytes where they are sizes. */
 struct krping_disk_limits {
@@ -44,24 +30,48 @@ struct krping_disk_limits {
 
 #define KRPING_DMA_ALIGNMENT	3	/* mask: as nvme */
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#if KRPING_HAS_BLK_MODE_T
 #define krping_blk_mode_t blk_mode_t
 #define KRPING_BLK_READ BLK_OPEN_READ
+#define KRPING_BLK_WRITE BLK_OPEN_WRITE
+#define KRPING_BLK_EXCL 0	/* follows from a holder */
 #else
 #define krping_blk_mode_t fmode_t
 #define KRPING_BLK_READ FMODE_READ
+#define KRPING_BLK_WRITE FMODE_WRITE
+#define KRPING_BLK_EXCL FMODE_EXCL
 #endif
 
+#if KRPING_HAS_BLK_MQ_F_SHOULD_MERGE
+#define KRPING_MQ_F_MERGE BLK_MQ_F_SHOULD_MERGE
+#else
+#define KRPING_MQ_F_MERGE 0
+#endif
+
+/* Return: the number of entries of @sg that the data of @rq needs. */
+static inline int krping_rq_map_sg(struct request *rq, struct scatterlist *sg)
+{
+#if KRPING_HAS_BLK_RQ_MAP_SG
+	return blk_rq_map_sg(rq, sg);
+#else
+	return blk_rq_map_sg(rq->q, rq, sg);
+#endif
+}
+
+static inline krping_blk_mode_t krping_bdev_mode(bool write)
+{
+	return KRPING_BLK_READ | KRPING_BLK_EXCL | (write ? KRPING_BLK_WRITE : 0);
+}
+
 /*
- * Opens a block device by its path, exclusively for @holder. *@handle is for krping_bdev_close().
- * Return: 0 or a negative errno.
+ * krping_bdev_open() opens a block device by its path, exclusively for @holder; *@handle is for
+ * krping_bdev_close(). It returns 0 or a negative errno.
  */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#if KRPING_HAS_BDEV_FILE_OPEN_BY_PATH
 static inline int krping_bdev_open(const char *path, bool write, void *holder,
 				   struct block_device **bdev, void **handle)
 {
-	blk_mode_t mode = BLK_OPEN_READ | (write ? BLK_OPEN_WRITE : 0);
-	struct file *file = bdev_file_open_by_path(path, mode, holder, NULL);
+	struct file *file = bdev_file_open_by_path(path, krping_bdev_mode(write), holder, NULL);
 
 	if (IS_ERR(file))
 		return PTR_ERR(file);
@@ -74,12 +84,32 @@ static inline void krping_bdev_close(void *handle, void *holder, bool write)
 {
 	bdev_fput(handle);
 }
-#else
+#elif KRPING_HAS_BDEV_OPEN_BY_PATH
 static inline int krping_bdev_open(const char *path, bool write, void *holder,
 				   struct block_device **bdev, void **handle)
 {
-	fmode_t mode = FMODE_READ | FMODE_EXCL | (write ? FMODE_WRITE : 0);
-	struct block_device *dev = blkdev_get_by_path(path, mode, holder);
+	struct bdev_handle *h = bdev_open_by_path(path, krping_bdev_mode(write), holder, NULL);
+
+	if (IS_ERR(h))
+		return PTR_ERR(h);
+	*bdev = h->bdev;
+	*handle = h;
+	return 0;
+}
+
+static inline void krping_bdev_close(void *handle, void *holder, bool write)
+{
+	bdev_release(handle);
+}
+#elif KRPING_HAS_BLKDEV_GET_BY_PATH_HOPS || KRPING_HAS_BLKDEV_GET_BY_PATH
+static inline int krping_bdev_open(const char *path, bool write, void *holder,
+				   struct block_device **bdev, void **handle)
+{
+#if KRPING_HAS_BLKDEV_GET_BY_PATH_HOPS
+	struct block_device *dev = blkdev_get_by_path(path, krping_bdev_mode(write), holder, NULL);
+#else
+	struct block_device *dev = blkdev_get_by_path(path, krping_bdev_mode(write), holder);
+#endif
 
 	if (IS_ERR(dev))
 		return PTR_ERR(dev);
@@ -90,7 +120,24 @@ static inline int krping_bdev_open(const char *path, bool write, void *holder,
 
 static inline void krping_bdev_close(void *handle, void *holder, bool write)
 {
-	blkdev_put(handle, FMODE_READ | FMODE_EXCL | (write ? FMODE_WRITE : 0));
+#if KRPING_HAS_BLKDEV_GET_BY_PATH_HOPS
+	blkdev_put(handle, holder);
+#else
+	blkdev_put(handle, krping_bdev_mode(write));
+#endif
+}
+#else
+#error "no function that opens a block device by its path: see the probes bdev_* in probe/log"
+#endif
+
+#if !KRPING_HAS_LIMITS_FEATURES
+/* What newer kernels take as features in the limits. */
+static inline void krping_set_features(struct request_queue *q, bool write_cache)
+{
+	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
+	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
+	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, q);
+	blk_queue_write_cache(q, write_cache, write_cache);
 }
 #endif
 
@@ -99,7 +146,7 @@ static inline void krping_bdev_close(void *handle, void *holder, bool write)
  * segments start and end on page boundaries except at both ends, so that one memory region can
  * register them.
  */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#if KRPING_HAS_ALLOC_DISK_LIMITS
 static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 						const struct krping_disk_limits *limits,
 						void *queuedata)
@@ -114,14 +161,22 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 		.max_hw_discard_sectors = limits->max_discard >> SECTOR_SHIFT,
 		.discard_granularity = limits->max_discard ? limits->block_size : 0,
 		.max_write_zeroes_sectors = limits->max_zeroes >> SECTOR_SHIFT,
-		.features = BLK_FEAT_STABLE_WRITES,
 	};
+	struct gendisk *disk;
 
+#if KRPING_HAS_LIMITS_FEATURES
+	lim.features = BLK_FEAT_STABLE_WRITES;
 	if (limits->write_cache)
 		lim.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
-	return blk_mq_alloc_disk(set, &lim, queuedata);
+#endif
+	disk = blk_mq_alloc_disk(set, &lim, queuedata);
+#if !KRPING_HAS_LIMITS_FEATURES
+	if (!IS_ERR(disk))
+		krping_set_features(disk->queue, limits->write_cache);
+#endif
+	return disk;
 }
-#else
+#elif KRPING_HAS_ALLOC_DISK
 static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 						const struct krping_disk_limits *limits,
 						void *queuedata)
@@ -141,12 +196,11 @@ static inline struct gendisk *krping_alloc_disk(struct blk_mq_tag_set *set,
 	blk_queue_max_discard_sectors(q, limits->max_discard >> SECTOR_SHIFT);
 	q->limits.discard_granularity = limits->max_discard ? limits->block_size : 0;
 	blk_queue_max_write_zeroes_sectors(q, limits->max_zeroes >> SECTOR_SHIFT);
-	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
-	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
-	blk_queue_flag_clear(QUEUE_FLAG_ADD_RANDOM, q);
-	blk_queue_write_cache(q, limits->write_cache, limits->write_cache);
+	krping_set_features(q, limits->write_cache);
 	return disk;
 }
+#else
+#error "no function that allocates a disk: see the probes alloc_disk* in probe/log"
 #endif
 
 /**
@@ -174,10 +228,11 @@ static inline void krping_stack_limits(struct queue_limits *lim, struct block_de
 }
 
 /* Return: a disk for a bio-based driver, or an ERR_PTR. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#if KRPING_HAS_ALLOC_DISK_LIMITS
 static inline struct gendisk *krping_alloc_head(const struct krping_head_limits *limits)
 {
 	struct queue_limits lim;
+	struct gendisk *disk;
 
 	blk_set_stacking_limits(&lim);
 	lim.dma_alignment = KRPING_DMA_ALIGNMENT;
@@ -190,10 +245,19 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	lim.max_write_zeroes_sectors = limits->max_zeroes;
 	lim.max_secure_erase_sectors = 0;
 	lim.max_zone_append_sectors = 0;
+#if KRPING_HAS_LIMITS_FEATURES
 	lim.features = BLK_FEAT_IO_STAT | BLK_FEAT_STABLE_WRITES;
 	if (limits->write_cache)
 		lim.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
-	return blk_alloc_disk(&lim, NUMA_NO_NODE);
+#endif
+	disk = blk_alloc_disk(&lim, NUMA_NO_NODE);
+#if !KRPING_HAS_LIMITS_FEATURES
+	if (!IS_ERR(disk)) {
+		blk_queue_flag_set(QUEUE_FLAG_IO_STAT, disk->queue);
+		krping_set_features(disk->queue, limits->write_cache);
+	}
+#endif
+	return disk;
 }
 #else
 static inline struct gendisk *krping_alloc_head(const struct krping_head_limits *limits)
@@ -217,12 +281,16 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	blk_queue_max_write_zeroes_sectors(q, limits->max_zeroes);
 	blk_queue_max_secure_erase_sectors(q, 0);
 	lim->max_zone_append_sectors = 0;
-	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
 	blk_queue_flag_set(QUEUE_FLAG_IO_STAT, q);
-	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
-	blk_queue_write_cache(q, limits->write_cache, limits->write_cache);
+	krping_set_features(q, limits->write_cache);
 	return disk;
 }
+#endif
+
+#if KRPING_HAS_SHA256_CTX
+#define krping_sha256 sha256_ctx
+#else
+#define krping_sha256 sha256_state
 #endif
 
 #endif /* KRPING_COMPAT_H */

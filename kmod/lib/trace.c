@@ -6,6 +6,7 @@
 #define CREATE_TRACE_POINTS
 #include "lib/trace.h"
 
+#ifdef CONFIG_EVENT_TRACING
 /*
  * Programs on raw tracepoints read the events' argument by the offsets in the events' format, which
  * are those of the record. So both must have the same layout.
@@ -24,3 +25,4 @@ static_assert(RECORDED(queue) == ARGUMENT(queue));
 static_assert(RECORDED(tag) == ARGUMENT(tag));
 static_assert(RECORDED(op) == ARGUMENT(op));
 static_assert(RECORDED(flags) == ARGUMENT(flags));
+#endif

@@ -209,7 +209,7 @@ static u32 rw_pieces(const struct krping_target_conn *tc)
 	int sge = krping_dev_max_send_sge(id->device);
 
 	if (!rdma_protocol_iwarp(id->device, id->port_num))
-		sge = min(sge, id->device->attrs.max_sge_rd);
+		sge = min_t(int, sge, id->device->attrs.max_sge_rd);
 	return clamp(sge, 1, 32);
 }
 

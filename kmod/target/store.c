@@ -221,7 +221,7 @@ static u8 digest(struct krping_target_cmd *cmd)
 	struct krping_backing *b = &cmd->tc->volume->backing;
 	bool is_sha = cmd->flags & KRPING_CMD_SHA256;
 	u32 crc = krping_crc_begin(), step = DIGEST_STEP, len, done;
-	struct sha256_state sha;
+	struct krping_sha256 sha;
 	struct page *buf;
 	const void *data;
 

@@ -24,7 +24,8 @@ const prefix = "krping_"
 // include options.h and uapi/krping.h. The folder of main.c and control.c is ".".
 var mayUse = map[string][]string{
 	".":      {"lib", "wire", "rdma", "ping", "client", "local", "target"},
-	"lib":    {},
+	"lib":    {"probe"},
+	"probe":  {},
 	"wire":   {"lib"},
 	"rdma":   {"lib"},
 	"ping":   {"lib", "wire", "rdma"},
