@@ -44,6 +44,7 @@ enum krping_mode {
 #define KRPING_BACKING_LEN	128	/* of a path, with the NUL */
 #define KRPING_COMM_LEN		16	/* of a process name, with the NUL: TASK_COMM_LEN */
 #define KRPING_KEY_NAME_LEN	64	/* of a key's description, with the NUL */
+#define KRPING_FAST_FAIL_MAX	86400	/* seconds */
 #define KRPING_ALLOW_MAX	16	/* entries of a list of addresses */
 
 /**

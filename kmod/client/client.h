@@ -80,7 +80,7 @@ enum krping_session_state {
  * @entry:	in krping_sessions; under krping_sessions_lock
  * @ref:	one for the list, one for the disk (until its last opener closes it)
  * @id:		number of the session and of its disk
- * @opt:	the command, constant
+ * @opt:	the command, constant but for fast_fail, which sysfs changes (WRITE_ONCE)
  * @log_prefix:	for log messages
  * @uuid:	identifies the session to the target
  * @key:	proves client and target to each other; NULL: no proofs. Constant
@@ -183,6 +183,7 @@ void krping_session_abort(struct krping_session *s, bool force);
 /* disk.c */
 int krping_disk_ioctl(struct block_device *bdev, krping_blk_mode_t mode, unsigned int cmd,
 		      unsigned long arg);
+int krping_disk_add_head(struct gendisk *head);
 
 /* recv.c: computes CRCs, blocks on nothing */
 extern struct workqueue_struct *krping_crc_wq;

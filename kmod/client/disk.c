@@ -216,12 +216,67 @@ static ssize_t wwid_show(struct device *dev, struct device_attribute *attr, char
 
 static DEVICE_ATTR_RO(wwid);
 
+/* The name of the volume, which does not depend on the order of attaching. */
+static ssize_t volume_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	const struct krping_session *s = dev_to_disk(dev)->private_data;
+
+	return sysfs_emit(buf, "%s\n", s->opt.block);
+}
+
+static DEVICE_ATTR_RO(volume);
+
+static ssize_t fast_fail_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	const struct krping_session *s = dev_to_disk(dev)->private_data;
+
+	return sysfs_emit(buf, "%u\n", READ_ONCE(s->opt.fast_fail));
+}
+
+/*
+ * Wakes the monitor, which checks fast_fail: it runs from before the disk is added until after it
+ * is deleted.
+ */
+static ssize_t fast_fail_store(struct device *dev, struct device_attribute *attr,
+			       const char *buf, size_t len)
+{
+	struct krping_session *s = dev_to_disk(dev)->private_data;
+	u32 seconds;
+	int ret;
+
+	ret = kstrtou32(buf, 10, &seconds);
+	if (ret)
+		return ret;
+	if (seconds > KRPING_FAST_FAIL_MAX)
+		return -EINVAL;
+	WRITE_ONCE(s->opt.fast_fail, seconds);
+	mod_delayed_work(krping_session_wq, &s->monitor_work, 0);
+	return len;
+}
+
+static DEVICE_ATTR_RW(fast_fail);
+
 static struct attribute *disk_attrs[] = {
 	&dev_attr_wwid.attr,
+	&dev_attr_volume.attr,
+	&dev_attr_fast_fail.attr,
 	NULL
 };
 
 ATTRIBUTE_GROUPS(disk);
+
+static struct attribute *head_attrs[] = {
+	&dev_attr_volume.attr,
+	NULL
+};
+
+ATTRIBUTE_GROUPS(head);
+
+/* Of a local disk on top, which has the contents of its backing: it is not the volume. */
+int krping_disk_add_head(struct gendisk *head)
+{
+	return device_add_disk(NULL, head, head_groups);
+}
 
 int krping_disk_add(struct krping_session *s)
 {

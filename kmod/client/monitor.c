@@ -35,7 +35,7 @@ void krping_monitor_start(struct krping_session *s)
 {
 	unsigned long interval = krping_keepalive_interval(s);
 
-	if (s->opt.fast_fail)
+	if (READ_ONCE(s->opt.fast_fail))
 		interval = min_t(unsigned long, interval, HZ);
 	queue_delayed_work(krping_session_wq, &s->monitor_work, interval);
 }

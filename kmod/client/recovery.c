@@ -152,13 +152,15 @@ static void session_fail(struct krping_session *s, const char *why)
  */
 void krping_session_fast_fail(struct krping_session *s)
 {
-	if (!s->opt.fast_fail || krping_session_is_stacked(s) ||
-	    time_before(jiffies, s->outage_since + s->opt.fast_fail * HZ))
+	u32 fast_fail = READ_ONCE(s->opt.fast_fail);	/* sysfs changes it */
+
+	if (!fast_fail || krping_session_is_stacked(s) ||
+	    time_before(jiffies, s->outage_since + fast_fail * HZ))
 		return;
 	mutex_lock(&s->hold_lock);
 	if (s->torn_down && !s->failing) {
 		krping_warn(s->log_prefix, "the target has been lost for %u s: I/O fails until it is back",
-			    s->opt.fast_fail);
+			    fast_fail);
 		WRITE_ONCE(s->failing, true);
 		release_requests(s);
 	}

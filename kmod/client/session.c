@@ -194,7 +194,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
 	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
 	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
-		   s->opt.fast_fail, s->opt.heartbeat);
+		   READ_ONCE(s->opt.fast_fail), s->opt.heartbeat);
 	if (s->grant.version > 1)
 		seq_printf(seq, " uuid=%pUb", s->grant.uuid);
 	else

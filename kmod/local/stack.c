@@ -149,7 +149,7 @@ int krping_stack_add(struct krping_session *s)
 	st->head = head;
 	kref_get(&s->ref);
 	get_device(disk_to_dev(s->disk));
-	ret = add_disk(head);
+	ret = krping_disk_add_head(head);
 	if (!ret)
 		return 0;
 	/* free_disk is not called for a disk that was never added. */

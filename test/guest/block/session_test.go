@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,48 @@ func fastFail(t *testing.T, target targets.Target, heartbeat string) {
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Errorf("write after the target's return: %v", err)
 	}
+}
+
+// A fast_fail that is written to sysfs counts at once, for I/O that waits already, and until it is changed again.
+// The disk also has the volume's name there.
+func TestFastFailChanged(t *testing.T) {
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		served, path := attach(t, target, 16*mib, targets.Config{}, ",heartbeat=300")
+		attribute := func(name string) string { return filepath.Join("/sys/block", filepath.Base(path), name) }
+		if name, err := os.ReadFile(attribute("volume")); err != nil || string(name) != "vol0\n" {
+			t.Errorf("volume: %q, %v, want vol0", name, err)
+		}
+		for _, bad := range []string{"86401", "-1", "x", ""} {
+			if err := os.WriteFile(attribute("fast_fail"), []byte(bad+"\n"), 0); !errors.Is(err, unix.EINVAL) {
+				t.Errorf("fast_fail=%q: %v, want EINVAL", bad, err)
+			}
+		}
+		guest.WantFields(t, guest.Session(t, "vol0"), "fast_fail", "0")
+		dev := guest.OpenDirect(t, path)
+		served.Stop()
+		guest.SessionBecomes(t, "reconnecting")
+		write := guest.StartWrite(t, dev, guest.Aligned(t, 4096))
+		write.Waits(2 * time.Second)
+		if err := os.WriteFile(attribute("fast_fail"), []byte("1\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		write.Fails(10 * time.Second)
+		guest.WantFields(t, guest.Session(t, "vol0"), "state", "reconnecting", "fast_fail", "1")
+		served.Again(t)
+		guest.SessionBecomes(t, "live")
+		if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
+			t.Errorf("write after the target's return: %v", err)
+		}
+		if err := os.WriteFile(attribute("fast_fail"), []byte("0\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		served.Stop()
+		guest.SessionBecomes(t, "reconnecting")
+		write = guest.StartWrite(t, dev, guest.Aligned(t, 4096))
+		write.Waits(3 * time.Second)
+		served.Again(t)
+		write.Succeeds(30 * time.Second)
+	})
 }
 
 // writeOnes fills the first MiB of the device with ones, and returns it.
