@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/doctor"
 	"krping/agent/host/rdmalink"
 	"krping/agent/service/config"
 	"krping/agent/service/metrics"
@@ -58,6 +59,8 @@ type agent struct {
 	registry   *prometheus.Registry
 	page       *web.Page
 	endpoint   *endpoint
+	health     health
+	examine    func(context.Context, doctor.Options) doctor.Report
 }
 
 // sampleInterval is the interval of the web page's samples.
@@ -91,6 +94,8 @@ func newAgent(o Options) *agent {
 	a := &agent{
 		Options: o, broken: make(chan error, 1), reconciler: reconciler.New(o.FS, raid.MD{Sys: "/sys"}, volumes.New(o.Known, o.Log), o.Log), messages: metrics.NewMessages(),
 		latencies: &latencies{fs: o.FS, log: o.Log}, page: web.New(),
+		health:  health{away: map[string]time.Time{}, explained: map[string]bool{}},
+		examine: func(ctx context.Context, d doctor.Options) doctor.Report { return doctor.Examine(ctx, o.FS, d) },
 	}
 	a.registry = metrics.NewRegistry(metrics.Sources{
 		Version: o.Version, Proc: o.FS, Sys: "/sys", Counters: rdmalink.Counters, Declared: a.reconciler.Status, Meter: a.latencies, Messages: a.messages, Log: o.Log,
@@ -113,13 +118,15 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 	a.running.Go(func() { a.sample(ctx) })
 	a.reconciler.Declare(ctx, c.Sessions)
 	a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Stringer("listen", c.Listen).Msg("started")
-	a.notify(daemon.SdNotifyReady + status(c))
+	a.ready(c)
+	tick := time.NewTicker(healthInterval)
+	defer tick.Stop()
 	// The watchdog checks that this loop runs.
 	var watchdog <-chan time.Time
 	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
-		tick := time.NewTicker(limit / 3)
-		defer tick.Stop()
-		watchdog = tick.C
+		ticker := time.NewTicker(limit / 3)
+		defer ticker.Stop()
+		watchdog = ticker.C
 	}
 	for {
 		select {
@@ -132,6 +139,8 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 			return fmt.Errorf("serve at %s: %w", a.endpoint.address, err)
 		case <-watchdog:
 			a.notify(daemon.SdNotifyWatchdog)
+		case <-tick.C:
+			a.checkHealth(ctx, c)
 		case <-hangup:
 			c = a.reload(ctx, c)
 		}
@@ -169,7 +178,7 @@ func (a *agent) reload(ctx context.Context, old config.Config) config.Config {
 		a.reconciler.Declare(ctx, c.Sessions)
 		a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Msg("reloaded")
 	}
-	a.notify(daemon.SdNotifyReady + status(c))
+	a.ready(c)
 	return c
 }
 
@@ -236,10 +245,6 @@ func (a *agent) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		a.Log.Warn().Err(err).Msg("cannot notify systemd")
 	}
-}
-
-func status(c config.Config) string {
-	return fmt.Sprintf("\nSTATUS=Sessions declared: %d, metrics at %s", len(c.Sessions), c.Listen)
 }
 
 // LogMistakes logs an error; of config.Errors, each mistake in its own line.

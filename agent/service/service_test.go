@@ -57,7 +57,7 @@ func start(t *testing.T) *running {
 	ctx, r.stop = context.WithCancel(t.Context())
 	go func() { r.ended <- Run(ctx, r.options()) }()
 	t.Cleanup(r.stop)
-	if state := r.notified("READY=1"); !strings.Contains(state, "STATUS=Sessions declared: 1,") {
+	if state := r.notified("READY=1"); !strings.Contains(state, "STATUS=attached ") {
 		t.Errorf("systemd got %q", state)
 	}
 	return r
@@ -66,7 +66,12 @@ func start(t *testing.T) *running {
 func (r *running) socket() string { return filepath.Join(r.dir, "agent.sock") }
 
 func (r *running) options() Options {
-	fs, err := proc.NewFS("../../proc/testdata")
+	// A copy, as commands are written to it.
+	mount := filepath.Join(r.dir, "proc")
+	if err := os.CopyFS(mount, os.DirFS("../../proc/testdata")); err != nil && !errors.Is(err, os.ErrExist) {
+		r.t.Fatal(err)
+	}
+	fs, err := proc.NewFS(mount)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -81,8 +86,8 @@ func (r *running) configure(text string) {
 	}
 }
 
-// notified returns the next state sent to systemd, which must begin with want. Watchdog messages
-// are skipped unless wanted.
+// notified returns the next state sent to systemd, which must begin with want. Watchdog messages and
+// changes of the status are skipped unless wanted.
 func (r *running) notified(want string) string {
 	r.t.Helper()
 	buf := make([]byte, 4096)
@@ -93,7 +98,7 @@ func (r *running) notified(want string) string {
 			r.t.Fatalf("waiting for %s: %v\n%s", want, err, r.log.String())
 		}
 		state := string(buf[:n])
-		if state == "WATCHDOG=1" && want != state {
+		if state == "WATCHDOG=1" && want != state || strings.HasPrefix(state, "STATUS=") && !strings.HasPrefix(state, want) {
 			continue
 		}
 		if !strings.HasPrefix(state, want) {
@@ -198,6 +203,22 @@ func TestServesAndNotifies(t *testing.T) {
 	if _, err := os.Stat(r.socket()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket after the agent ended: %v", err)
 	}
+}
+
+// The status follows the sessions.
+func TestStatusFollowsSessions(t *testing.T) {
+	r := start(t)
+	commands := filepath.Join(r.dir, "proc/krping")
+	if err := os.Remove(commands); err != nil { // so that all fail
+		t.Fatal(err)
+	}
+	r.configure("listen: " + r.socket() + "\n" + vol0 + "  - name: away\n    addr: 192.168.77.9\n")
+	r.reload()
+	r.notified("STATUS=attached 1 of 2: away: ")
+	if err := os.WriteFile(commands, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.notified("STATUS=attached 2 of 2, ")
 }
 
 func TestReload(t *testing.T) {

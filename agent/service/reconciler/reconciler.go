@@ -46,11 +46,13 @@ var States = []State{Attaching, Refused, Busy, Attached, Lost, Replacing, Removi
 
 // Status is the state of a declared session, and counts since it was declared.
 type Status struct {
-	Name     string
-	State    State
-	Reason   string // why it is in this state, "" if it is attached
-	Attached uint64 // times that it was attached
-	Failures uint64 // failed attempts to attach or stop it
+	Name   string
+	State  State
+	Reason string // why it is in this state, "" if it is attached
+	// If it is attached, the module's state of it: live, or reconnecting.
+	Connection string
+	Attached   uint64 // times that it was attached
+	Failures   uint64 // failed attempts to attach or stop it
 
 	// If the session's disk is declared to be in an md array.
 	Array         string     // path of the array, "" if none is declared

@@ -197,15 +197,15 @@ func TestAttachingBacksOff(t *testing.T) {
 		r.declare(declared())
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := len(r.module.did()); n < 20 || n > 50 { // every 15 to 30 s in the end
+		if n := len(r.module.did()); n < 110 || n > 250 { // every 2.5 to 5 s in the end
 			r.Errorf("%d attempts in 10 minutes", n)
 		}
 		if n := strings.Count(r.log.String(), `"level":"warn"`); n != 1 {
 			r.Errorf("%d warnings about one error:\n%s", n, r.log.String())
 		}
 		r.set(func() { r.attach = 0 })
-		r.wants(31*time.Second, Attached, attachCommand)
-		if s := r.Status()[0]; s.Attached != 1 || s.Failures < 20 {
+		r.wants(6*time.Second, Attached, attachCommand)
+		if s := r.Status()[0]; s.Attached != 1 || s.Failures < 110 || s.Connection != "live" {
 			r.Errorf("%+v", s)
 		}
 	})

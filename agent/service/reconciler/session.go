@@ -3,6 +3,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -21,6 +22,8 @@ const (
 	interval   = time.Second // between checks of an attached session
 	backoffMin = time.Second
 	backoffMax = 30 * time.Second
+	// Between attempts to attach: a target that is back is soon found.
+	attachBackoffMax = 5 * time.Second
 )
 
 // session is a session that is or was declared. Only its goroutine calls the module for it.
@@ -129,6 +132,7 @@ func (s *session) step(ctx context.Context) (wait time.Duration, done bool) {
 		return s.stop(ctx, Replacing), false
 	}
 	s.pin, s.failed = pin, nil
+	s.update(func(status *Status) { status.Connection = is.State })
 	s.attached()
 	s.remember(want, is)
 	s.keepInArray(ctx, want.Raid, is)
@@ -205,7 +209,7 @@ func (s *session) attach(ctx context.Context, want config.Session) time.Duration
 		s.remember(want, is) // at once: the host may fail the next moment
 	}
 	s.log.Info().Stringer("command", c).Msg("attached")
-	s.update(func(status *Status) { status.Attached++ })
+	s.update(func(status *Status) { status.Attached, status.Connection = status.Attached+1, cmp.Or(is.State, "live") })
 	s.attached()
 	return interval
 }
@@ -288,7 +292,7 @@ func (s *session) retry(err error, reported bool) time.Duration {
 	if !reported {
 		s.report(zerolog.WarnLevel, what, err.Error())
 	}
-	s.delay = min(max(2*s.delay, backoffMin), backoffMax)
+	s.delay = min(max(2*s.delay, backoffMin), attachBackoffMax)
 	return s.delay/2 + rand.N(s.delay/2)
 }
 
