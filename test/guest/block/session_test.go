@@ -105,7 +105,7 @@ func TestFastFailChanged(t *testing.T) {
 		}
 		write.Fails(10 * time.Second)
 		guest.WantFields(t, guest.Session(t, "vol0"), "state", "reconnecting", "fast_fail", "1")
-		served.Again(t)
+		served = served.Again(t)
 		guest.SessionBecomes(t, "live")
 		if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 			t.Errorf("write after the target's return: %v", err)
@@ -114,7 +114,6 @@ func TestFastFailChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		served.Stop()
-		guest.SessionBecomes(t, "reconnecting")
 		write = guest.StartWrite(t, dev, guest.Aligned(t, 4096))
 		write.Waits(3 * time.Second)
 		served.Again(t)
