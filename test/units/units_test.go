@@ -109,8 +109,6 @@ func TestOrder(t *testing.T) {
 	for _, tc := range []struct{ unit, line, other string }{
 		{"krping-bridge@.service", "After", "krping-rdma.target"},
 		{"krping-bridge@.service", "After", "network-online.target"},
-		{"krping-bridge@.service", "Before", "krping-detach.service"},
-		{"krping-server@.service", "Before", "krping-detach.service"},
 		{"krping-detach.service", "Before", "remote-fs-pre.target"},
 		{"krping-detach.service", "After", "network-online.target"},
 		{"krping-agent.service", "After", "krping-detach.service"},

@@ -162,7 +162,7 @@ func (h Host) Report() error {
 
 func (h Host) say(loss Loss, when string) {
 	h.Log.Error().Str("session", loss.Session).Str("target", loss.Peer).Uint64("requests", loss.Requests).
-		Msgf("not all data was written to %s %s: its target was away, and requests failed; the kernel's log names the blocks", loss.Device, when)
+		Msgf("data was not written to %s %s: its target was away, and requests failed; the kernel's log names the blocks", loss.Device, when)
 }
 
 func readFile(path string, content any) error {

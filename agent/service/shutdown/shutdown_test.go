@@ -96,7 +96,7 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("stopped %q, want %q", m.stopped, want)
 	}
 	for _, want := range []string{
-		`"level":"error","session":"away","target":"10.0.0.1:9999","requests":100,"message":"not all data was written to /dev/krping0 during this shutdown: `,
+		`"level":"error","session":"away","target":"10.0.0.1:9999","requests":100,"message":"data was not written to /dev/krping0 during this shutdown: `,
 		"/dev/krping2 is still in use: not detached",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -109,7 +109,7 @@ func TestShutdown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), `"requests":100,"message":"not all data was written to /dev/krping0 during the shutdown at 20`) {
+	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), `"requests":100,"message":"data was not written to /dev/krping0 during the shutdown at 20`) {
 		t.Errorf("next boot: %s", out)
 	}
 }
@@ -124,7 +124,7 @@ func TestShutdownWithoutLosses(t *testing.T) {
 		if err := h.End(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := h.Report(); err != nil || strings.Contains(out.String(), "not all data") {
+		if err := h.Report(); err != nil || strings.Contains(out.String(), "not written") {
 			t.Errorf("%v, log: %s", err, out)
 		}
 	}
