@@ -42,18 +42,20 @@ func (h *tapped) bash(vm *lab.VM, script string) string {
 // start makes the file systems, waits until the target has the first five files of each, and starts to write more.
 func (h *tapped) start() {
 	h.T.Helper()
-	for fs, size := range map[string]string{"ext4": "64MiB", "xfs": "320MiB"} {
+	// mkfs.xfs writes zeros to all of its journal, for which a store on the 9p file system has no quick way: small, not
+	// the 64 MiB that a supported XFS has. Writes that wait for that may be unanswered for the 30 s that the client allows.
+	for _, fs := range []string{"ext4", "xfs"} {
 		image := "/lab/out/" + fs + ".img"
 		h.Sh(h.storage, "rm -f "+image+" "+image+".krping") // of an earlier round
-		create(h.Hosts, h.storage, image, size)
+		create(h.Hosts, h.storage, image, "64MiB")
 	}
 	bridge(h.Hosts, h.storage, "--name ext4 --store file:/lab/out/ext4.img --volume xfs=file:/lab/out/xfs.img")
 	h.bash(h.client, `mkdir -p /run/$fs
 	case $fs in
-	ext4) size=64M; mkfs="mkfs.ext4 -q -F -b 1024 -J size=1 -E nodiscard,lazy_itable_init=0";;
-	xfs) size=320M; mkfs="mkfs.xfs -q -f -K";;
+	ext4) mkfs="mkfs.ext4 -q -F -b 1024 -J size=1 -E nodiscard,lazy_itable_init=0";;
+	xfs) mkfs="mkfs.xfs -q -f -K --unsupported";;
 	esac
-	dev=$(krpingctl client --addr `+h.storage.Addr()+` --block $fs --queues 4 --mode tap --backing ram:$size --heartbeat 0)
+	dev=$(krpingctl client --addr `+h.storage.Addr()+` --block $fs --queues 4 --mode tap --backing ram:64M --heartbeat 0)
 	$mkfs $dev
 	mount -o noatime $dev /run/$fs
 	mkdir /run/$fs/{0,1,2}
