@@ -120,33 +120,72 @@ func parseListeners(message []byte) ([]int, error) {
 	return all, nil
 }
 
-// resources returns how many RDMA resources of each kind each device has.
+// resources returns how many RDMA resources of each kind each device has. It reads the answer itself: package
+// netlink takes the limits that newer kernels add to it for an error.
 func resources(t testing.TB) map[string]map[string]uint64 {
 	t.Helper()
 	all := map[string]map[string]uint64{}
 	dump(t, func() error {
-		list, err := netlink.RdmaResourceList()
-		for _, r := range list {
-			all[r.Name] = r.RdmaResourceSummaryEntries
+		clear(all)
+		req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<10|nl.RDMA_NLDEV_CMD_RES_GET, unix.NLM_F_DUMP)
+		messages, err := req.Execute(unix.NETLINK_RDMA, 0)
+		if err != nil {
+			return err
 		}
-		return err
+		for _, message := range messages {
+			names, err := children(message, nl.RDMA_NLDEV_ATTR_DEV_NAME)
+			if err != nil {
+				return err
+			}
+			if all[text(names[0])], err = parseSummary(message); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return all
 }
 
+// parseSummary returns how many resources of each kind a message lists.
+func parseSummary(message []byte) (map[string]uint64, error) {
+	counts := map[string]uint64{}
+	tables, err := children(message, nl.RDMA_NLDEV_ATTR_RES_SUMMARY)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range tables {
+		entries, err := children(table, nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			attrs, err := nl.ParseRouteAttrAsMap(entry)
+			if err != nil {
+				return nil, err
+			}
+			count := attrs[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR].Value
+			counts[text(attrs[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME].Value)] = binary.NativeEndian.Uint64(count)
+		}
+	}
+	return counts, nil
+}
+
+// text returns a string of a netlink attribute.
+func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
+
 // Resources returns how many RDMA resources of each kind there are, as text.
 func Resources(t testing.TB) string {
 	t.Helper()
-	var text strings.Builder
+	var list strings.Builder
 	all := resources(t)
 	for _, device := range slices.Sorted(maps.Keys(all)) {
-		fmt.Fprintf(&text, "%s:", device)
+		fmt.Fprintf(&list, "%s:", device)
 		for _, kind := range slices.Sorted(maps.Keys(all[device])) {
-			fmt.Fprintf(&text, " %s %d", kind, all[device][kind])
+			fmt.Fprintf(&list, " %s %d", kind, all[device][kind])
 		}
-		text.WriteByte('\n')
+		list.WriteByte('\n')
 	}
-	return text.String()
+	return list.String()
 }
 
 // SameResources waits until there are as many RDMA resources as Resources has returned before.
