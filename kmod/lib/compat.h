@@ -6,6 +6,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/mmzone.h>
+#include <linux/workqueue.h>
 
 #if __has_include(<linux/unaligned.h>)
 #include <linux/unaligned.h>	/* 6.12 */
@@ -245,6 +246,9 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	lim.max_write_zeroes_sectors = limits->max_zeroes;
 	lim.max_secure_erase_sectors = 0;
 	lim.max_zone_append_sectors = 0;
+#if KRPING_HAS_WZEROES_UNMAP_LIMIT
+	lim.max_hw_wzeroes_unmap_sectors = 0;
+#endif
 #if KRPING_HAS_LIMITS_FEATURES
 	lim.features = BLK_FEAT_IO_STAT | BLK_FEAT_STABLE_WRITES;
 	if (limits->write_cache)
@@ -285,6 +289,13 @@ static inline struct gendisk *krping_alloc_head(const struct krping_head_limits 
 	krping_set_features(q, limits->write_cache);
 	return disk;
 }
+#endif
+
+/* Work runs on the CPU that queues it. */
+#if KRPING_HAS_WQ_PERCPU
+#define KRPING_WQ_PERCPU WQ_PERCPU
+#else
+#define KRPING_WQ_PERCPU 0
 #endif
 
 #if KRPING_HAS_SHA256_CTX

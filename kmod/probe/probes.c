@@ -137,3 +137,21 @@ void krping_probe(struct sha256_ctx *sha, const u8 *data, size_t len, u8 *out)
 	sha256_final(sha, out);
 }
 #endif
+
+/* 6.17: another limit, which must fit max_write_zeroes_sectors or be 0. */
+#ifdef PROBE_WZEROES_UNMAP_LIMIT
+#include <linux/blkdev.h>
+unsigned int krping_probe(struct queue_limits *lim)
+{
+	return lim->max_hw_wzeroes_unmap_sectors;
+}
+#endif
+
+/* 6.17. Newer kernels warn of a workqueue with neither it nor WQ_UNBOUND. */
+#ifdef PROBE_WQ_PERCPU
+#include <linux/workqueue.h>
+int krping_probe(void)
+{
+	return WQ_PERCPU;
+}
+#endif

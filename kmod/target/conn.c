@@ -3,6 +3,7 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
+#include "lib/compat.h"
 #include "lib/fault.h"
 #include "lib/log.h"
 #include "target/target.h"
@@ -36,7 +37,8 @@ int krping_target_init(void)
 	krping_target_wq = alloc_workqueue("krping_target", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
 	/* The CRC of 1 MiB takes long: other work of this CPU need not wait for it. */
 	krping_poll_wq = alloc_workqueue("krping_target_poll",
-					 WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_CPU_INTENSIVE, 0);
+					 WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_CPU_INTENSIVE |
+					 KRPING_WQ_PERCPU, 0);
 	krping_volume_wq = alloc_workqueue("krping_volumes", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
 	if (krping_target_wq && krping_poll_wq && krping_volume_wq)
 		return 0;

@@ -12,7 +12,7 @@ import (
 // complaints match kernel messages that fail a run. RCU stalls and soft lockups are not among them: a
 // starved emulator causes those in a healthy kernel. Hung tasks are.
 var complaints = regexp.MustCompile(strings.Join([]string{
-	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|possible|bad|suspicious|inconsistent|[Nn]ested|held lock|lock held|still has locks)`, `\bKASAN: `, `\bUBSAN: `,
+	`\bBUG: `, `\bkernel BUG at `, `\bWARNING: (CPU|\S+:\d+ at |possible|bad|suspicious|inconsistent|[Nn]ested|held lock|lock held|still has locks)`, `\bKASAN: `, `\bUBSAN: `,
 	`\bOops\b`, `general protection fault`, `unable to handle kernel`, `Kernel panic`, `blocked for more than \d+ seconds`,
 	`possible circular locking`, `possible recursive locking`, `inconsistent lock state`, `turning off the locking correctness validator`, `trying to register non-static key`, `suspicious RCU usage`, `sleeping function called from invalid`,
 	`scheduling while atomic`, `refcount_t: `, `list_(add|del) corruption`, `unregister_netdevice: waiting`, `DMA-API: (\S+ \S+: |exceeded )`, `ODEBUG: `, `Bad page state`,

@@ -19,6 +19,7 @@ func TestComplaints(t *testing.T) {
 	for _, line := range []string{
 		"[ 1.0] BUG: kernel NULL pointer dereference, address: 0000000000000000",
 		"[ 1.0] WARNING: CPU: 0 PID: 1 at kernel/x.c:1 f+0x1/0x2",
+		"[ 1.0] WARNING: kernel/workqueue.c:5938 at __alloc_workqueue+0x6be/0x7a0, CPU#0: insmod/165",
 		"[ 1.0] WARNING: possible circular locking dependency detected",
 		"[ 1.0] BUG: KASAN: slab-use-after-free in f+0x1/0x2",
 		"[ 1.0] Oops: 0000 [#1] PREEMPT SMP",
