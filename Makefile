@@ -52,7 +52,8 @@ packages:	## .deb and .rpm in build/packages
 	@scripts/install-deps pack
 	@$(MAKE) --no-print-directory extras
 	scripts/pack/deb
-	@ls build/packages/*.deb
+	scripts/pack/rpm
+	@ls build/packages/*.deb build/packages/*.rpm
 
 programs: | deps
 	@$(MAKE) --no-print-directory host
