@@ -66,6 +66,7 @@ func has(m machine, version needs.Need, first bool) needs.Have {
 	add(!built(m.kernel), needs.EBPF, needs.StockKernel)
 	add(m.kernel == lab.Debug, needs.DebugKernel)
 	add(!m.boot.iwarp, needs.RoCE, needs.OneTransport)
+	add(m.boot.iwarp, needs.IWARP)
 	add(first, needs.Once)
 	add(exists(filepath.Join(lab.Build(), "kmod", m.kernel+"-faults", "rdma_krping.ko")), needs.FaultBuild)
 	_, err := exec.LookPath("chromium")
