@@ -70,6 +70,8 @@ func TestModuleFindings(t *testing.T) {
 		{"forced", modules{loaded: set(krping), taint: "F"}, Warning, []string{"rmmod"}},
 		{"installed", modules{installed: set(krping)}, Problem, []string{"modprobe rdma_krping"}},
 		{"not built", modules{release: "6.1.0", headers: true}, Problem, []string{"make -C kmod modules && modprobe"}},
+		{"not built, CRC in the kernel", modules{headers: true, installed: all}, Problem, []string{"modprobe -a rdma_cm &&"}},
+		{"not built, CRC in a module", modules{headers: true, installed: set("libcrc32c")}, Problem, []string{"modprobe -a rdma_cm libcrc32c &&"}},
 		{"no headers", modules{release: "6.1.0-9-amd64"}, Problem, []string{"apt install linux-headers-6.1.0-9-amd64"}},
 		{"unsupported kernel", modules{release: "6.8.0-31-generic"}, Problem, []string{"6.11 and later"}},
 	} {

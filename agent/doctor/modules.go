@@ -134,7 +134,10 @@ func (m modules) versionFindings(program string) []Finding {
 // own checks the project's own module.
 func (m modules) own() Finding {
 	f := Finding{Check: "module", Level: Problem, Found: krping + " is not loaded"}
-	const load = "modprobe -a rdma_cm libcrc32c && insmod kmod/rdma_krping.ko"
+	load := "modprobe -a rdma_cm && insmod kmod/rdma_krping.ko"
+	if m.installed["libcrc32c"] { // newer kernels have it built in, under another name
+		load = "modprobe -a rdma_cm libcrc32c && insmod kmod/rdma_krping.ko"
+	}
 	switch {
 	case m.loaded[krping] && strings.Contains(m.taint, "F"):
 		f.Level, f.Found = Warning, krping+" "+m.version+" is loaded by force"
