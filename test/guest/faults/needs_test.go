@@ -6,4 +6,4 @@ package faults
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.OneTransport, needs.RaceCheck)
+var _ = needs.Suite(needs.OneTransport, needs.RaceCheck, needs.Ends)

@@ -6,4 +6,4 @@ package lifecycle
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.OneTransport)
+var _ = needs.Suite(needs.OneTransport, needs.Ends)

@@ -6,4 +6,4 @@ package faults
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.TwoHosts, needs.StockKernel)
+var _ = needs.Suite(needs.TwoHosts, needs.StockKernel, needs.Ends)

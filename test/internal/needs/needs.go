@@ -32,6 +32,9 @@ const (
 	Once Need = "the first kernel only"
 	// Long is for a single test that takes an hour: it runs with the option --soak, which its target of make has.
 	Long Need = "the long form (--soak)"
+	// Ends is for a suite that depends on the kernel, but sees nothing new on those between the oldest and the
+	// newest: it runs on the first and the last kernel.
+	Ends Need = "the first or the last kernel"
 	// OneTransport is for a suite that hardly depends on the transport: it runs over RoCE.
 	OneTransport Need = "RoCE only: it hardly depends on the transport"
 	// RaceCheck is for a suite with many concurrent threads in the module: only such suites run on the

@@ -32,31 +32,39 @@ func (m machine) String() string {
 }
 
 // findMachines returns one for each kernel of the options, which may name several. missing says of which
-// kernels there is none, and why. The first kernel that there is counts as the first.
+// kernels there is none, and why; they count neither as the first nor as the last kernel.
 func findMachines(boot bootOptions, short bool) (machines []machine, missing map[string]error, err error) {
 	names := strings.Split(boot.kernel, ",")
 	if boot.out != "" && len(names) > 1 {
 		return nil, nil, errors.New("--out: one directory cannot take the logs of several kernels")
 	}
+	var kernels []lab.Kernel
 	missing = map[string]error{}
 	for _, name := range names {
-		kernel, err := lab.FindKernel(name)
-		if err != nil {
+		if kernel, err := lab.FindKernel(name); err != nil {
 			missing[name] = err
-			continue
+		} else {
+			kernels = append(kernels, kernel)
 		}
-		first := len(machines) == 0
-		m := machine{kernel: kernel.Name, boot: boot, slow: kernel.Slow, short: short || !first}
+	}
+	for i, kernel := range kernels {
+		m := machine{kernel: kernel.Name, boot: boot, slow: kernel.Slow, short: short || i > 0}
 		m.boot.kernel = kernel.Name
 		version, _, _ := strings.Cut(kernel.Release, "-")
-		m.has = has(m, needs.Kernel(version), first)
+		m.has = has(m, needs.Kernel(version))
+		if i == 0 {
+			m.has = append(m.has, string(needs.Once))
+		}
+		if i == 0 || i == len(kernels)-1 {
+			m.has = append(m.has, string(needs.Ends))
+		}
 		machines = append(machines, m)
 	}
 	return machines, missing, nil
 }
 
-// has returns what the machine has, and the rules that let a suite run on it.
-func has(m machine, version needs.Need, first bool) needs.Have {
+// has returns what the machine has, and the rules that let a suite run on it, but for those of the kernels' order.
+func has(m machine, version needs.Need) needs.Have {
 	list := []needs.Need{version, needs.TwoHosts, needs.PatchesCode, needs.RaceCheck}
 	add := func(condition bool, what ...needs.Need) {
 		if condition {
@@ -67,7 +75,6 @@ func has(m machine, version needs.Need, first bool) needs.Have {
 	add(m.kernel == lab.Debug, needs.DebugKernel)
 	add(!m.boot.iwarp, needs.RoCE, needs.OneTransport)
 	add(m.boot.iwarp, needs.IWARP)
-	add(first, needs.Once)
 	add(exists(filepath.Join(lab.Build(), "kmod", m.kernel+"-faults", "rdma_krping.ko")), needs.FaultBuild)
 	_, err := exec.LookPath("chromium")
 	add(err == nil, needs.Browser)

@@ -33,7 +33,10 @@ func TestUnknownSuite(t *testing.T) {
 
 func testMachine(kernel string, iwarp, first bool) machine {
 	m := machine{kernel: kernel, boot: bootOptions{iwarp: iwarp}}
-	m.has = has(m, needs.Kernel("6.1.0"), first)
+	m.has = has(m, needs.Kernel("6.1.0"))
+	if first {
+		m.has = append(m.has, string(needs.Once))
+	}
 	return m
 }
 
@@ -73,6 +76,9 @@ func TestMissingKernel(t *testing.T) {
 	if err != nil || len(machines) != 1 || machines[0].kernel != "6.1" || machines[0].short || len(missing) != 1 || missing["5.10"] == nil {
 		t.Fatalf("machines: %v, missing: %v, %v", machines, missing, err)
 	}
+	if machines[0].lacks([]needs.Need{needs.Once, needs.Ends}) != "" {
+		t.Error("the only kernel is not taken for the first and the last one")
+	}
 	r := runner{pool: newPool(1)}
 	var said bytes.Buffer
 	r.pool.out = &said
@@ -89,5 +95,18 @@ func TestMissingKernel(t *testing.T) {
 	}
 	if !slices.Equal(r.pool.failed, []string{"kernel-5.10"}) {
 		t.Errorf("failed: %q", r.pool.failed)
+	}
+}
+
+func TestFirstAndLastKernel(t *testing.T) {
+	machines, _, err := findMachines(bootOptions{kernel: "6.1,6.12,newest,5.10"}, false)
+	if err != nil || len(machines) != 3 {
+		t.Fatalf("machines: %v, %v", machines, err)
+	}
+	for i, want := range []struct{ once, ends bool }{{true, true}, {false, false}, {false, true}} {
+		once, ends := machines[i].lacks([]needs.Need{needs.Once}) == "", machines[i].lacks([]needs.Need{needs.Ends}) == ""
+		if once != want.once || ends != want.ends || machines[i].short == once {
+			t.Errorf("%v: once: %t, ends: %t, short: %t; want %+v", machines[i], once, ends, machines[i].short, want)
+		}
 	}
 }
