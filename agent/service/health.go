@@ -20,6 +20,8 @@ import (
 
 const (
 	healthInterval = time.Second
+	readyInterval  = 100 * time.Millisecond
+	readyAfter     = 5 * time.Second  // at most; targets may come later
 	explainAfter   = 30 * time.Second // that a session is away
 )
 
@@ -110,8 +112,17 @@ func statusText(statuses []reconciler.Status, listen config.Address) string {
 	return strings.ReplaceAll(text, "\n", " ") + ", metrics at " + listen.String()
 }
 
-// ready tells systemd that the agent is ready. It does not wait for sessions: their targets may come later.
-func (a *agent) ready(c config.Config) {
+// tried reports whether each session is attached or has failed to at least once.
+func tried(statuses []reconciler.Status) bool {
+	return !slices.ContainsFunc(statuses, func(s reconciler.Status) bool { return s.State == reconciler.Attaching && s.Failures == 0 })
+}
+
+// ready tells systemd that the agent is ready, with the sessions' status. It waits for the first attempt to
+// attach each, but only a moment: their targets may come later.
+func (a *agent) ready(ctx context.Context, c config.Config) {
+	for end := time.Now().Add(readyAfter); !tried(a.reconciler.Status()) && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(readyInterval)
+	}
 	a.health.told = statusText(a.reconciler.Status(), c.Listen)
 	a.notify(daemon.SdNotifyReady + "\nSTATUS=" + a.health.told)
 }

@@ -118,7 +118,7 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 	a.running.Go(func() { a.sample(ctx) })
 	a.reconciler.Declare(ctx, c.Sessions)
 	a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Stringer("listen", c.Listen).Msg("started")
-	a.ready(c)
+	a.ready(ctx, c)
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	// The watchdog checks that this loop runs.
@@ -178,7 +178,7 @@ func (a *agent) reload(ctx context.Context, old config.Config) config.Config {
 		a.reconciler.Declare(ctx, c.Sessions)
 		a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Msg("reloaded")
 	}
-	a.ready(c)
+	a.ready(ctx, c)
 	return c
 }
 

@@ -57,7 +57,7 @@ func start(t *testing.T) *running {
 	ctx, r.stop = context.WithCancel(t.Context())
 	go func() { r.ended <- Run(ctx, r.options()) }()
 	t.Cleanup(r.stop)
-	if state := r.notified("READY=1"); !strings.Contains(state, "STATUS=attached ") {
+	if state := r.notified("READY=1"); !strings.Contains(state, "STATUS=attached 1 of 1, ") {
 		t.Errorf("systemd got %q", state)
 	}
 	return r
@@ -108,7 +108,8 @@ func (r *running) notified(want string) string {
 	}
 }
 
-func (r *running) reload() {
+// reload has the agent read its configuration again, and returns what it tells systemd then.
+func (r *running) reload() string {
 	r.t.Helper()
 	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
 		r.t.Fatal(err)
@@ -116,7 +117,7 @@ func (r *running) reload() {
 	if state := r.notified("RELOADING=1"); !strings.Contains(state, "\nMONOTONIC_USEC=") {
 		r.t.Errorf("systemd got %q", state)
 	}
-	r.notified("READY=1")
+	return r.notified("READY=1")
 }
 
 // client returns an HTTP client for a socket's path or ADDRESS:PORT.
@@ -213,8 +214,9 @@ func TestStatusFollowsSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.configure("listen: " + r.socket() + "\n" + vol0 + "  - name: away\n    addr: 192.168.77.9\n")
-	r.reload()
-	r.notified("STATUS=attached 1 of 2: away: ")
+	if state := r.reload(); !strings.Contains(state, "STATUS=attached 1 of 2: away: ") {
+		t.Errorf("systemd got %q", state)
+	}
 	if err := os.WriteFile(commands, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
