@@ -31,8 +31,7 @@ const (
 	resumeLimit = 3 * time.Second
 	slow        = 2 * time.Second // added to limits, for two emulated machines on two CPUs
 	patience    = 90 * time.Second
-	linkCheck   = 5 * time.Second // between checks of Soft-RoCE's links while I/O is stalled
-	mostRemade  = 3               // times per fault that Soft-RoCE's links are recreated
+	remakeLimit = 8 * time.Second // to make a Soft-RoCE device anew that makes no connections any more
 )
 
 // rig is a target on the second VM and a client with a writer on the first. The volume and the writer's log are
@@ -44,7 +43,6 @@ type rig struct {
 	out    output.Buffer // the writer's
 	writer *lab.Process
 	row    *soak.Row
-	remade int // how often Soft-RoCE's links were recreated since the fault
 }
 
 func (r *rig) target() *lab.VM          { return r.Lab.VM(1) }
@@ -97,17 +95,9 @@ func (r *rig) ended() bool {
 // await waits until the condition holds. It fails if the writer ends before.
 func (r *rig) await(what string, condition func() bool) {
 	r.T.Helper()
-	checked := time.Now()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
 		if r.ended() {
 			r.T.Fatalf("%s: the writer ended: %v\n%s%s", what, r.writer.Wait(r.T.Context()), r.out.String(), r.session())
-		}
-		if r.remade < mostRemade && time.Since(checked) > linkCheck {
-			if r.remakeLinks() {
-				r.remade++
-				deadline = time.Now().Add(patience)
-			}
-			checked = time.Now()
 		}
 		if time.Now().After(deadline) {
 			r.row.Hung++
@@ -132,31 +122,18 @@ func (r *rig) progress(n int) {
 	r.await("I/O continues", func() bool { return r.acked() >= want })
 }
 
-// remakeLinks recreates Soft-RoCE's links if the GSI queue pair of one is in the error state, because the host
-// could not connect any more, and reports whether it did. On 6.12 rxe moves a queue pair to the error state when
-// the network device refuses its packet, e.g. when the cable is pulled, and nothing moves the GSI QP back.
-func (r *rig) remakeLinks() bool {
-	r.T.Helper()
-	const lost = "rdma resource show qp | grep 'type GSI state ERR'"
-	var addrs []string
-	for _, vm := range []*lab.VM{r.client, r.target()} {
-		if _, err := r.Try(vm, lost); err == nil {
-			addrs = append(addrs, vm.Addr())
-		}
-	}
-	if len(addrs) == 0 {
-		return false
-	}
-	r.T.Logf("the GSI queue pair of %s is in the error state: recreating Soft-RoCE's links", strings.Join(addrs, " and "))
-	const recreate = "rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0"
-	r.Sh(r.target(), `set -e
-pkill -x krping-bridge || true
-timeout 30 sh -c 'while pgrep -x krping-bridge; do sleep 0.1; done'
-rm -f /lab/out/bridge.log
-`+recreate)
-	r.Sh(r.client, recreate)
-	r.startBridge()
-	return true
+// keepLink keeps the Soft-RoCE device of a VM. On 6.12 rxe moves a queue pair to the error state when the network
+// device refuses its packet, e.g. when the cable is pulled, and nothing moves the GSI QP back: nobody can connect.
+func keepLink(h *hosts.Hosts, vm *lab.VM) {
+	h.T.Helper()
+	h.Spawn(vm, "krpingctl link keep eth0 >>/lab/out/link.log 2>&1")
+}
+
+// hasDeadLink says whether the kernel shows that the device of a VM makes no connections any more. 6.1 does not show it.
+func hasDeadLink(h *hosts.Hosts, vm *lab.VM) bool {
+	h.T.Helper()
+	_, err := h.Try(vm, "rdma resource show qp | grep 'type GSI state ERR'")
+	return err == nil
 }
 
 // runFault causes a fault during writes, waits until I/O continues, and checks the store.
@@ -164,7 +141,27 @@ func (r *rig) runFault(f fault) {
 	r.T.Helper()
 	r.row.Times++
 	before := r.acked()
-	r.out, r.remade = output.Buffer{}, 0
+	r.startWriter()
+	r.sleep(0, 500*time.Millisecond)
+	began := time.Now()
+	f.cause(r)
+	over, acked := time.Now(), r.acked()
+	r.await("the session is live and I/O continues", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
+	resumed := time.Since(over)
+	r.row.Resumed = max(r.row.Resumed, resumed)
+	r.T.Logf("%s: %v, I/O continued after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
+	if resumed > f.limit+slow {
+		late.Errorf(r.T, "%s: I/O continued after %v, want at most %v", f.name, resumed.Round(time.Millisecond), f.limit)
+	}
+	r.progress(10)
+	r.endWriter(f.name)
+	r.row.Acked += r.acked() - before
+	r.check(acklog.Allow{})
+}
+
+func (r *rig) startWriter() {
+	r.T.Helper()
+	r.out = output.Buffer{}
 	writer, err := r.client.Start(lab.Cmd{
 		Argv:   []string{filepath.Join(lab.Build(), "acked"), "write", "--log", "/lab/out/acked.log", "--limit", patience.String(), "/dev/krping0"},
 		Stdout: &r.out, Stderr: &r.out,
@@ -174,33 +171,24 @@ func (r *rig) runFault(f fault) {
 	}
 	r.writer = writer
 	r.progress(10)
-	r.sleep(0, 500*time.Millisecond)
-	began := time.Now()
-	f.cause(r)
-	over, acked := time.Now(), r.acked()
-	r.await("the session is live and I/O continues", func() bool { return r.acked() > acked && strings.Contains(r.session(), "state=live") })
-	resumed := time.Since(over)
-	r.row.Resumed = max(r.row.Resumed, resumed)
-	r.T.Logf("%s: %v, I/O continued after %v", f.name, over.Sub(began).Round(time.Millisecond), resumed.Round(time.Millisecond))
-	if resumed > f.limit+slow && r.remade == 0 {
-		late.Errorf(r.T, "%s: I/O continued after %v, want at most %v", f.name, resumed.Round(time.Millisecond), f.limit)
-	}
-	r.progress(10)
-	if err := writer.Signal(syscall.SIGTERM); err != nil {
+}
+
+// endWriter ends the writer, which must have seen no error.
+func (r *rig) endWriter(what string) {
+	r.T.Helper()
+	if err := r.writer.Signal(syscall.SIGTERM); err != nil {
 		r.T.Fatal(err)
 	}
 	select {
-	case <-writer.Done():
+	case <-r.writer.Done():
 	case <-time.After(patience):
 		r.row.Hung++
-		r.T.Fatalf("%s: the writer did not end%s", f.name, r.client.Blocked())
+		r.T.Fatalf("%s: the writer did not end%s", what, r.client.Blocked())
 	}
-	if err := writer.Wait(r.T.Context()); err != nil {
-		r.T.Fatalf("%s: the writer: %v\n%s%s", f.name, err, r.out.String(), r.session())
+	if err := r.writer.Wait(r.T.Context()); err != nil {
+		r.T.Fatalf("%s: the writer: %v\n%s%s", what, err, r.out.String(), r.session())
 	}
 	r.T.Log(strings.TrimSpace(r.out.String()))
-	r.row.Acked += r.acked() - before
-	r.check(acklog.Allow{})
 }
 
 // check compares the store with the log.
@@ -290,13 +278,14 @@ var recoverable = []fault{
 	{"1% loss, packets out of order", badNetwork("delay 2ms reorder 25% 50% loss 1%"), noticeLimit + resumeLimit},
 	{"1% of packets corrupt", badNetwork("corrupt 1%"), noticeLimit + resumeLimit},
 	{"20% of packets duplicated", badNetwork("duplicate 20%"), noticeLimit + resumeLimit},
-	{"client's cable pulled for 6 s", cablePulled(0, 6*time.Second), resumeLimit},
-	{"target's cable pulled for 6 s", cablePulled(1, 6*time.Second), resumeLimit},
+	{"client's cable pulled for 6 s", cablePulled(0, 6*time.Second), resumeLimit + remakeLimit},
+	{"target's cable pulled for 6 s", cablePulled(1, 6*time.Second), resumeLimit + remakeLimit},
 	{"target's host killed", func(r *rig) {
 		r.target().Kill()
 		// Linux 6.12 splits a write to a file of this host at the pages of its source buffer.
 		r.check(acklog.Allow{Torn: true})
 		r.impairable(r.Restart())
+		keepLink(r.Hosts, r.target())
 		r.startBridge()
 	}, resumeLimit},
 }
@@ -308,23 +297,31 @@ var long = []fault{
 	{"clocks of both jump by days", clocksJump, resumeLimit},
 }
 
+func newRig(h *hosts.Hosts) *rig {
+	h.T.Helper()
+	seed := uint64(time.Now().UnixNano())
+	h.T.Logf("seed %d", seed)
+	r := &rig{Hosts: h, rnd: rand.New(rand.NewPCG(seed, 0)), client: h.Lab.VM(0), row: &soak.Row{}}
+	for _, old := range []string{r.store(), r.store() + ".krping", r.log(), filepath.Join(r.client.Out(), "link.log"), filepath.Join(r.target().Out(), "link.log")} {
+		if err := os.RemoveAll(old); err != nil { // of an earlier run
+			h.T.Fatal(err)
+		}
+	}
+	return r
+}
+
 // After each fault the writer has seen no error, and the store holds all acknowledged writes.
 func TestRecoveryFromHostAndNetworkFaults(t *testing.T) {
 	// Soft-RoCE of 6.12 warns of unexpected responses, which loss and reordering cause (rxe_comp.c,
 	// COMPST_ERROR without a status).
 	h := hosts.Boot(t, "rxe_completer")
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := &rig{Hosts: h, rnd: rand.New(rand.NewPCG(seed, 0)), client: h.Lab.VM(0)}
-	for _, old := range []string{r.store(), r.log()} { // of an earlier run
-		if err := os.RemoveAll(old); err != nil {
-			t.Fatal(err)
-		}
-	}
+	r := newRig(h)
 	var table soak.Table
 	t.Cleanup(func() { fmt.Print(table.String()) })
-	r.impairable(r.client)
-	r.impairable(r.target())
+	for _, vm := range []*lab.VM{r.client, r.target()} {
+		r.impairable(vm)
+		keepLink(h, vm)
+	}
 	r.startBridge()
 	r.Sh(r.client, "krpingctl client --addr "+r.target().Addr()+" --block vol0")
 	faults := recoverable
