@@ -408,6 +408,29 @@ func TestListeners(t *testing.T) {
 	want(t, got[1].finding(), Note, "kr listens on 192.168.77.1:9998")
 }
 
+func TestTargets(t *testing.T) {
+	got := bridgeEndpoints(7, "krping-bridge\x00--ping=10.0.0.1:9900\x00--listen\x00[fd77::1]\x00--store\x00mem:\x00--listen\x00nowhere\x00--listen\x00")
+	if len(got) != 2 || got[0].addr.String() != "10.0.0.1:9900" || got[1].addr.String() != "[fd77::1]:9999" {
+		t.Fatalf("%+v", got)
+	}
+	h := host{netdevs: []netdev{{name: "eth0", up: true, carrier: true, addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd77::1/64")}}}}
+	listens := listener{pid: 7, addr: netip.MustParseAddrPort("10.0.0.1:9900")}
+	another := listener{pid: 8, addr: netip.MustParseAddrPort("[fd77::1]:9999")}
+	f := h.targetFindings(got, []listener{listens, another})
+	if len(f) != 1 {
+		t.Fatalf("%+v", f)
+	}
+	want(t, f[0], Problem, "krping-bridge (process 7) does not listen on [fd77::1]:9999", "eth0, which has no RDMA device", "link add rxe0 --netdev eth0")
+	volume := endpoint{target: "volume vol0", addr: netip.MustParseAddrPort("10.0.0.1:9900")}
+	f = h.targetFindings([]endpoint{volume, {"krping-bridge (process 9)", 9, netip.MustParseAddrPort("0.0.0.0:9999")}}, []listener{listens})
+	if len(f) != 1 {
+		t.Fatalf("%+v", f)
+	}
+	want(t, f[0], Problem, "volume vol0 does not listen on 10.0.0.1:9900")
+	h.devices = []device{{name: "rxe0", ports: []port{{netdev: "eth0", gids: []gid{{addr: netip.MustParseAddr("10.0.0.1"), netdev: "eth0"}}}}}}
+	want(t, h.targetFindings([]endpoint{volume}, nil)[0], Problem, "once a second", "restart the target")
+}
+
 func TestRefusedVolumes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volumes.json")
 	if f := volumeFindings(path); len(f) > 0 {

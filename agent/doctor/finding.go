@@ -76,6 +76,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(h.addressFindings(o.Addr)...)
 	r.add(h.loopbackFindings(ctx, proc, h.own(o))...)
 	r.add(portFindings(o.Addr, o.Port)...)
+	r.add(h.checkTargets(proc)...)
 	r.add(kernelFindings(h.modules.release)...)
 	r.add(volumeFindings(volumes.DefaultPath)...)
 	firewall, dropsSent := h.firewallFindings(o)

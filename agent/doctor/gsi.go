@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/host/rdmalink"
 	"krping/proc"
 )
 
@@ -41,11 +42,11 @@ func isBrokenGSI(entry []byte) bool {
 
 // brokenGSI returns the cause and the fix for a GSI QP in the error state.
 func (d device) brokenGSI(p port) (cause, fix string) {
-	cause = "sending a connection manager message failed (no carrier, or network device down), and the QP does not recover; restart the servers on this host after the fix"
+	cause = "sending a connection manager message failed (no carrier, or network device down), and the QP does not recover"
 	if d.kind != rxe {
 		return cause, "unload and reload the driver of " + d.name
 	}
-	return cause, fmt.Sprintf("krpingctl link del %s && krpingctl link add %s --netdev %s", d.name, d.name, p.netdev)
+	return cause, fmt.Sprintf("krpingctl link del %s && krpingctl link add %s --netdev %s; or, also for the next time: systemctl enable --now krping-rxe@%s", d.name, d.name, p.netdev, p.netdev)
 }
 
 // unusedPort is a port nobody listens on: tcpmux.
@@ -66,9 +67,12 @@ func (h host) loopbackFindings(ctx context.Context, fs proc.FS, own netip.Addr) 
 	return []Finding{{Check: "rdma devices", Level: Problem, Found: fmt.Sprintf("%s does not answer at %v, even from this host", d.name, own), Cause: cause, Fix: fix}}
 }
 
-// isSilent reports whether this host does not answer a connect request to an address of its own. Without
-// rdma_krping it is not known.
+// isSilent reports whether this host does not answer a connect request to an address of its own. It is not
+// known without one of the modules rdma_ucm and rdma_krping.
 func isSilent(ctx context.Context, fs proc.FS, own netip.Addr) bool {
+	if refused, err := rdmalink.Refuses(ctx, netip.AddrPortFrom(own, unusedPort), peerTimeout); err == nil {
+		return !refused
+	}
 	once := uint32(1)
 	_, err := fs.Run(ctx, proc.Command{Role: proc.Client, Addr: own, Port: unusedPort, Count: &once, Timeout: peerTimeout})
 	return errors.Is(err, unix.ETIMEDOUT)

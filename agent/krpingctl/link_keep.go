@@ -32,7 +32,7 @@ func linkKeepCommand(p *program) *cobra.Command {
 The device is made as soon as the network device is there, and again when one of them was removed. It
 is made anew when it makes no connections any more: on Linux 6.12, and some others, its GSI queue pair
 stays in the error state if a packet could not be sent, as after a pulled cable. On Linux 6.1 this is
-noticed only where the module rdma_krping is loaded. What uses the device reconnects then.
+noticed only where the module rdma_ucm or rdma_krping is loaded. What uses the device reconnects then.
 
 krping-rxe@NETDEV.service runs this command.`,
 		Example: "  krpingctl link keep eth0",

@@ -135,9 +135,14 @@ func TestDriversNotLoaded(t *testing.T) {
 }
 
 func TestNoDevice(t *testing.T) {
-	guest.Run(t, "rdma", "link", "del", "rxe0")
+	bridge := guest.StartPingBridge(t, 9950)
+	guest.Serve(t, "vol0", 9951, "backing=ram:1M")
+	healthy(t)
+	bridge.RemoveDevice(t)
 	r := examine(t, "", "--addr", guest.Addr(t))
 	findingOf(t, r, "address", doctor.Problem, "eth0, which has no RDMA device")
+	findingOf(t, r, "targets", doctor.Problem, "krping-bridge (process", "does not listen on "+bridge.Addr, "eth0, which has no RDMA device")
+	findingOf(t, r, "targets", doctor.Problem, "volume vol0 does not listen on "+guest.Addr(t)+":9951")
 	fix(t, findingOf(t, r, "rdma devices", doctor.Problem, "this host has no RDMA device", "--netdev eth0"))
 	healthy(t)
 }
