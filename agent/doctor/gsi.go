@@ -78,21 +78,43 @@ func isSilent(ctx context.Context, fs proc.FS, own netip.Addr) bool {
 	return errors.Is(err, unix.ETIMEDOUT)
 }
 
-// Dead reports whether a Soft-RoCE device makes no connections any more: its GSI QP is in the error state.
-// With try, it also connects through the device to itself, as Linux 6.1 does not show that state.
-func Dead(ctx context.Context, fs proc.FS, name string, try bool) (bool, error) {
+// Dead returns why a Soft-RoCE device makes no connections any more, "" if it does. With try, it also connects
+// through the device to itself, on a kernel that does not show the state of the GSI QP.
+func Dead(ctx context.Context, fs proc.FS, name string, try bool) (string, error) {
 	broken, err := readBroken()
-	if err != nil || broken[name] || !try {
-		return broken[name], err
+	if err != nil {
+		return "", err
+	}
+	if broken[name] {
+		return "its GSI queue pair is in the error state", nil
+	}
+	if !try || showsBroken() {
+		return "", nil
 	}
 	for _, p := range readDevice(infiniband, name).ports {
 		for _, g := range p.gids {
-			if !g.addr.IsLinkLocalUnicast() {
-				return isSilent(ctx, fs, g.addr), nil
+			if g.addr.IsLinkLocalUnicast() {
+				continue
 			}
+			for range 2 { // the host may be slow
+				if !isSilent(ctx, fs, g.addr) || ctx.Err() != nil {
+					return "", ctx.Err()
+				}
+			}
+			return fmt.Sprintf("it does not answer at %v, even from this host", g.addr), nil
 		}
 	}
-	return false, nil
+	return "", nil
+}
+
+// showsBroken reports whether the kernel shows the error state of Soft-RoCE's GSI QP: from 6.4 on, rxe has one
+// state for both sides of a QP.
+func showsBroken() bool {
+	var name unix.Utsname
+	var major, minor int
+	_ = unix.Uname(&name) // never fails
+	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	return err == nil && (major > 6 || major == 6 && minor >= 4)
 }
 
 // serving returns the device and port that have a GID for the address.

@@ -30,9 +30,9 @@ func linkKeepCommand(p *program) *cobra.Command {
 		Long: `Keep a Soft-RoCE device on a network device until the command is interrupted, and delete it then.
 
 The device is made as soon as the network device is there, and again when one of them was removed. It
-is made anew when it makes no connections any more: on Linux 6.12, and some others, its GSI queue pair
-stays in the error state if a packet could not be sent, as after a pulled cable. On Linux 6.1 this is
-noticed only where the module rdma_ucm or rdma_krping is loaded. What uses the device reconnects then.
+is made anew when it makes no connections any more: its GSI queue pair stays in the error state if a
+packet could not be sent, as after a pulled cable. On Linux before 6.4 this is noticed only where the
+module rdma_ucm or rdma_krping is loaded. What uses the device reconnects then.
 
 krping-rxe@NETDEV.service runs this command.`,
 		Example: "  krpingctl link keep eth0",
@@ -77,7 +77,7 @@ func (softRoCEHost) Netdev(name string) (softroce.Netdev, error) {
 
 func (softRoCEHost) Device(netdev string) (string, error) { return rdmalink.SoftRoCE(netdev) }
 
-func (h softRoCEHost) Dead(ctx context.Context, device string, try bool) (bool, error) {
+func (h softRoCEHost) Dead(ctx context.Context, device string, try bool) (string, error) {
 	return doctor.Dead(ctx, h.proc, device, try)
 }
 

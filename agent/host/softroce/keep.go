@@ -18,9 +18,9 @@ type Host interface {
 	Netdev(name string) (Netdev, error)
 	// Device returns the name of the Soft-RoCE device of a network device, "" if it has none.
 	Device(netdev string) (string, error)
-	// Dead reports whether a Soft-RoCE device makes no connections any more. With try, it also tries to
-	// make one, which takes seconds if it does not succeed.
-	Dead(ctx context.Context, device string, try bool) (bool, error)
+	// Dead returns why a Soft-RoCE device makes no connections any more, "" if it does. With try, it may
+	// also try to make one, which takes seconds if it does not succeed.
+	Dead(ctx context.Context, device string, try bool) (string, error)
 	Add(device, netdev string) error
 	// Del waits until all programs have closed the device.
 	Del(device string) error
@@ -52,8 +52,8 @@ const (
 	lookInterval = time.Second
 	slowDel      = 5 * time.Second
 
-	// Linux 6.1 does not show that a device is dead. There a connection is tried after the network device
-	// was down.
+	// Linux before 6.4 does not show that a device is dead. There a connection is tried after the network
+	// device was down.
 	suspectTime = 20 * time.Second
 	tryInterval = 5 * time.Second
 )
@@ -116,12 +116,12 @@ func (k *Keeper) mend(ctx context.Context, now time.Time) (string, error) {
 	case !n.Up: // a new device would be dead at once
 		return fmt.Sprintf("%s on %s, which is down or has no carrier", k.kept, k.Netdev), nil
 	}
-	dead, err := k.isDead(ctx, now)
-	if err != nil || !dead {
+	why, err := k.dead(ctx, now)
+	if err != nil || why == "" {
 		return k.text(), err
 	}
 	k.Log.Warn().Str("device", k.kept).Str("netdev", k.Netdev).
-		Msg("makes no connections any more: its GSI queue pair is in the error state; making the device anew")
+		Msg("makes no connections any more: " + why + "; making it anew")
 	name := k.kept
 	if err := k.del("deleted, to be made anew"); err != nil {
 		return "", err
@@ -129,7 +129,7 @@ func (k *Keeper) mend(ctx context.Context, now time.Time) (string, error) {
 	return k.add(name)
 }
 
-func (k *Keeper) isDead(ctx context.Context, now time.Time) (bool, error) {
+func (k *Keeper) dead(ctx context.Context, now time.Time) (string, error) {
 	try := now.Sub(k.suspect) < suspectTime && now.Sub(k.tried) >= tryInterval
 	if try {
 		k.tried = now

@@ -25,11 +25,14 @@ type fakeHost struct {
 func (h *fakeHost) Netdev(string) (Netdev, error) { return h.netdev, nil }
 func (h *fakeHost) Device(string) (string, error) { return h.device, nil }
 
-func (h *fakeHost) Dead(_ context.Context, _ string, try bool) (bool, error) {
+func (h *fakeHost) Dead(_ context.Context, _ string, try bool) (string, error) {
 	if try {
 		h.did = append(h.did, "try")
 	}
-	return h.dead || try && h.hidden, nil
+	if h.dead || try && h.hidden {
+		return "dead", nil
+	}
+	return "", nil
 }
 
 func (h *fakeHost) Add(device, netdev string) error {

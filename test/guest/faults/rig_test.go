@@ -27,7 +27,7 @@ const (
 	resumeLimit = 3 * time.Second
 	noticeLimit = 5 * time.Second
 	stopLimit   = 2 * time.Second
-	remakeLimit = 8 * time.Second // to make a Soft-RoCE device anew that makes no connections any more
+	remakeLimit = 12 * time.Second // to make a Soft-RoCE device anew that makes no connections any more
 
 	patience = 90 * time.Second // for steps that may wait for a timeout of the fabric
 )

@@ -31,7 +31,7 @@ const (
 	resumeLimit = 3 * time.Second
 	slow        = 2 * time.Second // added to limits, for two emulated machines on two CPUs
 	patience    = 90 * time.Second
-	remakeLimit = 8 * time.Second // to make a Soft-RoCE device anew that makes no connections any more
+	remakeLimit = 12 * time.Second // to make a Soft-RoCE device anew that makes no connections any more
 )
 
 // rig is a target on the second VM and a client with a writer on the first. The volume and the writer's log are
