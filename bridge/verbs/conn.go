@@ -160,6 +160,9 @@ func (c *Conn) free() {
 }
 
 func (c *Conn) onEvent(e event) {
+	if e.kind == C.RDMA_CM_EVENT_DEVICE_REMOVAL {
+		deviceRemoved(e.id)
+	}
 	switch e.kind {
 	case C.RDMA_CM_EVENT_DISCONNECTED, C.RDMA_CM_EVENT_REJECTED, C.RDMA_CM_EVENT_CONNECT_ERROR,
 		C.RDMA_CM_EVENT_UNREACHABLE, C.RDMA_CM_EVENT_DEVICE_REMOVAL, C.RDMA_CM_EVENT_ADDR_CHANGE:

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -47,6 +48,16 @@ func deviceOf(id *C.struct_rdma_cm_id) *device {
 	return d
 }
 
+// deviceRemoved tells all users of an id's device that it is being removed.
+func deviceRemoved(id *C.struct_rdma_cm_id) {
+	devices.mu.Lock()
+	d := devices.open[id.verbs]
+	devices.mu.Unlock()
+	if d != nil {
+		d.removed()
+	}
+}
+
 // destroyID destroys an id of deviceOf. The id's connection has been freed.
 func (d *device) destroyID(id *C.struct_rdma_cm_id) {
 	C.rdma_destroy_id(id)
@@ -67,7 +78,10 @@ const removalInterval = time.Second // between looks for the device
 func (d *device) watch(path string) {
 	began, err := os.Stat(path)
 	if err != nil {
-		return // not in sysfs: rely on the event
+		if _, err := os.Stat(filepath.Dir(path)); err == nil {
+			d.removed()
+		}
+		return // without sysfs: rely on the event
 	}
 	ticker := time.NewTicker(removalInterval)
 	defer ticker.Stop()

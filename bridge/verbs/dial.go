@@ -50,7 +50,7 @@ func Dial(ctx context.Context, addr netip.AddrPort, private []byte, config Confi
 	ch.handle(id, func(e event) { events <- e })
 	undo := func() {
 		ch.handle(id, nil)
-		C.rdma_destroy_id(id)
+		deviceOf(id).destroyID(id)
 		ch.close()
 	}
 	if err := resolve(ctx, id, addr, events); err != nil {

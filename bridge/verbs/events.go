@@ -122,7 +122,7 @@ func (ch *channel) loop() {
 		case handler != nil:
 			handler(e)
 		case e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST: // the listener is being closed
-			C.rdma_destroy_id(e.id)
+			deviceOf(e.id).destroyID(e.id)
 		}
 	}
 }

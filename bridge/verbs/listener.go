@@ -81,16 +81,16 @@ func (l *Listener) listen(addr netip.AddrPort) error {
 	if ret, err := C.rdma_bind_addr(l.id, sa); ret != 0 {
 		return fmt.Errorf("bind to %s: %w", addr, explain(err))
 	}
+	l.device = deviceOf(l.id)
 	if ret, err := C.rdma_listen(l.id, 64); ret != 0 {
 		return fmt.Errorf("listen on %s: %w", addr, explain(err))
 	}
 	if addr.Addr().IsUnspecified() {
 		return nil
 	}
-	if l.id.verbs == nil {
+	if l.device == nil {
 		return fmt.Errorf("bind to %s: %w", addr, ErrNoDevice)
 	}
-	l.device = deviceOf(l.id)
 	go func() {
 		select {
 		case <-l.device.gone:
@@ -124,9 +124,7 @@ func (l *Listener) onEvent(e event) {
 	case C.RDMA_CM_EVENT_CONNECT_REQUEST:
 		l.onRequest(e)
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
-		if l.device != nil {
-			l.device.removed()
-		}
+		deviceRemoved(e.id)
 	case C.RDMA_CM_EVENT_ADDR_CHANGE: // a bond has failed over to another device
 		l.stop(ErrMoved)
 	}

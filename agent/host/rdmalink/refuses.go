@@ -38,9 +38,9 @@ const (
 
 // manager is an open connection manager with one id.
 type manager struct {
-	fd   int
-	file *os.File // of fd, pollable; closing it destroys the id
-	id   uint32
+	fd       int // closing it destroys the id
+	id       uint32
+	deadline time.Time
 }
 
 // Refuses connects to a port of an address on which nobody listens, and reports whether that was refused
@@ -50,18 +50,11 @@ func Refuses(ctx context.Context, to netip.AddrPort, timeout time.Duration) (boo
 	if err != nil {
 		return false, &os.PathError{Op: "open", Path: managerFile, Err: err}
 	}
-	m := &manager{fd: fd, file: os.NewFile(uintptr(fd), managerFile)}
-	defer m.file.Close()
-	stop := context.AfterFunc(ctx, func() { _ = m.file.SetReadDeadline(time.Now()) })
-	defer stop()
-	if err := m.file.SetReadDeadline(time.Now().Add(timeout)); err != nil {
-		return false, err
-	}
-	event, err := m.connect(to, timeout)
+	defer unix.Close(fd)
+	m := &manager{fd: fd, deadline: time.Now().Add(timeout)}
+	event, err := m.connect(ctx, to)
 	switch {
-	case ctx.Err() != nil:
-		return false, ctx.Err()
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, errTimeout):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("connect to %v: %w", to, err)
@@ -71,9 +64,12 @@ func Refuses(ctx context.Context, to netip.AddrPort, timeout time.Duration) (boo
 	return event == eventRejected, nil
 }
 
+var errTimeout = errors.New("timeout")
+
 // connect returns the event that ended the attempt.
-func (m *manager) connect(to netip.AddrPort, timeout time.Duration) (uint32, error) {
-	create := make([]byte, 16, 24) // struct rdma_ucm_create_id: any number for us, the response's address
+func (m *manager) connect(ctx context.Context, to netip.AddrPort) (uint32, error) {
+	create := make([]byte, 16, 24) // struct rdma_ucm_create_id: a number of ours, the response's address
+	create[0] = 1                  // without one there are no events
 	create = binary.NativeEndian.AppendUint16(create, cmPortSpaceTCP)
 	create = append(create, cmQPTypeRC, 0, 0, 0, 0, 0)
 	id := make([]byte, 4)
@@ -81,44 +77,43 @@ func (m *manager) connect(to netip.AddrPort, timeout time.Duration) (uint32, err
 		return 0, err
 	}
 	m.id = binary.NativeEndian.Uint32(id)
-	milliseconds := uint32(timeout.Milliseconds())
+	milliseconds := uint32(time.Until(m.deadline).Milliseconds())
 
 	ip := append(make([]byte, 28), sockaddr(to)...) // struct rdma_ucm_resolve_ip: any source address
 	ip = binary.NativeEndian.AppendUint32(ip, m.id)
 	ip = binary.NativeEndian.AppendUint32(ip, milliseconds)
-	if event, err := m.step(cmResolveIP, ip); err != nil || event != eventAddrResolved {
+	if event, err := m.step(ctx, cmResolveIP, ip); err != nil || event != eventAddrResolved {
 		return event, err
 	}
 	route := binary.NativeEndian.AppendUint32(nil, m.id)
 	route = binary.NativeEndian.AppendUint32(route, milliseconds)
-	if event, err := m.step(cmResolveRoute, route); err != nil || event != eventRouteResolved {
+	if event, err := m.step(ctx, cmResolveRoute, route); err != nil || event != eventRouteResolved {
 		return event, err
 	}
 	request := make([]byte, 4+4+256, 288) // struct rdma_ucm_conn_param, without a queue pair
 	request = append(request, 0, 0, 1, 1, 0, 7, 7, 1)
 	request = binary.NativeEndian.AppendUint32(request, m.id)
-	return m.step(cmConnect, append(request, make([]byte, 4+8)...))
+	return m.step(ctx, cmConnect, append(request, make([]byte, 4+8)...))
 }
 
 // step executes a command without a response and returns the event that it causes.
-func (m *manager) step(command uint32, body []byte) (uint32, error) {
+func (m *manager) step(ctx context.Context, command uint32, body []byte) (uint32, error) {
 	if err := m.command(command, body, nil, 0); err != nil {
 		return 0, err
 	}
-	raw, err := m.file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
 	event := make([]byte, 336) // struct rdma_ucm_event_resp
-	var failed error
-	err = raw.Read(func(uintptr) bool {
-		failed = m.command(cmGetEvent, make([]byte, 8), event, 0)
-		return !errors.Is(failed, unix.EAGAIN)
-	})
-	if err == nil {
-		err = failed
+	for {
+		err := m.command(cmGetEvent, make([]byte, 8), event, 0)
+		switch {
+		case !errors.Is(err, unix.EAGAIN):
+			return binary.NativeEndian.Uint32(event[12:]), err
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case time.Now().After(m.deadline):
+			return 0, errTimeout
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(m.fd), Events: unix.POLLIN}}, 100) // ms; the loop sees why it ended
 	}
-	return binary.NativeEndian.Uint32(event[12:]), err
 }
 
 // command writes a command. The kernel writes to response, whose address is at an offset in body.

@@ -14,16 +14,21 @@ import (
 	"krping/test/internal/acklog"
 )
 
-// A volume in memory outlives the RDMA device and its driver: all acknowledged writes are there, and the client, whose
+// A volume in memory outlives the RDMA device, its driver and the modules for programs: all acknowledged writes are there, and the client, whose
 // session would fail if data could have been lost, goes on.
 func TestMemoryOutlivesTheDriver(t *testing.T) {
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--store", "mem:")
 	r.store = r.dev // there is no other way to its data
 	r.suffer("driver reloaded", func(r *rig) {
 		r.bridge.RemoveDevice(t)
-		guest.Run(t, "rmmod", "rdma_rxe")
+		for _, module := range []string{"rdma_rxe", "rdma_ucm", "ib_uverbs"} {
+			guest.Eventually(t, 5*time.Second, module+" is unloaded", func() bool { // unless the bridge just looks for a device
+				_, err := guest.TryRun("rmmod", module)
+				return err == nil
+			})
+		}
 		time.Sleep(time.Second)
-		guest.Run(t, "modprobe", "rdma_rxe")
+		guest.Run(t, "modprobe", "-a", "rdma_rxe", "rdma_ucm")
 		guest.AddDevice(t)
 		r.bridge.Returns(t)
 	})
