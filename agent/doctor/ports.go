@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,10 +25,22 @@ func readListeners() ([]listener, error) {
 	var listeners []listener
 	err := resources(cmdResCMID, attrResCMID, func(_ string, entry []byte) {
 		if l, listens := parseListener(entry); listens {
+			l.pid = processOf(l.pid)
 			listeners = append(listeners, l)
 		}
 	})
 	return listeners, err
+}
+
+// processOf returns the process of a thread, whose ID the kernel tells; the same ID if it has ended.
+func processOf(thread uint32) uint32 {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	_, after, _ := strings.Cut(string(status), "\nTgid:")
+	line, _, _ := strings.Cut(after, "\n")
+	if process, err := strconv.ParseUint(strings.TrimSpace(line), 10, 32); err == nil {
+		return uint32(process)
+	}
+	return thread
 }
 
 // parseListener parses an id; it listens if it has a port and no peer.
