@@ -10,13 +10,13 @@ PREFIX ?= /usr/local
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
+.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
 	@$(MAKE) --no-print-directory -j2 programs modules
 
-DEPS ?= demo test $(KERNELS)
+DEPS ?= demo test pack $(KERNELS)
 deps:
 	@scripts/install-deps $(DEPS)
 
@@ -55,6 +55,11 @@ packages:	## .deb and .rpm in build/packages
 	scripts/pack/rpm
 	@ls build/packages/*.deb build/packages/*.rpm
 
+# Needs root and a network: makes a Debian of its own with debootstrap. SUITE=trixie is another one.
+SUITE ?= bookworm
+test-packages: packages	## installs, upgrades and removes the packages in a chroot
+	scripts/pack/test-chroot $(SUITE)
+
 programs: | deps
 	@$(MAKE) --no-print-directory host
 	go build -trimpath -tags faults $(ldflags) -o build/krping-bridge-faults ./bridge/krping-bridge
@@ -87,7 +92,7 @@ generate:	## eBPF objects
 
 check: check-go check-kmod	## vet, staticcheck, sparse, checkpatch
 check-go: | deps
-	@test -z "$$(gofmt -l agent bridge proc test)" || { gofmt -l agent bridge proc test; echo "not gofmt'ed"; exit 1; }
+	@test -z "$$(gofmt -l agent bridge proc scripts test)" || { gofmt -l agent bridge proc scripts test; echo "not gofmt'ed"; exit 1; }
 	go vet ./...
 	go vet -tags lab ./test/...
 	go vet -tags faults ./bridge/...
