@@ -5,7 +5,7 @@
 #include <linux/bits.h>
 #include <linux/ctype.h>
 #include <linux/errno.h>
-#if __has_include(<linux/hex.h>)	/* 6.4; before, in kernel.h */
+#if __has_include("linux/hex.h")	/* 6.4; before, in kernel.h */
 #include <linux/hex.h>
 #endif
 #include <linux/inet.h>

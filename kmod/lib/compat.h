@@ -8,7 +8,7 @@
 #include <linux/mmzone.h>
 #include <linux/workqueue.h>
 
-#if __has_include(<linux/unaligned.h>)
+#if __has_include("linux/unaligned.h")
 #include <linux/unaligned.h>	/* 6.12 */
 #else
 #include <asm/unaligned.h>
