@@ -94,14 +94,22 @@ func isLockedDown(text string) bool {
 	return strings.Contains(text, "[") && !strings.Contains(text, "[none]")
 }
 
-// supported reports whether rdma_krping can be built for the kernel: 6.1 to 6.4, and 6.11 or
-// later, as in kmod/lib/compat.h.
-func supported(release string) bool {
-	var major, minor int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
-		return true // the compiler will tell
+// OldestKernel and NewestKernel are the versions of Linux that rdma_krping is known to build on, with
+// all between. The READMEs and kmod/dkms.conf say the same: package test/docs compares them.
+const OldestKernel, NewestKernel = "6.1", "7.3"
+
+// Supported reports whether a kernel is one of these, by its release as uname -r prints it. One that
+// is none may still build, if its distribution has taken newer code over: kmod/probe asks its headers.
+func Supported(release string) bool {
+	number := func(release string) (n int) {
+		var major, minor int
+		if found, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); found == 2 {
+			n = major<<16 | minor
+		}
+		return n
 	}
-	return major > 6 || major == 6 && (minor >= 1 && minor <= 4 || minor >= 11)
+	n := number(release)
+	return n == 0 || n >= number(OldestKernel) && n <= number(NewestKernel) // 0: the compiler will tell
 }
 
 func (m modules) findings() []Finding {
@@ -146,9 +154,9 @@ func (m modules) own() Finding {
 		return ok("module", "%s %s is loaded%s", krping, m.version, explainTaint(m.taint))
 	case m.installed[krping]:
 		f.Cause, f.Fix = "it is installed, but was not loaded since boot", "modprobe rdma_krping"
-	case !supported(m.release):
-		f.Cause = fmt.Sprintf("it is not installed, and does not support kernel %s: only 6.1 to 6.4, and 6.11 and later", m.release)
-		f.Fix = "boot a supported kernel; or use krping-bridge on this host, which needs no module"
+	case !Supported(m.release):
+		f.Cause = fmt.Sprintf("it is not installed, and is not known to build for kernel %s: only for %s to %s", m.release, OldestKernel, NewestKernel)
+		f.Fix = "boot a supported kernel, or try make -C kmod modules && " + load + "; krping-bridge needs no module"
 	case !m.headers:
 		f.Cause = "it is not installed for kernel " + m.release + ", and neither are the headers to build it"
 		f.Fix = fmt.Sprintf("apt install linux-headers-%s && make -C kmod modules && %s", m.release, load)

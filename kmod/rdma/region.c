@@ -78,7 +78,7 @@ static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages, unsigned
 	int ret = 0;
 
 	if (flags & KRPING_REGION_MR)
-		ret = krping_conn_check_limit(conn, "pages of 4096 bytes in a memory region",
+		ret = krping_conn_check_limit(conn, "pages in a memory region",
 					      nr_pages, max_pages);
 	return ret ?: check_message(conn, size);
 }
