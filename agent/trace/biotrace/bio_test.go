@@ -11,6 +11,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -164,6 +166,21 @@ print fmt: "session=%u dev=%u:%u", REC->session
 
 func TestFormat(t *testing.T) {
 	if err := checkFormat(format); err != nil {
+		t.Error(err)
+	}
+	// PREEMPT_RT of 6.1 has one more common field, and padding.
+	rt := regexp.MustCompile(`(\tfield:u.*|\tfield:int s.*)offset:(\d+)`).ReplaceAllStringFunc(format, func(line string) string {
+		text, offset, _ := strings.Cut(line, "offset:")
+		n, err := strconv.Atoi(offset)
+		if err != nil || strings.Contains(text, "common") {
+			return line
+		}
+		return fmt.Sprintf("%soffset:%d", text, n+8)
+	})
+	if !strings.Contains(rt, "sector;\toffset:16") {
+		t.Fatal(rt)
+	}
+	if err := checkFormat(rt); err != nil {
 		t.Error(err)
 	}
 	for _, change := range [][2]string{{"offset:38", "offset:40"}, {"field:u16 tag", "field:u16 wire_tag"}, {"offset:20;	size:4", "offset:20;	size:8"}} {

@@ -71,24 +71,22 @@ func readFormat(group, name string) (string, error) {
 // field is the location of a member of an event, in bytes.
 type field struct{ offset, size int }
 
-// entryHeader is the size of common_type and so on, which an event's format has before its members.
-// The argument that the program reads has the same layout without it; kmod/lib/trace.c asserts that.
-const entryHeader = 8
-
-// cmdFields returns the fields that the program reads.
+// cmdFields returns the fields that the program reads, in its argument. An event's format has common_type
+// and so on before them, padded as the first of them, sector, needs it; the rest of the layout is the same,
+// which kmod/lib/trace.c asserts.
 func cmdFields() map[string]field {
 	var c bioKrpingCmd
 	return map[string]field{
-		"sector":  {entryHeader + int(unsafe.Offsetof(c.Sector)), int(unsafe.Sizeof(c.Sector))},
-		"session": {entryHeader + int(unsafe.Offsetof(c.Session)), int(unsafe.Sizeof(c.Session))},
-		"dev":     {entryHeader + int(unsafe.Offsetof(c.Dev)), int(unsafe.Sizeof(c.Dev))},
-		"bytes":   {entryHeader + int(unsafe.Offsetof(c.Bytes)), int(unsafe.Sizeof(c.Bytes))},
-		"crc":     {entryHeader + int(unsafe.Offsetof(c.Crc)), int(unsafe.Sizeof(c.Crc))},
-		"status":  {entryHeader + int(unsafe.Offsetof(c.Status)), int(unsafe.Sizeof(c.Status))},
-		"queue":   {entryHeader + int(unsafe.Offsetof(c.Queue)), int(unsafe.Sizeof(c.Queue))},
-		"tag":     {entryHeader + int(unsafe.Offsetof(c.Tag)), int(unsafe.Sizeof(c.Tag))},
-		"op":      {entryHeader + int(unsafe.Offsetof(c.Op)), int(unsafe.Sizeof(c.Op))},
-		"flags":   {entryHeader + int(unsafe.Offsetof(c.Flags)), int(unsafe.Sizeof(c.Flags))},
+		"sector":  {int(unsafe.Offsetof(c.Sector)), int(unsafe.Sizeof(c.Sector))},
+		"session": {int(unsafe.Offsetof(c.Session)), int(unsafe.Sizeof(c.Session))},
+		"dev":     {int(unsafe.Offsetof(c.Dev)), int(unsafe.Sizeof(c.Dev))},
+		"bytes":   {int(unsafe.Offsetof(c.Bytes)), int(unsafe.Sizeof(c.Bytes))},
+		"crc":     {int(unsafe.Offsetof(c.Crc)), int(unsafe.Sizeof(c.Crc))},
+		"status":  {int(unsafe.Offsetof(c.Status)), int(unsafe.Sizeof(c.Status))},
+		"queue":   {int(unsafe.Offsetof(c.Queue)), int(unsafe.Sizeof(c.Queue))},
+		"tag":     {int(unsafe.Offsetof(c.Tag)), int(unsafe.Sizeof(c.Tag))},
+		"op":      {int(unsafe.Offsetof(c.Op)), int(unsafe.Sizeof(c.Op))},
+		"flags":   {int(unsafe.Offsetof(c.Flags)), int(unsafe.Sizeof(c.Flags))},
 	}
 }
 
@@ -102,7 +100,9 @@ func checkFormat(format string) error {
 			found[name] = f
 		}
 	}
+	header := found["sector"].offset
 	for name, want := range cmdFields() {
+		want.offset += header
 		if got, ok := found[name]; !ok || got != want {
 			return fmt.Errorf("the loaded module has another version: field %s is not %d bytes at offset %d", name, want.size, want.offset)
 		}
