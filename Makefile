@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
+.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races test-reboot programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
@@ -114,6 +114,7 @@ comma := ,
 test:	## all tests that CI runs
 	@$(MAKE) --no-print-directory build KERNELS='$(filter-out newest,$(KERNELS))'
 	@if scripts/unpack-kernel newest; then $(MAKE) --no-print-directory -j2 modules KERNELS=newest; fi
+	@$(MAKE) --no-print-directory packages	# for hosts/reboot
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --kernel $(subst $() ,$(comma),$(KERNELS)) \
@@ -170,6 +171,11 @@ soak: build	## faults for half an hour, then 1000 times attach and load
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestCrash|TapHostsStop' guest/tap hosts/faults
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as many times as said above; 1h is only the limit
+
+# On Debian 12 and 13 hosts with systemd and the packages: installs them as scripts/system/OPERATING.md says, reboots the
+# target, the client and both ten times in each order, upgrades kernel and packages, and removes them.
+test-reboot: build packages	## reboots, upgrades and removal on Debian hosts: hours
+	build/lab suites --kernel 6.1 --soak 6h --run TestOperating hosts/reboot
 
 # All fuzzers, each for FUZZ seconds: see test/README.md.
 FUZZ ?= 3600

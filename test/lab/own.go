@@ -18,6 +18,7 @@ type Own struct {
 	Log     string   // path of the console's log
 	Console string   // of its earlier boots, which the log begins with
 	Memory  int      // MiB
+	Append  string   // parameters of the kernel, besides those that all VMs get
 	Args    []string // of QEMU: kernel, disks, and a -netdev with id=net
 }
 
@@ -26,7 +27,8 @@ func StartOwn(o Own) (*VM, error) {
 	vm := &VM{index: o.Index, socket: filepath.Join(o.Dir, fmt.Sprintf("agent%d", o.Index)), monitor: filepath.Join(o.Dir, fmt.Sprintf("monitor%d", o.Index))}
 	_ = os.Remove(vm.socket) // of an earlier boot
 	_ = os.Remove(vm.monitor)
-	args := append(machineArgs(hasVirtualization(), Config{CPUs: 2, Memory: o.Memory}, o.Index, vm.socket, vm.monitor), o.Args...)
+	args := append(machineArgs(hasVirtualization(), Config{CPUs: 2, Memory: o.Memory}, o.Index, vm.socket, vm.monitor),
+		append([]string{"-append", kernelParameters(hasVirtualization()) + " " + o.Append}, o.Args...)...)
 	return vm, vm.start(args, o.Log, o.Console)
 }
 

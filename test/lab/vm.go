@@ -92,12 +92,18 @@ func machineArgs(kvm bool, config Config, index int, agent, monitor string) []st
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,host_mtu=9000,romfile=,mac=52:54:00:77:00:%02x", index+1))
 }
 
+// kernelParameters returns those that all kernels get: for the console and the clock.
+func kernelParameters(kvm bool) string {
+	parameters := "console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc"
+	if khz := tscKHz(); !kvm && khz > 0 {
+		parameters += fmt.Sprintf(" tsc_early_khz=%d", khz)
+	}
+	return parameters
+}
+
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
-	cmdline := fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc lab.index=%d lab.slow=%d", index+1, l.Kernel.Slow)
-	if khz := tscKHz(); !l.kvm && khz > 0 {
-		cmdline += fmt.Sprintf(" tsc_early_khz=%d", khz)
-	}
+	cmdline := fmt.Sprintf("%s lab.index=%d lab.slow=%d", kernelParameters(l.kvm), index+1, l.Kernel.Slow)
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
 	}

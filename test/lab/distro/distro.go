@@ -135,11 +135,11 @@ func (h *Host) On(ctx context.Context) error {
 		return []string{"-drive", fmt.Sprintf("if=virtio,file=%s,format=%s,cache=unsafe", h.path(name), format)}
 	}
 	args := []string{"-kernel", kernel, "-initrd", initrd,
-		"-append", "root=/dev/vda ro console=ttyS0 loglevel=5 panic=-1 no_timer_check tsc=reliable clocksource=tsc net.ifnames=0 systemd.hostname=" + h.Name,
 		"-netdev", "stream,id=net,server=off,addr.type=unix,addr.path=" + filepath.Join(h.lab.dir, "net"),
 		"-virtfs", "local,path=" + lab.Build() + ",mount_tag=lab,security_model=none,multidevs=remap,readonly=on"}
 	args = append(append(args, disk("root", "qcow2")...), disk("boot", "raw")...)
-	vm, err := lab.StartOwn(lab.Own{Index: h.index, Dir: h.lab.dir, Log: filepath.Join(h.logs, h.Name+".log"), Console: h.console, Memory: memory, Args: args})
+	vm, err := lab.StartOwn(lab.Own{Index: h.index, Dir: h.lab.dir, Log: filepath.Join(h.logs, h.Name+".log"), Console: h.console, Memory: memory, Args: args,
+		Append: "root=/dev/vda ro net.ifnames=0 systemd.hostname=" + h.Name})
 	if err != nil {
 		return fmt.Errorf("boot %s: %w", h.Name, err)
 	}
