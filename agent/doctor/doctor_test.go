@@ -97,7 +97,7 @@ func TestModuleFindings(t *testing.T) {
 	}
 	want(t, m.versionFindings("0.2.0")[0], Note, "is 0.1.0, this program is 0.2.0")
 	signed := modules{loaded: set(), signedOnly: true, release: "6.1.0"}.findings()
-	want(t, signed[1], Warning, "mokutil", "sign-file")
+	want(t, signed[1], Warning, "mokutil --import /var/lib/dkms/mok.pub", "sign-file")
 }
 
 func TestIsUbuntu(t *testing.T) {

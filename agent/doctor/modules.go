@@ -121,7 +121,7 @@ func (m modules) findings() []Finding {
 		findings = append(findings, Finding{
 			Check: "module signature", Level: Warning, Found: "this kernel loads only modules with a trusted signature",
 			Cause: "secure boot, lockdown or module.sig_enforce; insmod fails with \"Key was rejected\" or \"Operation not permitted\"",
-			Fix:   fmt.Sprintf("/lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko, after mokutil --import CERT and a reboot", m.release),
+			Fix:   fmt.Sprintf("mokutil --import /var/lib/dkms/mok.pub, the key with which DKMS signs, and a reboot; without DKMS, the same with CERT, and /lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko", m.release),
 		})
 	}
 	return append(findings, m.drivers()...)

@@ -84,7 +84,7 @@ func explainLoad(name, release, said, plan string, log Lines) *Failure {
 		f.Fix = fmt.Sprintf("install the package that has it (Debian: linux-image-%s; Ubuntu: linux-modules-extra-%s), then run depmod -a", release, release)
 	case strings.Contains(said, "Key was rejected"), strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Required key not available"):
 		f.Cause = "the kernel rejects it: " + said
-		f.Fix = "with secure boot, sign the module with a key that the kernel trusts; sysctl kernel.modules_disabled must be 0"
+		f.Fix = "with secure boot, mokutil --import /var/lib/dkms/mok.pub (the key with which DKMS signs) and a reboot, or sign the module with another key that the kernel trusts; sysctl kernel.modules_disabled must be 0"
 	default:
 		f.Cause = strings.Join(append([]string{said}, log...), "; ")
 		f.Fix = "modprobe -v " + name + "; dmesg"

@@ -85,6 +85,16 @@ func values(f *dto.MetricFamily) map[string]float64 {
 	return all
 }
 
+func TestVersionOfAgent(t *testing.T) {
+	for labels := range values(gather(t, sources(t, "../../../proc/testdata"))["krping_agent_build_info"]) {
+		if !strings.Contains(labels+",", ",version=0.2.0,") {
+			t.Errorf("%s, want the version that the program was given", labels)
+		}
+		return
+	}
+	t.Error("no krping_agent_build_info")
+}
+
 func TestValues(t *testing.T) {
 	families := gather(t, sources(t, "../../../proc/testdata"))
 	for _, want := range []struct {
