@@ -65,9 +65,9 @@ func declare(t *testing.T, port int, options map[string]string) {
 	configure(t, text)
 }
 
-func unitFile(t *testing.T) string {
+func unitFile(t *testing.T, name string) string {
 	t.Helper()
-	unit, err := os.ReadFile(filepath.Join(guest.Binary(t, ".."), "scripts/system", unitName))
+	unit, err := os.ReadFile(filepath.Join(guest.Binary(t, ".."), "scripts/system", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func unitFile(t *testing.T) string {
 // capabilities returns the unit's capability bounding set as an argument of setpriv.
 func capabilities(t *testing.T) string {
 	t.Helper()
-	_, rest, found := strings.Cut(unitFile(t), "\nCapabilityBoundingSet=")
+	_, rest, found := strings.Cut(unitFile(t, unitName), "\nCapabilityBoundingSet=")
 	names, _, _ := strings.Cut(rest, "\n")
 	if !found || names == "" {
 		t.Fatal("the unit names no capabilities")

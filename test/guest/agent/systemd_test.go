@@ -26,19 +26,26 @@ type systemd struct {
 	log string // of the agent
 }
 
-const unitName = "krping-agent.service"
+const (
+	unitName   = "krping-agent.service"
+	serverUnit = "krping-server@.service"
+)
 
-// startSystemd starts systemd with the agent's unit, except that the unit has no dependencies, restarts sooner and logs
-// to a file.
+// alone returns a unit without its dependencies, which this systemd does not have.
+func alone(unit string) string {
+	unit = regexp.MustCompile(`(?m)^(Wants|After)=.*\n`).ReplaceAllString(unit, "")
+	return strings.Replace(unit, "[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1)
+}
+
+// startSystemd starts systemd with the agent's unit, which restarts sooner and logs to a file, and the unit of a volume.
 func startSystemd(t *testing.T) *systemd {
 	t.Helper()
 	s := &systemd{t: t, log: "/run/krping-agent.log"}
-	unit := regexp.MustCompile(`(?m)^(Wants|After)=.*\n`).ReplaceAllString(unitFile(t), "")
-	unit = strings.Replace(unit, "RestartSec=5\n", "RestartSec=1\n", 1)
-	unit = strings.Replace(unit, "[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1)
+	unit := strings.Replace(alone(unitFile(t, unitName)), "RestartSec=5\n", "RestartSec=1\n", 1)
 	unit = strings.Replace(unit, "[Service]\n", "[Service]\nStandardError=append:"+s.log+"\n", 1)
 	for path, text := range map[string]string{
 		unitName: unit, "agent.target": "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=" + unitName + "\n",
+		serverUnit: alone(unitFile(t, serverUnit)),
 	} {
 		if err := os.WriteFile(filepath.Join("/etc/systemd/system", path), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -133,6 +140,8 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("reload: %v, %s", err, out)
 	}
 
+	s.servesVolume()
+
 	// The signal that the watchdog sends.
 	if out, err := s.systemctl("kill", "--signal=ABRT", unitName); err != nil {
 		t.Fatalf("%v, %s", err, out)
@@ -148,5 +157,29 @@ func TestSystemdUnit(t *testing.T) {
 		if is[key] != kept[key] {
 			t.Errorf("%s=%s, was %s", key, is[key], kept[key])
 		}
+	}
+}
+
+// servesVolume starts and stops a unit that serves a disk from the kernel.
+func (s *systemd) servesVolume() {
+	t := s.t
+	t.Helper()
+	const conf = "/etc/krping/servers/disk0.conf"
+	text := fmt.Sprintf("OPTIONS=--addr %s --port %d --backing %s\n", guest.Addr(t), guest.NextPort(), guest.NullDisk(t, "nullb8", nil))
+	if err := os.MkdirAll(filepath.Dir(conf), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	instance := strings.Replace(serverUnit, "@", "@disk0", 1)
+	if out, err := s.systemctl("start", instance); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	if v := guest.Volume(t, "disk0"); v["state"] != "live" {
+		t.Errorf("the unit's volume: %v", v)
+	}
+	if out, err := s.systemctl("stop", instance); err != nil || guest.Volume(t, "disk0") != nil {
+		t.Errorf("stop: %v, %s; volume %v", err, out, guest.Volume(t, "disk0"))
 	}
 }
