@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -115,10 +116,9 @@ func (h Host) End(ctx context.Context) error {
 		err = nil
 	}
 	sessions, listed := h.sessions()
-	err = errors.Join(err, listed)
+	err = errors.Join(err, listed, h.detachAll(ctx, sessions))
 	var lost []Loss
 	for _, s := range sessions {
-		err = errors.Join(err, h.detach(ctx, s))
 		if was, known := before[s.Name]; known && s.Errors > was {
 			loss := Loss{s.Name, s.Device(), s.Peer, s.Errors - was, time.Now().UTC().Truncate(time.Second)}
 			h.say(loss, "during this shutdown")
@@ -129,6 +129,17 @@ func (h Host) End(ctx context.Context) error {
 		err = errors.Join(err, writeFile(h.Lost, lost))
 	}
 	return err
+}
+
+// detachAll detaches sessions at the same time, as each may take 2 s.
+func (h Host) detachAll(ctx context.Context, sessions []proc.Session) error {
+	errs := make([]error, len(sessions))
+	var all sync.WaitGroup
+	for i, s := range sessions {
+		all.Go(func() { errs[i] = h.detach(ctx, s) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // detach stops a session. The module waits at most 2 s for its target.

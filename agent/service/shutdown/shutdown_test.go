@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +24,9 @@ type module struct {
 	sessions []proc.Session
 	err      error
 	busy     string
-	stopped  []string
+
+	mu      sync.Mutex
+	stopped []string
 }
 
 func (m *module) Sessions() ([]proc.Session, error) { return m.sessions, m.err }
@@ -35,7 +38,10 @@ func (m *module) Run(_ context.Context, c proc.Command) (proc.Outcome, error) {
 	if c.Block == m.busy {
 		return proc.Outcome{}, &proc.CommandError{Errno: unix.EBUSY}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.stopped = append(m.stopped, c.Block)
+	slices.Sort(m.stopped)
 	return proc.Outcome{}, nil
 }
 
@@ -51,7 +57,7 @@ func newHost(t *testing.T, m *module) (Host, *bytes.Buffer) {
 			t.Fatal(err)
 		}
 	}
-	return Host{m, filepath.Join(dir, "sys"), filepath.Join(dir, "run/begun"), filepath.Join(dir, "lib/lost"), zerolog.New(out)}, out
+	return Host{m, filepath.Join(dir, "sys"), filepath.Join(dir, "run/begun"), filepath.Join(dir, "lib/lost"), zerolog.New(zerolog.SyncWriter(out))}, out
 }
 
 func fastFail(t *testing.T, h Host, dev string) string {
