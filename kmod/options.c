@@ -5,13 +5,11 @@
 #include <linux/bits.h>
 #include <linux/ctype.h>
 #include <linux/errno.h>
-#if __has_include("linux/hex.h")	/* 6.4; before, in kernel.h */
-#include <linux/hex.h>
-#endif
 #include <linux/inet.h>
 #include <linux/kernel.h>
 #include <linux/stddef.h>
 #include <linux/string.h>
+#include "lib/compat.h"
 #endif
 
 #define PING_CLIENT	BIT(KRPING_PING_CLIENT)

@@ -8,13 +8,16 @@
 #include <linux/mmzone.h>
 #include <linux/workqueue.h>
 
-#if __has_include("linux/unaligned.h")
-#include <linux/unaligned.h>	/* 6.12 */
+#include "probe/answers.h"	/* probe/probes.c; probe/log says why an answer is no */
+
+#if KRPING_HAS_LINUX_HEX_H
+#include <linux/hex.h>
+#endif
+#if KRPING_HAS_LINUX_UNALIGNED_H
+#include <linux/unaligned.h>
 #else
 #include <asm/unaligned.h>
 #endif
-
-#include "probe/answers.h"	/* probe/probes.c; probe/log says why an answer is no */
 
 /* Number of orders of the page allocator. */
 #define KRPING_NR_PAGE_ORDERS ARRAY_SIZE(((struct zone *)NULL)->free_area)

@@ -20,6 +20,16 @@ int krping_probe(void)
 }
 #endif
 
+/* 6.4; before, in kernel.h. Not __has_include, which sparse does not know. */
+#ifdef PROBE_LINUX_HEX_H
+#include <linux/hex.h>
+#endif
+
+/* 6.12 */
+#ifdef PROBE_LINUX_UNALIGNED_H
+#include <linux/unaligned.h>
+#endif
+
 /* 6.5 */
 #ifdef PROBE_BLK_MODE_T
 #include <linux/blkdev.h>
