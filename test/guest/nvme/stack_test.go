@@ -22,7 +22,11 @@ import (
 func TestMixedDriverStacks(t *testing.T) {
 	guest.RemoveDevice(t)
 	guest.Run(t, "rmmod", "rdma_krping")
-	unload(t, "nvme_rdma", "nvmet_rdma", "rdma_rxe", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_cm", "iw_cm", "ib_cm", "ib_core")
+	unload(t, "nvme_rdma", "nvmet_rdma", "rdma_rxe", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_cm", "iw_cm", "ib_cm")
+	if _, err := os.Stat("/sys/module/ib_uverbs_support"); err == nil { // newer kernels have it
+		unload(t, "ib_uverbs_support")
+	}
+	unload(t, "ib_core")
 	other := filepath.Join(t.TempDir(), "my_core.ko")
 	if err := os.WriteFile(other, renamed(t, "ib_core", "my_core"), 0o600); err != nil {
 		t.Fatal(err)
