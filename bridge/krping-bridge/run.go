@@ -181,6 +181,11 @@ func (b *bridge) add(flag, addr string, e endpoint) error {
 	if e.addr, err = listenAddr(flag, addr); err != nil {
 		return err
 	}
+	for _, other := range b.endpoints {
+		if other.addr == e.addr {
+			return fmt.Errorf("%s %s: the address and port are given twice", flag, e.addr)
+		}
+	}
 	e.log = b.log.With().Stringer("address", e.addr).Logger()
 	e.manager = b.manager
 	b.endpoints = append(b.endpoints, &e)

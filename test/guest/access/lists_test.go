@@ -16,6 +16,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 var lists = []string{"/proc/krping_sessions", "/proc/krping_results"}
@@ -23,6 +24,7 @@ var lists = []string{"/proc/krping_sessions", "/proc/krping_results"}
 // What names peers, disks and processes is read by nobody but those who may write commands: not by a user, not by root
 // without CAP_SYS_ADMIN, not by root of a user namespace. A network namespace makes no difference.
 func TestListsNeedAdmin(t *testing.T) {
+	needs.Test(t, needs.StockKernel) // user namespaces
 	guest.CheckResources(t)
 	attach(t, serve(t, targets.Module, "").Port)
 	if err := guest.Command("client,addr="+guest.Addr(t)+",port=1,count=1,timeout=2", guest.Limit); err == nil {

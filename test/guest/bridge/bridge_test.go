@@ -40,6 +40,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"--store", "mem:", "--size", "1MiB"}, "--listen ADDR:PORT is needed"},
 		{nil, "--ping ADDR:PORT"},
 		{[]string{"--ping", "nowhere"}, "192.168.77.1:9999"},
+		{[]string{"--ping", "192.168.77.1:9990", "--listen", "192.168.77.1:9990", "--store", "mem:", "--size", "1MiB"}, "given twice"},
 		{[]string{"--ping", addr}, "port is in use"},
 		{[]string{"--ping", "192.168.77.1:9990", "--ping-max-size", "0"}, "2MiB"},
 		{[]string{"--listen", addr, "--store", "mem:", "--size", "1MiB"}, "port is in use"},

@@ -17,7 +17,7 @@ type Need string
 // What a kernel, a device, a build or a host has or lacks.
 const (
 	EBPF        Need = "eBPF"           // tracing programs; the debug kernels cannot run them
-	StockKernel Need = "a stock kernel" // modules that the debug kernels lack
+	StockKernel Need = "a stock kernel" // modules and options that the debug kernels lack
 	DebugKernel Need = "the debug kernel"
 	RoCE        Need = "RoCE"        // not iWARP
 	IWARP       Need = "iWARP"       // siw, which the debug kernel has

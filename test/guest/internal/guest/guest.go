@@ -459,11 +459,15 @@ func Attach(t testing.TB, port int, options string) string {
 	return "/dev/" + Session(t, "vol0")["dev"]
 }
 
-// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, and waits until it listens.
+// StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, or on the one of a --ping in
+// args, and waits until it listens.
 func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	t.Helper()
 	b := &Bridge{Addr: AddrPort(t, port)}
-	b.Cmd = exec.Command(Binary(t, "krping-bridge"), append([]string{"--ping", b.Addr}, args...)...)
+	if !slices.Contains(args, "--ping") {
+		args = append(args, "--ping", b.Addr)
+	}
+	b.Cmd = exec.Command(Binary(t, "krping-bridge"), args...)
 	b.Start(t, "answering pings")
 	return b
 }
