@@ -36,14 +36,23 @@ func retry[T any](call func() (T, error)) (T, error) {
 	return call()
 }
 
-// List returns the RDMA devices of this host.
-func List() ([]Link, error) {
+func devices() ([]*netlink.RdmaLink, error) {
 	devices, err := retry(netlink.RdmaLinkList)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) {
 		return nil, nil // no RDMA modules are loaded
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the RDMA devices: %w", err)
+	}
+	return devices, nil
+}
+
+// List returns the RDMA devices of this host. It should not be called each second: when the state of a port is read,
+// the kernel logs a warning if the device is Soft-RoCE on a network device that tells no speed, such as virtio's.
+func List() ([]Link, error) {
+	devices, err := devices()
+	if err != nil {
+		return nil, err
 	}
 	links := make([]Link, 0, len(devices))
 	for _, d := range devices {
@@ -65,13 +74,13 @@ func attribute(device, name string) string {
 
 // SoftRoCE returns the name of the Soft-RoCE device of a network device, "" if it has none.
 func SoftRoCE(netdev string) (string, error) {
-	links, err := List()
+	devices, err := devices()
 	if err != nil {
 		return "", err
 	}
-	for _, l := range links {
-		if attribute(l.Name, "parent") == netdev { // only Soft-RoCE has it
-			return l.Name, nil
+	for _, d := range devices {
+		if attribute(d.Attrs.Name, "parent") == netdev { // only Soft-RoCE has it
+			return d.Attrs.Name, nil
 		}
 	}
 	return "", nil

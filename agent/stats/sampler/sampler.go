@@ -36,10 +36,13 @@ type Sampler struct {
 	noMeter string      // why there is no meter
 	loaded  chan func() // sets the meter once it is loaded
 
-	now   func() time.Time
-	links func() ([]rdmalink.Link, error)
+	now  func() time.Time
+	list func() ([]rdmalink.Link, error) // rdmalink.List
 
 	last     time.Time // of the last reading; zero before the first
+	links    []rdmalink.Link
+	noLinks  error     // why links could not be listed
+	listed   time.Time // when links were; zero before
 	sessions map[sessionKey]proc.Session
 	meters   map[meterKey]biotrace.Histogram
 	lost     uint64
@@ -56,10 +59,13 @@ type meterKey struct {
 	stage      biotrace.Stage
 }
 
+// linksInterval is how often the RDMA devices are listed: see rdmalink.List.
+const linksInterval = 5 * time.Second
+
 // New returns a Sampler. It has no latencies before Use or Load.
 func New(mounted proc.FS) *Sampler {
 	return &Sampler{
-		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, links: rdmalink.List,
+		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, list: rdmalink.List,
 		sessions: map[sessionKey]proc.Session{}, meters: map[meterKey]biotrace.Histogram{},
 	}
 }
@@ -134,9 +140,12 @@ func (s *Sampler) Sample() Sample {
 		out.Sessions = append(out.Sessions, compare(session, old, out.Interval))
 		out.Problems = append(out.Problems, problems(session, old)...)
 	}
-	links, err := s.links()
-	out.Links = append(out.Links, links...)
-	out.problem(err)
+	if now.Sub(s.listed) >= linksInterval || now.Before(s.listed) {
+		s.links, s.noLinks = s.list()
+		s.listed = now
+	}
+	out.Links = append(out.Links, s.links...)
+	out.problem(s.noLinks)
 	for _, link := range out.Links {
 		if _, state, _ := strings.Cut(link.State, ": "); state != "ACTIVE" {
 			out.Problems = append(out.Problems, fmt.Sprintf("the port of %s is %s", link.Name, state))

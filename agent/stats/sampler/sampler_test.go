@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	f.sampler = New(mounted)
 	f.sampler.Use(f.meter, nil)
 	f.sampler.now = func() time.Time { return f.clock }
-	f.sampler.links = func() ([]rdmalink.Link, error) {
+	f.sampler.list = func() ([]rdmalink.Link, error) {
 		return []rdmalink.Link{{Name: "rxe0", State: "4: ACTIVE", Netdev: "eth0"}}, nil
 	}
 	return f
@@ -173,7 +173,7 @@ func TestProblems(t *testing.T) {
 		"id=1 name=vol1 role=client mode=tap dev=krping1 state=live dropped=5 mismatches=1",
 		"id=0 name=vol3 role=target mode=remote dev=- state=no_device",
 	)
-	f.sampler.links = func() ([]rdmalink.Link, error) {
+	f.sampler.list = func() ([]rdmalink.Link, error) {
 		return []rdmalink.Link{{Name: "rxe0", State: "1: DOWN"}}, nil
 	}
 	f.meter.lost.Bios = []uint64{1, 3}
@@ -183,8 +183,26 @@ func TestProblems(t *testing.T) {
 		"vol3: no device", "the port of rxe0 is DOWN",
 		"latencies are incomplete: 4 bios or stages were not measured",
 	}
-	if got := f.after(time.Second).Problems; !reflect.DeepEqual(got, want) {
+	if got := f.after(linksInterval).Problems; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// The list of devices is as old as linksInterval at most, and no reading asks the kernel for it in between.
+func TestLinksAreListedSeldom(t *testing.T) {
+	f := newFixture(t)
+	var listed int
+	f.sampler.list = func() ([]rdmalink.Link, error) {
+		listed++
+		return []rdmalink.Link{{Name: "rxe0", State: "4: ACTIVE"}}, nil
+	}
+	for range 11 {
+		if s := f.after(linksInterval / 5); len(s.Links) != 1 {
+			t.Errorf("links %v", s.Links)
+		}
+	}
+	if listed != 3 {
+		t.Errorf("listed %d times in 10 fifths of the interval, want 3", listed)
 	}
 }
 
