@@ -15,7 +15,7 @@ import (
 
 // names are the constants that a declaration may use.
 var names = map[string]Need{
-	"EBPF": EBPF, "StockKernel": StockKernel, "DebugKernel": DebugKernel, "RoCE": RoCE, "IWARP": IWARP, "FaultBuild": FaultBuild,
+	"EBPF": EBPF, "StockKernel": StockKernel, "DebugKernel": DebugKernel, "RoCE": RoCE, "FaultBuild": FaultBuild,
 	"Browser": Browser, "TwoHosts": TwoHosts,
 	"Once": Once, "Ends": Ends, "Long": Long, "OneTransport": OneTransport, "RaceCheck": RaceCheck, "PatchesCode": PatchesCode,
 }

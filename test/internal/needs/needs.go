@@ -20,7 +20,6 @@ const (
 	StockKernel Need = "a stock kernel" // modules and options that the debug kernels lack
 	DebugKernel Need = "the debug kernel"
 	RoCE        Need = "RoCE"        // not iWARP
-	IWARP       Need = "iWARP"       // siw, which the debug kernel has
 	FaultBuild  Need = "fault hooks" // in the module and the bridge
 	Browser     Need = "a browser"
 	TwoHosts    Need = "two hosts" // two VMs: the suite takes two of the scheduler's slots

@@ -74,7 +74,6 @@ func has(m machine, version needs.Need) needs.Have {
 	add(!built(m.kernel), needs.EBPF, needs.StockKernel)
 	add(m.kernel == lab.Debug, needs.DebugKernel)
 	add(!m.boot.iwarp, needs.RoCE, needs.OneTransport)
-	add(m.boot.iwarp, needs.IWARP)
 	add(exists(filepath.Join(lab.Build(), "kmod", m.kernel+"-faults", "rdma_krping.ko")), needs.FaultBuild)
 	_, err := exec.LookPath("chromium")
 	add(err == nil, needs.Browser)

@@ -57,8 +57,6 @@ func TestApplicable(t *testing.T) {
 		{"eBPF on the debug kernel", testMachine(lab.Debug, false, true), list(needs.EBPF), string(needs.EBPF)},
 		{"VMs of a stock kernel", testMachine(lab.Debug, false, true), list(needs.TwoHosts, needs.StockKernel), string(needs.StockKernel)},
 		{"RoCE over iWARP", testMachine(lab.Debug, true, true), list(needs.RoCE), string(needs.RoCE)},
-		{"iWARP", testMachine(lab.Debug, true, true), list(needs.IWARP), nothing},
-		{"iWARP over RoCE", testMachine(lab.Debug, false, true), list(needs.IWARP), string(needs.IWARP)},
 		{"one transport over iWARP", testMachine(lab.Debug, true, true), list(needs.OneTransport), string(needs.OneTransport)},
 		{"for races", testMachine(lab.KCSAN, false, true), list(needs.RaceCheck, needs.OneTransport), nothing},
 		{"not for races", testMachine(lab.KCSAN, false, true), list(needs.OneTransport), "a kernel that does not check for races"},
