@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/host/kernel"
 	"krping/agent/host/rdmalink"
 	"krping/proc"
 )
@@ -109,13 +110,7 @@ func Dead(ctx context.Context, fs proc.FS, name string, try bool) (string, error
 
 // showsBroken reports whether the kernel shows the error state of Soft-RoCE's GSI QP: from 6.4 on, rxe has one
 // state for both sides of a QP.
-func showsBroken() bool {
-	var name unix.Utsname
-	var major, minor int
-	_ = unix.Uname(&name) // never fails
-	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
-	return err == nil && (major > 6 || major == 6 && minor >= 4)
-}
+func showsBroken() bool { return number(kernel.Release()) >= number("6.4") }
 
 // serving returns the device and port that have a GID for the address.
 func (h host) serving(addr netip.Addr) (device, port, bool) {

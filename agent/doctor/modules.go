@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"krping/agent/host/kernel"
 )
 
 const krping = "rdma_krping"
@@ -27,12 +27,7 @@ type modules struct {
 }
 
 func readModules() (modules, error) {
-	var m modules
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return m, fmt.Errorf("uname: %w", err)
-	}
-	m.release = unix.ByteSliceToString(uts.Release[:])
+	m := modules{release: kernel.Release()}
 	m.ubuntu = isUbuntu(content("/etc/os-release"))
 	dir := filepath.Join("/lib/modules", m.release)
 	m.headers = exists(filepath.Join(dir, "build", "Makefile"))
@@ -101,15 +96,17 @@ const OldestKernel, NewestKernel = "6.1", "7.3"
 // Supported reports whether a kernel is one of these, by its release as uname -r prints it. One that
 // is none may still build, if its distribution has taken newer code over: kmod/probe asks its headers.
 func Supported(release string) bool {
-	number := func(release string) (n int) {
-		var major, minor int
-		if found, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); found == 2 {
-			n = major<<16 | minor
-		}
-		return n
-	}
 	n := number(release)
 	return n == 0 || n >= number(OldestKernel) && n <= number(NewestKernel) // 0: the compiler will tell
+}
+
+// number makes the releases of kernels comparable: 6.1.0-56-amd64 equals 6.1. It is 0 for an odd one.
+func number(release string) int {
+	var major, minor int
+	if found, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); found != 2 {
+		return 0
+	}
+	return major<<16 | minor
 }
 
 func (m modules) findings() []Finding {

@@ -64,7 +64,7 @@ func LoadWith(ctx context.Context, name string, parameters ...string) error {
 		said = err.Error()
 	}
 	rule, _ := exec.CommandContext(ctx, "modprobe", "--dry-run", "--verbose", name).Output() // best effort: it only improves the message
-	return explainLoad(name, release(), said, string(rule), log.Lines())
+	return explainLoad(name, Release(), said, string(rule), log.Lines())
 }
 
 // explainLoad returns the cause of a failure of modprobe and a fix, from its output (said), the commands
@@ -117,7 +117,8 @@ func missingFile(plan string) string {
 	return ""
 }
 
-func release() string {
+// Release returns the release of the running kernel, as uname -r prints it.
+func Release() string {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return "?"

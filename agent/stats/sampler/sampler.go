@@ -140,7 +140,7 @@ func (s *Sampler) Sample() Sample {
 		out.Sessions = append(out.Sessions, compare(session, old, out.Interval))
 		out.Problems = append(out.Problems, problems(session, old)...)
 	}
-	if now.Sub(s.listed) >= linksInterval || now.Before(s.listed) {
+	if now.Sub(s.listed) >= linksInterval {
 		s.links, s.noLinks = s.list()
 		s.listed = now
 	}
