@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,26 +95,39 @@ func children(b []byte, kind uint16) ([][]byte, error) {
 	return values, nil
 }
 
+// entries returns the attributes of each entry in a message's tables of that kind.
+func entries(message []byte, table, entry uint16) ([]map[uint16]syscall.NetlinkRouteAttr, error) {
+	tables, err := children(message, table)
+	if err != nil {
+		return nil, err
+	}
+	var all []map[uint16]syscall.NetlinkRouteAttr
+	for _, t := range tables {
+		list, err := children(t, entry)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			attrs, err := nl.ParseRouteAttrAsMap(e)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, attrs)
+		}
+	}
+	return all, nil
+}
+
 func parseListeners(message []byte) ([]int, error) {
-	tables, err := children(message, attrResCMID)
+	ids, err := entries(message, attrResCMID, attrResCMIDEntry)
 	if err != nil {
 		return nil, err
 	}
 	var all []int
-	for _, table := range tables {
-		entries, err := children(table, attrResCMIDEntry)
-		if err != nil {
-			return nil, err
-		}
-		for _, entry := range entries {
-			attrs, err := nl.ParseRouteAttrAsMap(entry)
-			if err != nil {
-				return nil, err
-			}
-			if state := attrs[attrResState].Value; len(state) > 0 && state[0] == stateListen {
-				if addr := attrs[attrResSrcAddr].Value; len(addr) >= 4 { // a sockaddr: family, port
-					all = append(all, int(binary.BigEndian.Uint16(addr[2:])))
-				}
+	for _, id := range ids {
+		if state := id[attrResState].Value; len(state) > 0 && state[0] == stateListen {
+			if addr := id[attrResSrcAddr].Value; len(addr) >= 4 { // a sockaddr: family, port
+				all = append(all, int(binary.BigEndian.Uint16(addr[2:])))
 			}
 		}
 	}
@@ -148,24 +162,14 @@ func resources(t testing.TB) map[string]map[string]uint64 {
 
 // parseSummary returns how many resources of each kind a message lists.
 func parseSummary(message []byte) (map[string]uint64, error) {
-	counts := map[string]uint64{}
-	tables, err := children(message, nl.RDMA_NLDEV_ATTR_RES_SUMMARY)
+	kinds, err := entries(message, nl.RDMA_NLDEV_ATTR_RES_SUMMARY, nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY)
 	if err != nil {
 		return nil, err
 	}
-	for _, table := range tables {
-		entries, err := children(table, nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY)
-		if err != nil {
-			return nil, err
-		}
-		for _, entry := range entries {
-			attrs, err := nl.ParseRouteAttrAsMap(entry)
-			if err != nil {
-				return nil, err
-			}
-			count := attrs[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR].Value
-			counts[text(attrs[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME].Value)] = binary.NativeEndian.Uint64(count)
-		}
+	counts := map[string]uint64{}
+	for _, kind := range kinds {
+		count := kind[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR].Value
+		counts[text(kind[nl.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME].Value)] = binary.NativeEndian.Uint64(count)
 	}
 	return counts, nil
 }
