@@ -62,8 +62,8 @@ func UnderWay(ctx context.Context) bool {
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
-// Begin makes I/O of every session fail once its target has been away for wait, in whole seconds, and
-// is longer away. A session that fails sooner keeps its own limit.
+// Begin makes I/O of every session fail once its target has been away for wait, in whole seconds. A
+// session with a shorter limit keeps its own.
 func (h Host) Begin(wait time.Duration) error {
 	sessions, err := h.sessions()
 	failed := map[string]uint64{}
