@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -98,12 +99,26 @@ func (s *Served) Again(t testing.TB) *Served {
 	return serveModule(t, s.Config)
 }
 
-// WantVolume checks fields of the module's volume. The bridge does not publish any.
+// WantVolume checks fields of the module's volume. A client sees that its connection is closed before the module
+// has freed it, so it waits for them. The bridge does not publish any.
 func (s *Served) WantVolume(t testing.TB, pairs ...string) {
 	t.Helper()
-	if s.Bridge == nil {
-		guest.WantFields(t, guest.Volume(t, "vol0"), pairs...)
+	if s.Bridge != nil {
+		return
 	}
+	differs := func() bool {
+		fields := guest.Volume(t, "vol0")
+		for pair := range slices.Chunk(pairs, 2) {
+			if fields[pair[0]] != pair[1] {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(guest.Slow(5 * time.Second)); differs() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	guest.WantFields(t, guest.Volume(t, "vol0"), pairs...)
 }
 
 // storeFile makes a sparse file.
