@@ -103,13 +103,6 @@ func protocolNames() string {
 	return strings.Join(names, ", ")
 }
 
-// sameFile reports whether two paths are of one file, which writing would truncate before it is read.
-func sameFile(a, b string) bool {
-	x, err1 := os.Stat(a)
-	y, err2 := os.Stat(b)
-	return a != "" && a == b || err1 == nil && err2 == nil && os.SameFile(x, y)
-}
-
 func (f *captureFlags) check(cmd *cobra.Command) error {
 	given := func(name string) bool { return cmd.Flags().Changed(name) }
 	switch {
@@ -117,8 +110,6 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 		return usagef("--read and --interface: packets come from a file or from an interface, not both")
 	case f.read != "" && f.duration != 0:
 		return usagef("--read and --duration: a file has no duration; use --limit to stop before its end")
-	case sameFile(f.read, f.write):
-		return usagef("--read and --write: cannot be the same file, %s", f.read)
 	case given("limit") && f.limit < 1:
 		return usagef("--limit %d: must be 1 or more", f.limit)
 	case given("duration") && f.duration <= 0:
@@ -139,7 +130,7 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 			return usagef("--port %d: must be 1 to 65535", port)
 		}
 	}
-	return nil
+	return checkOutputs([]namedFile{{"--read", f.read}}, namedFile{"--write", f.write}, namedFile{"--svg", f.svg})
 }
 
 func (f *captureFlags) tcpPorts() []uint16 {

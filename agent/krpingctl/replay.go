@@ -56,6 +56,9 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 	if err != nil {
 		return usageError{err}
 	}
+	if err := checkOutputs([]namedFile{{"FILE", path}}, namedFile{"DEVICE", device}); err != nil {
+		return err
+	}
 	recording, err := readRecording(path)
 	if err != nil {
 		return err

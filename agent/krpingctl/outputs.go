@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// namedFile is a file that a command is given: by a flag or an argument, and its path. "" is no file, and
+// "-" standard input.
+type namedFile struct{ name, path string }
+
+// checkOutputs returns an error if writing an output would destroy an input or another output, by whatever
+// path, symbolic link or hard link. It must be called before an output is opened.
+func checkOutputs(inputs []namedFile, outputs ...namedFile) error {
+	for i, out := range outputs {
+		for _, in := range inputs {
+			if sameFile(in.path, out.path) {
+				return usagef("%s and %s: cannot be the same file, %s", in.name, out.name, out.path)
+			}
+		}
+		for _, other := range outputs[:i] {
+			if sameFile(other.path, out.path) {
+				return usagef("%s and %s: cannot be the same file, %s", other.name, out.name, out.path)
+			}
+		}
+	}
+	return nil
+}
+
+// sameFile reports whether writing to b changes what is in a, or would once both exist. A terminal, a
+// pipe and /dev/null keep nothing.
+func sameFile(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	x, err1 := stat(a)
+	y, err2 := os.Stat(b)
+	if err1 == nil && err2 == nil {
+		return os.SameFile(x, y) && (x.Mode().IsRegular() || x.Mode().Type() == os.ModeDevice)
+	}
+	return err1 != nil && err2 != nil && a != "-" && resolved(a) == resolved(b)
+}
+
+func stat(path string) (os.FileInfo, error) {
+	if path == "-" {
+		return os.Stdin.Stat()
+	}
+	return os.Stat(path)
+}
+
+// resolved returns the path of a file that does not exist yet, without symbolic links.
+func resolved(path string) string {
+	if to, err := os.Readlink(path); err == nil {
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return path
+	}
+	return filepath.Join(dir, filepath.Base(path))
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+)
+
+// No command overwrites its input, whatever the path of its output.
+func TestOutputIsNotAnInput(t *testing.T) {
+	content, err := os.ReadFile(captures + "ping.pcapng.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, err := range []error{
+		os.WriteFile("a", content, 0o600), os.Mkdir("sub", 0o700), os.Link("a", "hard"), os.Symlink("a", "soft"), os.Symlink("soft", "softer"),
+		os.Symlink(dir, "sub/up"), os.Symlink("new", "dangling"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, arguments := range []string{
+		"capture --read a --write a", "capture --read a --write ./a", "capture --read a --write " + dir + "/a", "capture --read a --write sub/../a",
+		"capture --read a --write sub/up/a", "capture --read a --write hard", "capture --read a --write soft", "capture --read softer --write hard",
+		"capture --read a --svg ./a", "capture --read a --svg hard", "capture --read soft --svg softer",
+		"capture --read a --write new --svg ./new", "capture --read a --write new --svg sub/up/new", "capture --read a --write new --svg dangling",
+		"replay a ./a", "replay a hard", "replay soft a --any-device",
+	} {
+		err := run(t.Context(), strings.Fields(arguments), &bytes.Buffer{})
+		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "cannot be the same file") {
+			t.Errorf("%s: %v", arguments, err)
+		}
+		if now, err := os.ReadFile("a"); err != nil || !bytes.Equal(now, content) {
+			t.Fatalf("%s: the input was overwritten: %v", arguments, err)
+		}
+	}
+	if _, err := os.Lstat("new"); err == nil {
+		t.Error("a refused command made a file")
+	}
+	for _, arguments := range []string{"capture --read a --write /dev/null --svg /dev/null", "capture --read a --write b --svg c"} {
+		if err := run(t.Context(), strings.Fields(arguments), &bytes.Buffer{}); err != nil {
+			t.Errorf("%s: %v", arguments, err)
+		}
+	}
+}
