@@ -21,7 +21,7 @@ deps:
 	@scripts/install-deps $(DEPS)
 
 version := $(shell scripts/version)
-ldflags = -ldflags '-X main.version=$(version)'
+ldflags = -ldflags '-s -w -X main.version=$(version)'
 
 # The programs of a real host. This target installs no packages: README.md names those that it needs.
 # krpingctl is static; only the bridge links the RDMA libraries.

@@ -306,6 +306,18 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
+// Fonts or another large dependency for one picture are noticed here.
+func TestSizeOfKrpingctl(t *testing.T) {
+	const most = 25 << 20
+	info, err := os.Stat(filepath.Join(root, "build/krpingctl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > most {
+		t.Errorf("krpingctl has %d bytes, more than %d: see `go tool nm -size -sort size` of a build without -s", info.Size(), most)
+	}
+}
+
 func TestLintian(t *testing.T) {
 	args := []string{"--allow-root", "--fail-on", "error,warning"}
 	for _, p := range packages {
