@@ -158,9 +158,11 @@ func addressHint() string {
 	if len(links) == 0 {
 		return "this host has no RDMA device: create a Soft-RoCE device with `modprobe rdma_rxe && krpingctl link add rxe0 --netdev eth0`"
 	}
-	names := make([]string, len(links))
-	for i, l := range links {
-		names[i] = fmt.Sprintf("%s on %s (%s)", l.Name, l.Netdev, l.State)
+	var names []string
+	for _, l := range links {
+		for _, p := range l.Ports {
+			names = append(names, fmt.Sprintf("%s on %s (%s)", l.PortName(p), emptyAs(p.Netdev, "no network device"), p.State))
+		}
 	}
 	return "no RDMA device serves or reaches that address; this host's devices: " + strings.Join(names, ", ")
 }

@@ -32,7 +32,9 @@ func linkListCommand(p *program) *cobra.Command {
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "NAME\tNETDEV\tSTATE\tNODE GUID")
 			for _, l := range links {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Name, l.Netdev, l.State, l.NodeID)
+				for _, p := range l.Ports {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.PortName(p), emptyAs(p.Netdev, "-"), emptyAs(p.State, "unknown"), l.NodeGUID)
+				}
 			}
 			return w.Flush()
 		},

@@ -89,15 +89,9 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 	if len(s.Devices) > 0 {
 		fmt.Fprintln(w, "RDMA DEVICE\tNETDEV\tSTATE\tNONZERO COUNTERS")
 		for _, d := range s.Devices {
-			fmt.Fprintf(w, "%s\t%s\t%s", d.Name, d.Netdev, d.State)
-			sep := "\t"
-			for _, name := range slices.Sorted(maps.Keys(d.Counters)) {
-				if n := d.Counters[name]; n != 0 {
-					fmt.Fprintf(w, "%s%s=%d", sep, name, n)
-					sep = " "
-				}
+			for _, p := range d.Ports {
+				writePort(w, p)
 			}
-			fmt.Fprintln(w)
 		}
 		fmt.Fprintln(w)
 	}
@@ -112,6 +106,18 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
 	return w.Flush()
+}
+
+func writePort(w io.Writer, p status.Port) {
+	fmt.Fprintf(w, "%s\t%s\t%s", p.Name, emptyAs(p.Netdev, "-"), emptyAs(p.State, "unknown"))
+	sep := "\t"
+	for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
+		if n := p.Counters[name]; n != 0 {
+			fmt.Fprintf(w, "%s%s=%d", sep, name, n)
+			sep = " "
+		}
+	}
+	fmt.Fprintln(w)
 }
 
 // writeIdentities writes which volumes the sessions have, and who may write to them.

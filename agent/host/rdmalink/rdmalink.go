@@ -7,20 +7,36 @@ package rdmalink
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Link is an RDMA device with the state of its first port.
+// Link is an RDMA device.
 type Link struct {
-	Name   string `json:"name"`
-	State  string `json:"state"`            // of the port, such as "4: ACTIVE"
-	Netdev string `json:"netdev,omitempty"` // network device of the port's first GID
-	NodeID string `json:"node_guid"`
+	Name     string `json:"name"`
+	NodeGUID string `json:"node_guid"` // as sysfs has it: 5054:00ff:fe77:0002
+	Ports    []Port `json:"ports"`
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	Number int    `json:"port"`
+	State  string `json:"state"`                // such as ACTIVE or DOWN
+	Layer  string `json:"link_layer,omitempty"` // Ethernet or InfiniBand
+	Netdev string `json:"netdev,omitempty"`     // network device of its first GID
+}
+
+// Active is the State of a port that works.
+const Active = "ACTIVE"
+
+// PortName returns the name of a port: that of its device, with the port's number if there are several.
+func (l Link) PortName(p Port) string {
+	if len(l.Ports) == 1 {
+		return l.Name
+	}
+	return fmt.Sprintf("%s/%d", l.Name, p.Number)
 }
 
 const class = "/sys/class/infiniband"
@@ -56,21 +72,12 @@ func List() ([]Link, error) {
 	}
 	links := make([]Link, 0, len(devices))
 	for _, d := range devices {
-		links = append(links, Link{
-			Name: d.Attrs.Name, NodeID: d.Attrs.NodeGuid,
-			State: attribute(d.Attrs.Name, "ports/1/state"), Netdev: attribute(d.Attrs.Name, "ports/1/gid_attrs/ndevs/0"),
-		})
+		links = append(links, read(class, d.Attrs.Name))
 	}
 	return links, nil
 }
 
-func attribute(device, name string) string {
-	data, err := os.ReadFile(filepath.Join(class, device, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
-}
+func attribute(device, name string) string { return content(filepath.Join(class, device, name)) }
 
 // SoftRoCE returns the name of the Soft-RoCE device of a network device, "" if it has none.
 func SoftRoCE(netdev string) (string, error) {
@@ -111,21 +118,23 @@ func Del(name string) error {
 	return nil
 }
 
-// Counters returns the hardware counters of a device by name, summed over its ports.
-func Counters(device string) (map[string]uint64, error) {
+// Counters returns the hardware counters of a device by port and name. Not every device has some:
+// Soft-iWARP has none.
+func Counters(device string) (map[int]map[string]uint64, error) {
 	link, err := retry(func() (*netlink.RdmaLink, error) { return netlink.RdmaLinkByName(device) })
 	if err != nil {
 		return nil, fmt.Errorf("RDMA device %s: %w", device, err)
 	}
 	stat, err := retry(func() (*netlink.RdmaDeviceStatistic, error) { return netlink.RdmaStatistic(link) })
+	if errors.Is(err, unix.EINVAL) && !hasCounters(class, device) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("counters of RDMA device %s: %w", device, err)
 	}
-	counters := map[string]uint64{}
+	counters := map[int]map[string]uint64{}
 	for _, port := range stat.RdmaPortStatistics {
-		for name, value := range port.Statistics {
-			counters[name] += value
-		}
+		counters[int(port.PortIndex)] = port.Statistics
 	}
 	return counters, nil
 }

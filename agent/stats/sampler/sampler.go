@@ -41,8 +41,9 @@ type Sampler struct {
 
 	last     time.Time // of the last reading; zero before the first
 	links    []rdmalink.Link
-	noLinks  error     // why links could not be listed
-	listed   time.Time // when links were; zero before
+	noLinks  error           // why links could not be listed
+	listed   time.Time       // when links were; zero before
+	active   map[string]bool // ports that were active, by name
 	sessions map[sessionKey]proc.Session
 	meters   map[meterKey]biotrace.Histogram
 	lost     uint64
@@ -65,7 +66,7 @@ const linksInterval = 5 * time.Second
 // New returns a Sampler. It has no latencies before Use or Load.
 func New(mounted proc.FS) *Sampler {
 	return &Sampler{
-		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, list: rdmalink.List,
+		proc: mounted, noMeter: "not measured", loaded: make(chan func(), 1), now: time.Now, list: rdmalink.List, active: map[string]bool{},
 		sessions: map[sessionKey]proc.Session{}, meters: map[meterKey]biotrace.Histogram{},
 	}
 }
@@ -146,13 +147,33 @@ func (s *Sampler) Sample() Sample {
 	}
 	out.Links = append(out.Links, s.links...)
 	out.problem(s.noLinks)
-	for _, link := range out.Links {
-		if _, state, _ := strings.Cut(link.State, ": "); state != "ACTIVE" {
-			out.Problems = append(out.Problems, fmt.Sprintf("the port of %s is %s", link.Name, state))
-		}
-	}
+	out.Problems = append(out.Problems, s.portProblems(out)...)
 	s.measure(&out)
 	return out
+}
+
+// portProblems returns the ports that are missed: those that were active before, and all of a device that
+// a session uses. A port that is down otherwise has nothing plugged in.
+func (s *Sampler) portProblems(out Sample) []string {
+	var lines []string
+	for _, link := range out.Links {
+		needed := out.Needs(link)
+		for _, p := range link.Ports {
+			name := link.PortName(p)
+			if p.State == rdmalink.Active {
+				s.active[name] = true
+			} else if needed || s.active[name] {
+				lines = append(lines, fmt.Sprintf("the port of %s is %s", name, cmp.Or(p.State, "in an unknown state")))
+			}
+		}
+	}
+	return lines
+}
+
+// Needs reports whether a session uses a device that has no active port.
+func (s Sample) Needs(link rdmalink.Link) bool {
+	return !slices.ContainsFunc(link.Ports, func(p rdmalink.Port) bool { return p.State == rdmalink.Active }) &&
+		slices.ContainsFunc(s.Sessions, func(session Session) bool { return session.IBDev == link.Name })
 }
 
 func (s *Sample) problem(err error) {

@@ -57,9 +57,14 @@ func newFixture(t *testing.T) *fixture {
 	f.sampler.Use(f.meter, nil)
 	f.sampler.now = func() time.Time { return f.clock }
 	f.sampler.list = func() ([]rdmalink.Link, error) {
-		return []rdmalink.Link{{Name: "rxe0", State: "4: ACTIVE", Netdev: "eth0"}}, nil
+		return []rdmalink.Link{port("rxe0", "ACTIVE", "eth0")}, nil
 	}
 	return f
+}
+
+// port returns a device with one port.
+func port(name, state, netdev string) rdmalink.Link {
+	return rdmalink.Link{Name: name, Ports: []rdmalink.Port{{Number: 1, State: state, Netdev: netdev}}}
 }
 
 // sessions sets the lines of /proc/krping_sessions.
@@ -174,7 +179,7 @@ func TestProblems(t *testing.T) {
 		"id=0 name=vol3 role=target mode=remote dev=- state=no_device",
 	)
 	f.sampler.list = func() ([]rdmalink.Link, error) {
-		return []rdmalink.Link{{Name: "rxe0", State: "1: DOWN"}}, nil
+		return []rdmalink.Link{port("rxe0", "DOWN", "")}, nil
 	}
 	f.meter.lost.Bios = []uint64{1, 3}
 	want := []string{
@@ -188,13 +193,48 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// A port is missed if it was active before, or if a session uses its device and no other port of it is active.
+// One that is down has nothing plugged in otherwise.
+func TestPortProblems(t *testing.T) {
+	ports := func(states ...string) rdmalink.Link {
+		l := rdmalink.Link{Name: "mlx4_0"}
+		for i, state := range states {
+			l.Ports = append(l.Ports, rdmalink.Port{Number: i + 1, State: state})
+		}
+		return l
+	}
+	const of = "the port of "
+	for name, tc := range map[string]struct {
+		session       string // its RDMA device
+		before, after rdmalink.Link
+		want          []string
+	}{
+		"unused":              {"rxe0", ports("DOWN"), ports("DOWN"), nil},
+		"used":                {"mlx4_0", ports("DOWN"), ports("INIT"), []string{of + "mlx4_0 is INIT"}},
+		"went down":           {"rxe0", ports("ACTIVE"), ports("DOWN"), []string{of + "mlx4_0 is DOWN"}},
+		"second port is free": {"mlx4_0", ports("ACTIVE", "DOWN"), ports("ACTIVE", "DOWN"), nil},
+		"one of two is gone":  {"mlx4_0", ports("ACTIVE", "ACTIVE"), ports("ACTIVE", "DOWN"), []string{of + "mlx4_0/2 is DOWN"}},
+		"both are gone":       {"mlx4_0", ports("DOWN", "DOWN"), ports("DOWN", ""), []string{of + "mlx4_0/1 is DOWN", of + "mlx4_0/2 is in an unknown state"}},
+		"came back":           {"mlx4_0", ports("DOWN", "DOWN"), ports("DOWN", "ACTIVE"), nil},
+	} {
+		f := newFixture(t)
+		f.sessions(strings.Replace(vol0(""), "ibdev=rxe0", "ibdev="+tc.session, 1))
+		f.sampler.list = func() ([]rdmalink.Link, error) { return []rdmalink.Link{tc.before}, nil }
+		f.sampler.Sample()
+		f.sampler.list = func() ([]rdmalink.Link, error) { return []rdmalink.Link{tc.after}, nil }
+		if got := f.after(linksInterval).Problems; strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
+			t.Errorf("%s: problems %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
 // The list of devices is as old as linksInterval at most, and no reading asks the kernel for it in between.
 func TestLinksAreListedSeldom(t *testing.T) {
 	f := newFixture(t)
 	var listed int
 	f.sampler.list = func() ([]rdmalink.Link, error) {
 		listed++
-		return []rdmalink.Link{{Name: "rxe0", State: "4: ACTIVE"}}, nil
+		return []rdmalink.Link{port("rxe0", "ACTIVE", "")}, nil
 	}
 	for range 11 {
 		if s := f.after(linksInterval / 5); len(s.Links) != 1 {
@@ -308,7 +348,7 @@ func TestJSON(t *testing.T) {
 		`"inflight":31,"depth":256,"errors":{"total":0,"delta":0},"crc_errors":{"total":0,"delta":0},"retries":{"total":0,"delta":0},` +
 		`"reconnects":{"total":0,"delta":0},"stalls":{"total":0,"delta":0},` +
 		`"latencies":[{"op":"WRITE","stage":"total","count":1,"mean_ns":1000000000,"p50_ns":1,"p99_ns":2,"max_ns":3}],"heat":{"-8":1}}],` +
-		`"rdma_devices":[{"name":"rxe0","state":"4: ACTIVE","netdev":"eth0","node_guid":""}],"problems":[]}`
+		`"rdma_devices":[{"name":"rxe0","node_guid":"","ports":[{"port":1,"state":"ACTIVE","netdev":"eth0"}]}],"problems":[]}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs/blockdevice"
-	"github.com/prometheus/procfs/sysfs"
 	"github.com/rs/zerolog"
 
 	"krping/agent/host/rdmalink"
@@ -33,10 +32,18 @@ type Status struct {
 
 // Device is an RDMA device.
 type Device struct {
-	rdmalink.Link
-	Firmware string            `json:"firmware,omitempty"`
+	Name     string `json:"name"`
+	NodeGUID string `json:"node_guid"`
+	Firmware string `json:"firmware,omitempty"`
+	Ports    []Port `json:"ports"`
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	rdmalink.Port
+	Name     string            `json:"-"` // with its device
 	Rate     uint64            `json:"rate_bytes_per_second,omitempty"`
-	Counters map[string]uint64 `json:"counters"`
+	Counters map[string]uint64 `json:"counters"` // by the driver's names; empty if the device has none
 }
 
 // Disk has the block layer's counters of a krping block device.
@@ -72,11 +79,9 @@ func Collect(host proc.FS) Status {
 	links, err := rdmalink.List()
 	problem(err)
 	for _, link := range links {
-		d := Device{Link: link}
-		d.Counters, err = rdmalink.Counters(link.Name)
+		counters, err := rdmalink.Counters(link.Name)
 		problem(err)
-		d.Firmware, d.Rate = deviceFacts(link.Name)
-		s.Devices = append(s.Devices, d)
+		s.Devices = append(s.Devices, device("/sys", link, counters))
 	}
 	s.Disks, err = disks()
 	problem(err)
@@ -90,24 +95,16 @@ func Collect(host proc.FS) Status {
 	return s
 }
 
-// deviceFacts reads optional facts from sysfs, which software devices lack.
-func deviceFacts(name string) (firmware string, rate uint64) {
-	fs, err := sysfs.NewDefaultFS()
-	if err != nil {
-		return "", 0
+func device(sys string, link rdmalink.Link, counters map[int]map[string]uint64) Device {
+	d := Device{Name: link.Name, NodeGUID: link.NodeGUID, Firmware: rdmalink.Firmware(sys, link.Name), Ports: []Port{}}
+	for _, p := range link.Ports {
+		port := Port{Port: p, Name: link.PortName(p), Rate: rdmalink.Rate(sys, link.Name, p.Number), Counters: counters[p.Number]}
+		if port.Counters == nil {
+			port.Counters = map[string]uint64{}
+		}
+		d.Ports = append(d.Ports, port)
 	}
-	class, err := fs.InfiniBandClass()
-	if err != nil {
-		return "", 0
-	}
-	d, ok := class[name]
-	if !ok {
-		return "", 0
-	}
-	for _, port := range d.Ports {
-		rate = max(rate, port.Rate)
-	}
-	return d.FirmwareVersion, rate
+	return d
 }
 
 func disks() ([]Disk, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/dustin/go-humanize"
 
+	"krping/agent/host/rdmalink"
 	"krping/agent/stats/sampler"
 )
 
@@ -159,16 +160,20 @@ func (v view) linkLine(s sampler.Sample) string {
 	}
 	var links []string
 	for _, l := range s.Links {
-		_, state, _ := strings.Cut(l.State, ": ")
-		text := l.Name
-		if l.Netdev != "" {
-			text += " on " + l.Netdev
+		for _, p := range l.Ports {
+			text := l.PortName(p)
+			if p.Netdev != "" {
+				text += " on " + p.Netdev
+			}
+			paint := v.styles.dim
+			switch {
+			case p.State == rdmalink.Active:
+				paint = v.styles.good
+			case s.Needs(l):
+				paint = v.styles.bad
+			}
+			links = append(links, text+" "+paint(p.State))
 		}
-		paint := v.styles.good
-		if state != "ACTIVE" {
-			paint = v.styles.bad
-		}
-		links = append(links, text+" "+paint(state))
 	}
 	return " " + strings.Join(links, ", ")
 }

@@ -74,7 +74,7 @@ func session(name string, factor float64) sampler.Session {
 func sampleOf(sessions ...sampler.Session) sampler.Sample {
 	return sampler.Sample{
 		Time: time.Date(2026, 11, 21, 7, 9, 47, 0, time.Local), Interval: time.Second, Loaded: true, Sessions: sessions,
-		Links: []rdmalink.Link{{Name: "rxe0", State: "4: ACTIVE", Netdev: "eth0"}},
+		Links: []rdmalink.Link{{Name: "rxe0", Ports: []rdmalink.Port{{Number: 1, State: "ACTIVE", Netdev: "eth0"}}}},
 	}
 }
 
@@ -99,7 +99,7 @@ func TestScreens(t *testing.T) {
 	flushed.Latencies = append(flushed.Latencies, sampler.Latency{Op: "WRITE_ZEROES", Stage: "total", Count: 3, P50: time.Second, P99: 11 * time.Second, Max: time.Minute})
 	withProblems := sampleOf(session("vol0", 1), reconnecting, served)
 	withProblems.Problems = []string{"vol1: reconnecting", "vol1: errors: 3", "vol1: reconnects: 1", "the port of rxe1 is DOWN"}
-	withProblems.Links = append(withProblems.Links, rdmalink.Link{Name: "rxe1", State: "1: DOWN"})
+	withProblems.Links = append(withProblems.Links, rdmalink.Link{Name: "rxe1", Ports: []rdmalink.Port{{Number: 1, State: "DOWN"}}})
 	untraced := sampleOf(session("vol0", 1))
 	untraced.NoLatencies = "load the trace program: tracing needs root (CAP_BPF and CAP_PERFMON): operation not permitted"
 

@@ -61,7 +61,8 @@ function draw() {
 // drawState shows RDMA devices, problems, and a hint if there is no session.
 function drawState(sample) {
   $("links").textContent = sample.rdma_devices?.length
-    ? sample.rdma_devices.map(l => `${l.name}${l.netdev ? " on " + l.netdev : ""} ${l.state.replace(/^\d+: /, "")}`).join(", ")
+    ? sample.rdma_devices.flatMap(l => l.ports.map(p =>
+        `${l.name}${l.ports.length > 1 ? "/" + p.port : ""}${p.netdev ? " on " + p.netdev : ""} ${p.state}`)).join(", ")
     : "no RDMA device";
   $("problems").hidden = sample.problems.length === 0;
   $("problems").replaceChildren(...sample.problems.map(text => {
