@@ -27,9 +27,9 @@ import (
 // Sources of the metrics.
 type Sources struct {
 	Proc     proc.FS
-	Version  string                                         // of the agent
-	Sys      string                                         // mount point of sysfs
-	Counters func(device string) (map[string]uint64, error) // hardware counters of an RDMA device by name
+	Version  string                                                 // of the agent
+	Sys      string                                                 // mount point of sysfs
+	Counters func(device string) (map[int]map[string]uint64, error) // hardware counters of an RDMA device by port and name
 	Declared func() []reconciler.Status
 	Meter    Meter
 	Messages *prometheus.CounterVec // from NewMessages
@@ -68,6 +68,8 @@ type collector struct {
 
 	mu      sync.Mutex           // scrapes may overlap
 	trouble map[[2]string]string // the error logged last, by source and device
+
+	pingpong pingpong
 }
 
 var descs []*prometheus.Desc
@@ -91,9 +93,6 @@ var (
 	raidState    = desc("raid_member_state", "State in its md array of a declared session's disk: 1 for its current state, 0 for the others.", "session", "array", "state")
 	raidReAdded  = desc("raid_member_readded_total", "Times that the agent put the disk back into the array.", "session", "array")
 	raidFailures = desc("raid_member_readd_failures_total", "Times that the agent failed to put the disk back into the array.", "session", "array")
-
-	threadBytes    = desc("thread_bytes_total", "Bytes transferred by a ping/pong thread, by RDMA operation.", "thread", "device", "op")
-	threadMessages = desc("thread_messages_total", "RDMA operations of a ping/pong thread.", "thread", "device", "op")
 )
 
 // Describe implements prometheus.Collector.
@@ -178,28 +177,4 @@ func (c *collector) module(e emitter) {
 		return strings.TrimSpace(string(data))
 	}
 	e.gauge(moduleInfo, 1, attribute("version"), attribute("srcversion"))
-}
-
-func (c *collector) threads(e emitter) error {
-	threads, err := c.Proc.Threads()
-	if err != nil {
-		return err
-	}
-	for _, t := range threads {
-		if t.Device == "" {
-			continue // a listening server
-		}
-		for _, op := range []struct {
-			name            string
-			bytes, messages uint64
-		}{
-			{"send", t.SendBytes, t.SendMsgs}, {"recv", t.RecvBytes, t.RecvMsgs},
-			{"write", t.WriteBytes, t.WriteMsgs}, {"read", t.ReadBytes, t.ReadMsgs},
-		} {
-			thread := itoa(t.Number)
-			e.counter(threadBytes, float64(op.bytes), thread, t.Device, op.name)
-			e.counter(threadMessages, float64(op.messages), thread, t.Device, op.name)
-		}
-	}
-	return nil
 }

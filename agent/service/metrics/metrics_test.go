@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,11 +46,14 @@ func sources(t *testing.T, mount string) Sources {
 	messages.WithLabelValues("vol0", "error").Inc()
 	return Sources{
 		Version: "0.2.0", Proc: fs, Sys: "testdata/sys", Meter: meter{write}, Messages: messages, Log: zerolog.New(io.Discard),
-		Counters: func(device string) (map[string]uint64, error) {
-			if device == "broken0" {
+		Counters: func(device string) (map[int]map[string]uint64, error) {
+			switch device {
+			case "broken0":
 				return nil, errors.New("it does not answer")
+			case "mlx5_0":
+				return map[int]map[string]uint64{1: {"out_of_sequence": 5, "sent_pkts": 1234, "rx_roce_only_bytes": 8, "active_qps": 3}}, nil
 			}
-			return map[string]uint64{"out_of_sequence": 5, "sent_pkts": 1234}, nil
+			return nil, nil
 		},
 		Declared: func() []reconciler.Status {
 			return []reconciler.Status{
@@ -118,7 +123,8 @@ func TestValues(t *testing.T) {
 		{"krping_session_dirty_bytes", "role=client,session=vol3", 65536},
 		{"krping_tap_drops_total", "reason=full,session=vol2", 2},
 		{"krping_tap_forwarded_bytes_total", "session=vol2", 1392640},
-		{"krping_thread_bytes_total", "device=rxe0,op=write,thread=2", 64},
+		{"krping_pingpong_bytes_total", "device=rxe0,op=write", 64},
+		{"krping_pingpong_threads", "device=rxe0", 1},
 		{"krping_module_info", "srcversion=31AB29E630CC655557B71AE,version=0.1.0", 1},
 		{"krping_module_loaded", "", 1},
 		{"krping_declared_session_state", "session=vol0,state=attached", 1},
@@ -130,10 +136,18 @@ func TestValues(t *testing.T) {
 		{"krping_raid_member_readd_failures_total", "array=/dev/md0,session=vol1", 5},
 		{"krping_rdma_port_up", "device=mlx5_0,link_layer=Ethernet,port=1", 1},
 		{"krping_rdma_port_rate_bytes_per_second", "device=mlx5_0,port=1", 12.5e9},
-		{"krping_rdma_port_stats_total", "counter=port_rcv_data,device=mlx5_0,port=1", 4000},
-		{"krping_rdma_port_stats_total", "counter=VL15_dropped,device=mlx5_0,port=1", 3},
-		{"krping_rdma_hw_stats_total", "counter=sent_pkts,device=mlx5_0", 1234},
+		{"krping_rdma_port_received_bytes_total", "device=mlx5_0,port=1", 4000},
+		{"krping_rdma_port_received_packets_total", "device=mlx5_0,port=1", 10},
+		{"krping_rdma_port_errors_total", "counter=VL15_dropped,device=mlx5_0,port=1", 3},
+		{"krping_rdma_hw_packets_total", "counter=sent_pkts,device=mlx5_0,port=1", 1234},
+		{"krping_rdma_hw_bytes_total", "counter=rx_roce_only_bytes,device=mlx5_0,port=1", 8},
+		{"krping_rdma_hw_events_total", "counter=out_of_sequence,device=mlx5_0,port=1", 5},
+		{"krping_rdma_port_up", "device=siw0,link_layer=Ethernet,port=1", 1},
+		{"krping_rdma_port_up", "device=mlx4_0,link_layer=InfiniBand,port=1", 1},
+		{"krping_rdma_port_up", "device=mlx4_0,link_layer=InfiniBand,port=2", 0},
 		{"krping_collector_up", "collector=rdma,device=mlx5_0", 1},
+		{"krping_collector_up", "collector=rdma,device=siw0", 1},
+		{"krping_collector_up", "collector=rdma,device=mlx4_0", 1},
 		{"krping_collector_up", "collector=rdma,device=broken0", 0},
 		{"krping_collector_up", "collector=sessions,device=", 1},
 		{"krping_kernel_messages_total", "severity=error,subject=vol0", 1},
@@ -146,11 +160,44 @@ func TestValues(t *testing.T) {
 	}
 	for family, labels := range map[string]string{
 		"krping_session_violations_total": "role=client,session=vol0", "krping_session_stalls_total": "role=target,session=vol4",
-		"krping_session_dirty_bytes": "role=client,session=vol0",
-		"krping_raid_member_state":   "array=,session=vol0,state=failed",
+		"krping_session_dirty_bytes":             "role=client,session=vol0",
+		"krping_raid_member_state":               "array=,session=vol0,state=failed",
+		"krping_rdma_hw_events_total":            "counter=active_qps,device=mlx5_0,port=1",
+		"krping_rdma_port_errors_total":          "counter=port_xmit_wait,device=mlx5_0,port=1",
+		"krping_rdma_port_rate_bytes_per_second": "device=mlx4_0,port=2",
 	} {
 		if _, ok := values(families[family])[labels]; ok {
 			t.Errorf("%s{%s}: must not be exported", family, labels)
+		}
+	}
+}
+
+// What a thread has transferred stays counted when it ends, and is not counted twice.
+func TestPingPongCounts(t *testing.T) {
+	mount := t.TempDir()
+	registry := NewRegistry(sources(t, mount))
+	for _, step := range []struct {
+		threads, labels string
+		want            float64
+	}{
+		{"1-rxe0 100 1 0 0 0 0 0 0", "device=rxe0,op=send", 100},
+		{"1-rxe0 150 2 0 0 0 0 0 0\n2-rxe0 7 1 0 0 0 0 0 0", "device=rxe0,op=send", 157},
+		{"2-rxe0 9 1 0 0 0 0 0 0", "device=rxe0,op=send", 159},
+		{"2-siw0 1 1 0 0 0 0 0 0", "device=rxe0,op=send", 159},
+		{"2-rxe0 5 1 0 0 0 0 0 0", "device=rxe0,op=send", 164}, // of a module that was loaded again
+		{"", "device=siw0,op=send", 1},
+	} {
+		if err := os.WriteFile(filepath.Join(mount, "krping"), []byte(step.threads+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "krping_pingpong_bytes_total" && values(f)[step.labels] != step.want {
+				t.Errorf("after %q: %v, want %v for %s", step.threads, values(f), step.want, step.labels)
+			}
 		}
 	}
 }

@@ -6,66 +6,107 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 
-	"github.com/prometheus/procfs/sysfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"krping/agent/host/rdmalink"
 )
+
+func portDesc(name, help string, more ...string) *prometheus.Desc {
+	return desc("rdma_port_"+name, help, append([]string{"device", "port"}, more...)...)
+}
 
 var (
-	portUp      = desc("rdma_port_up", "Whether a port of an RDMA device is ACTIVE.", "device", "port", "link_layer")
-	portRate    = desc("rdma_port_rate_bytes_per_second", "Link rate of a port.", "device", "port")
-	portCounter = desc("rdma_port_stats_total", "Counters of a port by their names in sysfs; data counters are in bytes.", "device", "port", "counter")
-	hwCounter   = desc("rdma_hw_stats_total", "Hardware counters of a device by the driver's names, summed over all ports.", "device", "counter")
+	portUp     = portDesc("up", "Whether a port of an RDMA device is ACTIVE.", "link_layer")
+	portRate   = portDesc("rate_bytes_per_second", "Link rate of a port.")
+	portErrors = portDesc("errors_total", "Errors and dropped packets of a port, by the names of the counters in sysfs.", "counter")
+
+	hwPackets = desc("rdma_hw_packets_total", "Packets that the driver counts, by its names of the counters.", "device", "port", "counter")
+	hwBytes   = desc("rdma_hw_bytes_total", "Bytes that the driver counts, by its names of the counters.", "device", "port", "counter")
+	hwEvents  = desc("rdma_hw_events_total", "What else the driver counts (operations, errors, retries), by its names of the counters.", "device", "port", "counter")
 )
 
-func (c *collector) rdma(e emitter) error {
-	sys, err := sysfs.NewFS(c.Sys)
-	if err != nil {
-		return fmt.Errorf("list the RDMA devices: %w", err)
+// traffic are a port's counters with a metric of their own, by their names in sysfs.
+var traffic = map[string]*prometheus.Desc{
+	"port_rcv_data":     portDesc("received_bytes_total", "Bytes that a port received."),
+	"port_xmit_data":    portDesc("transmitted_bytes_total", "Bytes that a port transmitted."),
+	"port_rcv_packets":  portDesc("received_packets_total", "Packets that a port received."),
+	"port_xmit_packets": portDesc("transmitted_packets_total", "Packets that a port transmitted."),
+}
+
+// isError reports whether a port's counter counts errors. The others without a metric are parts of the
+// traffic, and times.
+func isError(counter string) bool {
+	for _, part := range []string{"error", "discard", "dropped", "link_downed"} {
+		if strings.Contains(counter, part) {
+			return true
+		}
 	}
-	devices, err := sys.InfiniBandClassDevices()
+	return false
+}
+
+// hwCounter returns the metric of a driver's counter, or nil for one that is not only ever increased.
+func hwCounter(counter string) *prometheus.Desc {
+	has := func(parts ...string) bool {
+		for _, part := range parts {
+			if strings.Contains(strings.ToLower(counter), part) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("active_", "watermark", "lifespan"):
+		return nil
+	case has("bytes", "octets"):
+		return hwBytes
+	case has("pkt", "packet"):
+		return hwPackets
+	}
+	return hwEvents
+}
+
+func (c *collector) rdma(e emitter) error {
+	devices, err := os.ReadDir(filepath.Join(c.Sys, "class/infiniband"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // no RDMA stack is loaded, so there are no devices
 	}
 	if err != nil {
 		return fmt.Errorf("list the RDMA devices: %w", err)
 	}
-	for _, name := range devices {
-		device, err := sys.InfiniBandDevice(name)
-		if err == nil {
-			for _, p := range device.Ports {
-				e.port(name, p)
+	for _, entry := range devices {
+		device := entry.Name()
+		ports, err := rdmalink.Ports(c.Sys, device)
+		for _, p := range ports {
+			e.port(device, p)
+		}
+		counters, err2 := c.Counters(device) // may be readable even if the ports are not
+		for port, values := range counters {
+			for counter, n := range values {
+				if d := hwCounter(counter); d != nil {
+					e.counter(d, float64(n), device, itoa(port), counter)
+				}
 			}
-		} else {
-			err = fmt.Errorf("ports of RDMA device %s: %w", name, err)
 		}
-		counters, err2 := c.Counters(name) // may be readable even if the ports are not
-		for counter, n := range counters {
-			e.counter(hwCounter, float64(n), name, counter)
-		}
-		c.up(e, errors.Join(err, err2), "rdma", name)
+		c.up(e, errors.Join(err, err2), "rdma", device)
 	}
 	return nil
 }
 
-func (e emitter) port(device string, p sysfs.InfiniBandPort) {
-	const active = 4 // enum ib_port_state
-	port := itoa(p.Port)
-	e.gauge(portUp, truth(p.StateID == active), device, port, p.LinkLayer)
-	e.gauge(portRate, float64(p.Rate), device, port)
-	c := p.Counters
-	for name, n := range map[string]*uint64{
-		"VL15_dropped": c.VL15Dropped, "excessive_buffer_overrun_errors": c.ExcessiveBufferOverrunErrors, "link_downed": c.LinkDowned,
-		"link_error_recovery": c.LinkErrorRecovery, "local_link_integrity_errors": c.LocalLinkIntegrityErrors,
-		"multicast_rcv_packets": c.MulticastRcvPackets, "multicast_xmit_packets": c.MulticastXmitPackets,
-		"port_rcv_constraint_errors": c.PortRcvConstraintErrors, "port_rcv_data": c.PortRcvData, "port_rcv_discards": c.PortRcvDiscards,
-		"port_rcv_errors": c.PortRcvErrors, "port_rcv_packets": c.PortRcvPackets,
-		"port_rcv_remote_physical_errors": c.PortRcvRemotePhysicalErrors, "port_rcv_switch_relay_errors": c.PortRcvSwitchRelayErrors,
-		"port_xmit_constraint_errors": c.PortXmitConstraintErrors, "port_xmit_data": c.PortXmitData,
-		"port_xmit_discards": c.PortXmitDiscards, "port_xmit_packets": c.PortXmitPackets, "port_xmit_wait": c.PortXmitWait,
-		"symbol_error": c.SymbolError, "unicast_rcv_packets": c.UnicastRcvPackets, "unicast_xmit_packets": c.UnicastXmitPackets,
-	} {
-		if n != nil {
-			e.counter(portCounter, float64(*n), device, port, name)
+func (e emitter) port(device string, p rdmalink.Details) {
+	port := itoa(p.Number)
+	e.gauge(portUp, truth(p.State == rdmalink.Active), device, port, p.Layer)
+	if p.Rate > 0 {
+		e.gauge(portRate, float64(p.Rate), device, port)
+	}
+	for name, n := range p.Counters {
+		if d := traffic[name]; d != nil {
+			e.counter(d, float64(n), device, port)
+		} else if isError(name) {
+			e.counter(portErrors, float64(n), device, port, name)
 		}
 	}
 }

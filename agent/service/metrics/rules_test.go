@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	metricName  = regexp.MustCompile(`\b(krping_[a-z_]*[a-z])\b(?:\{([^}]*)\})?`)
+	metricName  = regexp.MustCompile(`\b(krping_[a-z_]*[a-z]|up)\b(?:\{([^}]*)\})?`)
 	labelMatch  = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)\s*"`)
 	grouping    = regexp.MustCompile(`\b(?:by|on|group_left)\s*\(([^)]*)\)`)
 	placeholder = regexp.MustCompile(`{{\s*(?:\$labels\.)?([a-z_]+)\s*}}`)
@@ -25,7 +25,7 @@ var (
 // exported returns the labels of each metric that the agent exports, plus those Prometheus adds.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
-	labels := map[string][]string{}
+	labels := map[string][]string{"up": {"instance", "job"}}
 	for name, f := range gather(t, sources(t, "../../../proc/testdata")) {
 		own := []string{"instance", "job"}
 		for _, l := range f.GetMetric()[0].GetLabel() {
@@ -47,7 +47,7 @@ func checkQuery(t *testing.T, exported map[string][]string, where, query string,
 	var all []string // labels of all its metrics
 	names := metricName.FindAllStringSubmatch(query, -1)
 	if len(names) == 0 {
-		t.Errorf("%s: %q has no metric of krping", where, query)
+		t.Errorf("%s: %q has no metric of krping and not up", where, query)
 	}
 	for _, name := range names {
 		labels, ok := exported[name[1]]
@@ -145,12 +145,13 @@ func TestAlerts(t *testing.T) {
 	if len(alerts) < 10 {
 		t.Errorf("%d alerts", len(alerts))
 	}
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Log("promtool is not installed: the syntax of the queries is not checked")
-		return
-	}
-	if out, err := exec.Command(promtool, "check", "rules", "alerts.yaml").CombinedOutput(); err != nil {
-		t.Errorf("promtool: %v\n%s", err, out)
+}
+
+// alerts_test.yaml has what fires when, of several hosts.
+func TestWhatFires(t *testing.T) {
+	for _, arguments := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		if out, err := exec.Command("promtool", arguments...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s (package prometheus): %v\n%s", strings.Join(arguments, " "), err, out)
+		}
 	}
 }

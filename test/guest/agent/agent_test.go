@@ -85,7 +85,7 @@ func TestMetricsCountIO(t *testing.T) {
 			t.Errorf("%s: %v, want 1", one, got)
 		}
 	}
-	if a.value("krping_rdma_hw_stats_total", "device=rxe0", "counter=sent_pkts") < n || a.find("krping_module_info").Gauge == nil {
+	if a.value("krping_rdma_hw_packets_total", "device=rxe0", "counter=sent_pkts") < n || a.find("krping_module_info").Gauge == nil {
 		t.Error("the RDMA device's counter or the module's version is missing")
 	}
 	for _, m := range a.metric["krping_collector_up"].GetMetric() {
