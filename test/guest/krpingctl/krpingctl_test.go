@@ -224,7 +224,7 @@ func TestStatCounters(t *testing.T) {
 	if len(s.Disks) != 1 || s.Disks[0].WriteSectors != 4096 {
 		t.Errorf("disks: %+v", s.Disks)
 	}
-	if len(s.Devices) != 1 || s.Devices[0].Name != "rxe0" || s.Devices[0].Counters["sent_pkts"] == 0 {
+	if len(s.Devices) != 1 || s.Devices[0].Name != "rxe0" || len(s.Devices[0].Ports) != 1 || s.Devices[0].Ports[0].Counters["sent_pkts"] == 0 {
 		t.Errorf("RDMA devices: %+v", s.Devices)
 	}
 	if out := guest.MustKrpingctl(t, "stat"); !strings.Contains(out, "vol0") || !strings.Contains(out, "sent_pkts=") {
