@@ -10,7 +10,35 @@ import (
 	"strings"
 
 	"krping/bridge/access"
+	"krping/bridge/input"
 )
+
+// Backing returns a backing as the module spells it: ram:64MiB is ram:64M, and vdb is /dev/vdb. It returns
+// other texts as they are.
+func Backing(text string) string {
+	if size, ok := strings.CutPrefix(text, "ram:"); ok {
+		if n, err := input.Size(size); err == nil {
+			return "ram:" + formatRAM(n)
+		}
+		return text
+	}
+	if path := "/dev/" + text; !strings.HasPrefix(text, ".") && !strings.HasPrefix(text, "/") && devicePath.MatchString(path) {
+		return path
+	}
+	return text
+}
+
+// formatRAM writes a size with the module's units, K, M, G and T.
+func formatRAM(n int64) string {
+	unit := ""
+	for _, u := range []string{"K", "M", "G", "T"} {
+		if n == 0 || n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, u
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
 
 // CheckValue returns an error if the option cannot have that value in any command. The error says
 // what would be right. It does not check addresses, which Command holds parsed.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -66,9 +65,9 @@ func listen(a config.Address) (net.Listener, error) {
 
 // overlap reports whether one program can listen only at one of two addresses.
 func overlap(a, b config.Address) bool {
-	x, err1 := netip.ParseAddrPort(a.Address)
-	y, err2 := netip.ParseAddrPort(b.Address)
-	return a.Network == "tcp" && b.Network == "tcp" && err1 == nil && err2 == nil && x.Port() == y.Port()
+	_, x, err1 := net.SplitHostPort(a.Address)
+	_, y, err2 := net.SplitHostPort(b.Address)
+	return a.Network == "tcp" && b.Network == "tcp" && err1 == nil && err2 == nil && x == y
 }
 
 func removeSocket(path string) error {

@@ -65,6 +65,50 @@ sessions:
 	}
 }
 
+// What editors and other programs' users write: a byte order mark, anchors, a port in an address, and units.
+func TestWaysToWriteIt(t *testing.T) {
+	c := parse(t, "\xef\xbb\xbf"+`listen: :9450
+x-common: &common
+  addr: &target 10.0.0.1:9998
+  timeout: 30
+  heartbeat: 5s
+sessions:
+  - <<: *common
+    name: vol0
+  - {<<: [*common], name: vol1, timeout: 1m}
+  - name: &name !!str vol2
+    addr: *target
+    mode: tap
+    backing: ram:64MiB
+  - name: vol3
+    addr: '[fd77::1]:1'
+    port: 1
+    comm: *name
+    mode: tap
+    backing: vdb
+`)
+	if c.Listen != (Address{"tcp", ":9450"}) {
+		t.Errorf("listen %v", c.Listen)
+	}
+	if c := parse(t, "listen: localhost:9450"); c.Listen != (Address{"tcp", "127.0.0.1:9450"}) {
+		t.Errorf("listen %v", c.Listen)
+	}
+	want := []string{
+		"client,addr=10.0.0.1,port=9998,timeout=30,block=vol0,heartbeat=5",
+		"client,addr=10.0.0.1,port=9998,timeout=60,block=vol1,heartbeat=5",
+		"client,addr=10.0.0.1,port=9998,block=vol2,mode=tap,backing=ram:64M",
+		"client,addr6=fd77::1,port=1,block=vol3,mode=tap,backing=/dev/vdb,comm=vol2",
+	}
+	for i, s := range c.Sessions {
+		if s.Command.String() != want[i] {
+			t.Errorf("%s, want %s", s.Command, want[i])
+		}
+	}
+	if len(c.Sessions) != len(want) {
+		t.Errorf("%d sessions", len(c.Sessions))
+	}
+}
+
 func TestEmptyFile(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing\n", "sessions:\n", "sessions: []\n", "---\n"} {
 		if c := parse(t, text); c.Listen != (Address{"unix", DefaultListen}) || c.LogLevel != zerolog.InfoLevel || len(c.Sessions) != 0 {
@@ -130,13 +174,20 @@ func TestIdentityAndAccess(t *testing.T) {
 // All mistakes in a file are reported, each with its position.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string][]string{
-		"lisen: x\n":                    {`f:1:1: unknown key "lisen": did you mean listen?`},
-		"colour: x\n":                   {`f:1:1: unknown key "colour": it must be one of listen, log, sessions`},
-		"log: info\nlog: warn\n":        {`f:2:1: log is given twice, first on line 1`},
-		"log: loud\n":                   {`f:1:6: log "loud": must be debug, info, warn or error`},
-		"log: [info]\n":                 {`f:1:6: log must have a single plain value`},
-		"listen: :9450\n":               {`f:1:9: listen ":9450": must be the absolute path of a socket, or ADDRESS:PORT`},
-		"listen: localhost:9450\n":      {`f:1:9: listen "localhost:9450": must be`},
+		"lisen: x\n":                 {`f:1:1: unknown key "lisen": did you mean listen?`},
+		"colour: x\n":                {`f:1:1: unknown key "colour": it must be one of listen, log, sessions`},
+		"log: info\nlog: warn\n":     {`f:2:1: log is given twice, first on line 1`},
+		"log: loud\n":                {`f:1:6: log "loud": must be debug, info, warn or error`},
+		"log: [info]\n":              {`f:1:6: log must have a single plain value`},
+		"listen: :0\n":               {`f:1:9: listen ":0": must be the absolute path of a socket, or ADDRESS:PORT`},
+		"listen: host1:9450\n":       {`f:1:9: listen "host1:9450": must be`},
+		"sessions: *s\n":             {`f:1:11: alias *s: no anchor &s in the file`},
+		"x-a: &a 1\nx-b: &a 2\n":     {`f:2:6: anchor &a is given twice`},
+		"sessions: &s [*s]\n":        {`f:1:14: a session must be a mapping`},
+		"x-a: &a {<<: *a}\n<<: *a\n": {`f:1:14: << merges too much, or itself`},
+		"x-a: &a [b]\n<<: *a\n":      {`f:1:10: << must have a mapping`},
+		"\xff\xfel\x00":              {`f: the file is UTF-16: it must be UTF-8`},
+		"sessions: [{name: v, addr: '10.0.0.1:9998', port: 9999}]\n": {`f:1:51: port 9999: addr has port 9998`},
 		"listen: 127.0.0.1:0\n":         {`f:1:9: listen "127.0.0.1:0": must be`},
 		"listen: agent.sock\n":          {`f:1:9: listen "agent.sock": must be`},
 		"- a\n":                         {`f:1:1: the file must be a mapping`},
@@ -265,7 +316,7 @@ func FuzzParse(f *testing.F) {
 	}
 	for _, text := range []string{
 		string(example), "a: &x 1\nb: *x\n", "<<: {listen: a}\n", "? [a]\n: b\n", "!!binary x", "listen: |\n  a\n", "sessions: [[], {}, {name: }]\n", "{", "\t", "---\n---\n",
-		"sessions:\n  -\n  - name\n", "log: !!str info\n", "null: null\n", "sessions: {<<: *a}\n", "%YAML 1.2\n---\nlog: info\n", "\x00", "log: info\n...\nx",
+		"sessions:\n  -\n  - name\n", "log: !!str info\n", "null: null\n", "sessions: {<<: *a}\n", "a: &a {<<: [*a, *b]}\nb: &b {<<: [*a, *a]}\n<<: *b\n", "x-a: &a [*a]\nsessions: *a\n", "%YAML 1.2\n---\nlog: info\n", "\x00", "log: info\n...\nx",
 	} {
 		f.Add(text)
 	}

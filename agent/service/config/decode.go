@@ -3,6 +3,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -21,13 +22,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"krping/bridge/access"
+	"krping/bridge/input"
 	"krping/proc"
 )
 
 // decoder converts a file's syntax tree to a Config and collects the mistakes.
 type decoder struct {
-	file   string
-	errors Errors
+	file    string
+	errors  Errors
+	anchors map[string]ast.Node // by name
+	merged  int                 // entries of mappings that << has merged
 }
 
 func (d *decoder) fail(at *token.Token, format string, args ...any) {
@@ -47,6 +51,10 @@ func (d *decoder) sorted() Errors {
 
 func (d *decoder) config(text []byte) Config {
 	c := Config{Listen: Address{"unix", DefaultListen}, LogLevel: zerolog.InfoLevel}
+	if text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")); bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
+		d.fail(nil, "the file is UTF-16: it must be UTF-8")
+		return c
+	}
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey()) // mapping reports duplicates
 	var syntax yaml.Error
 	switch {
@@ -66,6 +74,7 @@ func (d *decoder) config(text []byte) Config {
 	case nil, *ast.NullNode, *ast.CommentGroupNode:
 		return c
 	}
+	d.findAnchors(root)
 	d.mapping(root, "the file", []string{"listen", "log", "sessions"}, func(key string, _ *token.Token, value ast.Node) {
 		switch key {
 		case "listen":
@@ -89,16 +98,17 @@ func tokenOf(n ast.Node) *token.Token {
 
 // mapping calls f once for each known key, and reports unknown and repeated ones.
 func (d *decoder) mapping(n ast.Node, what string, known []string, f func(key string, at *token.Token, value ast.Node)) {
-	m, ok := n.(*ast.MappingNode)
+	m, ok := d.resolve(n).(*ast.MappingNode)
 	if !ok {
 		d.fail(tokenOf(n), "%s must be a mapping with keys of: %s", what, strings.Join(known, ", "))
 		return
 	}
 	lines := map[string]int{}
-	for _, entry := range m.Values {
+	for _, entry := range d.entries(m) {
 		at := entry.Key.GetToken()
 		key := at.Value
 		switch {
+		case strings.HasPrefix(key, "x-"): // a place for anchors
 		case !slices.Contains(known, key):
 			d.fail(at, "unknown key %q: %s", key, meant(key, known))
 		case lines[key] != 0:
@@ -126,7 +136,7 @@ func meant(key string, known []string) string {
 
 // scalar returns the text of a scalar as written in the file.
 func (d *decoder) scalar(key string, n ast.Node) (string, bool) {
-	switch n := n.(type) {
+	switch n := d.resolve(n).(type) {
 	case *ast.StringNode:
 		return n.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
@@ -145,9 +155,14 @@ func (d *decoder) listen(to *Address, n ast.Node) {
 		*to = Address{"unix", filepath.Clean(text)}
 		return
 	}
-	addr, err := netip.ParseAddrPort(text)
+	number, everywhere := strings.CutPrefix(text, ":")
+	if port, err := strconv.ParseUint(number, 10, 16); everywhere && err == nil && port != 0 {
+		*to = Address{"tcp", fmt.Sprintf(":%d", port)}
+		return
+	}
+	addr, err := netip.ParseAddrPort(strings.Replace(text, "localhost:", "127.0.0.1:", 1))
 	if err != nil || addr.Port() == 0 {
-		d.fail(tokenOf(n), "listen %q: must be the absolute path of a socket, or ADDRESS:PORT, such as %s or 127.0.0.1:9450 (0.0.0.0 or [::] for all addresses)", text, DefaultListen)
+		d.fail(tokenOf(n), "listen %q: must be the absolute path of a socket, or ADDRESS:PORT, such as %s or 127.0.0.1:9450 (:9450 for all addresses)", text, DefaultListen)
 		return
 	}
 	*to = Address{"tcp", addr.String()}
@@ -166,6 +181,7 @@ func (d *decoder) level(to *zerolog.Level, n ast.Node) {
 }
 
 func (d *decoder) sessions(n ast.Node) []Session {
+	n = d.resolve(n)
 	if _, none := n.(*ast.NullNode); none {
 		return nil
 	}
@@ -217,6 +233,7 @@ func sessionKeys() []string {
 // session decodes a session and returns the position of its name.
 func (d *decoder) session(n ast.Node) (Session, *token.Token) {
 	s := Session{Command: proc.Command{Role: proc.Client}, Reattach: ReattachSafe}
+	n = d.resolve(n)
 	at := tokenOf(n)
 	m, ok := n.(*ast.MappingNode)
 	if ok && len(m.Values) > 0 {
@@ -283,16 +300,14 @@ func set(s *Session, key, text string) error {
 		*map[string]*bool{"read_only": &c.ReadOnly, "take_over": &c.TakeOver}[key] = given
 		return nil
 	case "addr":
-		var err error
-		if c.Addr, err = netip.ParseAddr(text); err != nil {
-			return fmt.Errorf("addr %q: must be the IP address of the target's RDMA device", text)
-		}
-		return nil
+		return setAddr(c, text)
 	case "timeout", "fast_fail", "heartbeat":
 		var err error
 		if text, err = inSeconds(key, text); err != nil {
 			return err
 		}
+	case "backing":
+		text = proc.Backing(text)
 	}
 	if err := options()[key].CheckValue(text); err != nil {
 		return err
@@ -302,6 +317,9 @@ func set(s *Session, key, text string) error {
 	case "name":
 		c.Block = text
 	case "port":
+		if c.Port != 0 && c.Port != uint16(number) {
+			return fmt.Errorf("port %d: addr has port %d", number, c.Port)
+		}
 		c.Port = uint16(number)
 	case "timeout":
 		c.Timeout = time.Duration(number) * time.Second
@@ -333,13 +351,30 @@ func set(s *Session, key, text string) error {
 	return nil
 }
 
+// setAddr sets the address, and the port if the text has one.
+func setAddr(c *proc.Command, text string) error {
+	host, port, err := input.HostPort(text)
+	if err == nil {
+		c.Addr, err = netip.ParseAddr(host)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("addr %q: must be the IP address of the target's RDMA device, perhaps with a port: 10.0.0.1:9999", text)
+	case port != 0 && c.Port != 0 && port != c.Port:
+		return fmt.Errorf("addr %q: port is %d", text, c.Port)
+	case port != 0:
+		c.Port = port
+	}
+	return nil
+}
+
 // inSeconds converts a duration such as 10m to a number of seconds. It returns other texts as they
 // are.
 func inSeconds(key, text string) (string, error) {
-	d, err := time.ParseDuration(text)
+	d, err := input.Duration(text)
 	switch {
-	case err != nil || text == "0":
-		return text, nil // a number or invalid: CheckValue decides
+	case err != nil:
+		return text, nil // invalid: CheckValue decides
 	case d%time.Second != 0:
 		return "", fmt.Errorf("%s %q: must be whole seconds", key, text)
 	}
