@@ -113,7 +113,7 @@ func hint(err error) string {
 	case errors.Is(err, proc.ErrNotLoaded):
 		return "load it: modprobe rdma_krping; or modprobe rdma_cm, then insmod rdma_krping.ko"
 	case errors.Is(err, os.ErrPermission):
-		return "this needs root: run it with sudo"
+		return deniedHint()
 	case isAny(err, unix.EADDRNOTAVAIL, unix.ENETUNREACH, unix.EHOSTUNREACH):
 		return addressHint()
 	case isAny(err, nvmet.ErrUnknown, nvmet.ErrExists):
@@ -148,6 +148,15 @@ func hint(err error) string {
 		return "see krpingctl help, or --help of a command"
 	}
 	return ""
+}
+
+// deniedHint returns the reason if this process has less than root's rights.
+func deniedHint() string {
+	why, fix := kernel.Denied()
+	if why == "" {
+		return ""
+	}
+	return why + ": " + fix
 }
 
 func addressHint() string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"text/tabwriter"
 
+	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
 	"krping/agent/host/rdmalink"
@@ -49,14 +50,20 @@ func linkAddCommand() *cobra.Command {
 		Use: "add NAME --netdev DEVICE", Short: "Add a software RDMA device to a network device",
 		Example: "  krpingctl link add rxe0 --netdev eth0",
 		Args:    arguments("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if netdev == "" {
 				return usagef("--netdev is needed: the network device to add %s to", args[0])
 			}
 			if kind != "rxe" && kind != "siw" {
 				return usagef("--type %s: must be rxe or siw", kind)
 			}
-			return rdmalink.Add(args[0], kind, netdev)
+			if err := rdmalink.Add(cmd.Context(), args[0], kind, netdev); err != nil {
+				return err
+			}
+			if why, fix := rdmalink.Idle(netdev); why != "" {
+				log.Warn().Str("hint", fix).Msgf("%s serves nothing yet: %s", args[0], why)
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&kind, "type", "rxe", "`type` of the device: rxe (Soft-RoCE) or siw (Soft-iWARP)")

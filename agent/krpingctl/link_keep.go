@@ -81,5 +81,8 @@ func (h softRoCEHost) Dead(ctx context.Context, device string, try bool) (string
 	return doctor.Dead(ctx, h.proc, device, try)
 }
 
-func (softRoCEHost) Add(device, netdev string) error { return rdmalink.Add(device, "rxe", netdev) }
-func (softRoCEHost) Del(device string) error         { return rdmalink.Del(device) }
+func (softRoCEHost) Add(ctx context.Context, device, netdev string) error {
+	return rdmalink.Add(ctx, device, rdmalink.RXE, netdev)
+}
+
+func (softRoCEHost) Del(device string) error { return rdmalink.Del(device) }

@@ -41,3 +41,27 @@ func TestLines(t *testing.T) {
 		t.Error("found a text that is in no line")
 	}
 }
+
+// "This needs root" is said to those only who are not.
+func TestDenied(t *testing.T) {
+	const all, host = 1<<41 - 1, "         0          0 4294967295\n"
+	for _, tc := range []struct {
+		uid          int
+		capabilities uint64
+		uidMap       string
+		why          string
+	}{
+		{0, all, host, ""},
+		{0, all, "", ""},
+		{1000, all, host, ""},
+		{1000, 0, host, "this needs root"},
+		{0, 0x00000000a80425fb, host, "this process is root without CAP_NET_ADMIN and CAP_SYS_ADMIN"}, // of a container
+		{0, all &^ (1 << 12), host, "this process is root without CAP_NET_ADMIN,"},
+		{0, all, "         0       1000          1\n", "in a user namespace only"},
+	} {
+		why, fix := explainDenied(tc.uid, tc.capabilities, tc.uidMap)
+		if !strings.HasPrefix(why, tc.why) && !strings.Contains(why, tc.why) || (why == "") != (tc.why == "") || (fix == "") != (why == "") {
+			t.Errorf("%+v: %q, %q", tc, why, fix)
+		}
+	}
+}

@@ -56,8 +56,8 @@ func LoadWith(ctx context.Context, name string, parameters ...string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if os.Geteuid() != 0 {
-		return &Failure{What: "cannot load the module " + name, Cause: "this needs root", Fix: "run the same command with sudo", Err: fs.ErrPermission}
+	if why, fix := Denied(); why != "" {
+		return &Failure{What: "cannot load the module " + name, Cause: why, Fix: fix, Err: fs.ErrPermission}
 	}
 	said := strings.TrimSpace(string(out))
 	if said == "" {

@@ -93,31 +93,6 @@ func SoftRoCE(netdev string) (string, error) {
 	return "", nil
 }
 
-// Add adds a software RDMA device, of kind "rxe" (Soft-RoCE) or "siw" (Soft-iWARP), to a network device.
-func Add(name, kind, netdev string) error {
-	if _, err := netlink.LinkByName(netdev); err != nil {
-		return fmt.Errorf("network device %s: %w", netdev, err)
-	}
-	err := netlink.RdmaLinkAdd(name, kind, netdev)
-	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("add RDMA link %s of type %s on %s: is the driver loaded? (modprobe rdma_rxe, or siw): %w", name, kind, netdev, err)
-	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("add RDMA link %s: a device with that name exists, or %s already has one: %w", name, netdev, err)
-	case err != nil:
-		return fmt.Errorf("add RDMA link %s of type %s on %s: %w", name, kind, netdev, err)
-	}
-	return nil
-}
-
-// Del deletes a software RDMA device.
-func Del(name string) error {
-	if err := netlink.RdmaLinkDel(name); err != nil {
-		return fmt.Errorf("delete RDMA link %s: %w", name, err)
-	}
-	return nil
-}
-
 // Counters returns the hardware counters of a device by port and name. Not every device has some:
 // Soft-iWARP has none.
 func Counters(device string) (map[int]map[string]uint64, error) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"krping/agent/host/kernel"
 )
 
 // Host is what a Keeper reads of the host, and does to it.
@@ -21,7 +23,7 @@ type Host interface {
 	// Dead returns why a Soft-RoCE device makes no connections any more, "" if it does. With try, it may
 	// also try to make one, which takes seconds if it does not succeed.
 	Dead(ctx context.Context, device string, try bool) (string, error)
-	Add(device, netdev string) error
+	Add(ctx context.Context, device, netdev string) error
 	// Del waits until all programs have closed the device.
 	Del(device string) error
 }
@@ -89,7 +91,11 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 	}
 	k.state = text
 	if err != nil {
-		k.Log.Error().Msg(text)
+		event := k.Log.Error()
+		if fix := kernel.Fix(err); fix != "" {
+			event = event.Str("fix", fix)
+		}
+		event.Msg(text)
 	} else {
 		k.Log.Info().Msg(text)
 	}
@@ -112,7 +118,7 @@ func (k *Keeper) mend(ctx context.Context, now time.Time) (string, error) {
 	case !n.Exists:
 		return fmt.Sprintf("no network device %s", k.Netdev), nil
 	case k.kept == "":
-		return k.add(k.Name)
+		return k.add(ctx, k.Name)
 	case !n.Up: // a new device would be dead at once
 		return fmt.Sprintf("%s on %s, which is down or has no carrier", k.kept, k.Netdev), nil
 	}
@@ -126,7 +132,7 @@ func (k *Keeper) mend(ctx context.Context, now time.Time) (string, error) {
 	if err := k.del("deleted, to be made anew"); err != nil {
 		return "", err
 	}
-	return k.add(name)
+	return k.add(ctx, name)
 }
 
 func (k *Keeper) dead(ctx context.Context, now time.Time) (string, error) {
@@ -137,8 +143,8 @@ func (k *Keeper) dead(ctx context.Context, now time.Time) (string, error) {
 	return k.Host.Dead(ctx, k.kept, try)
 }
 
-func (k *Keeper) add(name string) (string, error) {
-	if err := k.Host.Add(name, k.Netdev); err != nil {
+func (k *Keeper) add(ctx context.Context, name string) (string, error) {
+	if err := k.Host.Add(ctx, name, k.Netdev); err != nil {
 		return "", err
 	}
 	k.Log.Info().Str("device", name).Str("netdev", k.Netdev).Msg("made")

@@ -35,7 +35,7 @@ func (h *fakeHost) Dead(_ context.Context, _ string, try bool) (string, error) {
 	return "", nil
 }
 
-func (h *fakeHost) Add(device, netdev string) error {
+func (h *fakeHost) Add(_ context.Context, device, netdev string) error {
 	h.did = append(h.did, "add "+device+" "+netdev)
 	if h.addErr == nil {
 		h.device, h.dead, h.hidden = device, false, false
