@@ -5,6 +5,7 @@ package dissect
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Sizes in bytes of the queue entries in capsules (NVM Express Base Specification).
@@ -16,10 +17,14 @@ const (
 const (
 	opcodeFabrics  = 0x7f
 	fabricsConnect = 0x01
-	ioWrite        = 0x01
-	ioRead         = 0x02
-	ioWriteZeroes  = 0x08
-	ioCompare      = 0x05
+
+	fabricsPropertySet = 0x00
+	fabricsPropertyGet = 0x04
+
+	ioWrite       = 0x01
+	ioRead        = 0x02
+	ioWriteZeroes = 0x08
+	ioCompare     = 0x05
 
 	flagSGL   = 0x40 // in the flags byte: SGLs describe the data
 	sglInline = 0x01 // descriptor: data block at an offset in the capsule
@@ -57,28 +62,52 @@ type command struct {
 	detail string
 	bytes  int // of data, according to its SGL
 	inline bool
+	cut    bool // its SGL was not captured: the bytes may be unknown, the address and the key are
 	addr   uint64
 	key    uint32 // 0 if the SGL has none
 }
 
-// isCapsule reports whether a message looks like a command capsule: it uses SGLs, is not fused, and
-// has one of the descriptors that are used with RDMA.
-func isCapsule(message []byte) bool {
-	if len(message) < sqeSize || message[1] != flagSGL {
+// Ends of the fields of a command, in bytes.
+const (
+	endNSID   = 8
+	endSGL    = 40
+	endLBA    = 48
+	endBlocks = 50
+)
+
+const allNamespaces = 0xffffffff
+
+// isCapsule reports whether a message of length bytes, of which the first ones were captured, looks like a
+// command capsule: it uses SGLs, is not fused, and has one of the descriptors that are used with RDMA.
+func isCapsule(message []byte, length int) bool {
+	if length < sqeSize || len(message) < endNSID || message[1] != flagSGL {
 		return false
 	}
-	descriptor := message[39]
+	if len(message) < endSGL {
+		nsid := binary.LittleEndian.Uint32(message[4:])
+		return message[0] == opcodeFabrics || ioNames[message[0]] != "" && (nsid < 1<<16 || nsid == allNamespaces)
+	}
+	descriptor := message[endSGL-1]
 	return descriptor == sglInline || descriptor>>4 == sglKeyed && descriptor&0xf != 1 || descriptor == 0
 }
 
-// readCommand reads a submission queue entry, which is little-endian. A Connect command sets q.
-func readCommand(b []byte, q *nvmeQueue) (command, error) {
-	if len(b) < sqeSize {
-		return command{}, fmt.Errorf("capsule of %d bytes is too short for a command of %d", len(b), sqeSize)
+// readCommand reads the submission queue entry, which is little-endian, at the beginning of a capsule of
+// length bytes. b is what was captured of it. A Connect command sets q.
+func readCommand(b []byte, length int, q *nvmeQueue) (command, error) {
+	captured := len(b)
+	switch {
+	case length < sqeSize:
+		return command{}, fmt.Errorf("capsule of %d bytes is too short for a command of %d", length, sqeSize)
+	case captured < endNSID:
+		return command{}, fmt.Errorf("only %d bytes of a command were captured", captured)
+	case captured < sqeSize:
+		b = append(slices.Clone(b), make([]byte, sqeSize-captured)...)
 	}
 	opcode, kind := b[0], b[4]
 	c := command{cid: binary.LittleEndian.Uint16(b[2:])}
-	switch descriptor := b[39]; {
+	switch descriptor := b[endSGL-1]; {
+	case captured < endSGL:
+		c.cut, c.bytes, c.inline = true, length-sqeSize, true
 	case descriptor>>4 == sglKeyed:
 		c.addr = binary.LittleEndian.Uint64(b[24:])
 		c.bytes = int(b[32]) | int(b[33])<<8 | int(b[34])<<16
@@ -91,27 +120,39 @@ func readCommand(b []byte, q *nvmeQueue) (command, error) {
 	switch {
 	case opcode == opcodeFabrics:
 		c.name = nameOf(fabricsNames, kind, "Fabrics command")
-		if kind == fabricsConnect {
+		switch {
+		case kind == fabricsPropertySet || kind == fabricsPropertyGet: // of an admin queue only
+			q.number, q.known = 0, true
+		case kind == fabricsConnect && captured >= endLBA:
 			q.number, q.known = int(binary.LittleEndian.Uint16(b[42:])), true
 			c.detail = fmt.Sprintf("queue %d", q.number)
 		}
 	case q.known && q.number == 0:
 		c.name = nameOf(adminNames, opcode, "admin command")
 		if nsid != 0 {
-			c.detail = fmt.Sprintf("nsid %d", nsid)
+			c.detail = namespace(nsid)
 		}
 	default:
 		c.name = nameOf(ioNames, opcode, "command")
-		c.detail = fmt.Sprintf("nsid %d", nsid)
+		c.detail = namespace(nsid)
 		switch opcode {
 		case ioRead, ioWrite, ioWriteZeroes, ioCompare:
-			c.detail += fmt.Sprintf(", lba %d", binary.LittleEndian.Uint64(b[40:]))
+			if captured >= endLBA {
+				c.detail += fmt.Sprintf(", lba %d", binary.LittleEndian.Uint64(b[40:]))
+			}
 		}
-		if opcode == ioWriteZeroes { // has no SGL to tell the bytes
+		if opcode == ioWriteZeroes && captured >= endBlocks { // has no SGL to tell the bytes
 			c.detail += fmt.Sprintf(", %d blocks", int(binary.LittleEndian.Uint16(b[48:]))+1)
 		}
 	}
 	return c, nil
+}
+
+func namespace(nsid uint32) string {
+	if nsid == allNamespaces {
+		return fmt.Sprintf("nsid %#x (all)", nsid)
+	}
+	return fmt.Sprintf("nsid %d", nsid)
 }
 
 func nameOf(names map[uint8]string, code uint8, what string) string {
@@ -147,7 +188,7 @@ type completion struct {
 // readCompletion reads a completion queue entry, which is little-endian.
 func readCompletion(b []byte) (completion, error) {
 	if len(b) < cqeSize {
-		return completion{}, fmt.Errorf("capsule of %d bytes is too short for a completion of %d", len(b), cqeSize)
+		return completion{}, fmt.Errorf("only %d bytes of a completion of %d", len(b), cqeSize)
 	}
 	status := binary.LittleEndian.Uint16(b[14:]) >> 1
 	c := completion{cid: binary.LittleEndian.Uint16(b[12:]), status: "success"}

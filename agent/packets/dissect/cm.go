@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"krping/bridge/wire"
 )
@@ -16,6 +17,8 @@ import (
 const (
 	madSize       = 256
 	madHeader     = 24
+	cmLeast       = 12 // bytes of a message that are read of each kind: its communication IDs, and four more
+	reqLeast      = 51 // of a REQ to know the connection
 	classCM       = 0x07
 	cmREQ         = 0x10
 	cmMRA         = 0x11
@@ -53,8 +56,12 @@ type connectRequest struct {
 // addManagement reads a packet to queue pair 1.
 func (d *Dissector) addManagement(p *Packet) {
 	mad := p.RoCE.Payload
-	if len(mad) < madSize || mad[1] != classCM {
+	if p.RoCE.Length < madSize || len(mad) < madHeader+cmLeast || mad[1] != classCM {
 		return
+	}
+	captured := len(mad) - madHeader
+	if len(mad) < madSize { // what was not captured reads as zeros, which are no private data
+		mad = append(slices.Clone(mad), make([]byte, madSize-len(mad))...)
 	}
 	p.Protocol = CM
 	kind, m := binary.BigEndian.Uint16(mad[16:]), mad[madHeader:]
@@ -62,8 +69,14 @@ func (d *Dissector) addManagement(p *Packet) {
 	id, to := binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:])
 	switch kind {
 	case cmREQ:
+		if captured < reqLeast {
+			break
+		}
 		d.connect(p, requestKey{p.Src, id}, m)
 	case cmREP:
+		if captured < repPrivate {
+			break
+		}
 		d.accept(p, requestKey{p.Dst, to}, m)
 	case cmREJ:
 		reason := binary.BigEndian.Uint16(m[10:])

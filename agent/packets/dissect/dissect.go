@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dissect reads the protocols above RoCEv2 and TCP (the InfiniBand connection manager,
+// Package dissect reads the protocols above RoCE and TCP (the InfiniBand connection manager,
 // krping's ping/pong and block protocols, NVMe over fabrics) and finds the packets of each I/O.
 // Frames may contain arbitrary bytes.
 package dissect
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
 	"krping/agent/packets/roce"
+	"krping/agent/packets/unwrap"
 )
 
 // A Protocol is one above the transport.
@@ -35,14 +38,15 @@ const (
 // Assumable returns the valid values of Options.Assume.
 func Assumable() []Protocol { return []Protocol{Block, Ping, NVMeRDMA, Verbs} }
 
-// Frame is one captured Ethernet frame.
+// Frame is one captured frame.
 type Frame struct {
 	Time   time.Time
-	Data   []byte // as far as it was captured
-	Length int    // bytes on the wire
+	Data   []byte          // as far as it was captured
+	Length int             // bytes on the wire
+	Link   layers.LinkType // 0: Ethernet
 }
 
-// Packet is a frame of RoCEv2 or NVMe/TCP, dissected.
+// Packet is a frame of RoCE or NVMe/TCP, dissected.
 type Packet struct {
 	Number        int // of the frame, from 1
 	Time          time.Time
@@ -57,7 +61,8 @@ type Packet struct {
 	Info          string       // what the protocol says, for people
 	Retransmitted bool         // its sequence number was in the capture before
 	Lost          int          // packets missing before it in its direction, by sequence number
-	Err           error        // why the packet is malformed
+	Cut           bool         // it was not captured whole
+	Err           error        // why the packet is malformed, or cannot be read as too little of it was captured
 
 	at int // offset of the payload in the message of a SEND
 }
@@ -80,6 +85,7 @@ type Totals struct {
 	Malformed     int `json:"malformed"`
 	BadICRC       int `json:"bad_icrc"`
 	Unverified    int `json:"unverified"` // RoCE packets that were not captured whole: no check of the ICRC
+	Cut           int `json:"cut"`        // packets that were not captured whole, of RoCE and of NVMe/TCP
 	Retransmitted int `json:"retransmitted"`
 	Lost          int `json:"lost"`               // missing, by sequence number
 	GivenUp       int `json:"given_up,omitempty"` // connections, to stay within Options.Memory
@@ -89,6 +95,7 @@ type Totals struct {
 type Dissector struct {
 	options   Options
 	totals    Totals
+	others    map[string]int // frames that are neither RoCE nor NVMe/TCP, by what they hold
 	frames    int
 	ios       int
 	ends      map[endpoint]connEnd
@@ -110,50 +117,71 @@ func New(o Options) *Dissector {
 		o.Memory = DefaultMemory
 	}
 	return &Dissector{
-		options: o, ends: map[endpoint]connEnd{}, requests: map[requestKey]*connectRequest{}, streams: map[streamKey]*stream{},
+		options: o, others: map[string]int{},
+		ends: map[endpoint]connEnd{}, requests: map[requestKey]*connectRequest{}, streams: map[streamKey]*stream{},
 	}
 }
 
 // Totals returns the counts so far.
 func (d *Dissector) Totals() Totals { return d.totals }
 
+// maxOthers is the most kinds of other frames that are told apart.
+const maxOthers = 256
+
+// Others returns how many frames were neither RoCE nor NVMe/TCP, by what they hold, the most frequent
+// first: "TCP port 443: 12".
+func (d *Dissector) Others() []string {
+	names := slices.SortedFunc(maps.Keys(d.others), func(a, b string) int {
+		return cmp.Or(cmp.Compare(d.others[b], d.others[a]), strings.Compare(a, b))
+	})
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s: %d", name, d.others[name])
+	}
+	return names
+}
+
+func (d *Dissector) addOther(what string) {
+	d.totals.Others++
+	if _, known := d.others[what]; !known && len(d.others) >= maxOthers {
+		what = "others"
+	}
+	d.others[what]++
+}
+
 // Add reads a frame. It returns nil if the frame is neither RoCE nor NVMe/TCP. The packet refers to
 // the frame's data.
 func (d *Dissector) Add(f Frame) *Packet {
 	d.frames++
-	frame := gopacket.NewPacket(f.Data, layers.LinkTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
-	p := &Packet{Number: d.frames, Time: f.Time, Length: f.Length}
-	r, err := roce.FromFrame(frame)
+	inner, other := unwrap.Frame(f.Data, cmp.Or(f.Link, layers.LinkTypeEthernet), f.Length-len(f.Data))
+	if inner == nil {
+		d.addOther(other)
+		return nil
+	}
+	p := &Packet{Number: d.frames, Time: f.Time, Length: f.Length, Src: inner.Src, Dst: inner.Dst}
+	r, err := roce.Decode(inner)
 	switch {
+	case errors.Is(err, roce.ErrCut):
+		p.Err, p.Cut = err, true
 	case err != nil:
 		p.Err = err
-		p.Src, p.Dst = addresses(frame)
 		d.totals.Malformed++
 	case r != nil:
-		p.RoCE, p.Src, p.Dst = r, r.Src, r.Dst
+		p.RoCE, p.Cut = r, r.Cut()
 		d.addRoCE(p)
-	default:
-		if !d.addTCP(p, frame) {
-			d.totals.Others++
-			return nil
-		}
+	case !d.addTCP(p, inner):
+		d.addOther(other)
+		return nil
 	}
 	d.totals.Packets++
+	if p.Cut = p.Cut || len(f.Data) < f.Length; p.Cut {
+		d.totals.Cut++
+	}
 	if p.Retransmitted {
 		d.totals.Retransmitted++
 	}
 	d.totals.Lost += p.Lost
 	d.limitMemory(len(f.Data))
 	return p
-}
-
-func addresses(frame gopacket.Packet) (src, dst netip.Addr) {
-	if network := frame.NetworkLayer(); network != nil {
-		flow := network.NetworkFlow()
-		src, _ = netip.AddrFromSlice(flow.Src().Raw())
-		dst, _ = netip.AddrFromSlice(flow.Dst().Raw())
-	}
-	return src, dst
 }
 
 func (d *Dissector) addRoCE(p *Packet) {

@@ -22,7 +22,10 @@ type op struct {
 	opcode   roce.Opcode
 	bytes    int
 	whole    bool      // no packet is missing
-	message  []byte    // of a SEND
+	message  []byte    // of a SEND, as far as it was captured without a gap
+	length   int       // of the message on the wire, in bytes
+	cut      bool      // message is not all of it
+	blind    bool      // the header with the address and the key was not captured
 	key      uint32    // that a SEND invalidates
 	packets  []*Packet // of a SEND that has not ended
 	parts    []part
@@ -85,7 +88,7 @@ func (f *flow) advance(c *conn, p *Packet) bool {
 	f.next, f.synced = (b.PSN+1)&psnMask, true
 	if b.Opcode == roce.ReadRequest {
 		f.synced = c.mtu > 0 // each packet of the response takes a PSN
-		if f.synced {
+		if f.synced = f.synced && p.RoCE.RETH != nil; f.synced {
 			packets := max(1, (uint64(p.RoCE.RETH.Length)+uint64(c.mtu)-1)/uint64(c.mtu))
 			f.next = (b.PSN + uint32(packets)) & psnMask
 		}
@@ -140,8 +143,7 @@ func (d *Dissector) addRequest(c *conn, from int, p *Packet) {
 // addSend adds a packet to a SEND, and reads the message when it is complete.
 func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	r := p.RoCE
-	tooLong := len(o.message)+len(r.Payload) > maxMessage || len(o.packets) >= maxMessagePackets // for any protocol
-	if tooLong || r.ICRC == roce.ICRCUnverified {                                                // or it was not captured whole
+	if o.length+r.Length > maxMessage || len(o.packets) >= maxMessagePackets { // too long for any protocol
 		o.whole = false
 	}
 	if r.IETH != nil {
@@ -150,8 +152,12 @@ func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	if !o.whole {
 		o.message, o.packets = nil, nil
 	} else {
-		p.at = len(o.message)
-		o.message = append(o.message, r.Payload...)
+		p.at = o.length
+		o.length += r.Length
+		if !o.cut {
+			o.message = append(o.message, r.Payload...)
+			o.cut = len(r.Payload) < r.Length
+		}
 		o.packets = append(o.packets, p)
 	}
 	if !r.BTH.Opcode.Ends() {
@@ -159,7 +165,7 @@ func (d *Dissector) addSend(c *conn, from int, p *Packet, o *op) {
 	}
 	if o.whole {
 		if c.upper == nil {
-			c.recognise(from, o.message, d.options.Assume)
+			c.recognise(from, o, d.options.Assume)
 		}
 		o.parts = c.protocol().message(d, c, from == c.host, o)
 	}
@@ -192,6 +198,11 @@ func (d *Dissector) access(c *conn, from int, p *Packet, o *op) []part {
 	case r.AtomicETH != nil:
 		addr, key, o.bytes = r.AtomicETH.Addr, r.AtomicETH.RKey, 8
 		p.Info = memory(8, addr, key)
+	default:
+		o.blind = true
+		if r.BTH.Opcode.IsAtomic() {
+			o.bytes = 8
+		}
 	}
 	io := c.protocol().access(d, c, from == c.host, o, addr, key)
 	if io == nil {
@@ -212,7 +223,7 @@ func withoutNotes(parts []part) []part {
 func (d *Dissector) addResponse(c *conn, from int, p *Packet) {
 	f, r := &c.flows[1-from], p.RoCE
 	opcode := r.BTH.Opcode
-	if opcode == roce.Acknowledge {
+	if opcode == roce.Acknowledge && r.AETH != nil {
 		p.What = r.AETH.Syndrome.String()
 	}
 	o := f.find(r.BTH.PSN)
@@ -234,7 +245,7 @@ func (d *Dissector) addResponse(c *conn, from int, p *Packet) {
 		}
 	}
 	addStep(p, from == c.host, withoutNotes(o.parts))
-	if r.AETH != nil && !r.AETH.Syndrome.IsACK() {
+	if r.AETH != nil && !r.AETH.Syndrome.IsACK() || opcode == roce.Acknowledge && r.AETH == nil {
 		return
 	}
 	c.protocol().answered(c, 1-from, o, opcode)

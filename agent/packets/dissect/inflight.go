@@ -30,12 +30,41 @@ func (c *conn) byTag(tag uint32) *IO {
 	return nil
 }
 
-// byMemory returns the I/O in flight that owns this memory, or nil.
-func (c *conn) byMemory(addr uint64, key uint32) *IO {
+// byMemory returns the I/O in flight that owns the memory that an operation accesses, or nil.
+func (c *conn) byMemory(o *op, addr uint64, key uint32) *IO {
 	for _, io := range c.open {
 		if io.rkey == key && key != 0 && addr >= io.addr && addr-io.addr <= uint64(io.Bytes) {
 			return io
 		}
+	}
+	return c.only(func(io *IO) bool { return !io.Inline && (o.blind || io.blind) })
+}
+
+// byKey returns the I/O in flight whose key a response invalidates, or the only one. The response itself
+// was not captured; its key may be 0.
+func (c *conn) byKey(key uint32) *IO {
+	for _, io := range c.open {
+		if io.rkey == key && key != 0 {
+			return io
+		}
+	}
+	return c.only(func(io *IO) bool { return key == 0 || io.blind })
+}
+
+// only returns the one I/O in flight that can be meant, as too little was captured to tell it by what the
+// packets say. If there are several, some packets of theirs are not found.
+func (c *conn) only(can func(*IO) bool) (one *IO) {
+	var all []*IO
+	for _, io := range c.open {
+		if can(io) {
+			all = append(all, io)
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	for _, io := range all {
+		io.Cut = true
 	}
 	return nil
 }

@@ -21,10 +21,13 @@ type IO struct {
 	Steps        []Step // its packets, in the order of their capture
 	Done         bool   // the response was captured
 	Lost         int    // packets of the connection that are missing from the time it was in flight
+	Cut          bool   // packets may be its own, but too little of them was captured to tell
 
 	tag       uint32  // of its command
 	addr      uint64  // of its memory at the host
 	rkey      uint32  // 0 if it has none
+	blind     bool    // addr and rkey were not captured
+	unsized   bool    // Bytes was not captured, and is the sum of what its packets move
 	answer    uint32  // PSN of the last packet of its response
 	answerEnd int     // index of the end that sent it
 	more      float64 // sum of the shares of the packets that are not in Steps
@@ -94,6 +97,9 @@ func addStep(p *Packet, fromHost bool, parts []part) {
 }
 
 func (io *IO) add(s Step) {
+	if io.unsized && !s.Retransmitted {
+		io.Bytes += s.Bytes
+	}
 	if len(io.Steps) < maxSteps {
 		io.Steps = append(io.Steps, s)
 		return

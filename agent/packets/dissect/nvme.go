@@ -15,7 +15,7 @@ func (*nvme) name() Protocol { return NVMeRDMA }
 
 func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 	if fromHost {
-		cmd, err := readCommand(o.message, &n.queue)
+		cmd, err := readCommand(o.message, o.length, &n.queue)
 		if err != nil {
 			return []part{{note: err.Error()}}
 		}
@@ -27,14 +27,16 @@ func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 		return []part{said}
 	}
 	done, err := readCompletion(o.message)
+	note, io := done.text(), c.byTag(uint32(done.cid))
 	if err != nil {
-		return []part{{note: err.Error()}}
+		note, done.status, io = err.Error(), "status not captured", nil
+		if o.cut {
+			io = c.byKey(o.key)
+		}
 	}
-	note := done.text()
 	if o.key != 0 {
 		note += fmt.Sprintf(", invalidates key %#x", o.key)
 	}
-	io := c.byTag(uint32(done.cid))
 	if io != nil {
 		io.Status = done.status
 	}
@@ -42,11 +44,14 @@ func (n *nvme) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
 }
 
 func (c command) io() *IO {
-	return &IO{Name: c.name, Bytes: c.bytes, Inline: c.inline, Detail: c.detail, tag: uint32(c.cid), addr: c.addr, rkey: c.key}
+	return &IO{
+		Name: c.name, Bytes: c.bytes, Inline: c.inline, Detail: c.detail, tag: uint32(c.cid), addr: c.addr, rkey: c.key,
+		blind: c.cut, unsized: c.cut && !c.inline,
+	}
 }
 
-func (*nvme) access(_ *Dissector, c *conn, _ bool, _ *op, addr uint64, key uint32) *IO {
-	return c.byMemory(addr, key)
+func (*nvme) access(_ *Dissector, c *conn, _ bool, o *op, addr uint64, key uint32) *IO {
+	return c.byMemory(o, addr, key)
 }
 
 func (*nvme) answered(*conn, int, *op, roce.Opcode) {}

@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
+	"krping/agent/packets/unwrap"
 )
 
 // PDUs of NVMe/TCP (NVM Express TCP Transport Specification). Each begins with 8 bytes: type, flags,
@@ -49,80 +48,118 @@ type side struct {
 	synced bool   // next is known, and where PDUs begin
 	header []byte // of the current PDU, as far as it was seen
 	rest   int    // bytes of the current PDU that follow header
+	lead   int    // how many of these still belong to the PDU's header
 	io     *IO    // that these bytes are data of
 	ends   bool   // they complete that I/O
+	data   bool   // the current PDU, or the one that has just ended, is C2HData
 }
 
-// addTCP reads a segment from or to one of the ports. It returns false for any other frame.
-func (d *Dissector) addTCP(p *Packet, frame gopacket.Packet) bool {
-	tcp, _ := frame.Layer(layers.LayerTypeTCP).(*layers.TCP)
-	if tcp == nil {
+// segment is a TCP segment.
+type segment struct {
+	src, dst uint16
+	seq      uint32
+	flags    uint8
+	data     []byte // as far as it was captured
+	length   int    // of the data on the wire, in bytes
+}
+
+// Flags of a segment.
+const (
+	flagFIN = 0x01
+	flagSYN = 0x02
+	flagRST = 0x04
+	flagACK = 0x10
+)
+
+// newSegment reads a TCP header. ok is false if it is not valid, or too little of it was captured.
+func newSegment(n *unwrap.Packet) (s segment, ok bool) {
+	b := n.Payload
+	if n.Protocol != unwrap.TCP || len(b) < 14 {
+		return s, false
+	}
+	header := int(b[12]>>4) * 4
+	if header < 20 || header > n.Length {
+		return s, false
+	}
+	return segment{
+		src: binary.BigEndian.Uint16(b), dst: binary.BigEndian.Uint16(b[2:]), seq: binary.BigEndian.Uint32(b[4:]), flags: b[13],
+		data: b[min(header, len(b)):], length: n.Length - header,
+	}, true
+}
+
+// what returns the names of the flags.
+func (s segment) what() string {
+	text := "TCP"
+	for _, f := range []struct {
+		name string
+		bit  uint8
+	}{{"SYN", flagSYN}, {"FIN", flagFIN}, {"RST", flagRST}, {"ACK", flagACK}} {
+		if s.flags&f.bit != 0 {
+			text += " " + f.name
+		}
+	}
+	return text
+}
+
+// addTCP reads a segment from or to one of the ports. It returns false for any other packet.
+func (d *Dissector) addTCP(p *Packet, n *unwrap.Packet) bool {
+	tcp, ok := newSegment(n)
+	if !ok {
 		return false
 	}
-	toTarget := slices.Contains(d.options.TCPPorts, uint16(tcp.DstPort))
-	if !toTarget && !slices.Contains(d.options.TCPPorts, uint16(tcp.SrcPort)) {
+	toTarget := slices.Contains(d.options.TCPPorts, tcp.dst)
+	if !toTarget && !slices.Contains(d.options.TCPPorts, tcp.src) {
 		return false
 	}
-	p.Src, p.Dst = addresses(frame)
-	p.SrcPort, p.DstPort = uint16(tcp.SrcPort), uint16(tcp.DstPort)
-	p.Protocol, p.Bytes = NVMeTCP, len(tcp.Payload)
+	p.SrcPort, p.DstPort = tcp.src, tcp.dst
+	p.Protocol, p.Bytes, p.Cut = NVMeTCP, tcp.length, len(tcp.data) < tcp.length
 	from, to := netip.AddrPortFrom(p.Src, p.SrcPort), netip.AddrPortFrom(p.Dst, p.DstPort)
 	key, end := streamKey{from, to}, 0
 	if !toTarget {
 		key, end = streamKey{to, from}, 1
 	}
 	s := d.streams[key]
-	if s == nil || tcp.SYN && !tcp.ACK {
+	if s == nil || tcp.flags&(flagSYN|flagACK) == flagSYN {
 		if len(d.streams) >= maxConnections {
 			d.Close()
 		}
 		s = &stream{key: key}
 		d.streams[key] = s
 	}
-	if tcp.SYN {
-		s.sides[end] = side{next: tcp.Seq + 1, synced: true}
+	if tcp.flags&flagSYN != 0 {
+		s.sides[end] = side{next: tcp.seq + 1, synced: true}
 	}
-	p.What = flags(tcp)
-	if len(tcp.Payload) > 0 {
+	p.What = tcp.what()
+	if tcp.length > 0 {
 		d.segment(s, end, p, tcp)
 	}
 	return true
 }
 
-func flags(tcp *layers.TCP) string {
-	var set []string
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{{"SYN", tcp.SYN}, {"FIN", tcp.FIN}, {"RST", tcp.RST}, {"ACK", tcp.ACK}} {
-		if f.set {
-			set = append(set, f.name)
-		}
-	}
-	return "TCP " + strings.Join(set, " ")
-}
-
 // segment reads the data of a segment that has not been seen before.
-func (d *Dissector) segment(s *stream, end int, p *Packet, tcp *layers.TCP) {
-	side, data := &s.sides[end], tcp.Payload
-	switch gap := int32(tcp.Seq - side.next); {
+func (d *Dissector) segment(s *stream, end int, p *Packet, tcp segment) {
+	side, data, length := &s.sides[end], tcp.data, tcp.length
+	switch gap := int32(tcp.seq - side.next); {
 	case !side.synced: // the beginning was not captured: try whether a PDU begins here
-		*side = side.from(tcp.Seq)
+		*side = side.from(tcp.seq)
 	case gap < 0:
 		p.Retransmitted = true
-		if int(-gap) >= len(data) {
+		if int(-gap) >= length {
 			return
 		}
-		data = data[-gap:]
+		data, length = data[min(int(-gap), len(data)):], length+int(gap)
 	case gap > 0:
 		p.Lost = 1
 		for _, io := range s.open {
 			io.Lost++
 		}
-		*side = side.from(tcp.Seq)
+		*side = side.from(tcp.seq)
 	}
-	side.next = tcp.Seq + uint32(len(tcp.Payload))
+	side.next = tcp.seq + uint32(tcp.length)
 	parts, names := d.pdus(s, end, data)
+	if missing := length - len(data); missing > 0 && side.synced {
+		parts, names = d.skip(s, end, missing, parts, names)
+	}
 	if !side.synced || len(names) == 0 { // unknown data, or a part of a PDU's header
 		p.What = "TCP data"
 		return
@@ -139,6 +176,36 @@ func (d *Dissector) segment(s *stream, end int, p *Packet, tcp *layers.TCP) {
 }
 
 func (side) from(seq uint32) side { return side{next: seq, synced: true} }
+
+// skip passes over bytes of a stream that were not captured. A PDU whose header began before them is
+// read as far as it is there. If PDUs begin in them, their number is not known, nor where the next one
+// begins: the next segment may begin with one.
+func (d *Dissector) skip(s *stream, end, missing int, parts []part, names []string) ([]part, []string) {
+	side := &s.sides[end]
+	if len(side.header) >= pduCommon {
+		parts, names = d.begun(s, end, parts, names)
+	}
+	n := min(side.rest, missing)
+	side.rest -= n
+	parts = side.carry(parts, n)
+	if missing -= n; missing == pduCommon+cqeSize && side.data && side.io != nil && len(side.header) == 0 {
+		// What follows the data of a Read, and has the size of a response, is the Read's response.
+		names = append(names, pduNames[pduResponse])
+		return join(parts, s.answer(uint16(side.io.tag), "status not captured", "")), names
+	}
+	if len(side.header) > 0 || missing > 0 {
+		*side = side.from(side.next)
+		s.unsure()
+	}
+	return parts, names
+}
+
+// unsure notes that PDUs of the I/Os in flight may not have been captured.
+func (s *stream) unsure() {
+	for _, io := range s.open {
+		io.Cut = true
+	}
+}
 
 // pdus reads data of a stream. It returns what the PDUs say about I/Os, and the PDUs' names, each once.
 // At data that cannot be a PDU it stops and clears synced.
@@ -165,24 +232,36 @@ func (d *Dissector) pdus(s *stream, end int, data []byte) (parts []part, names [
 		if side.missing() > 0 {
 			continue
 		}
-		if name := pduNames[side.header[0]]; !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-		said := d.pdu(s, end, side.header)
-		side.rest, side.io = pduLength(side.header)-len(side.header), said.io
-		side.header = nil
-		side.ends = said.ends && side.rest > 0
-		said.ends = said.ends && !side.ends
-		if said.note != "" || said.io != nil {
-			parts = join(parts, said)
-		}
+		parts, names = d.begun(s, end, parts, names)
+	}
+	return parts, names
+}
+
+// begun reads the header of a PDU that has begun, as far as it was captured.
+func (d *Dissector) begun(s *stream, end int, parts []part, names []string) ([]part, []string) {
+	side := &s.sides[end]
+	if name := pduNames[side.header[0]]; !slices.Contains(names, name) {
+		names = append(names, name)
+	}
+	said := d.pdu(s, end, side.header)
+	side.rest, side.io = pduLength(side.header)-len(side.header), said.io
+	side.lead = max(0, int(side.header[2])-len(side.header))
+	side.data = side.header[0] == pduC2HData
+	side.header = nil
+	side.ends = said.ends && side.rest > 0
+	said.ends = said.ends && !side.ends
+	if said.note != "" || said.io != nil {
+		parts = join(parts, said)
 	}
 	return parts, names
 }
 
 // carry adds bytes of data to the part of the side's I/O.
 func (s *side) carry(parts []part, bytes int) []part {
-	if s.io == nil {
+	lead := min(s.lead, bytes)
+	s.lead -= lead
+	bytes -= lead
+	if s.io == nil || bytes+lead == 0 {
 		return parts
 	}
 	return join(parts, part{io: s.io, data: bytes, ends: s.ends && s.rest == 0})
@@ -212,39 +291,50 @@ func (s *side) missing() int {
 
 func pduLength(header []byte) int { return int(binary.LittleEndian.Uint32(header[4:])) }
 
-// plausible reports whether a PDU may begin with these 8 bytes.
-func plausible(header []byte) bool {
-	return pduNames[header[0]] != "" && header[2] >= pduCommon && pduLength(header) >= int(header[2])
+// pduHeaders are the sizes of the headers, which the specification fixes, by type.
+var pduHeaders = map[uint8]uint8{
+	0x00: 128, 0x01: 128, 0x02: 24, 0x03: 24, pduCommand: pduCommon + sqeSize, pduResponse: pduCommon + cqeSize,
+	pduH2CData: 24, pduC2HData: 24, pduR2T: 24,
 }
 
-// pdu reads a complete PDU header.
+// plausible reports whether a PDU may begin with these 8 bytes.
+func plausible(header []byte) bool {
+	size, known := pduHeaders[header[0]]
+	return known && header[2] == size && pduLength(header) >= int(size)
+}
+
+// pdu reads the header of a PDU, of which at least the first pduCommon bytes were captured.
 func (d *Dissector) pdu(s *stream, end int, h []byte) part {
 	kind, flags, body := h[0], h[1], h[pduCommon:]
-	if len(body) < cqeSize {
-		return part{}
-	}
 	switch kind {
 	case pduCommand:
-		c, err := readCommand(body, &s.queue)
+		c, err := readCommand(body, pduLength(h)-pduCommon, &s.queue)
 		if err != nil {
 			return part{note: err.Error()}
+		}
+		if old := s.byTag(c.cid); old != nil { // its response was missed
+			s.giveUp(d, old)
+		}
+		if len(s.open) >= maxOpen {
+			s.giveUp(d, s.open[0])
 		}
 		d.ios++
 		io := c.io()
 		io.ID, io.Protocol, io.Host, io.Target = d.ios, NVMeTCP, s.key.host.Addr(), s.key.target.Addr()
-		if len(s.open) >= maxOpen {
-			d.options.OnIO(s.open[0])
-			s.open = s.open[1:]
-		}
 		s.open = append(s.open, io)
 		return part{io: io, note: c.text()}
 	case pduResponse:
 		c, err := readCompletion(body)
 		if err != nil {
+			s.unsure()
 			return part{note: err.Error()}
 		}
 		return s.answer(c.cid, c.status, c.text())
 	case pduR2T, pduH2CData, pduC2HData:
+		if len(body) < 12 {
+			s.unsure()
+			return part{note: fmt.Sprintf("header of %d bytes is too short", len(body))}
+		}
 		cid := binary.LittleEndian.Uint16(body)
 		note := fmt.Sprintf("cid %d, %d bytes at %d", cid, binary.LittleEndian.Uint32(body[8:]), binary.LittleEndian.Uint32(body[4:]))
 		if kind == pduC2HData && flags&flagEnd != 0 {
@@ -253,6 +343,11 @@ func (d *Dissector) pdu(s *stream, end int, h []byte) part {
 		return part{io: s.byTag(cid), note: note}
 	}
 	return part{}
+}
+
+func (s *stream) giveUp(d *Dissector, io *IO) {
+	s.open = slices.DeleteFunc(s.open, func(i *IO) bool { return i == io })
+	d.options.OnIO(io)
 }
 
 func (s *stream) answer(cid uint16, status, note string) part {

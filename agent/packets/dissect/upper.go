@@ -24,15 +24,15 @@ type upper interface {
 const maxTries = 8
 
 // recognise sets the protocol by a message, if the set-up was not captured or did not reveal it.
-func (c *conn) recognise(from int, message []byte, assumed Protocol) {
+func (c *conn) recognise(from int, o *op, assumed Protocol) {
 	switch {
 	case assumed != "":
 		c.upper = newUpper(assumed)
-	case isCapsule(message):
+	case isCapsule(o.message, o.length):
 		c.upper = &nvme{}
-	case isBlockMessage(message):
+	case isBlockMessage(o):
 		c.upper = block{}
-	case isPingMessage(message):
+	case isPingMessage(o.message):
 		c.upper = &ping{}
 	default:
 		if c.tries++; c.tries == maxTries {
@@ -69,7 +69,7 @@ type verbs struct{}
 func (verbs) name() Protocol { return Verbs }
 
 func (verbs) message(d *Dissector, c *conn, fromHost bool, o *op) []part {
-	return []part{{io: verbsIO(d, c, fromHost, o, "SEND", len(o.message)), to: len(o.message)}}
+	return []part{{io: verbsIO(d, c, fromHost, o, "SEND", o.length), to: o.length}}
 }
 
 func (verbs) access(d *Dissector, c *conn, fromHost bool, o *op, _ uint64, _ uint32) *IO {
@@ -104,7 +104,7 @@ func verbsIO(d *Dissector, c *conn, fromHost bool, o *op, name string, bytes int
 	if !fromHost {
 		end = 1 - c.host
 	}
-	io := d.begin(c, &IO{Name: name, Bytes: bytes, tag: verbsTag(end, o.first), answer: o.first, answerEnd: end})
+	io := d.begin(c, &IO{Name: name, Bytes: bytes, unsized: o.blind && !o.opcode.IsAtomic(), tag: verbsTag(end, o.first), answer: o.first, answerEnd: end})
 	io.Host, io.Target = c.ends[end].addr, c.ends[1-end].addr
 	return io
 }

@@ -62,8 +62,11 @@ func remarks(p *dissect.Packet) []string {
 			texts = append(texts, fmt.Sprintf("immediate %#x", r.ImmDt.Data))
 		}
 		if r.ICRC == roce.ICRCBad {
-			texts = append(texts, fmt.Sprintf("bad ICRC %#08x", r.BTH.ICRC))
+			texts = append(texts, fmt.Sprintf("bad ICRC %#08x", r.Received))
 		}
+	}
+	if p.Cut && p.Err == nil {
+		texts = append(texts, "not captured whole")
 	}
 	if p.Retransmitted {
 		texts = append(texts, "retransmission")

@@ -27,6 +27,7 @@ type Record struct {
 	Info          string     `json:"info,omitempty"`          // what the protocol says, for people
 	Retransmitted bool       `json:"retransmitted,omitempty"` // its sequence number was in the capture before
 	Lost          int        `json:"lost,omitempty"`          // packets missing before it, by sequence number
+	Cut           bool       `json:"cut,omitempty"`           // not captured whole
 	Error         string     `json:"error,omitempty"`         // why the packet is malformed
 }
 
@@ -56,7 +57,7 @@ type Memory struct {
 func NewRecord(p *dissect.Packet) Record {
 	r := Record{
 		Number: p.Number, Time: p.Time, Length: p.Length, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort,
-		Protocol: string(p.Protocol), What: p.What, Bytes: p.Bytes, Info: p.Info, Retransmitted: p.Retransmitted, Lost: p.Lost,
+		Protocol: string(p.Protocol), What: p.What, Bytes: p.Bytes, Info: p.Info, Retransmitted: p.Retransmitted, Lost: p.Lost, Cut: p.Cut,
 	}
 	if p.Err != nil {
 		r.Error = p.Err.Error()

@@ -6,12 +6,12 @@ import "hash/crc32"
 
 // icrc computes the invariant CRC of a packet (InfiniBand Architecture Specification, annex A17.3.3):
 // CRC-32 (IEEE 802.3) over 8 bytes of ones, in place of the local route header that RoCE does not
-// have, then the IP header, the UDP header and all that follows except the CRC itself. Fields that
-// routers may change count as ones: type of service, or traffic class and flow label; time to live or
+// have, then the IP header and the UDP header (RoCE v1: the GRH, and udp is empty), and all that follows
+// except the CRC itself. Fields that routers may change count as ones: type of service, or traffic class and flow label; time to live or
 // hop limit; the checksums; the fifth byte of the BTH. The slices are not modified. ok is false if
 // they are too short to be a packet.
 func icrc(ip, udp, transport []byte) (sum uint32, ok bool) {
-	if len(ip) < 20 || len(udp) < 8 || len(transport) < bthSize+icrcSize {
+	if len(ip) < 20 || len(ip) > 60 || len(transport) < bthSize+icrcSize {
 		return 0, false
 	}
 	var buf [8 + 60 + 8 + bthSize]byte
@@ -28,7 +28,9 @@ func icrc(ip, udp, transport []byte) (sum uint32, ok bool) {
 	}
 	at = len(head)
 	head = append(head, udp...)
-	head[at+6], head[at+7] = 0xff, 0xff
+	if len(udp) == udpSize {
+		head[at+6], head[at+7] = 0xff, 0xff
+	}
 	at = len(head)
 	head = append(head, transport[:bthSize]...)
 	head[at+4] = 0xff

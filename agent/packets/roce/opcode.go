@@ -2,11 +2,7 @@
 
 package roce
 
-import (
-	"fmt"
-
-	"github.com/gopacket/gopacket"
-)
+import "fmt"
 
 // An Opcode has the transport service in its upper three bits and the operation in its lower five
 // (InfiniBand Architecture Specification, volume 1, section 9.2.1, table 38).
@@ -56,42 +52,38 @@ const CNP Opcode = 0x81
 
 type kind struct {
 	name    string
-	headers []gopacket.LayerType // extension headers, in order
+	headers []header // extension headers, in order
 }
 
 var kinds = [operation + 1]kind{
 	SendFirst:          {"SEND First", nil},
 	SendMiddle:         {"SEND Middle", nil},
 	SendLast:           {"SEND Last", nil},
-	SendLastImmediate:  {"SEND Last with Immediate", immediate},
+	SendLastImmediate:  {"SEND Last with Immediate", []header{immDt}},
 	SendOnly:           {"SEND Only", nil},
-	SendOnlyImmediate:  {"SEND Only with Immediate", immediate},
-	WriteFirst:         {"RDMA WRITE First", reth},
+	SendOnlyImmediate:  {"SEND Only with Immediate", []header{immDt}},
+	WriteFirst:         {"RDMA WRITE First", []header{reth}},
 	WriteMiddle:        {"RDMA WRITE Middle", nil},
 	WriteLast:          {"RDMA WRITE Last", nil},
-	WriteLastImmediate: {"RDMA WRITE Last with Immediate", immediate},
-	WriteOnly:          {"RDMA WRITE Only", reth},
-	WriteOnlyImmediate: {"RDMA WRITE Only with Immediate", []gopacket.LayerType{LayerTypeRETH, LayerTypeImmDt}},
-	ReadRequest:        {"RDMA READ Request", reth},
-	ReadResponseFirst:  {"RDMA READ response First", aeth},
+	WriteLastImmediate: {"RDMA WRITE Last with Immediate", []header{immDt}},
+	WriteOnly:          {"RDMA WRITE Only", []header{reth}},
+	WriteOnlyImmediate: {"RDMA WRITE Only with Immediate", []header{reth, immDt}},
+	ReadRequest:        {"RDMA READ Request", []header{reth}},
+	ReadResponseFirst:  {"RDMA READ response First", []header{aeth}},
 	ReadResponseMiddle: {"RDMA READ response Middle", nil},
-	ReadResponseLast:   {"RDMA READ response Last", aeth},
-	ReadResponseOnly:   {"RDMA READ response Only", aeth},
-	Acknowledge:        {"Acknowledge", aeth},
-	AtomicAcknowledge:  {"ATOMIC Acknowledge", []gopacket.LayerType{LayerTypeAETH, LayerTypeAtomicAckETH}},
-	CompareSwap:        {"CmpSwap", []gopacket.LayerType{LayerTypeAtomicETH}},
-	FetchAdd:           {"FetchAdd", []gopacket.LayerType{LayerTypeAtomicETH}},
-	SendLastInvalidate: {"SEND Last with Invalidate", []gopacket.LayerType{LayerTypeIETH}},
-	SendOnlyInvalidate: {"SEND Only with Invalidate", []gopacket.LayerType{LayerTypeIETH}},
+	ReadResponseLast:   {"RDMA READ response Last", []header{aeth}},
+	ReadResponseOnly:   {"RDMA READ response Only", []header{aeth}},
+	Acknowledge:        {"Acknowledge", []header{aeth}},
+	AtomicAcknowledge:  {"ATOMIC Acknowledge", []header{aeth, atomicAckETH}},
+	CompareSwap:        {"CmpSwap", []header{atomicETH}},
+	FetchAdd:           {"FetchAdd", []header{atomicETH}},
+	SendLastInvalidate: {"SEND Last with Invalidate", []header{ieth}},
+	SendOnlyInvalidate: {"SEND Only with Invalidate", []header{ieth}},
 }
 
 var (
-	immediate = []gopacket.LayerType{LayerTypeImmDt}
-	reth      = []gopacket.LayerType{LayerTypeRETH}
-	aeth      = []gopacket.LayerType{LayerTypeAETH}
-
-	datagram          = []gopacket.LayerType{LayerTypeDETH}
-	datagramImmediate = []gopacket.LayerType{LayerTypeDETH, LayerTypeImmDt}
+	datagram          = []header{deth}
+	datagramImmediate = []header{deth, immDt}
 )
 
 // Service returns the transport service: RC, UC, UD, or one that this package does not decode.
@@ -116,7 +108,7 @@ func (o Opcode) Known() bool {
 }
 
 // extensions returns the headers that follow the BTH of a known opcode.
-func (o Opcode) extensions() []gopacket.LayerType {
+func (o Opcode) extensions() []header {
 	switch o {
 	case UD | SendOnly:
 		return datagram

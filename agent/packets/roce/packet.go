@@ -3,11 +3,12 @@
 package roce
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
+	"krping/agent/packets/unwrap"
 )
 
 // ICRCStatus is the result of checking a packet's ICRC, in Wireshark's words.
@@ -22,11 +23,11 @@ const (
 
 func (s ICRCStatus) String() string { return [...]string{"unverified", "good", "bad"}[s] }
 
-// Packet is one RoCEv2 packet. Headers that its opcode does not have are nil. The slices refer to the
-// frame's data.
+// Packet is one RoCE packet. Headers that its opcode does not have, or that were not captured, are nil.
+// The slices refer to the frame's data.
 type Packet struct {
 	Src, Dst  netip.Addr
-	SrcPort   uint16
+	SrcPort   uint16 // 0 with RoCE v1
 	BTH       *BTH
 	RETH      *RETH
 	AETH      *AETH
@@ -37,77 +38,63 @@ type Packet struct {
 	AtomicAck *AtomicAckETH
 	Payload   []byte // as far as it was captured
 	Length    int    // of the payload on the wire, in bytes
+	Received  uint32 // the ICRC in the packet; 0 if that was not captured
 	ICRC      ICRCStatus
 }
 
-// FromFrame returns the RoCEv2 packet of a decoded frame, or nil if the frame is not UDP to Port. It
-// returns an error if it is, but malformed.
-func FromFrame(frame gopacket.Packet) (*Packet, error) {
-	udp, _ := frame.Layer(layers.LayerTypeUDP).(*layers.UDP)
-	if udp == nil || udp.DstPort != Port {
-		return nil, nil
-	}
-	p := &Packet{SrcPort: uint16(udp.SrcPort)}
-	var ip []byte
-	switch network := frame.NetworkLayer().(type) {
-	case *layers.IPv4:
-		ip = network.Contents
-		p.Src, _ = netip.AddrFromSlice(network.SrcIP)
-		p.Dst, _ = netip.AddrFromSlice(network.DstIP)
-	case *layers.IPv6:
-		ip = network.Contents
-		p.Src, _ = netip.AddrFromSlice(network.SrcIP)
-		p.Dst, _ = netip.AddrFromSlice(network.DstIP)
+// Cut reports whether the packet was not captured whole.
+func (p *Packet) Cut() bool { return p.ICRC == ICRCUnverified }
+
+// ErrCut is returned for a packet that was cut off before the end of its base transport header.
+var ErrCut = errors.New("cut off before the end of its base transport header")
+
+const udpSize = 8
+
+// Decode returns the RoCE packet in a network packet, or nil if that is something else. It returns an
+// error if the packet is RoCE, but malformed or cut off too early.
+func Decode(n *unwrap.Packet) (*Packet, error) {
+	p := &Packet{Src: n.Src, Dst: n.Dst}
+	var udp []byte
+	data, length := n.Payload, n.Length
+	switch {
+	case n.Protocol == unwrap.InfiniBand:
+	case n.Protocol == unwrap.UDP && len(data) >= 4 && binary.BigEndian.Uint16(data[2:]) == Port:
+		if len(data) < udpSize {
+			return nil, ErrCut
+		}
+		p.SrcPort = binary.BigEndian.Uint16(data)
+		if inUDP := int(binary.BigEndian.Uint16(data[4:])); inUDP != 0 {
+			length = inUDP
+		}
+		if length < udpSize {
+			return nil, fmt.Errorf("malformed: UDP length %d", length)
+		}
+		udp, data, length = data[:udpSize], data[udpSize:], length-udpSize
 	default:
 		return nil, nil
 	}
-	headers := p.collect(frame)
-	if failure := frame.ErrorLayer(); failure != nil {
-		return nil, fmt.Errorf("malformed: %w", failure.Error())
+	data = data[:min(len(data), length)]
+	cut := len(data) < length
+	headers, err := p.decode(data, cut)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("malformed: %w", err)
+	case p.BTH == nil:
+		return nil, ErrCut
 	}
-	if p.BTH == nil {
-		return nil, fmt.Errorf("malformed: UDP payload of %d bytes has no BTH", len(udp.Payload))
-	}
-	if len(udp.Payload)+len(udp.Contents) < int(udp.Length) { // the ICRC was not captured
-		p.Payload = udp.Payload[headers:]
-		p.Length = max(len(p.Payload), int(udp.Length)-len(udp.Contents)-headers-int(p.BTH.PadCount)-icrcSize)
+	trailer := int(p.BTH.PadCount) + icrcSize
+	p.Length = max(0, length-headers-trailer)
+	p.Payload = data[min(headers, len(data)):]
+	p.Payload = p.Payload[:min(p.Length, len(p.Payload))]
+	if cut {
 		return p, nil
 	}
-	p.Payload = udp.Payload[headers : len(udp.Payload)-int(p.BTH.PadCount)-icrcSize]
-	p.Length = len(p.Payload)
-	if sum, ok := icrc(ip, udp.Contents, udp.Payload); ok {
-		p.ICRC = ICRCGood
-		if sum != p.BTH.ICRC {
-			p.ICRC = ICRCBad
+	p.Received = binary.LittleEndian.Uint32(data[length-icrcSize:])
+	if sum, ok := icrc(n.Header, udp, data); ok {
+		p.ICRC = ICRCBad
+		if sum == p.Received {
+			p.ICRC = ICRCGood
 		}
 	}
 	return p, nil
-}
-
-// collect takes the headers from the frame's layers, and returns their total size in bytes.
-func (p *Packet) collect(frame gopacket.Packet) (size int) {
-	for _, l := range frame.Layers() {
-		switch l := l.(type) {
-		case *BTH:
-			p.BTH = l
-		case *RETH:
-			p.RETH = l
-		case *AETH:
-			p.AETH = l
-		case *DETH:
-			p.DETH = l
-		case *ImmDt:
-			p.ImmDt = l
-		case *IETH:
-			p.IETH = l
-		case *AtomicETH:
-			p.AtomicETH = l
-		case *AtomicAckETH:
-			p.AtomicAck = l
-		default:
-			continue
-		}
-		size += len(l.LayerContents())
-	}
-	return size
 }

@@ -5,6 +5,8 @@ package roce_test
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 
 	"krping/agent/packets/capture"
 	"krping/agent/packets/roce"
+	"krping/agent/packets/unwrap"
 )
 
 // frames returns all frames of the captures in testdata, which were made between two VMs.
@@ -42,7 +45,11 @@ func frames(t testing.TB) [][]byte {
 }
 
 func decode(frame []byte) (*roce.Packet, error) {
-	return roce.FromFrame(gopacket.NewPacket(frame, layers.LinkTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))
+	n, _ := unwrap.Frame(frame, layers.LinkTypeEthernet, 0)
+	if n == nil {
+		return nil, nil
+	}
+	return roce.Decode(n)
 }
 
 func TestICRCOfCapturedPackets(t *testing.T) {
@@ -117,81 +124,98 @@ func TestHeaders(t *testing.T) {
 		opcode  roce.Opcode
 		pad     byte
 		rest    string
-		headers []gopacket.LayerType
+		headers []string
 		payload string
 	}{
 		{"SEND Only", roce.SendOnly, 0, "aabbccdd", nil, "aabbccdd"},
 		{"SEND Last", roce.SendLast, 3, "aa000000", nil, "aa"},
-		{"SEND Only with Immediate", roce.SendOnlyImmediate, 0, "41424344aabbccdd", []gopacket.LayerType{roce.LayerTypeImmDt}, "aabbccdd"},
-		{"SEND Last with Invalidate", roce.SendLastInvalidate, 0, "51525354aabbccdd", []gopacket.LayerType{roce.LayerTypeIETH}, "aabbccdd"},
-		{"RDMA WRITE Only with Immediate", roce.WriteOnlyImmediate, 0, reth + "41424344" + "aabbccdd", []gopacket.LayerType{roce.LayerTypeRETH, roce.LayerTypeImmDt}, "aabbccdd"},
+		{"SEND Only with Immediate", roce.SendOnlyImmediate, 0, "41424344aabbccdd", []string{"ImmDt"}, "aabbccdd"},
+		{"SEND Last with Invalidate", roce.SendLastInvalidate, 0, "51525354aabbccdd", []string{"IETH"}, "aabbccdd"},
+		{"RDMA WRITE Only with Immediate", roce.WriteOnlyImmediate, 0, reth + "41424344" + "aabbccdd", []string{"RETH", "ImmDt"}, "aabbccdd"},
 		{"RDMA WRITE Middle", roce.WriteMiddle, 0, "aabbccdd", nil, "aabbccdd"},
-		{"RDMA READ Request", roce.ReadRequest, 0, reth, []gopacket.LayerType{roce.LayerTypeRETH}, ""},
-		{"RDMA READ response Last", roce.ReadResponseLast, 0, "1f000007aabbccdd", []gopacket.LayerType{roce.LayerTypeAETH}, "aabbccdd"},
-		{"Acknowledge", roce.Acknowledge, 0, "1f000007", []gopacket.LayerType{roce.LayerTypeAETH}, ""},
-		{"ATOMIC Acknowledge", roce.AtomicAcknowledge, 0, "1f0000076162636465666768", []gopacket.LayerType{roce.LayerTypeAETH, roce.LayerTypeAtomicAckETH}, ""},
-		{"CmpSwap", roce.CompareSwap, 0, atomic, []gopacket.LayerType{roce.LayerTypeAtomicETH}, ""},
-		{"UD SEND Only", roce.UD | roce.SendOnly, 0, "80010000" + "00000001" + "aabbccdd", []gopacket.LayerType{roce.LayerTypeDETH}, "aabbccdd"},
-		{"UC RDMA WRITE First", roce.UC | roce.WriteFirst, 0, reth + "aabbccdd", []gopacket.LayerType{roce.LayerTypeRETH}, "aabbccdd"},
+		{"RDMA READ Request", roce.ReadRequest, 0, reth, []string{"RETH"}, ""},
+		{"RDMA READ response Last", roce.ReadResponseLast, 0, "1f000007aabbccdd", []string{"AETH"}, "aabbccdd"},
+		{"Acknowledge", roce.Acknowledge, 0, "1f000007", []string{"AETH"}, ""},
+		{"ATOMIC Acknowledge", roce.AtomicAcknowledge, 0, "1f0000076162636465666768", []string{"AETH", "AtomicAckETH"}, ""},
+		{"CmpSwap", roce.CompareSwap, 0, atomic, []string{"AtomicETH"}, ""},
+		{"UD SEND Only", roce.UD | roce.SendOnly, 0, "80010000" + "00000001" + "aabbccdd", []string{"DETH"}, "aabbccdd"},
+		{"UC RDMA WRITE First", roce.UC | roce.WriteFirst, 0, reth + "aabbccdd", []string{"RETH"}, "aabbccdd"},
 		{"CNP", roce.CNP, 0, "00000000000000000000000000000000", nil, "00000000000000000000000000000000"},
 		{"opcode 0x15", 0x15, 0, "aabbccdd", nil, "aabbccdd"},
 		{"opcode 0x44", 0x44, 0, "aabbccdd", nil, "aabbccdd"},
 	} {
-		p := gopacket.NewPacket(header(c.opcode, c.pad, c.rest), roce.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true})
-		if failure := p.ErrorLayer(); failure != nil {
-			t.Errorf("%s: %v", c.name, failure.Error())
+		data := header(c.opcode, c.pad, c.rest)
+		p, err := roce.Decode(infiniband(data))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		b := p.Layer(roce.LayerTypeBTH).(*roce.BTH)
-		if b.Opcode.String() != c.name || b.DestQP != 0x123456 || b.PSN != 0xabcdef || !b.AckReq || !b.Solicited || !b.Migrated ||
-			!b.FECN || b.BECN || b.PKey != 0xffff || b.ICRC != 0x12345678 || b.PadCount != c.pad {
+		if b := p.BTH; b.Opcode.String() != c.name || b.DestQP != 0x123456 || b.PSN != 0xabcdef || !b.AckReq || !b.Solicited || !b.Migrated ||
+			!b.FECN || b.BECN || b.PKey != 0xffff || p.Received != 0x12345678 || b.PadCount != c.pad {
 			t.Errorf("%s: BTH %+v", c.name, b)
 		}
-		var headers []gopacket.LayerType
-		payload := ""
-		for _, l := range p.Layers()[1:] {
-			if l.LayerType() == gopacket.LayerTypePayload {
-				payload = hex.EncodeToString(l.LayerContents())
-				continue
-			}
-			headers = append(headers, l.LayerType())
-			check(t, l)
+		if got := hex.EncodeToString(p.Payload); fmt.Sprint(extensions(t, p)) != fmt.Sprint(c.headers) || got != c.payload || p.Length != len(p.Payload) {
+			t.Errorf("%s: headers %v, payload %s of %d bytes", c.name, extensions(t, p), got, p.Length)
 		}
-		if !slices.Equal(headers, c.headers) || payload != c.payload {
-			t.Errorf("%s: headers %v, payload %s", c.name, headers, payload)
-		}
-		data := header(c.opcode, c.pad, c.rest)
 		need := len(data) - int(c.pad) - len(c.payload)/2 // with fewer bytes a header is cut off
 		for n := range need {
-			if cut := gopacket.NewPacket(data[:n], roce.LayerTypeBTH, gopacket.DecodeOptions{SkipDecodeRecovery: true}); n > 0 && cut.ErrorLayer() == nil {
+			if _, err := roce.Decode(infiniband(data[:n])); err == nil {
 				t.Errorf("%s: accepted with %d bytes of the %d that its headers need", c.name, n, need)
+			}
+		}
+		// Of a packet that was not captured whole, the headers that are there are read.
+		for n := range len(data) {
+			cut := infiniband(data)
+			cut.Payload = data[:n]
+			got, err := roce.Decode(cut)
+			if n < 12 {
+				if !errors.Is(err, roce.ErrCut) {
+					t.Errorf("%s, %d bytes captured: %v", c.name, n, err)
+				}
+				continue
+			}
+			if err != nil || !got.Cut() || got.Length != p.Length || !bytes.HasPrefix(p.Payload, got.Payload) || len(extensions(t, got)) > len(c.headers) {
+				t.Errorf("%s, %d bytes captured: %+v, %v", c.name, n, got, err)
 			}
 		}
 	}
 }
 
-func check(t *testing.T, l gopacket.Layer) {
+// infiniband returns a packet of RoCE v1 with this content.
+func infiniband(data []byte) *unwrap.Packet {
+	return &unwrap.Packet{Protocol: unwrap.InfiniBand, Payload: data, Length: len(data)}
+}
+
+// extensions returns the names of the packet's extension headers, and checks their fields.
+func extensions(t *testing.T, p *roce.Packet) (names []string) {
 	t.Helper()
-	ok := true
-	switch h := l.(type) {
-	case *roce.RETH:
-		ok = h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.Length == 65536
-	case *roce.AtomicETH:
-		ok = h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.SwapAdd == 0x2122232425262728 && h.Compare == 0x3132333435363738
-	case *roce.AETH:
-		ok = h.Syndrome == 0x1f && h.Syndrome.IsACK() && h.MSN == 7
-	case *roce.DETH:
-		ok = h.QKey == 0x80010000 && h.SrcQP == 1
-	case *roce.ImmDt:
-		ok = h.Data == 0x41424344
-	case *roce.IETH:
-		ok = h.RKey == 0x51525354
-	case *roce.AtomicAckETH:
-		ok = h.Original == 0x6162636465666768
+	add := func(name string, ok bool) {
+		if names = append(names, name); !ok {
+			t.Errorf("%s of %+v", name, p)
+		}
 	}
-	if !ok {
-		t.Errorf("%+v", l)
+	if h := p.RETH; h != nil {
+		add("RETH", h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.Length == 65536)
 	}
+	if h := p.AtomicETH; h != nil {
+		add("AtomicETH", h.Addr == 0x0102030405060708 && h.RKey == 0x11121314 && h.SwapAdd == 0x2122232425262728 && h.Compare == 0x3132333435363738)
+	}
+	if h := p.AETH; h != nil {
+		add("AETH", h.Syndrome == 0x1f && h.Syndrome.IsACK() && h.MSN == 7)
+	}
+	if h := p.DETH; h != nil {
+		add("DETH", h.QKey == 0x80010000 && h.SrcQP == 1)
+	}
+	if h := p.ImmDt; h != nil {
+		add("ImmDt", h.Data == 0x41424344)
+	}
+	if h := p.IETH; h != nil {
+		add("IETH", h.RKey == 0x51525354)
+	}
+	if h := p.AtomicAck; h != nil {
+		add("AtomicAckETH", h.Original == 0x6162636465666768)
+	}
+	return names
 }
 
 func TestSyndromes(t *testing.T) {
@@ -264,9 +288,15 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(ipv6Frame(f))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		options := gopacket.DecodeOptions{NoCopy: true, SkipDecodeRecovery: true}
-		if len(data) > 42 {
-			gopacket.NewPacket(data[42:], roce.LayerTypeBTH, options)
+		for _, link := range []layers.LinkType{layers.LinkTypeRaw, layers.LinkTypeLinuxSLL, layers.LinkTypeLinuxSLL2, layers.LinkTypeLoop} {
+			unwrap.Frame(data, link, 100)
+		}
+		for _, missing := range []int{0, 100} {
+			n := infiniband(data)
+			n.Length += missing
+			if p, err := roce.Decode(n); err == nil && (p.BTH == nil || len(p.Payload) > len(data) || p.Length < len(p.Payload)) {
+				t.Errorf("%+v", p)
+			}
 		}
 		p, err := decode(data)
 		if err != nil || p == nil {
