@@ -204,7 +204,9 @@ func (v *captureView) add(data []byte, info gopacket.CaptureInfo) (more bool, er
 	}
 	if v.dissector != nil {
 		// Clone: the dissector refers to the data until the packet's message is complete.
-		if err := v.show(v.dissector.Add(dissect.Frame{Time: info.Timestamp, Data: slices.Clone(data), Length: info.Length})); err != nil {
+		if err := v.show(v.dissector.Add(dissect.Frame{
+			Time: info.Timestamp.UTC(), Data: slices.Clone(data), Length: info.Length, Link: capture.LinkType(info),
+		})); err != nil {
 			return false, err
 		}
 	}
@@ -289,7 +291,8 @@ func (v *captureView) report(s capture.Statistics) {
 		n    int
 		what string
 	}{
-		{t.Malformed, "%s malformed"}, {t.BadICRC, "%s with a bad ICRC"}, {t.Unverified, "%s captured only in part: ICRC not checked"},
+		{t.Malformed, "%s malformed"}, {t.BadICRC, "%s with a bad ICRC"},
+		{t.Cut, "%s not captured whole: contents are shown, and I/Os counted, as far as they are there; the ICRC was not checked"},
 		{t.Lost, "%s missing, by sequence number: lost, or not captured"}, {t.Retransmitted, "%s retransmitted"},
 	} {
 		if found.n > 0 {

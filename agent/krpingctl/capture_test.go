@@ -30,7 +30,7 @@ func TestCaptureViews(t *testing.T) {
 		want      []string
 	}{
 		{"krping.pcapng.gz", []string{
-			"TIME            FROM > TO", "REQ from QP 0x13 to port 9999: krping, volume vol0, queue 0 of 1, depth 128",
+			"TIME (UTC)      FROM > TO", "REQ from QP 0x13 to port 9999: krping, volume vol0, queue 0 of 1, depth 128",
 			"krping       SEND Last                      32 WRITE tag 66, offset 0, 4096 bytes inline",
 			"RDMA READ Request               0 65536 bytes at 0xff37d69ccc377000, key 0x2d47", "OK, tag 36, invalidates key 0x2d47",
 		}},

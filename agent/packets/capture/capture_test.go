@@ -10,11 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/net/bpf"
 )
 
@@ -82,11 +85,14 @@ func TestFilter(t *testing.T) {
 type packet struct {
 	data []byte
 	info gopacket.CaptureInfo
+	link layers.LinkType
 }
 
 func read(r io.Reader) (packets []packet, s Statistics, err error) {
 	s, err = Read(r, func(data []byte, info gopacket.CaptureInfo) (bool, error) {
-		packets = append(packets, packet{bytes.Clone(data), info})
+		link := LinkType(info)
+		info.AncillaryData = nil
+		packets = append(packets, packet{bytes.Clone(data), info, link})
 		return true, nil
 	})
 	return packets, s, err
@@ -99,8 +105,8 @@ func TestWriteThenRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []packet{
-		{[]byte("one packet"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000000, 123456789).UTC(), CaptureLength: 10, Length: 10}},
-		{[]byte("cut off"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000001, 1).UTC(), CaptureLength: 7, Length: 1500}},
+		{[]byte("one packet"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000000, 123456789).UTC(), CaptureLength: 10, Length: 10}, layers.LinkTypeEthernet},
+		{[]byte("cut off"), gopacket.CaptureInfo{Timestamp: time.Unix(1700000001, 1).UTC(), CaptureLength: 7, Length: 1500}, layers.LinkTypeEthernet},
 	}
 	for _, p := range want {
 		if err := w.Write(p.data, p.info); err != nil {
@@ -130,6 +136,9 @@ func TestReadErrors(t *testing.T) {
 		"empty":         {"", "not a capture file: EOF"},
 		"text":          {"hello, world", "neither a pcapng nor a pcap file"},
 		"gzip":          {"\x1f\x8bxxxxxxxx", "not a valid gzip file"},
+		"zstd":          {"\x28\xb5\x2f\xfdxxxx", "compressed with zstd: use zstd -dc FILE | krpingctl capture --read -"},
+		"xz":            {"\xfd7zXZ\x00", "use xz -dc FILE | krpingctl"},
+		"bzip2":         {"BZh9xxxxxxxx", "bzip2"},
 		"pcapng, short": {"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "not a valid pcapng file"},
 	} {
 		if _, _, err := read(strings.NewReader(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -144,6 +153,58 @@ func TestReadErrors(t *testing.T) {
 	defer file.Close()
 	if _, err := Read(file, func([]byte, gopacket.CaptureInfo) (bool, error) { return true, stop }); !errors.Is(err, stop) {
 		t.Error(err)
+	}
+}
+
+// A pcapng file may have interfaces of several link types, in any order, which a copy keeps.
+func TestLinkTypes(t *testing.T) {
+	for _, links := range [][]layers.LinkType{
+		{layers.LinkTypeLinuxSLL2, layers.LinkTypeEthernet, layers.LinkTypeRaw}, {layers.LinkTypeEthernet, layers.LinkTypeLinuxSLL2},
+		{layers.LinkTypeEthernet, layers.LinkTypeEthernet}, {},
+	} {
+		var file bytes.Buffer
+		var ng *pcapgo.NgWriter
+		for i, link := range links {
+			device, err := pcapgo.NgInterface{LinkType: link, SnapLength: 1000}, error(nil)
+			if ng == nil {
+				ng, err = pcapgo.NewNgWriterInterface(&file, device, pcapgo.DefaultNgWriterOptions)
+			} else {
+				_, err = ng.AddInterface(device)
+			}
+			info := gopacket.CaptureInfo{Timestamp: time.Unix(int64(i), 0), CaptureLength: 4, Length: 4, InterfaceIndex: i}
+			if err = errors.Join(err, ng.WritePacket(info, []byte{byte(i), 1, 2, 3}), ng.Flush()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(t.TempDir(), "copy.pcapng")
+		w, err := Create(path, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []layers.LinkType
+		if len(links) > 0 {
+			_, err = Read(&file, func(data []byte, info gopacket.CaptureInfo) (bool, error) {
+				want = append(want, LinkType(info))
+				return true, w.Write(data, info)
+			})
+		}
+		if err = errors.Join(err, w.Close(Statistics{})); err != nil || !slices.Equal(want, links) {
+			t.Fatalf("%v: %v, %v", links, want, err)
+		}
+		copied, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer copied.Close()
+		packets, _, err := read(copied)
+		if err != nil || len(packets) != len(links) {
+			t.Fatalf("%v: %+v, %v", links, packets, err)
+		}
+		for i, p := range packets {
+			if p.link != links[i] || p.data[0] != byte(i) {
+				t.Errorf("%v: packet %d is %+v", links, i, p)
+			}
+		}
 	}
 }
 

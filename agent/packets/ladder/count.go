@@ -31,7 +31,7 @@ type Cost struct {
 	IOs     int                `json:"ios"`
 	Packets float64            `json:"packets"` // one that n I/Os share counts as 1/n in each
 	Opcodes map[string]float64 `json:"opcodes"` // packets by opcode
-	Partial int                `json:"partial"` // I/Os that are not counted: no response, or packets missing
+	Partial int                `json:"partial"` // I/Os that are not counted: no response, or packets missing or not captured whole
 	first   int                // ID of the first I/O
 }
 
@@ -77,7 +77,7 @@ func (c *Counts) AddIO(o *dissect.IO) {
 		cost = &Cost{Kind: kind, Opcodes: map[string]float64{}, first: o.ID}
 		c.costs[kind] = cost
 	}
-	if !o.Done || o.Lost > 0 {
+	if !o.Done || o.Lost > 0 || o.Cut {
 		cost.Partial++
 		return
 	}

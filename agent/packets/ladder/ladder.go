@@ -80,7 +80,10 @@ func title(o *dissect.IO) string {
 
 // lossNote returns a warning if packets may be missing from the ladder, or "".
 func lossNote(o *dissect.IO) string {
-	if o.Lost == 0 {
+	switch {
+	case o.Cut:
+		return "may be incomplete: too little was captured of some packets to tell their I/O"
+	case o.Lost == 0:
 		return ""
 	}
 	return fmt.Sprintf("may be incomplete: %s of this connection not captured while the I/O was in flight", packets(float64(o.Lost)))

@@ -22,7 +22,7 @@ func NewLines(w io.Writer) Lines { return Lines{w} }
 
 // Header prints the names of the columns.
 func (l Lines) Header() error {
-	_, err := fmt.Fprintf(l.w, "%-15s %-34s %-8s %8s %-12s %-26s %6s INFO\n", "TIME", "FROM > TO", "QP", "PSN", "PROTOCOL", "OPCODE", "BYTES")
+	_, err := fmt.Fprintf(l.w, "%-15s %-34s %-8s %8s %-12s %-26s %6s INFO\n", "TIME (UTC)", "FROM > TO", "QP", "PSN", "PROTOCOL", "OPCODE", "BYTES")
 	return err
 }
 
@@ -34,7 +34,7 @@ func (l Lines) Print(p *dissect.Packet) error {
 		qp, psn = fmt.Sprintf("%#x", p.RoCE.BTH.DestQP), fmt.Sprint(p.RoCE.BTH.PSN)
 	}
 	_, err := fmt.Fprintln(l.w, strings.TrimRight(fmt.Sprintf("%-15s %-34s %-8s %8s %-12s %-26s %6d %s",
-		p.Time.Format("15:04:05.000000"), between, qp, psn, p.Protocol, p.What, p.Bytes, display.Text(strings.Join(remarks(p), "; "))), " "))
+		p.Time.UTC().Format("15:04:05.000000"), between, qp, psn, p.Protocol, p.What, p.Bytes, display.Text(strings.Join(remarks(p), "; "))), " "))
 	return err
 }
 
