@@ -107,6 +107,8 @@ func explain(err error) error {
 		return ErrAddrInUse
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EADDRNOTAVAIL):
 		return ErrNoDevice
+	case errors.Is(err, unix.EBADF): // the kernel still removes a device whose files are closed already
+		return ErrNoDevice
 	}
 	return err
 }
