@@ -163,20 +163,20 @@ func (h host) addressFindings(addr netip.Addr) []Finding {
 		return []Finding{h.notHere(addr)}
 	}
 	n := h.netdevs[i]
-	f := Finding{Check: "address", Level: Problem, Found: fmt.Sprintf("%v is on %s, which has no RDMA device", addr, n.name)}
 	for _, d := range h.devices {
 		for _, p := range d.ports {
 			served := slices.ContainsFunc(p.gids, func(g gid) bool { return g.addr == bare && (g.netdev == n.name || g.netdev == "") })
-			if served || p.netdev == n.name && (p.infiniband || d.kind == iwarp) {
+			served = served || p.netdev == n.name && (p.infiniband || d.kind == iwarp)
+			below := served || p.netdev == n.name || p.netdev != "" && p.netdev == h.stack.Real(n.name)
+			switch {
+			case below && !n.up:
+				return []Finding{isDown(addr, n, d.name)}
+			case served:
 				return []Finding{ok("address", "%v is on %s, served by %s", addr, n.name, d.name)}
-			}
-			if p.netdev == n.name && !n.up {
-				f.Found = fmt.Sprintf("%v is on %s, but %s does not serve it", addr, n.name, d.name)
-				f.Cause, f.Fix = n.name+" is down", "ip link set "+n.name+" up"
-				return []Finding{f}
 			}
 		}
 	}
+	f := Finding{Check: "address", Level: Problem, Found: fmt.Sprintf("%v is on %s, which has no RDMA device", addr, n.name)}
 	f.Cause = "connections from and to an address go through an RDMA device on its network device"
 	f.Fix = h.makeDevice(n.name)
 	if n.loopback {

@@ -23,8 +23,7 @@ type device struct {
 	name  string
 	kind  string // rxe, iwarp, or "" for RoCE and InfiniBand in hardware
 	ports []port
-
-	broken bool // its GSI QP is in the error state
+	queues
 }
 
 type port struct {
@@ -33,6 +32,7 @@ type port struct {
 	infiniband bool   // the link layer; else Ethernet
 	netdev     string // Ethernet, or IP over InfiniBand
 	gids       []gid
+	deaf       []gid // of Soft-RoCE: those whose packets it does not receive
 }
 
 // serves reports whether connections through a network device use the port.
@@ -55,6 +55,7 @@ type netdev struct {
 	up       bool
 	carrier  bool
 	loopback bool
+	ethernet bool // or the like: it has a MAC address
 	mtu      int
 	gid      netip.Addr // IP over InfiniBand: that of its port
 	addrs    []netip.Prefix
@@ -74,11 +75,11 @@ func readDevices() ([]device, error) {
 	if err != nil || len(links) == 0 { // without a device the RDMA stack may not be loaded
 		return nil, err
 	}
-	broken, err := readBroken()
+	queues, err := readQueues()
 	devices := make([]device, 0, len(links))
 	for _, l := range links {
 		d := readDevice(infiniband, l.Name)
-		d.broken = broken[l.Name]
+		d.queues = queues[l.Name]
 		devices = append(devices, d)
 	}
 	return devices, err
@@ -102,7 +103,7 @@ func readDevice(class, name string) device {
 			infiniband: content(filepath.Join(sub, "link_layer")) == "InfiniBand",
 		}
 		p.number, _ = strconv.Atoi(filepath.Base(sub)) // sysfs names ports by number
-		if i := slices.IndexFunc(p.gids, func(g gid) bool { return g.netdev != "" }); i >= 0 {
+		if i := slices.IndexFunc(p.gids, func(g gid) bool { return g.netdev != "" }); i >= 0 && parent == "" {
 			p.netdev = p.gids[i].netdev
 		}
 		d.ports = append(d.ports, p)
@@ -154,6 +155,7 @@ func readNetdevs() ([]netdev, error) {
 		n := netdev{
 			name: a.Name, index: a.Index, mtu: a.MTU, up: a.RawFlags&unix.IFF_UP != 0,
 			carrier: a.RawFlags&unix.IFF_LOWER_UP != 0, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+			ethernet: len(a.HardwareAddr) == 6,
 		}
 		if len(a.HardwareAddr) == 20 { // 4 bytes of flags and queue pair before the GID
 			n.gid = toAddr(net.IP(a.HardwareAddr[4:]))
@@ -210,25 +212,6 @@ func (h host) noDevice() Finding {
 	return f
 }
 
-// makeDevice returns the command that creates a Soft-RoCE device on a network device; if that is
-// "", on the first that is up and has an address.
-func (h host) makeDevice(on string) string {
-	if on == "" {
-		on = "NETDEV"
-		for _, n := range h.netdevs {
-			if !n.loopback && n.up && n.carrier && len(n.addrs) > 0 {
-				on = n.name
-				break
-			}
-		}
-	}
-	name := "rxe0"
-	for i := 1; slices.ContainsFunc(h.devices, func(d device) bool { return d.name == name }); i++ {
-		name = fmt.Sprintf("rxe%d", i)
-	}
-	return fmt.Sprintf("modprobe rdma_rxe && krpingctl link add %s --netdev %s", name, on)
-}
-
 // portState checks the state of a port.
 func (h host) portState(d device, p port) Finding {
 	where := d.name
@@ -274,7 +257,10 @@ func (h host) gidFindings() []Finding {
 	for _, d := range h.devices {
 		for _, p := range d.ports {
 			if !p.infiniband && d.kind != iwarp { // whose GIDs are not IP addresses
-				findings = append(findings, gidFinding(d, p))
+				deaf := h.deafFinding(d, p)
+				if findings = append(findings, deaf...); len(deaf) == 0 || !d.servesNothing() {
+					findings = append(findings, gidFinding(d, p))
+				}
 			}
 		}
 	}
@@ -289,7 +275,7 @@ func gidFinding(d device, p port) Finding {
 			continue // RoCE v1 is not routed; the address has a RoCE v2 entry, too
 		}
 		served = append(served, fmt.Sprintf("%v (GID %d)", g.addr, g.index))
-		usable = usable || !g.addr.IsLinkLocalUnicast()
+		usable = usable || isUsable(g)
 	}
 	if usable {
 		return ok("gids", "%s serves %s", d.name, strings.Join(served, ", "))
@@ -315,33 +301,37 @@ func roceMTU(mtu int) int {
 	return 0
 }
 
-// mtuFindings checks the MTU of the network devices below RoCE ports.
+// mtuFindings checks the MTU of the network devices that RoCE ports serve.
 func (h host) mtuFindings() []Finding {
 	var findings []Finding
 	for _, d := range h.devices {
 		for _, p := range d.ports {
-			if n, known := h.netdev(p.netdev); known && !p.infiniband && d.kind != iwarp {
-				findings = append(findings, mtuFinding(d.name, n))
+			if p.infiniband || d.kind == iwarp {
+				continue
+			}
+			for _, n := range h.served(p) {
+				findings = append(findings, h.mtuFinding(d.name, n))
 			}
 		}
 	}
 	return findings
 }
 
-func mtuFinding(device string, n netdev) Finding {
-	f := Finding{Check: "mtu", Fix: "ip link set " + n.name + " mtu 4300; or more, on both hosts, if the switches between them allow it"}
+func (h host) mtuFinding(device string, n netdev) Finding {
 	size := roceMTU(n.mtu)
-	f.Found = fmt.Sprintf("%s has MTU %d: RoCE packets of %s carry %d bytes", n.name, n.mtu, device, size)
+	f := Finding{
+		Check: "mtu", Found: fmt.Sprintf("%s has MTU %d: RoCE packets of %s carry %d bytes", n.name, n.mtu, device, size),
+		Fix: h.setMTU(n.name, 1500),
+	}
 	switch {
 	case size == 0:
 		f.Level, f.Found = Problem, fmt.Sprintf("%s has MTU %d: too small for a RoCE packet of 256 bytes", n.name, n.mtu)
 		f.Cause = "RoCE needs an MTU of at least 352"
-		f.Fix = "ip link set " + n.name + " mtu 1500"
 	case size < 1024:
 		f.Level, f.Cause = Warning, "the MTU is less than Ethernet's 1500"
-		f.Fix = "ip link set " + n.name + " mtu 1500"
 	case size < 4096:
-		f.Level, f.Cause = Note, "packets of 4096 bytes make large transfers faster; they need an MTU of 4192"
+		f.Level, f.Cause = Note, "packets of 4096 bytes make large transfers faster; they need an MTU of 4192 on both hosts and on the switches between them: where only one has it, they are lost"
+		f.Fix = "on both hosts, and only if the switches pass such packets: " + h.setMTU(n.name, 4300)
 	default:
 		return ok("mtu", "%s", f.Found)
 	}

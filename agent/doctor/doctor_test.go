@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/host/rdmalink"
 	"krping/agent/service/volumes"
 	"krping/proc"
 )
@@ -133,12 +134,13 @@ func lab() host {
 	return host{
 		netdevs: []netdev{
 			{name: "lo", index: 1, up: true, loopback: true, mtu: 65536, addrs: addrs("127.0.0.1/8")},
-			{name: "eth0", index: 2, up: true, carrier: true, mtu: 4300, addrs: addrs("192.168.77.1/24", "fd77::1/64")},
+			{name: "eth0", index: 2, up: true, carrier: true, ethernet: true, mtu: 4300, addrs: addrs("192.168.77.1/24", "fd77::1/64")},
 			{name: "dummy7", index: 3, up: true, carrier: true, mtu: 1500, addrs: addrs("10.7.0.1/24")},
 		},
 		devices: []device{{name: "rxe0", kind: rxe, ports: []port{{number: 1, state: "4: ACTIVE", netdev: "eth0", gids: []gid{
 			{0, netip.MustParseAddr("fe80::1"), "eth0", "RoCE v2"}, {1, netip.MustParseAddr("192.168.77.1"), "eth0", "RoCE v2"},
 		}}}}},
+		stack:  rdmalink.Netdevs{{Name: "lo", Kind: "device"}, {Name: "eth0", Kind: "device"}, {Name: "dummy7", Kind: "dummy"}},
 		spaces: namespaces{mode: "shared"},
 	}
 }
@@ -186,8 +188,10 @@ func TestDeviceFindings(t *testing.T) {
 	h = lab()
 	h.devices[0].broken = true
 	want(t, h.deviceFindings()[0], Problem, "rxe0 on eth0 is ACTIVE, but makes no connections", "krpingctl link del rxe0 && krpingctl link add rxe0 --netdev eth0")
+	h.devices[0].connected = 3
+	want(t, h.deviceFindings()[0], Problem, "3 connections that it had before still work", "when these may be interrupted")
 	h.devices[0].kind = ""
-	want(t, h.deviceFindings()[0], Problem, "makes no connections", "unload and reload the driver")
+	want(t, h.deviceFindings()[0], Problem, "makes no connections", "in a maintenance window", "devlink dev reload")
 
 	h = lab()
 	h.devices = nil
@@ -218,9 +222,9 @@ func TestMTU(t *testing.T) {
 			t.Errorf("MTU %d: %d, want %d", mtu, got, size)
 		}
 	}
-	want(t, mtuFinding("rxe0", netdev{name: "eth0", mtu: 1500}), Note, "1024", "mtu 4300")
-	want(t, mtuFinding("rxe0", netdev{name: "eth0", mtu: 1000}), Warning, "512", "mtu 1500")
-	want(t, mtuFinding("rxe0", netdev{name: "eth0", mtu: 300}), Problem, "mtu 1500")
+	want(t, lab().mtuFinding("rxe0", netdev{name: "eth0", mtu: 1500}), Note, "1024", "mtu 4300")
+	want(t, lab().mtuFinding("rxe0", netdev{name: "eth0", mtu: 1000}), Warning, "512", "mtu 1500")
+	want(t, lab().mtuFinding("rxe0", netdev{name: "eth0", mtu: 300}), Problem, "mtu 1500")
 }
 
 func TestAddress(t *testing.T) {
@@ -327,7 +331,7 @@ func TestPeer(t *testing.T) {
 		{failed(unix.EHOSTUNREACH), Problem, []string{"not reachable"}},
 		{failed(unix.EADDRNOTAVAIL), Problem, []string{"no RDMA device of this host"}},
 		{failed(unix.EBADMSG), Problem, []string{"krpingctl dmesg"}},
-		{&os.PathError{Op: "open", Path: "/proc/krping", Err: unix.EACCES}, Warning, []string{"sudo"}},
+		{&os.PathError{Op: "open", Path: "/proc/krping", Err: unix.EACCES}, Warning, []string{"permission denied"}},
 	} {
 		want(t, peerFinding(o, tc.err), tc.level, tc.words...)
 	}
@@ -344,7 +348,13 @@ func TestKernel(t *testing.T) {
 }
 
 func TestUnchecked(t *testing.T) {
-	want(t, unchecked("x", fmt.Errorf("read: %w", unix.EPERM)), Warning, "sudo")
+	f := unchecked("x", fmt.Errorf("read: %w", unix.EPERM))
+	want(t, f, Warning, "operation not permitted")
+	want(t, f.denied("this needs root", 1000), Warning, "this needs root", "sudo krpingctl doctor")
+	want(t, f.denied("this process is root without CAP_NET_ADMIN", 0), Warning, "without CAP_NET_ADMIN", "on the host")
+	if f := f.denied("", 0); strings.Contains(f.Cause+f.Fix, "root") {
+		t.Errorf("root is told that it needs root: %+v", f)
+	}
 	if f := unchecked("x", errors.New("odd")); f.Level != Warning || f.Cause != "odd" {
 		t.Errorf("%+v", f)
 	}
@@ -357,21 +367,26 @@ func attribute(kind byte, value ...byte) []byte {
 }
 
 func TestBrokenGSI(t *testing.T) {
-	const rc, gsi, ready, failed = 2, 1, 3, 6
+	const rc, gsi, init, sends, failed = 2, 1, 1, 3, 6
 	for _, test := range []struct {
 		kind, state byte
-		want        bool
-	}{{gsi, ready, false}, {gsi, failed, true}, {rc, failed, false}} {
+		want        queues
+	}{{gsi, sends, queues{}}, {gsi, failed, queues{broken: true}}, {rc, failed, queues{}}, {rc, sends, queues{connected: 1}}, {rc, init, queues{}}} {
 		entry := slices.Concat(attribute(attrResType, test.kind), attribute(attrResState, test.state))
 		message := attribute(attrResQP, attribute(20, entry...)...)
-		var got []bool
-		entries(message, attrResQP, func(entry []byte) { got = append(got, isBrokenGSI(entry)) })
-		if !slices.Equal(got, []bool{test.want}) {
+		var got []queues
+		entries(message, attrResQP, func(entry []byte) {
+			q := queues{}
+			q.add(entry)
+			got = append(got, q)
+		})
+		if !slices.Equal(got, []queues{test.want}) {
 			t.Errorf("type %d, state %d: %v, want one entry, %v", test.kind, test.state, got, test.want)
 		}
 		for n := range len(entry) - 4 { // without the state
-			if isBrokenGSI(entry[:n]) {
-				t.Errorf("type %d, state %d: broken by its first %d bytes", test.kind, test.state, n)
+			q := queues{}
+			if q.add(entry[:n]); q != (queues{}) {
+				t.Errorf("type %d, state %d: %v by its first %d bytes", test.kind, test.state, q, n)
 			}
 		}
 	}

@@ -11,10 +11,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"krping/agent/host/kernel"
+	"krping/agent/host/rdmalink"
 	"krping/agent/service/volumes"
 	"krping/proc"
 )
@@ -60,6 +63,7 @@ type host struct {
 	modules modules
 	devices []device
 	netdevs []netdev
+	stack   rdmalink.Netdevs // the same network devices, with those below and above
 	spaces  namespaces
 }
 
@@ -113,7 +117,11 @@ func readHost(r *Report) host {
 	if h.netdevs, err = readNetdevs(); err != nil {
 		r.add(unchecked("network devices", err))
 	}
+	if h.stack, err = rdmalink.ReadNetdevs(); err != nil {
+		r.add(unchecked("network devices", err))
+	}
 	h.nameNetdevs()
+	h.findDeaf()
 	if h.spaces, err = readNamespaces(); err != nil {
 		r.add(unchecked("network namespaces", err))
 	}
@@ -135,8 +143,22 @@ func (r *Report) add(findings ...Finding) {
 // unchecked returns the finding for a check that could not run.
 func unchecked(check string, err error) Finding {
 	f := Finding{Check: check, Level: Warning, Found: "could not be checked", Cause: err.Error()}
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EPERM) {
-		f.Fix = "sudo krpingctl doctor"
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EPERM) {
+		return f
+	}
+	why, _ := kernel.Denied()
+	return f.denied(why, os.Geteuid())
+}
+
+// denied explains that something was not permitted; why is what this process lacks of root's rights.
+func (f Finding) denied(why string, uid int) Finding {
+	switch {
+	case why == "": // root may be refused by other means than capabilities
+		f.Fix = "krpingctl dmesg; dmesg | grep -iE 'denied|lockdown'"
+	case uid != 0:
+		f.Cause, f.Fix = f.Cause+": "+why, "sudo krpingctl doctor"
+	default:
+		f.Cause, f.Fix = f.Cause+": "+why, "run krpingctl doctor on the host"
 	}
 	return f
 }

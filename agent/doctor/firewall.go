@@ -85,8 +85,8 @@ func (h host) firewallFindings(o Options) (findings []Finding, dropsSent bool) {
 	var on []netdev
 	for _, d := range h.devices {
 		for _, p := range d.ports {
-			if n, known := h.netdev(p.netdev); known && d.kind == rxe {
-				on = append(on, n)
+			if d.kind == rxe {
+				on = append(on, h.served(p)...)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/coreos/go-systemd/v22/unit"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/kernel"
@@ -16,39 +17,60 @@ import (
 	"krping/proc"
 )
 
-// readBroken returns the devices whose GSI QP, which carries the connection manager's messages, is
-// in the error state.
-func readBroken() (map[string]bool, error) {
-	broken := make(map[string]bool)
-	err := resources(cmdResQP, attrResQP, func(device string, entry []byte) {
-		broken[device] = broken[device] || isBrokenGSI(entry)
-	})
-	return broken, err
+// queues are the QPs of a device.
+type queues struct {
+	broken    bool // the GSI QP, which carries the connection manager's messages, is in the error state
+	connected int  // RC QPs that have a peer
 }
 
-// isBrokenGSI parses a QP; the numbers are enum ib_qp_type and ib_qp_state of include/rdma/ib_verbs.h.
-func isBrokenGSI(entry []byte) bool {
-	const gsi, failed = 1, 6
-	var isGSI, hasFailed bool
-	attributes(entry, func(kind uint16, value []byte) {
+// readQueues returns those of each device.
+func readQueues() (map[string]queues, error) {
+	all := make(map[string]queues)
+	err := resources(cmdResQP, attrResQP, func(device string, entry []byte) {
+		q := all[device]
+		q.add(entry)
+		all[device] = q
+	})
+	return all, err
+}
+
+// add parses a QP; the numbers are enum ib_qp_type and ib_qp_state of include/rdma/ib_verbs.h.
+func (q *queues) add(entry []byte) {
+	const (
+		gsi, connection = 1, 2
+		sends, failed   = 3, 6
+	)
+	kind, state := -1, -1
+	attributes(entry, func(attr uint16, value []byte) {
 		switch {
-		case kind == attrResType && len(value) > 0:
-			isGSI = value[0] == gsi
-		case kind == attrResState && len(value) > 0:
-			hasFailed = value[0] == failed
+		case attr == attrResType && len(value) > 0:
+			kind = int(value[0])
+		case attr == attrResState && len(value) > 0:
+			state = int(value[0])
 		}
 	})
-	return isGSI && hasFailed
+	q.broken = q.broken || kind == gsi && state == failed
+	if kind == connection && state == sends {
+		q.connected++
+	}
 }
 
-// brokenGSI returns the cause and the fix for a GSI QP in the error state.
+// brokenGSI returns the cause and the fix for a GSI QP in the error state. What is connected still works.
 func (d device) brokenGSI(p port) (cause, fix string) {
 	cause = "sending a connection manager message failed (no carrier, or network device down), and the QP does not recover"
 	if d.kind != rxe {
-		return cause, "unload and reload the driver of " + d.name
+		return cause, "in a maintenance window, as it interrupts the network: devlink dev reload, for the device that devlink dev show lists; or boot the host again"
 	}
-	return cause, fmt.Sprintf("krpingctl link del %s && krpingctl link add %s --netdev %s; or, also for the next time: systemctl enable --now krping-rxe@%s", d.name, d.name, p.netdev, p.netdev)
+	fix = fmt.Sprintf("krpingctl link del %s && krpingctl link add %s --netdev %s; or, also for the next time: systemctl enable --now %s", d.name, d.name, p.netdev, rxeUnit(p.netdev))
+	if d.connected > 0 {
+		cause += fmt.Sprintf("; %d connections that it had before still work", d.connected)
+		fix = "when these may be interrupted (sessions of krping then connect again and go on): " + fix
+	}
+	return cause, fix
 }
+
+// rxeUnit returns the unit that keeps a Soft-RoCE device on a network device.
+func rxeUnit(netdev string) string { return "krping-rxe@" + unit.UnitNameEscape(netdev) + ".service" }
 
 // unusedPort is a port nobody listens on: tcpmux.
 const unusedPort = 1
@@ -82,11 +104,11 @@ func isSilent(ctx context.Context, fs proc.FS, own netip.Addr) bool {
 // Dead returns why a Soft-RoCE device makes no connections any more, "" if it does. With try, it also connects
 // through the device to itself, on a kernel that does not show the state of the GSI QP.
 func Dead(ctx context.Context, fs proc.FS, name string, try bool) (string, error) {
-	broken, err := readBroken()
+	queues, err := readQueues()
 	if err != nil {
 		return "", err
 	}
-	if broken[name] {
+	if queues[name].broken {
 		return "its GSI queue pair is in the error state", nil
 	}
 	if !try || showsBroken() {

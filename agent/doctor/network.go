@@ -76,15 +76,15 @@ func (h host) routeFinding(o Options, r route) Finding {
 	if i < 0 {
 		f.Found = fmt.Sprintf("the route to %v is through %s, which has no RDMA device", o.Peer, r.netdev)
 		f.Cause, f.Fix = "the connection manager uses the RDMA device of the route's network device", h.makeDevice(r.netdev)
-		if len(h.devices) > 0 && len(h.devices[0].ports) > 0 && h.devices[0].ports[0].netdev != "" {
-			f.Fix += fmt.Sprintf("; or ip route add %v dev %s", o.Peer, h.devices[0].ports[0].netdev)
+		if i := slices.IndexFunc(h.devices, func(d device) bool { return !d.servesNothing() && d.ports[0].netdev != "" }); i >= 0 {
+			f.Fix += fmt.Sprintf("; or ip route add %v dev %s", o.Peer, h.devices[i].ports[0].netdev)
 		}
 		return f
 	}
 	if n, known := h.netdev(r.netdev); known && o.Addr.IsValid() && !hasAddress(n.addrs, o.Addr.Unmap().WithZone("")) {
 		f.Level, f.Found = Warning, fmt.Sprintf("the route to %v is through %s, which does not have %v", o.Peer, r.netdev, o.Addr)
 		f.Cause = "connections to the peer come from an address other than the one given"
-		f.Fix = fmt.Sprintf("ip route add %v src %v dev the network device of %v", o.Peer, o.Addr, o.Addr)
+		f.Fix = fmt.Sprintf("ip route add %v src %v dev %s", o.Peer, o.Addr, h.netdevOf(o.Addr))
 		return f
 	}
 	if n, known := h.netdev(r.netdev); known && r.mtu != 0 && roceMTU(r.mtu) < roceMTU(n.mtu) {
@@ -97,6 +97,16 @@ func (h host) routeFinding(o Options, r route) Finding {
 		through = fmt.Sprintf(" by %v", r.gateway)
 	}
 	return ok("route", "to %v through %s%s, RDMA device %s", o.Peer, r.netdev, through, h.devices[i].name)
+}
+
+// netdevOf returns the network device that has an address, NETDEV if none has it.
+func (h host) netdevOf(addr netip.Addr) string {
+	for _, n := range h.netdevs {
+		if hasAddress(n.addrs, addr.Unmap().WithZone("")) {
+			return n.name
+		}
+	}
+	return "NETDEV"
 }
 
 // resolve triggers neighbour resolution of the next hop and returns the state of its entry: a NUD_
@@ -144,6 +154,6 @@ func neighbourFinding(hop netip.Addr, netdev string, state int) Finding {
 	return Finding{
 		Check: "neighbour", Level: Problem, Found: fmt.Sprintf("%v does not answer on %s", hop, netdev),
 		Cause: "no host on that network has the address, its network device is down, or a switch or VLAN separates the hosts",
-		Fix:   fmt.Sprintf("on the peer: ip addr, ip link set NETDEV up; then on this host: ip neigh flush dev %s", netdev),
+		Fix:   fmt.Sprintf("on the peer: ip addr, ip link set NETDEV up; then on this host: ip neigh flush to %v dev %s", hop, netdev),
 	}
 }

@@ -97,6 +97,13 @@ func check(name, kind, netdev string, netdevs Netdevs, devices []existing) error
 		f.Cause = fmt.Sprintf("%s has a Soft-RoCE device, %s, and can have only one; it serves all its addresses", netdev, on(devices, netdev))
 		f.Fix, f.Err = "use "+on(devices, netdev)+"; krpingctl link list", unix.EEXIST
 	default:
+		for _, p := range netdevs.Ports(netdev) {
+			if below := on(devices, p); kind == RXE && below != "" {
+				f.Cause = fmt.Sprintf("%s has the Soft-RoCE device %s, which would begin connections of %s and receive none of their packets", p, below, netdev)
+				f.Fix, f.Err = fmt.Sprintf("if nothing uses %s: krpingctl link del %s && krpingctl link add %s --netdev %s", below, below, name, netdev), unix.EEXIST
+				return f
+			}
+		}
 		return nil
 	}
 	return f

@@ -15,7 +15,8 @@ import (
 )
 
 // stacked has eth0 below two VLANs, one on the other; eth1 in a bridge; eth2 in a bond, which is in a VRF and
-// below a VLAN; eth3 in a VRF; eth4 in a bridge and below a VLAN; and a VLAN whose device is elsewhere.
+// below a VLAN; eth3 in a VRF; eth4 in a bridge and below a VLAN; a VLAN whose device is elsewhere; and
+// eth5 in a bridge and below a MACVLAN.
 func stacked() Netdevs {
 	attrs := func(index int, name string, parent, master int) netlink.LinkAttrs {
 		a := netlink.NewLinkAttrs()
@@ -38,11 +39,14 @@ func stacked() Netdevs {
 		&netlink.Device{LinkAttrs: attrs(12, "eth4", 0, 5)},
 		&netlink.Vlan{LinkAttrs: attrs(13, "eth4.5", 12, 0)},
 		&netlink.Vlan{LinkAttrs: other},
+		&netlink.Macvlan{LinkAttrs: attrs(14, "mv0", 15, 0)},
+		&netlink.Device{LinkAttrs: attrs(15, "eth5", 0, 16)},
+		&netlink.Bridge{LinkAttrs: attrs(16, "br1", 0, 0)},
 	})
 }
 
 func TestAddIsChecked(t *testing.T) {
-	devices := []existing{{"rxe5", "br0"}, {"mlx5_0", ""}, {"rxe7", "eth3"}}
+	devices := []existing{{"rxe5", "br0"}, {"mlx5_0", ""}, {"rxe7", "eth3"}, {"rxe6", "eth5"}}
 	for _, tc := range []struct {
 		name, kind, netdev string
 		is                 error
@@ -60,6 +64,8 @@ func TestAddIsChecked(t *testing.T) {
 		{"rxe0", RXE, "eth2", unix.EINVAL, "a port of the bond bond0", "krpingctl link add rxe0 --netdev bond0"},
 		{"rxe0", RXE, "eth1", unix.EINVAL, "a port of the bridge br0", "there is one on it: rxe5"},
 		{"rxe0", RXE, "eth3", unix.EEXIST, "can have only one", "use rxe7"},
+		{"rxe0", RXE, "br1", unix.EEXIST, "eth5 has the Soft-RoCE device rxe6", "link del rxe6 && krpingctl link add rxe0 --netdev br1"},
+		{"rxe0", RXE, "mv0", unix.EEXIST, "eth5 has the Soft-RoCE device rxe6", "link del rxe6 && krpingctl link add rxe0 --netdev mv0"},
 		{"rxe5", RXE, "eth0", unix.EEXIST, "an RDMA device of that name", "another name"},
 		{"mlx5_0", SIW, "eth0", unix.EEXIST, "an RDMA device of that name", "another name"},
 		{"rxe0", RXE, "eth9", fs.ErrNotExist, "no such network device", "ip link"},

@@ -12,17 +12,19 @@ import (
 
 // Kinds of network devices that are stacked on others, as `ip -d link` names them.
 const (
-	VLAN   = "vlan"
-	Bridge = "bridge"
-	Bond   = "bond"
-	Team   = "team"
+	VLAN    = "vlan"
+	MACVLAN = "macvlan"
+	IPVLAN  = "ipvlan"
+	Bridge  = "bridge"
+	Bond    = "bond"
+	Team    = "team"
 )
 
 // Netdev is a network device, with those below and above it.
 type Netdev struct {
 	Name  string
 	Kind  string // such as VLAN; "device" for a NIC
-	Below string // of a VLAN: the device that it is on; "" if that is in another network namespace
+	Below string // of a VLAN, MACVLAN or IPVLAN: the device that it is on; "" if that is in another namespace
 	Above string // the bridge, bond or VRF that it is a port of
 }
 
@@ -46,7 +48,7 @@ func netdevsOf(links []netlink.Link) Netdevs {
 	all := make(Netdevs, 0, len(links))
 	for _, l := range links {
 		n := Netdev{Name: l.Attrs().Name, Kind: l.Type(), Above: names[l.Attrs().MasterIndex]}
-		if n.Kind == VLAN && l.Attrs().NetNsID < 0 { // else the index is that of another namespace
+		if (n.Kind == VLAN || n.Kind == MACVLAN || n.Kind == IPVLAN) && l.Attrs().NetNsID < 0 { // else the index is that of another namespace
 			n.Below = names[l.Attrs().ParentIndex]
 		}
 		all = append(all, n)
@@ -86,6 +88,24 @@ func (all Netdevs) Bundle(name string) (above, kind string) {
 		return "", ""
 	}
 	return master.Name, master.Kind
+}
+
+// Ports returns the devices that pass the packets of a bridge, bond, team, MACVLAN or IPVLAN. Soft-RoCE on one
+// of them has its addresses, too, and connections may begin there, but it receives none of the packets.
+func (all Netdevs) Ports(name string) []string {
+	n, _ := all.Get(name)
+	var ports []string
+	if n.Kind == MACVLAN || n.Kind == IPVLAN {
+		ports = append(ports, n.Below)
+	}
+	if n.Kind == Bridge || n.Kind == Bond || n.Kind == Team {
+		for _, p := range all {
+			if p.Above == name {
+				ports = append(ports, p.Name)
+			}
+		}
+	}
+	return ports
 }
 
 // Idle says why an RDMA device on a network device makes no connections yet, and what to do; "" if it does.
