@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/host/distro"
 	"krping/agent/host/rdmalink"
 	"krping/agent/service/volumes"
 	"krping/proc"
@@ -33,6 +36,10 @@ func want(t *testing.T, f Finding, level Level, words ...string) {
 	}
 	if f.Level != level {
 		t.Errorf("level %s, want %s:\n%s", f.Level, level, text)
+	}
+	remade := regexp.MustCompile(`krpingctl link del (\S+) && krpingctl link add \S+`) // makes no connections, or serves nothing
+	if fix := remade.ReplaceAllString(f.Fix, ""); !isHarmless(fix) {
+		t.Errorf("the fix ends or takes away what may be in use:\n%s", text)
 	}
 	if f.Level != OK && (f.Cause == "" || f.Fix == "") {
 		t.Errorf("has no cause or no fix:\n%s", text)
@@ -73,7 +80,8 @@ func TestModuleFindings(t *testing.T) {
 		{"not built", modules{release: "6.1.0", headers: true}, Problem, []string{"make -C kmod modules && modprobe"}},
 		{"not built, CRC in the kernel", modules{headers: true, installed: all}, Problem, []string{"modprobe -a rdma_cm &&"}},
 		{"not built, CRC in a module", modules{headers: true, installed: set("libcrc32c")}, Problem, []string{"modprobe -a rdma_cm libcrc32c &&"}},
-		{"no headers", modules{release: "6.1.0-9-amd64"}, Problem, []string{"apt install linux-headers-6.1.0-9-amd64"}},
+		{"no headers", modules{distro: distro.Parse("ID=debian", "6.1.0-9-amd64")}, Problem, []string{"apt install linux-headers-6.1.0-9-amd64 && make"}},
+		{"no headers, SUSE", modules{distro: distro.Parse("ID=sles\nID_LIKE=suse", "6.4.0-1-default")}, Problem, []string{"zypper install kernel-default-devel && make"}},
 		{"unsupported kernel", modules{release: "5.15.0-31-generic"}, Problem, []string{"only for 6.1 to 7.3"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { want(t, tc.m.own(), tc.level, tc.words...) })
@@ -86,9 +94,12 @@ func TestModuleFindings(t *testing.T) {
 	}{
 		{"all", modules{installed: all, loaded: all}, OK, "krping-bridge"},
 		{"not loaded", modules{installed: all}, Note, "modprobe -a rdma_ucm ib_uverbs"},
-		{"ubuntu", modules{release: "6.14.0-1-generic", ubuntu: true, installed: set()}, Problem, "apt install linux-modules-extra-6.14.0-1-generic"},
-		{"no rxe", modules{release: "6.1.0-9-cloud-amd64", installed: set("ib_core", "rdma_cm", "ib_uverbs", "rdma_ucm")}, Warning, "linux-image-amd64"},
+		{"ubuntu", modules{release: "6.14.0-1-generic", distro: distro.Parse("ID=ubuntu", "6.14.0-1-generic"), installed: set()}, Problem, "apt install linux-modules-extra-6.14.0-1-generic"},
+		{"cloud", modules{release: "6.1.0-9-cloud-amd64", distro: distro.Parse("ID=debian", "6.1.0-9-cloud-amd64"), installed: set("ib_core", "rdma_cm", "ib_uverbs", "rdma_ucm")}, Warning, "apt install linux-image-" + runtime.GOARCH + ", and boot"},
+		{"rhel", modules{distro: distro.Parse("ID=rocky\nID_LIKE=rhel", "5.14.0-1.el9.x86_64"), installed: set("ib_core", "rdma_cm")}, Warning, "dnf install kernel-modules-5.14.0-1.el9.x86_64"},
+		{"own kernel", modules{installed: set("ib_core", "rdma_cm")}, Warning, "CONFIG_INFINIBAND_USER_ACCESS"},
 		{"unknown", modules{release: "6.1.0"}, Warning, "modules.dep"},
+		{"arch, upgraded", modules{distro: distro.Parse("ID=arch", "6.14.2-arch1-1")}, Warning, "pacman -S linux, then"},
 	} {
 		t.Run(tc.name, func(t *testing.T) { want(t, tc.m.drivers()[0], tc.level, tc.word) })
 	}
@@ -99,12 +110,8 @@ func TestModuleFindings(t *testing.T) {
 	want(t, m.versionFindings("0.2.0")[0], Note, "is 0.1.0, this program is 0.2.0")
 	signed := modules{loaded: set(), signedOnly: true, release: "6.1.0"}.findings()
 	want(t, signed[1], Warning, "mokutil --import /var/lib/dkms/mok.pub", "sign-file")
-}
-
-func TestIsUbuntu(t *testing.T) {
-	if !isUbuntu("NAME=x\nID=ubuntu\n") || !isUbuntu("ID_LIKE=\"ubuntu debian\"") || isUbuntu("ID=debian\nHOME_URL=ubuntu.com") {
-		t.Error("ID and ID_LIKE decide, nothing else")
-	}
+	signed = modules{loaded: set(), signedOnly: true, distro: distro.Parse("ID=ubuntu", "6.8.0")}.findings()
+	want(t, signed[1], Warning, "mokutil --import /var/lib/shim-signed/mok/MOK.der")
 }
 
 func TestIsLockedDown(t *testing.T) {
@@ -419,7 +426,7 @@ func TestListeners(t *testing.T) {
 	if !got[0].takes(own, 9999) || got[0].takes(own, 9998) || got[0].takes(netip.MustParseAddr("10.0.0.1"), 9999) || !got[0].takes(netip.Addr{}, 9999) {
 		t.Error("a listener occupies its own address and port only")
 	}
-	want(t, got[0].finding(), Note, "192.168.77.1:9999 (process 7)", "kill 7", "--port")
+	want(t, got[0].finding(), Note, "192.168.77.1:9999 (process 7)", "with another --port", "ps -fp 7")
 	want(t, got[1].finding(), Note, "kr listens on 192.168.77.1:9998")
 }
 
@@ -443,7 +450,7 @@ func TestTargets(t *testing.T) {
 	}
 	want(t, f[0], Problem, "volume vol0 does not listen on 10.0.0.1:9900")
 	h.devices = []device{{name: "rxe0", ports: []port{{netdev: "eth0", gids: []gid{{addr: netip.MustParseAddr("10.0.0.1"), netdev: "eth0"}}}}}}
-	want(t, h.targetFindings([]endpoint{volume}, nil)[0], Problem, "once a second", "restart the target")
+	want(t, h.targetFindings([]endpoint{volume}, nil)[0], Problem, "once a second", "krpingctl dmesg")
 }
 
 func TestRefusedVolumes(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"krping/agent/host/distro"
 	"krping/agent/host/kernel"
 )
 
@@ -16,8 +17,8 @@ const krping = "rdma_krping"
 
 // modules is the state of the kernel's modules.
 type modules struct {
-	release    string          // of the kernel, as uname -r prints it
-	ubuntu     bool            // which ships some drivers in a separate package
+	release    string // of the kernel, as uname -r prints it
+	distro     distro.Distro
 	installed  map[string]bool // or built in; nil if unknown
 	loaded     map[string]bool // or built in, if listed in /sys/module
 	headers    bool            // for building modules are installed
@@ -28,7 +29,7 @@ type modules struct {
 
 func readModules() (modules, error) {
 	m := modules{release: kernel.Release()}
-	m.ubuntu = isUbuntu(content("/etc/os-release"))
+	m.distro = distro.Read("/", m.release)
 	dir := filepath.Join("/lib/modules", m.release)
 	m.headers = exists(filepath.Join(dir, "build", "Makefile"))
 	m.version, m.taint = content("/sys/module/"+krping+"/version"), content("/sys/module/"+krping+"/taint")
@@ -74,16 +75,6 @@ func parseModuleList(text string) map[string]bool {
 	return names
 }
 
-func isUbuntu(osRelease string) bool {
-	for line := range strings.Lines(osRelease) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if (key == "ID" || key == "ID_LIKE") && strings.Contains(value, "ubuntu") {
-			return true
-		}
-	}
-	return false
-}
-
 // isLockedDown parses /sys/kernel/security/lockdown, such as "none [integrity] confidentiality".
 func isLockedDown(text string) bool {
 	return strings.Contains(text, "[") && !strings.Contains(text, "[none]")
@@ -118,7 +109,7 @@ func (m modules) findings() []Finding {
 		findings = append(findings, Finding{
 			Check: "module signature", Level: Warning, Found: "this kernel loads only modules with a trusted signature",
 			Cause: "secure boot, lockdown or module.sig_enforce; insmod fails with \"Key was rejected\" or \"Operation not permitted\"",
-			Fix:   fmt.Sprintf("mokutil --import /var/lib/dkms/mok.pub, the key with which DKMS signs, and a reboot; without DKMS, the same with CERT, and /lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko", m.release),
+			Fix:   fmt.Sprintf("mokutil --import %s, the key with which DKMS signs, and a reboot; without DKMS, the same with CERT, and /lib/modules/%s/build/scripts/sign-file sha256 KEY CERT kmod/rdma_krping.ko", m.distro.SigningKey(), m.release),
 		})
 	}
 	return append(findings, m.drivers()...)
@@ -132,7 +123,7 @@ func (m modules) versionFindings(program string) []Finding {
 	return []Finding{{
 		Check: "version", Level: Note, Found: fmt.Sprintf("the loaded %s is %s, this program is %s", krping, m.version, program),
 		Cause: "only one of them was upgraded, or the module was in use then: the old one stays loaded",
-		Fix:   "install both in one version; then reboot, or detach all disks and run modprobe -r rdma_krping && modprobe rdma_krping",
+		Fix:   "install both in one version; the next boot of this host loads it; or, when no disk is attached and no volume served: modprobe -r rdma_krping && modprobe rdma_krping",
 	}}
 }
 
@@ -146,7 +137,7 @@ func (m modules) own() Finding {
 	switch {
 	case m.loaded[krping] && strings.Contains(m.taint, "F"):
 		f.Level, f.Found = Warning, krping+" "+m.version+" is loaded by force"
-		f.Cause, f.Fix = "it was built for another kernel", "rmmod rdma_krping; make -C kmod clean modules && "+load
+		f.Cause, f.Fix = "it was built for another kernel", "when no disk is attached and no volume served: make -C kmod clean modules && rmmod rdma_krping && "+load
 	case m.loaded[krping]:
 		return ok("module", "%s %s is loaded%s", krping, m.version, explainTaint(m.taint))
 	case m.installed[krping]:
@@ -156,7 +147,7 @@ func (m modules) own() Finding {
 		f.Fix = "boot a supported kernel, or try make -C kmod modules && " + load + "; krping-bridge needs no module"
 	case !m.headers:
 		f.Cause = "it is not installed for kernel " + m.release + ", and neither are the headers to build it"
-		f.Fix = fmt.Sprintf("apt install linux-headers-%s && make -C kmod modules && %s", m.release, load)
+		f.Fix = m.distro.InstallHeaders() + " && make -C kmod modules && " + load
 	default:
 		f.Cause = "it is not installed for kernel " + m.release
 		f.Fix = "make -C kmod modules && " + load
@@ -181,8 +172,8 @@ func (m modules) drivers() []Finding {
 	if m.installed == nil {
 		return []Finding{{
 			Check: "drivers", Level: Warning, Found: "the modules of kernel " + m.release + " are not known",
-			Cause: "/lib/modules/" + m.release + "/modules.dep does not exist: the kernel's package is not installed, or this is a container",
-			Fix:   "install the kernel's package, then depmod -a",
+			Cause: "/lib/modules/" + m.release + "/modules.dep does not exist: an upgrade has replaced the running kernel's package, as Arch's do, or this is a container",
+			Fix:   m.distro.InstallModules() + ", then depmod -a; a new kernel must be booted",
 		}}
 	}
 	missing := func(names ...string) []string {
@@ -215,10 +206,12 @@ func (m modules) drivers() []Finding {
 
 func (m modules) explainMissing() (cause, fix string) {
 	switch {
-	case m.ubuntu:
-		return "Ubuntu ships them in a package that is not installed", "apt install linux-modules-extra-" + m.release
-	case strings.Contains(m.release, "-cloud-"):
-		return "cloud kernels lack them", "apt install linux-image-amd64 && reboot"
+	case m.distro.Is("ubuntu"):
+		return "Ubuntu ships them in a package that is not installed", m.distro.InstallModules()
+	case m.distro.Is("debian") && strings.Contains(m.release, "-cloud-"):
+		return "cloud kernels lack them", m.distro.InstallModules() + ", and boot that kernel"
+	case m.distro.Is("rhel"), m.distro.Is("suse"):
+		return "they are in packages that are not installed, or not part of this distribution's kernel", m.distro.InstallModules() + ", and boot that kernel if it is a newer one"
 	}
 	return "it was built without CONFIG_INFINIBAND, CONFIG_INFINIBAND_ADDR_TRANS, CONFIG_INFINIBAND_USER_ACCESS or CONFIG_RDMA_RXE", "boot a kernel that has them"
 }

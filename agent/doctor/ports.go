@@ -106,10 +106,10 @@ func (l listener) takes(addr netip.Addr, port uint16) bool {
 func (l listener) finding() Finding {
 	f := Finding{Check: "port", Level: Note, Cause: "a second server on that port fails with EADDRINUSE"}
 	f.Found = fmt.Sprintf("%s listens on %v", strings.TrimSpace(l.name), l.addr)
-	f.Fix = "krpingctl stat lists what the module serves; or start another server with another --port"
+	f.Fix = "start another server with another --port; krpingctl stat lists what the module serves"
 	if l.pid != 0 {
 		f.Found += fmt.Sprintf(" (process %d)", l.pid)
-		f.Fix = fmt.Sprintf("kill %d; or start another server with another --port", l.pid)
+		f.Fix = "start another server with another --port; ps -fp " + strconv.Itoa(int(l.pid)) + " shows what listens"
 	}
 	return f
 }

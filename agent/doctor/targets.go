@@ -21,6 +21,14 @@ type endpoint struct {
 	addr   netip.AddrPort
 }
 
+// log returns the command that shows the target's log.
+func (e endpoint) log() string {
+	if e.pid == 0 {
+		return "krpingctl dmesg"
+	}
+	return fmt.Sprintf("journalctl _PID=%d", e.pid)
+}
+
 // readBridges returns the addresses of the running bridges of this network namespace, from their command
 // lines.
 func readBridges() []endpoint {
@@ -107,7 +115,7 @@ func (h host) targetFindings(endpoints []endpoint, listeners []listener) []Findi
 		f := Finding{
 			Check: "targets", Level: Problem, Found: fmt.Sprintf("%s does not listen on %v", e.target, e.addr),
 			Cause: "the RDMA device may have come just now: a target looks for it once a second; else its log has the reason",
-			Fix:   "krpingctl doctor; or restart the target",
+			Fix:   "in some seconds: krpingctl doctor; or read the target's log: " + e.log(),
 		}
 		if a := h.addressFindings(e.addr.Addr())[0]; a.Level != OK {
 			f.Cause, f.Fix = a.Found+": "+a.Cause, a.Fix

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -19,7 +20,7 @@ func volumeFindings(file string) []Finding {
 	if err != nil {
 		f := unchecked(check, err)
 		if f.Fix == "" {
-			f.Fix = "rm " + file + "; the agent remembers the volumes that are attached again when it is restarted"
+			f.Fix = fmt.Sprintf("mv %s %s.broken", file, file) + "; the agent remembers the volumes that are attached again when it is restarted"
 		}
 		return []Finding{f}
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"krping/agent/host/distro"
 )
 
 func TestExplainLoad(t *testing.T) {
@@ -17,12 +19,12 @@ func TestExplainLoad(t *testing.T) {
 		{"could not insert 'nvme_rdma': Exec format error", "insmod /dev/null", Lines{"x", "ib_core: exports duplicate symbol ib_x (owned by mlx_compat)"}, "owned by mlx_compat", "modinfo -n ib_core"},
 		{"could not insert 'nvme_rdma': Invalid argument", "", Lines{"nvme_rdma: disagrees about version of symbol rdma_x"}, "two driver stacks", "depmod -a"},
 		{"Error running install command", "insmod /dev/null\ninstall /bin/false\n", nil, "install /bin/false", "nvme_rdma"},
-		{"FATAL: Module nvme-rdma not found in directory /lib/modules/1", "", nil, "not installed for kernel 1", "linux-modules-extra-1"},
+		{"FATAL: Module nvme-rdma not found in directory /lib/modules/1", "", nil, "not installed for kernel 1", "apt install linux-modules-extra-1, then"},
 		{"could not insert 'nvme_rdma': Unknown symbol in module", "insmod /dev/null\ninsmod /no/nvme-rdma.ko x=1\n", nil, "/no/nvme-rdma.ko does not exist", "depmod -a"},
 		{"could not insert 'nvme_rdma': Key was rejected by service", "", nil, "Key was rejected", "sign"},
 		{"could not insert 'nvme_rdma': Cannot allocate memory", "", Lines{"vmap failed"}, "vmap failed", "modprobe -v nvme-rdma"},
 	} {
-		f := explainLoad("nvme-rdma", "1", tc.said, tc.plan, tc.log)
+		f := explainLoad("nvme-rdma", distro.Parse("ID=ubuntu", "1"), "1", tc.said, tc.plan, tc.log)
 		if !strings.Contains(f.Error(), tc.cause) || !strings.Contains(Fix(f), tc.fix) || !errors.Is(f, ErrNoModule) {
 			t.Errorf("%s: %v, %s: want %q and %q", tc.said, f, f.Fix, tc.cause, tc.fix)
 		}

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/agent/host/distro"
 )
 
 // ErrNoModule is wrapped by failures to load a module.
@@ -64,27 +66,27 @@ func LoadWith(ctx context.Context, name string, parameters ...string) error {
 		said = err.Error()
 	}
 	rule, _ := exec.CommandContext(ctx, "modprobe", "--dry-run", "--verbose", name).Output() // best effort: it only improves the message
-	return explainLoad(name, Release(), said, string(rule), log.Lines())
+	return explainLoad(name, distro.Read("/", Release()), Release(), said, string(rule), log.Lines())
 }
 
 // explainLoad returns the cause of a failure of modprobe and a fix, from its output (said), the commands
 // that it would run (plan), and what the kernel logged.
-func explainLoad(name, release, said, plan string, log Lines) *Failure {
+func explainLoad(name string, d distro.Distro, release, said, plan string, log Lines) *Failure {
 	f := &Failure{What: "cannot load the module " + name, Err: ErrNoModule}
 	mixed := log.Find("exports duplicate symbol", "disagrees about version of symbol", "Unknown symbol")
 	switch {
 	case mixed != "":
 		f.Cause = fmt.Sprintf("modules of two driver stacks are mixed, such as the kernel's own and a vendor's (MLNX_OFED, DOCA): the kernel logged %q", mixed)
-		f.Fix = fmt.Sprintf("modinfo -n ib_core rdma_cm nvme_fabrics %s shows which stack each is from. Use one stack: install the vendor's with its NVMe-oF modules, or remove it. Then run depmod -a, and reboot", name)
+		f.Fix = fmt.Sprintf("modinfo -n ib_core rdma_cm nvme_fabrics %s shows which stack each is from. Use one stack: install the vendor's with its NVMe-oF modules, or remove it. Then run depmod -a; the next boot uses it", name)
 	case rule(plan) != "":
 		f.Cause = fmt.Sprintf("a rule in modprobe's configuration replaces it: %s", rule(plan))
 		f.Fix = fmt.Sprintf("grep -rE 'install +(%s|%s)' /etc/modprobe.d /run/modprobe.d /lib/modprobe.d, and remove the rule", name, strings.ReplaceAll(name, "-", "_"))
 	case missingFile(plan) != "", strings.Contains(said, "not found"):
 		f.Cause = fmt.Sprintf("it is not installed for kernel %s (%s)", release, cmp.Or(missingFile(plan), said))
-		f.Fix = fmt.Sprintf("install the package that has it (Debian: linux-image-%s; Ubuntu: linux-modules-extra-%s), then run depmod -a", release, release)
+		f.Fix = d.InstallModules() + ", then depmod -a; a new kernel must be booted"
 	case strings.Contains(said, "Key was rejected"), strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Required key not available"):
 		f.Cause = "the kernel rejects it: " + said
-		f.Fix = "with secure boot, mokutil --import /var/lib/dkms/mok.pub (the key with which DKMS signs) and a reboot, or sign the module with another key that the kernel trusts; sysctl kernel.modules_disabled must be 0"
+		f.Fix = fmt.Sprintf("with secure boot, mokutil --import %s (the key with which DKMS signs) and a reboot, or sign the module with another key that the kernel trusts; sysctl kernel.modules_disabled must be 0", d.SigningKey())
 	default:
 		f.Cause = strings.Join(append([]string{said}, log...), "; ")
 		f.Fix = "modprobe -v " + name + "; dmesg"
