@@ -3,13 +3,22 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gopacket/gopacket"
+
+	"krping/agent/host/rdmalink"
+	"krping/agent/packets/capture"
 	"krping/agent/packets/packetview"
 )
 
@@ -147,12 +156,146 @@ func TestCaptureErrors(t *testing.T) {
 		"--port 70000":                   {2, "--port 70000: must be 1 to 65535"},
 		"--read /nonesuch":               {1, "/nonesuch: no such file"},
 		"--read " + text:                 {1, "neither a pcapng nor a pcap file"},
+		"--read x --sizes":               {2, "--sizes: needs --count"},
 		"--interface nonesuch0":          {1, "interface nonesuch0: "},
 		"--lader":                        {2, "did you mean --ladder?"},
 	} {
 		err := run(t.Context(), append([]string{"capture"}, strings.Fields(arguments)...), &bytes.Buffer{})
 		if err == nil || exitCode(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v (%d), want %s (%d)", arguments, err, exitCode(err), c.want, c.code)
+		}
+	}
+}
+
+// logged returns what is logged while f runs.
+func logged(t *testing.T, f func()) string {
+	t.Helper()
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	before := os.Stderr
+	os.Stderr = file
+	defer func() { os.Stderr = before }()
+	f()
+	text, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Standard input may be a pipe from a capture that still runs: packets are shown as they arrive.
+func TestCaptureStandardInput(t *testing.T) {
+	for name, end := range map[string]func(*os.File, context.CancelFunc){
+		"the pipe ends":   func(w *os.File, _ context.CancelFunc) { w.Close() },
+		"an interruption": func(_ *os.File, cancel context.CancelFunc) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			out, printed, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := os.Stdin
+			os.Stdin = in
+			defer func() { os.Stdin = before }()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				ended <- run(ctx, []string{"capture", "--read", "-"}, printed)
+				printed.Close()
+			}()
+			file, err := os.Open(captures + "krping.pcapng.gz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			plain, err := gzip.NewReader(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				if _, err := io.Copy(w, plain); err != nil {
+					t.Error(err)
+				}
+			}()
+			lines, scanner := 0, bufio.NewScanner(out)
+			for lines < 1+671 && scanner.Scan() {
+				lines++
+			}
+			end(w, cancel)
+			if err := <-ended; err != nil || lines != 1+671 || scanner.Scan() {
+				t.Errorf("%d lines, %v", lines, err)
+			}
+		})
+	}
+}
+
+// What cannot be shown is told.
+func TestCaptureTellsWhatAFileHolds(t *testing.T) {
+	for arguments, want := range map[string]string{
+		"tcp.pcapng.gz --port 1":            "none of 483 frames is RoCE, or NVMe/TCP on port 1 (--port takes others): TCP port 4420: 483",
+		"tcp.pcapng.gz --port 1,8009":       "NVMe/TCP on port 1 or 8009",
+		"krping.pcapng.gz --count --port 1": "671 packets, 0 dropped",
+	} {
+		if got := logged(t, func() { runCapture(t, append([]string{"--read"}, strings.Fields(captures+arguments)...)...) }); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", arguments, got, want)
+		}
+	}
+	// A copy whose frames have only 128 bytes, and are there twice.
+	cut := filepath.Join(t.TempDir(), "cut.pcapng")
+	in, err := os.Open(captures + "nvme.pcapng.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	w, err := capture.Create(cut, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := capture.Read(in, func(data []byte, info gopacket.CaptureInfo) (bool, error) {
+		data = data[:min(len(data), 128)]
+		info.CaptureLength = len(data)
+		return true, errors.Join(w.Write(data, info), w.Write(data, info))
+	})
+	if err = errors.Join(err, w.Close(s)); err != nil {
+		t.Fatal(err)
+	}
+	var out string
+	got := logged(t, func() { out = runCapture(t, "--read", cut, "--count") })
+	for _, want := range []string{"packets not captured whole", "packets may be there twice", "editcap -d"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if strings.Contains(got, "bad ICRC") || strings.Contains(got, "missing") || !strings.Contains(out, "nvme-rdma  Write                       65536    2 ") {
+		t.Errorf("%s\n%s", got, out)
+	}
+}
+
+func TestDefaultInterface(t *testing.T) {
+	port := func(netdev, state string) rdmalink.Port { return rdmalink.Port{Netdev: netdev, State: state} }
+	for name, c := range map[string]struct {
+		links      []rdmalink.Link
+		want, fail string
+	}{
+		"none":                   {nil, "", "--interface is needed, as no interface has an RDMA device; this host has lo"},
+		"no network device":      {[]rdmalink.Link{{Ports: []rdmalink.Port{port("", rdmalink.Active)}}}, "", "no interface has an RDMA device"},
+		"one":                    {[]rdmalink.Link{{Ports: []rdmalink.Port{port("ens1", "DOWN")}}}, "ens1", ""},
+		"two devices of one":     {[]rdmalink.Link{{Ports: []rdmalink.Port{port("ens1", "DOWN")}}, {Ports: []rdmalink.Port{port("ens1", "DOWN")}}}, "ens1", ""},
+		"one of two is active":   {[]rdmalink.Link{{Ports: []rdmalink.Port{port("ens1", "DOWN"), port("ens2", rdmalink.Active)}}}, "ens2", ""},
+		"both of two are active": {[]rdmalink.Link{{Ports: []rdmalink.Port{port("ens2", rdmalink.Active), port("ens1", rdmalink.Active)}}}, "", "several have RDMA devices: ens1, ens2"},
+	} {
+		got, err := defaultInterface(c.links)
+		if got != c.want || (err == nil) != (c.fail == "") || err != nil && (exitCode(err) != exitUsage || !strings.Contains(err.Error(), c.fail)) {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

@@ -47,6 +47,7 @@ func TestFilter(t *testing.T) {
 	ip6 := func(proto string) string {
 		return mac + "86dd" + "60000000" + "0020" + proto + "40" + strings.Repeat("00", 32)
 	}
+	tagged := func(kind, frame string) string { return mac + kind + "0064" + frame[24:] }
 	for name, c := range map[string]struct {
 		frame string
 		pass  bool
@@ -61,6 +62,16 @@ func TestFilter(t *testing.T) {
 		"NVMe/TCP, reply, IPv6":    {ip6("06") + "1f49c000", true},
 		"first fragment":           {ip4("45", "2000", "11", "") + roce, true},
 		"later fragment":           {ip4("45", "2001", "11", "") + roce, false},
+		"RoCE v1":                  {mac + "8915" + strings.Repeat("00", 60), true},
+		"VLAN":                     {tagged("8100", ip4("45", "4000", "11", "")+roce), true},
+		"VLAN, NVMe/TCP":           {tagged("9100", ip4("46", "4000", "06", "01010101")+nvme), true},
+		"two VLANs":                {tagged("88a8", tagged("8100", ip6("11")+roce)), true},
+		"three VLANs":              {tagged("9100", tagged("88a8", tagged("8100", ip6("11")+roce))), false},
+		"VLAN, another port":       {tagged("8100", ip4("45", "4000", "11", "")+other), false},
+		"GRE":                      {ip4("45", "4000", "2f", "") + "000088be", true},
+		"VXLAN":                    {ip4("45", "4000", "11", "") + "c00012b5", true},
+		"Geneve, IPv6":             {ip6("11") + "c00017c1", true},
+		"from a VXLAN port":        {ip4("45", "4000", "11", "") + "12b50035", false},
 		"ICMP":                     {ip4("45", "4000", "01", "") + roce, false},
 		"ICMPv6":                   {ip6("3a") + roce, false},
 		"ARP":                      {mac + "0806" + strings.Repeat("00", 28), false},
@@ -232,4 +243,13 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestEthernet(t *testing.T) {
+	for hardware, want := range map[uint16]string{1: "", 772: "", 32: "IP over InfiniBand", 65534: "a tunnel of IP packets", 776: "an IP tunnel", 280: "a CAN bus", 9: "hardware type 9"} {
+		err := ethernet(hardware)
+		if (err == nil) != (want == "") || err != nil && (!errors.Is(err, ErrNotEthernet) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d: %v", hardware, err)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/packets/roce"
+	"krping/agent/packets/unwrap"
 )
 
 // snapLength is the maximum that is kept of a frame, in bytes: whole frames, even if the kernel has
@@ -23,9 +24,11 @@ const MaxTCPPorts = 64
 const (
 	etherIPv4 = 0x0800
 	etherIPv6 = 0x86dd
-	protoTCP  = 6
-	protoUDP  = 17
+	protoGRE  = 47
 )
+
+// etherTags are the Ethernet types of VLAN tags.
+var etherTags = []uint32{0x8100, 0x88a8, 0x9100, 0x9200}
 
 // line is an instruction, with an optional label and the labels that it jumps to; "" is the next line.
 type line struct {
@@ -34,52 +37,76 @@ type line struct {
 	then, els string
 }
 
-// filter returns the program that passes RoCEv2, and TCP from and to the ports, over IPv4, and over
-// IPv6 without extension headers. VLAN tags need no handling: the kernel has removed them. A loopback
-// interface shows each packet twice, sent and received; only the received one passes.
+const etherSize = 14 // bytes of an Ethernet header
+
+// filter returns the program that passes RoCE, TCP from and to the ports, and the tunnels that may carry
+// these, over IPv4, and over IPv6 without extension headers, below up to two VLAN tags: the kernel has
+// removed the outermost one of 802.1Q and 802.1ad. A loopback interface shows each packet twice, sent and
+// received; only the received one passes.
 func filter(tcpPorts []uint16, loopback bool) ([]bpf.RawInstruction, error) {
 	if len(tcpPorts) > MaxTCPPorts {
 		return nil, fmt.Errorf("%d TCP ports, at most %d can be captured", len(tcpPorts), MaxTCPPorts)
 	}
-	const (
-		ether   = 14 // size of the Ethernet header
-		srcPort = ether
-		dstPort = ether + 2
-	)
-	equal := func(n uint32) bpf.Instruction { return bpf.JumpIf{Cond: bpf.JumpEqual, Val: n} }
 	var program []line
 	if loopback {
-		program = append(program, line{op: bpf.LoadExtension{Num: bpf.ExtType}}, line{op: equal(unix.PACKET_OUTGOING), then: "no"})
+		program = append(program, line{op: bpf.LoadExtension{Num: bpf.ExtType}}, line{op: equal(unix.PACKET_OUTGOING), then: "0 no"})
 	}
+	const most = 2
+	for tags := range uint32(most + 1) {
+		program = append(program, below(tags, tags == most, tcpPorts)...)
+	}
+	return bpf.Assemble(resolveLabels(program))
+}
+
+func equal(n uint32) bpf.Instruction { return bpf.JumpIf{Cond: bpf.JumpEqual, Val: n} }
+
+// below returns the part of the program for frames with this number of VLAN tags. The labels of each part
+// are its own, as jumps are short.
+func below(tags uint32, last bool, tcpPorts []uint16) []line {
+	at := etherSize + 4*tags // where the IP header begins
+	label := func(name string) string { return fmt.Sprintf("%d %s", tags, name) }
+	yes, no := label("yes"), label("no")
 	// Loads the size of the IP header into X, its protocol into A.
-	program = append(program, []line{
-		{op: bpf.LoadAbsolute{Off: ether - 2, Size: 2}},
-		{op: equal(etherIPv6), then: "IPv6"},
-		{op: equal(etherIPv4), els: "no"},
-		{op: bpf.LoadAbsolute{Off: ether + 6, Size: 2}},
-		{op: bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff}, then: "no"}, // a fragment other than the first
-		{op: bpf.LoadMemShift{Off: ether}},
-		{op: bpf.LoadAbsolute{Off: ether + 9, Size: 1}},
-		{op: bpf.Jump{}, then: "transport"},
-		{label: "IPv6", op: bpf.LoadConstant{Dst: bpf.RegX, Val: 40}},
-		{op: bpf.LoadAbsolute{Off: ether + 6, Size: 1}},
-		{label: "transport", op: equal(protoTCP), then: "TCP"},
-		{op: equal(protoUDP), els: "no"},
-		{op: bpf.LoadIndirect{Off: dstPort, Size: 2}},
-		{op: equal(roce.Port), then: "yes", els: "no"},
-		{label: "TCP", op: bpf.LoadIndirect{Off: srcPort, Size: 2}},
+	part := []line{
+		{label: label("type"), op: bpf.LoadAbsolute{Off: at - 2, Size: 2}},
+		{op: equal(etherIPv6), then: label("IPv6")},
+		{op: equal(etherIPv4), then: label("IPv4")},
+		{op: equal(unwrap.EtherRoCE), then: yes},
+	}
+	for _, kind := range etherTags {
+		if !last {
+			part = append(part, line{op: equal(kind), then: fmt.Sprintf("%d type", tags+1)})
+		}
+	}
+	part = append(part, []line{
+		{label: no, op: bpf.RetConstant{}},
+		{label: label("IPv4"), op: bpf.LoadAbsolute{Off: at + 6, Size: 2}},
+		{op: bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff}, then: label("other")}, // a fragment other than the first
+		{op: bpf.LoadMemShift{Off: at}},
+		{op: bpf.LoadAbsolute{Off: at + 9, Size: 1}},
+		{op: bpf.Jump{}, then: label("transport")},
+		{label: label("IPv6"), op: bpf.LoadConstant{Dst: bpf.RegX, Val: 40}},
+		{op: bpf.LoadAbsolute{Off: at + 6, Size: 1}},
+		{label: label("transport"), op: equal(uint32(unwrap.TCP)), then: label("TCP")},
+		{op: equal(protoGRE), then: yes},
+		{op: equal(uint32(unwrap.UDP)), els: label("other")},
+		{op: bpf.LoadIndirect{Off: at + 2, Size: 2}},
+		{op: equal(roce.Port), then: yes},
+		{op: equal(unwrap.PortVXLAN), then: yes},
+		{op: equal(unwrap.PortVXLANLinux), then: yes},
+		{op: equal(unwrap.PortGeneve), then: yes, els: label("other")},
+		{label: label("TCP"), op: bpf.LoadIndirect{Off: at, Size: 2}},
 	}...)
 	for _, port := range tcpPorts {
-		program = append(program, line{op: equal(uint32(port)), then: "yes"})
+		part = append(part, line{op: equal(uint32(port)), then: yes})
 	}
-	program = append(program, line{op: bpf.LoadIndirect{Off: dstPort, Size: 2}})
+	part = append(part, line{op: bpf.LoadIndirect{Off: at + 2, Size: 2}})
 	for _, port := range tcpPorts {
-		program = append(program, line{op: equal(uint32(port)), then: "yes"})
+		part = append(part, line{op: equal(uint32(port)), then: yes})
 	}
-	program = append(program,
-		line{label: "no", op: bpf.RetConstant{}},
-		line{label: "yes", op: bpf.RetConstant{Val: snapLength}})
-	return bpf.Assemble(resolveLabels(program))
+	return append(part,
+		line{label: label("other"), op: bpf.RetConstant{}},
+		line{label: yes, op: bpf.RetConstant{Val: snapLength}})
 }
 
 // resolveLabels turns the labels into relative jumps.

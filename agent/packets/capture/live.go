@@ -9,6 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,6 +41,7 @@ type Live struct {
 	block  int // index of the next one to read
 	wake   int // eventfd that ends a wait
 	stats  Statistics
+	before uint64 // packets that the interface had received and sent
 }
 
 // Statistics are the kernel's counts.
@@ -56,7 +60,7 @@ func Open(netdev string, tcpPorts []uint16) (*Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Live{netdev: netdev, wake: -1}
+	l := &Live{netdev: netdev, wake: -1, before: passed(netdev)}
 	if l.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
@@ -105,8 +109,69 @@ func (l *Live) setup(device int, filters []unix.SockFilter) error {
 		return fmt.Errorf("create an eventfd: %w", err)
 	}
 	all := uint16(unix.ETH_P_ALL)
-	return unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: device})
+	if err := unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: device}); err != nil {
+		return err
+	}
+	// A mirror port gets packets for other hosts. The kernel ends the mode when the socket is closed.
+	promiscuous := unix.PacketMreq{Ifindex: int32(device), Type: unix.PACKET_MR_PROMISC}
+	if err := unix.SetsockoptPacketMreq(l.fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &promiscuous); err != nil {
+		return fmt.Errorf("set promiscuous mode: %w", err)
+	}
+	return l.checkLink()
 }
+
+// ErrNotEthernet is returned by Open for an interface whose frames have no Ethernet header.
+var ErrNotEthernet = errors.New("not Ethernet, over which RoCE runs, and NVMe/TCP is captured")
+
+func (l *Live) checkLink() error {
+	addr, err := unix.Getsockname(l.fd)
+	if err != nil {
+		return fmt.Errorf("read the socket's address: %w", err)
+	}
+	if link, ok := addr.(*unix.SockaddrLinklayer); ok {
+		return ethernet(link.Hatype)
+	}
+	return nil
+}
+
+// ethernet returns an error if an interface of this type (enum ARPHRD_*) has no Ethernet headers.
+func ethernet(hardware uint16) error {
+	var what string
+	switch hardware {
+	case unix.ARPHRD_ETHER, unix.ARPHRD_LOOPBACK:
+		return nil
+	case unix.ARPHRD_INFINIBAND:
+		what = "IP over InfiniBand"
+	case unix.ARPHRD_NONE, unix.ARPHRD_PPP, unix.ARPHRD_RAWIP:
+		what = "a tunnel of IP packets; name the interface that it runs over"
+	case unix.ARPHRD_TUNNEL, unix.ARPHRD_TUNNEL6, unix.ARPHRD_SIT, unix.ARPHRD_IPGRE, unix.ARPHRD_IP6GRE:
+		what = "an IP tunnel; name the interface that it runs over"
+	case unix.ARPHRD_CAN:
+		what = "a CAN bus"
+	default:
+		what = fmt.Sprintf("hardware type %d", hardware)
+	}
+	return fmt.Errorf("%w: it is %s", ErrNotEthernet, what)
+}
+
+// passed returns the packets that an interface has received and sent, 0 if that is not known.
+func passed(netdev string) (packets uint64) {
+	for _, name := range []string{"rx_packets", "tx_packets"} {
+		text, err := os.ReadFile(filepath.Join("/sys/class/net", netdev, "statistics", name))
+		if err != nil {
+			return 0
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return 0
+		}
+		packets += n
+	}
+	return packets
+}
+
+// Passed returns how many packets the interface has received and sent since Open, of any protocol.
+func (l *Live) Passed() uint64 { return passed(l.netdev) - l.before }
 
 // Netdev returns the interface's name.
 func (l *Live) Netdev() string { return l.netdev }

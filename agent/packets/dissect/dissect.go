@@ -148,6 +148,19 @@ func (d *Dissector) addOther(what string) {
 	d.others[what]++
 }
 
+// Relevant reports whether a frame is of RoCE, or of TCP from or to one of the ports.
+func Relevant(f Frame, tcpPorts []uint16) bool {
+	inner, _ := unwrap.Frame(f.Data, cmp.Or(f.Link, layers.LinkTypeEthernet), f.Length-len(f.Data))
+	if inner == nil {
+		return false
+	}
+	if tcp, ok := newSegment(inner); ok {
+		return slices.Contains(tcpPorts, tcp.src) || slices.Contains(tcpPorts, tcp.dst)
+	}
+	r, err := roce.Decode(inner)
+	return r != nil || err != nil
+}
+
 // Add reads a frame. It returns nil if the frame is neither RoCE nor NVMe/TCP. The packet refers to
 // the frame's data.
 func (d *Dissector) Add(f Frame) *Packet {

@@ -327,7 +327,7 @@ func FuzzDissect(f *testing.F) {
 		if err := ladder.WriteSVG(io.Discard, r.ios); err != nil {
 			t.Error(err)
 		}
-		if err := counts.Write(io.Discard); err != nil {
+		if err := counts.Write(io.Discard, false); err != nil {
 			t.Error(err)
 		}
 	})

@@ -110,8 +110,76 @@ func (c *Counts) Costs() []Cost {
 	return costs
 }
 
-// Write prints Opcodes and Costs as tables.
-func (c *Counts) Write(out io.Writer) error {
+// manySizes is the number of sizes from which the I/Os of a name share rows.
+const manySizes = 8
+
+// row is a line of the table of costs: of one size, or of a class of sizes.
+type row struct {
+	Cost
+	most int // bytes; Cost.Bytes are the least
+}
+
+// rows returns the costs, with I/Os of many sizes in classes unless each size is wanted. A class is up to
+// 4 KiB, up to 16 KiB, and so on.
+func (c *Counts) rows(eachSize bool) (rows []row, classes bool) {
+	type name struct {
+		protocol dissect.Protocol
+		name     string
+	}
+	sizes := map[name]int{}
+	for kind := range c.costs {
+		sizes[name{kind.Protocol, kind.Name}]++
+	}
+	at := map[Kind]int{}
+	for _, cost := range c.Costs() {
+		class := cost.Kind
+		if !eachSize && sizes[name{cost.Protocol, cost.Name}] > manySizes {
+			class.Bytes = sizeClass(cost.Bytes)
+		} else {
+			class.Bytes = -cost.Bytes // not a class
+		}
+		i, found := at[class]
+		if !found {
+			at[class] = len(rows)
+			cost.Opcodes = maps.Clone(cost.Opcodes)
+			rows = append(rows, row{cost, cost.Bytes})
+			continue
+		}
+		classes = true
+		rows[i].merge(cost)
+	}
+	return rows, classes
+}
+
+// sizeClass returns the most bytes of the class that a size belongs to.
+func sizeClass(bytes int) int {
+	most := 4 << 10
+	for most < bytes {
+		most *= 4
+	}
+	return most
+}
+
+func (r *row) merge(more Cost) {
+	r.Bytes, r.most = min(r.Bytes, more.Bytes), max(r.most, more.Bytes)
+	r.IOs += more.IOs
+	r.Packets += more.Packets
+	r.Partial += more.Partial
+	for opcode, packets := range more.Opcodes {
+		r.Opcodes[opcode] += packets
+	}
+}
+
+// bytes returns the sizes of the row's I/Os.
+func (r *row) bytes() string {
+	if r.most > r.Bytes {
+		return fmt.Sprintf("%d-%d", r.Bytes, r.most)
+	}
+	return fmt.Sprint(r.Bytes)
+}
+
+// Write prints Opcodes and Costs as tables. I/Os of many sizes share rows unless each size is wanted.
+func (c *Counts) Write(out io.Writer, eachSize bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PACKETS\tBYTES\tOPCODE")
 	for _, o := range c.Opcodes() {
@@ -124,7 +192,8 @@ func (c *Counts) Write(out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintln(w, "\nPROTOCOL\tI/O\tBYTES\tI/OS\tPACKETS/IO\tBY OPCODE")
-	for _, cost := range c.Costs() {
+	rows, classes := c.rows(eachSize)
+	for _, cost := range rows {
 		name, each, parts := cost.Name, "-", ""
 		if cost.Inline {
 			name += " inline"
@@ -136,7 +205,10 @@ func (c *Counts) Write(out io.Writer) error {
 		if cost.Partial > 0 {
 			parts = strings.TrimPrefix(parts+fmt.Sprintf("; %d incomplete, not counted", cost.Partial), "; ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", cost.Protocol, name, cost.Bytes, cost.IOs, each, parts)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", cost.Protocol, name, cost.bytes(), cost.IOs, each, parts)
+	}
+	if classes {
+		fmt.Fprintln(w, "\nRows are of ranges of sizes: --sizes shows each size.")
 	}
 	return w.Flush()
 }

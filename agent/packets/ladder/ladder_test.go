@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,8 +121,45 @@ func TestCounts(t *testing.T) {
 	lost.Inline = true
 	c.AddIO(lost)
 	var b strings.Builder
-	if err := c.Write(&b); err != nil {
+	if err := c.Write(&b, false); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "counts.golden", b.String())
+}
+
+// A mixed load has many sizes: they share rows, which add up, unless each is wanted.
+func TestCountsOfManySizes(t *testing.T) {
+	c := NewCounts()
+	for i := range 90 {
+		o := write()
+		o.ID, o.Bytes = i, 4096+i*4096
+		c.AddIO(o)
+	}
+	for _, bytes := range []int{512, 4096} { // few sizes
+		o := write()
+		o.ID, o.Bytes, o.Name = 100, bytes, "READ"
+		c.AddIO(o)
+	}
+	table := func(eachSize bool) (rows []string) {
+		var b strings.Builder
+		if err := c.Write(&b, eachSize); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if f := strings.Fields(line); len(f) > 4 && f[0] == "krping" {
+				rows = append(rows, strings.Join(f[1:5], " "))
+			}
+		}
+		return rows
+	}
+	want := []string{
+		"WRITE 4096 1 8.0", "WRITE 8192-16384 3 8.0", "WRITE 20480-65536 12 8.0", "WRITE 69632-262144 48 8.0", "WRITE 266240-368640 26 8.0",
+		"READ 512 1 8.0", "READ 4096 1 8.0",
+	}
+	if got := table(false); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := table(true); len(got) != 92 || len(c.Costs()) != 92 {
+		t.Errorf("%d rows, want 92", len(got))
+	}
 }
