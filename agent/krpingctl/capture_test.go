@@ -128,7 +128,7 @@ func TestCaptureReadme(t *testing.T) {
 			t.Errorf("capture does not print %q", text)
 		}
 	}
-	if checked < 40 {
+	if checked < 25 {
 		t.Errorf("only %d lines of transcripts", checked)
 	}
 }
