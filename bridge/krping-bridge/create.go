@@ -3,12 +3,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"krping/bridge/cli"
 	"krping/bridge/store"
 )
 
@@ -25,21 +25,21 @@ The UUID is kept with the file: in its extended attribute user.krping, or where 
 none, in PATH.krping. By it clients notice when they reconnect to another volume. The file is sparse
 unless --preallocate is given. If the command fails, it leaves nothing.`,
 		Example: `  krping-bridge create --store file:/var/lib/krping/vol0.img --size 100GiB --preallocate`,
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n := store.New{Preallocate: preallocate, Log: warn}
 			var err error
-			if n.Path, err = store.Path(location); err != nil {
-				return fmt.Errorf("--store: %w", err)
+			if n.Path, err = pathOf(location); err != nil {
+				return cli.Usagef("--store: %w", err)
 			}
 			if size == "" {
-				return errors.New("--size SIZE is needed, like --size 100GiB")
+				return cli.Usagef("--size SIZE is needed, like --size 100GiB")
 			}
 			if n.Size, err = parseSize(size); err != nil {
-				return fmt.Errorf("--size: %w", err)
+				return cli.Usagef("--size: %w", err)
 			}
 			if n.UUID, err = parseUUID(id); err != nil {
-				return fmt.Errorf("--uuid: %w", err)
+				return cli.Usagef("--uuid: %w", err)
 			}
 			made, err := store.Create(n)
 			if err != nil {
@@ -50,11 +50,20 @@ unless --preallocate is given. If the command fails, it leaves nothing.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&location, "store", "", "file:`PATH` of the file, which must not exist")
-	f.StringVar(&size, "size", "", "`size` of the volume, a multiple of 512 bytes")
+	f.StringVarP(&location, "store", "s", "", "file:`PATH` of the file, which must not exist")
+	f.StringVarP(&size, "size", "S", "", "`size` of the volume, a multiple of 512 bytes")
 	f.BoolVar(&preallocate, "preallocate", false, "allocate all space now, so that no write fails for want of it")
 	f.StringVar(&id, "uuid", "", "the volume's `UUID`; without it, a random one")
 	return cmd
+}
+
+// pathOf returns the path of a file that stores a volume.
+func pathOf(location string) (string, error) {
+	location, err := storeOf(location)
+	if err != nil {
+		return "", err
+	}
+	return store.Path(location)
 }
 
 // adoptCommand accepts a file that is a copy, or was restored.
@@ -70,15 +79,15 @@ know, and two copies must not be served as one volume.
 
 It becomes a new volume unless --keep-uuid is given. In both cases sessions that wrote to the volume
 before fail when they reconnect; attach anew.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			path, err := store.Path(location)
+			path, err := pathOf(location)
 			if err != nil {
-				return fmt.Errorf("--store: %w", err)
+				return cli.Usagef("--store: %w", err)
 			}
 			want, err := parseUUID(id)
 			if err != nil {
-				return fmt.Errorf("--uuid: %w", err)
+				return cli.Usagef("--uuid: %w", err)
 			}
 			adopted, err := store.Adopt(path, want, keep)
 			if err != nil {
@@ -89,7 +98,7 @@ before fail when they reconnect; attach anew.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&location, "store", "", "file:`PATH` of the file")
+	f.StringVarP(&location, "store", "s", "", "file:`PATH` of the file")
 	f.BoolVar(&keep, "keep-uuid", false, "it takes the place of the volume that it is a copy of")
 	f.StringVar(&id, "uuid", "", "the new volume's `UUID`; without it, a random one")
 	cmd.MarkFlagsMutuallyExclusive("keep-uuid", "uuid")
@@ -103,7 +112,7 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().Name(), version)
 			return err

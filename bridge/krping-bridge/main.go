@@ -8,24 +8,30 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/cli"
 	"krping/bridge/journal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the bridge at once
 	if err := run(ctx, os.Args[1:]); err != nil {
 		severity := ""
 		if journal.Is(os.Stderr) {
 			severity = "<3>" // an error
 		}
 		fmt.Fprintf(os.Stderr, "%skrping-bridge: %v\n", severity, err)
+		if errors.As(err, new(cli.UsageError)) {
+			os.Exit(cli.ExitUsage)
+		}
 		os.Exit(1)
 	}
 }

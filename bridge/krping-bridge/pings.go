@@ -9,9 +9,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 
+	"krping/bridge/cli"
+	"krping/bridge/input"
 	"krping/bridge/pingpong"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
@@ -23,10 +24,10 @@ const (
 )
 
 // addPings adds the endpoints of ping/pong clients.
-func (b *bridge) addPings(o options) error {
-	size, err := humanize.ParseBytes(o.pingSize)
+func (b *bridge) addPings(ctx context.Context, o options) error {
+	size, err := input.Size(o.pingSize)
 	if err != nil || size < 1 || size > math.MaxInt32 {
-		return fmt.Errorf("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
+		return cli.Usagef("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
 	}
 	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: b.allow}
 	warnings := limited(b.log)
@@ -46,7 +47,7 @@ func (b *bridge) addPings(o options) error {
 		announce: func(where string) { fmt.Printf("answering pings on %s\n", where) },
 	}
 	for _, addr := range o.ping {
-		if err := b.add("--ping", addr, e); err != nil {
+		if err := b.add(ctx, "--ping", addr, e); err != nil {
 			return err
 		}
 	}

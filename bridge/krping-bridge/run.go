@@ -3,12 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/bridge/access"
+	"krping/bridge/cli"
+	"krping/bridge/input"
 	"krping/bridge/journal"
 	"krping/bridge/target"
 	"krping/bridge/verbs"
@@ -34,7 +38,7 @@ type options struct {
 	name      string
 	store     string
 	size      string
-	blockSize uint32
+	blockSize string
 	readOnly  bool
 	writeback bool
 	shared    bool
@@ -44,6 +48,7 @@ type options struct {
 	allow     []string
 	maxMemory string
 	verbose   bool
+	quiet     bool
 	json      bool
 }
 
@@ -52,7 +57,13 @@ var version = "devel"
 
 func run(ctx context.Context, args []string) error {
 	cmd := newRoot()
+	if slices.Equal(args, []string{"-V"}) { // as of ip and rdma
+		args = []string{"--version"}
+	}
 	cmd.SetArgs(args)
+	if err := cli.MissingValues(cmd, args); err != nil {
+		return err
+	}
 	return cmd.ExecuteContext(ctx)
 }
 
@@ -73,45 +84,55 @@ With --key-file, the clients of the volume must prove that they have the same ke
 When its RDMA device is removed, the bridge keeps its volumes and listens again as soon as a device
 has the address. At its start an address without a device is an error, unless --wait is given or
 systemd has started it (NOTIFY_SOCKET is set).
-Sizes have the units KiB, MiB, GiB (powers of 1024) or KB, MB, GB (powers of 1000).
+Sizes are like 4096, 4k, 64M, 1GiB (powers of 1024) or 1MB, 1GB (powers of 1000).
 SIGUSR1 logs each volume's counters.`,
 		Example: `  krping-bridge create --store file:/var/lib/krping/vol0.img --size 1GiB
   krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img
   krping-bridge --ping 192.168.77.1:9900
   krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,read-only`,
-		Args:          cobra.NoArgs,
+		Args:          noArguments,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.listen, "listen", nil, "serve volumes at this `address` of an RDMA device (default port 9999), repeatable")
-	f.StringArrayVar(&o.ping, "ping", nil, "answer ping/pong clients at this `address` (default port 9999), repeatable")
+	f.StringArrayVarP(&o.listen, "listen", "l", nil, "serve volumes at this `address` of an RDMA device, or host name of it (default port 9999), repeatable")
+	f.StringArrayVarP(&o.ping, "ping", "p", nil, "answer ping/pong clients at this `address` (default port 9999), repeatable")
 	f.BoolVar(&o.wait, "wait", false, "at the start, wait for an RDMA device instead of failing; always so under systemd")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
-	f.StringVar(&o.store, "store", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
-	f.StringVar(&o.size, "size", "", "`size` of mem:; a file or block device must have it, if it is given")
-	f.StringVar(&o.name, "name", "vol0", "`name` of the volume")
-	f.Uint32Var(&o.blockSize, "block-size", 512, "logical block size, 512 or 4096")
+	f.StringVarP(&o.store, "store", "s", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
+	f.StringVarP(&o.size, "size", "S", "", "`size` of mem:; a file or block device must have it, if it is given")
+	f.StringVarP(&o.name, "name", "n", "vol0", "`name` of the volume")
+	f.StringVar(&o.blockSize, "block-size", "512", "logical block size in `bytes`, 512 or 4096")
 	f.BoolVar(&o.readOnly, "read-only", false, "open the store read-only, and refuse writes")
 	f.BoolVar(&o.writeback, "writeback", false, "answer writes before they are on stable storage; FLUSH and FUA put them there")
 	f.BoolVar(&o.shared, "shared", false, "let several clients write at the same time, as a cluster file system needs; otherwise one")
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with the clients' key: 16 to 64 characters, mode 0600")
 	f.StringVar(&o.uuid, "uuid", "", "the volume's `UUID`: refuse another; for a block device or mem: without one of its own")
-	f.StringArrayVar(&o.volumes, "volume", nil, "another volume, repeatable: `NAME=STORE[,size=SIZE][,block-size=N][,read-only][,writeback][,shared][,key-file=FILE][,uuid=UUID]`")
+	f.StringArrayVar(&o.volumes, "volume", nil, "another `volume`, repeatable: NAME=STORE, and separated by commas size=SIZE, block-size=N, read-only, writeback, shared, key-file=FILE, uuid=UUID")
 	f.StringSliceVar(&o.allow, "allow", nil, "serve only clients with these `addresses`, like 192.168.77.2 or 10.0.0.0/8")
 	f.StringVar(&o.maxMemory, "max-memory", "", "most `memory` to register for connections (default half of the host's)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each connection's details")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "log only warnings and errors")
 	f.BoolVar(&o.json, "log-json", false, "log in JSON")
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	cmd.SetFlagErrorFunc(cli.UnknownFlag)
+	const groupVolume, groupPing = "The volume of --store", "Pings"
+	cli.GroupFlags(cmd, groupVolume, "store", "name", "size", "block-size", "read-only", "writeback", "shared", "key-file", "uuid")
+	cli.GroupFlags(cmd, groupPing, "ping", "ping-max-size")
+	cli.UseFlagGroups(cmd, groupVolume, groupPing)
 	cmd.AddCommand(createCommand(), adoptCommand(), versionCommand())
+	_ = cmd.RegisterFlagCompletionFunc("block-size", cobra.FixedCompletions([]string{"512", "4096"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }
 
 func logger(o options) zerolog.Logger {
 	level := zerolog.InfoLevel
-	if o.verbose {
+	switch {
+	case o.quiet:
+		level = zerolog.WarnLevel
+	case o.verbose:
 		level = zerolog.DebugLevel
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano // else to the second
@@ -125,28 +146,44 @@ func logger(o options) zerolog.Logger {
 		Level(level).With().Timestamp().Logger()
 }
 
-func listenAddr(flag, s string) (netip.AddrPort, error) {
-	if addr, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
-		return netip.AddrPortFrom(addr, 9999), nil
+// noArguments refuses arguments.
+func noArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasSubCommands():
+		return cli.UnknownCommand(cmd, args[0])
 	}
-	addr, err := netip.ParseAddrPort(s)
+	return cli.Usagef("unexpected argument %q", args[0])
+}
+
+// listenAddr returns the address and port that a flag gives. A host name must have one address.
+func listenAddr(ctx context.Context, flag, text string) (netip.AddrPort, error) {
+	host, port, err := input.HostPort(text)
 	if err != nil {
-		return addr, fmt.Errorf("%s %s: must be an IP address and a port, like 192.168.77.1:9999 or [fd77::1]:9999", flag, s)
+		return netip.AddrPort{}, cli.Usagef("%s %s: %w", flag, text, err)
 	}
-	return addr, nil
+	addrs, _, err := input.Resolve(ctx, host)
+	if err != nil {
+		return netip.AddrPort{}, cli.Usagef("%s %s: %w", flag, text, err)
+	}
+	if len(addrs) > 1 {
+		return netip.AddrPort{}, cli.Usagef("%s %s: the host name has %d addresses, give one: %v", flag, text, len(addrs), addrs)
+	}
+	return netip.AddrPortFrom(addrs[0], cmp.Or(port, 9999)), nil
 }
 
 // serve runs the services that the options select until ctx ends or one of them fails.
 func serve(ctx context.Context, o options) error {
 	if len(o.listen) == 0 && (o.store != "" || len(o.volumes) > 0) {
-		return errors.New("--listen ADDR:PORT is needed to serve a volume: an address of an RDMA device of this host")
+		return cli.Usagef("--listen ADDR:PORT is needed to serve a volume: an address of an RDMA device of this host")
 	}
 	if len(o.listen) == 0 && len(o.ping) == 0 {
-		return errors.New("--listen ADDR:PORT (for volumes), --ping ADDR:PORT or both are needed: an address of an RDMA device of this host")
+		return cli.Usagef("--listen ADDR:PORT (for volumes), --ping ADDR:PORT or both are needed: an address of an RDMA device of this host")
 	}
 	allow, err := access.ParseList(o.allow)
 	if err != nil {
-		return fmt.Errorf("--allow: %w", err)
+		return cli.Usagef("--allow: %w", err)
 	}
 	memory, err := memoryLimit(o.maxMemory)
 	if err != nil {
@@ -154,10 +191,10 @@ func serve(ctx context.Context, o options) error {
 	}
 	log := logger(o)
 	b := &bridge{log: log, allow: allow, memory: memory, manager: newManager(log)}
-	if err := b.addPings(o); err != nil {
+	if err := b.addPings(ctx, o); err != nil {
 		return err
 	}
-	if err := b.addVolumes(o); err != nil {
+	if err := b.addVolumes(ctx, o); err != nil {
 		return err
 	}
 	return b.run(ctx, o.wait || os.Getenv("NOTIFY_SOCKET") != "")
@@ -176,14 +213,14 @@ type bridge struct {
 }
 
 // add adds an endpoint for the address of a flag.
-func (b *bridge) add(flag, addr string, e endpoint) error {
+func (b *bridge) add(ctx context.Context, flag, addr string, e endpoint) error {
 	var err error
-	if e.addr, err = listenAddr(flag, addr); err != nil {
+	if e.addr, err = listenAddr(ctx, flag, addr); err != nil {
 		return err
 	}
 	for _, other := range b.endpoints {
 		if other.addr == e.addr {
-			return fmt.Errorf("%s %s: the address and port are given twice", flag, e.addr)
+			return cli.Usagef("%s %s: the address and port are given twice", flag, e.addr)
 		}
 	}
 	e.log = b.log.With().Stringer("address", e.addr).Logger()
@@ -248,7 +285,7 @@ func (b *bridge) logCounters() {
 func memoryLimit(text string) (*verbs.Budget, error) {
 	limit, err := parseSize(text)
 	if err != nil {
-		return nil, err
+		return nil, cli.Usage(err)
 	}
 	if limit == 0 {
 		var info unix.Sysinfo_t
@@ -261,7 +298,7 @@ func memoryLimit(text string) (*verbs.Budget, error) {
 }
 
 // addVolumes opens the volumes and adds their endpoints.
-func (b *bridge) addVolumes(o options) error {
+func (b *bridge) addVolumes(ctx context.Context, o options) error {
 	if len(o.listen) == 0 {
 		return nil
 	}
@@ -272,7 +309,7 @@ func (b *bridge) addVolumes(o options) error {
 		announce: func(where string) { fmt.Printf("listening on %s, volumes: %s\n", where, b.names()) },
 	}
 	for _, addr := range o.listen {
-		if err := b.add("--listen", addr, e); err != nil {
+		if err := b.add(ctx, "--listen", addr, e); err != nil {
 			return err
 		}
 	}
@@ -282,7 +319,7 @@ func (b *bridge) addVolumes(o options) error {
 	}
 	if b.target, err = target.New(b.log, b.allow, b.volumes...); err != nil {
 		closeVolumes(b.volumes)
-		return err
+		return cli.Usage(err)
 	}
 	return nil
 }

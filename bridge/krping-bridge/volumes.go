@@ -5,14 +5,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
 
-	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 
 	"krping/bridge/access"
+	"krping/bridge/cli"
+	"krping/bridge/input"
 	"krping/bridge/store"
 	"krping/bridge/target"
 	"krping/bridge/uuid"
@@ -34,23 +33,27 @@ func specs(o options) ([]volumeSpec, error) {
 	if o.store != "" {
 		size, err := parseSize(o.size)
 		if err != nil {
-			return nil, fmt.Errorf("--size: %w", err)
+			return nil, cli.Usagef("--size: %w", err)
 		}
 		id, err := parseUUID(o.uuid)
 		if err != nil {
-			return nil, fmt.Errorf("--uuid: %w", err)
+			return nil, cli.Usagef("--uuid: %w", err)
 		}
-		specs = append(specs, volumeSpec{o.name, o.store, size, o.blockSize, o.readOnly, o.writeback, o.shared, o.keyFile, id})
+		blockSize, err := parseBlockSize(o.blockSize)
+		if err != nil {
+			return nil, cli.Usagef("--block-size: %w", err)
+		}
+		specs = append(specs, volumeSpec{o.name, o.store, size, blockSize, o.readOnly, o.writeback, o.shared, o.keyFile, id})
 	}
 	for _, text := range o.volumes {
 		spec, err := parseVolume(text)
 		if err != nil {
-			return nil, fmt.Errorf("--volume %s: %w", text, err)
+			return nil, cli.Usagef("--volume %s: %w", text, err)
 		}
 		specs = append(specs, spec)
 	}
 	if len(specs) == 0 {
-		return nil, errors.New("--store file:PATH or --volume is needed")
+		return nil, cli.Usagef("--store file:PATH or --volume is needed")
 	}
 	return specs, nil
 }
@@ -67,13 +70,11 @@ func parseVolume(text string) (volumeSpec, error) {
 	for _, field := range fields[1:] {
 		key, value, _ := strings.Cut(field, "=")
 		var err error
-		switch key {
+		switch key = strings.ReplaceAll(key, "_", "-"); key {
 		case "size":
 			v.size, err = parseSize(value)
 		case "block-size":
-			var n uint64
-			n, err = strconv.ParseUint(value, 10, 32)
-			v.blockSize = uint32(n)
+			v.blockSize, err = parseBlockSize(value)
 		case "read-only", "readonly":
 			v.readOnly = true
 		case "shared":
@@ -100,11 +101,22 @@ func parseSize(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := humanize.ParseBytes(text)
-	if err != nil || n == 0 || n > math.MaxInt64 {
-		return 0, fmt.Errorf("%q: must be a size like 64MiB or 1GiB", text)
+	n, err := input.Size(text)
+	if err == nil && n == 0 {
+		err = input.ErrSize
 	}
-	return int64(n), nil
+	if err != nil {
+		return 0, fmt.Errorf("%q: %w", text, err)
+	}
+	return n, nil
+}
+
+func parseBlockSize(text string) (uint32, error) {
+	n, err := input.Size(text)
+	if err != nil || n != 512 && n != 4096 {
+		return 0, fmt.Errorf("%q: must be 512 or 4096", text)
+	}
+	return uint32(n), nil
 }
 
 func parseUUID(text string) (uuid.UUID, error) {
@@ -114,12 +126,29 @@ func parseUUID(text string) (uuid.UUID, error) {
 	return uuid.Parse(text)
 }
 
+// storeOf returns what stores a volume: an absolute path means a file.
+func storeOf(text string) (string, error) {
+	kind, _, _ := strings.Cut(text, ":")
+	switch {
+	case strings.HasPrefix(text, "/"):
+		return "file:" + text, nil
+	case kind != "file" && text != "mem:":
+		return "", fmt.Errorf("store %q: must be mem: or file:PATH", text)
+	}
+	return text, nil
+}
+
 func openVolumes(log zerolog.Logger, o options) ([]*target.Volume, error) {
 	specs, err := specs(o)
 	if err != nil {
 		return nil, err
 	}
 	var volumes []*target.Volume
+	for i := range specs {
+		if specs[i].store, err = storeOf(specs[i].store); err != nil {
+			return nil, cli.Usagef("volume %s: %w", specs[i].name, err)
+		}
+	}
 	for _, spec := range specs {
 		key, err := readKey(spec.keyFile)
 		if err != nil {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"krping/bridge/cli"
+)
+
+// A wrong command line is a usage error, which ends the bridge with exit code 2. The message says what would be
+// right, and nothing is created.
+func TestUsage(t *testing.T) {
+	dir := t.TempDir()
+	for args, want := range map[string]string{
+		"--lisen x":                                   "unknown flag: --lisen: did you mean --listen?",
+		"--ping --store file:/x":                      "--ping needs a value: --store is the next flag",
+		"--listen -v":                                 "--listen needs a value: -v is the next flag",
+		"":                                            "--listen ADDR:PORT (for volumes), --ping ADDR:PORT or both are needed",
+		"--store file:/x":                             "--listen ADDR:PORT is needed to serve a volume",
+		"--listen 1.2.3.4":                            "--store file:PATH or --volume is needed",
+		"--listen 1.2.3 --store mem:":                 "--listen 1.2.3: must be an IP address or a host name",
+		"--listen 1.2.3.4:0 --store mem:":             `--listen 1.2.3.4:0: port "0": must be 1 to 65535`,
+		"--ping 1.2.3.4 --ping 1.2.3.4:9999":          "--ping 1.2.3.4:9999: the address and port are given twice",
+		"--ping 1.2.3.4 --ping-max-size 4GB":          "--ping-max-size 4GB: must be 1 byte to 2 GiB",
+		"--ping 1.2.3.4 --max-memory lots":            `--max-memory: "lots": must be a size such as 4096, 64k`,
+		"--ping 1.2.3.4 --allow x":                    "--allow: ",
+		"-l 1.2.3.4 -s mem: -S 4kk":                   `--size: "4kk": must be a size such as 4096, 64k`,
+		"-l 1.2.3.4 -s mem: -S 1M --block-size 8k":    `--block-size: "8k": must be 512 or 4096`,
+		"-l 1.2.3.4 -s mem: -S 1M --uuid x":           "--uuid: ",
+		"-l 1.2.3.4 -s mem: -S 1M -n a!b":             `volume name "a!b": must be`,
+		"-l 1.2.3.4 -s disk: -S 1M":                   `volume vol0: store "disk:": must be mem: or file:PATH`,
+		"-l 1.2.3.4 --volume a":                       "--volume a: must begin with NAME=STORE",
+		"-l 1.2.3.4 --volume a=mem:,size=1M,writable": `--volume a=mem:,size=1M,writable: unknown option "writable"`,
+		"creat":                             `unknown command "creat" for "krping-bridge": did you mean create?`,
+		"create x":                          `unexpected argument "x"`,
+		"create --store file:" + dir + "/f": "--size SIZE is needed",
+		"create --store file:" + dir + "/f --size 4x": "--size: ",
+		"create --store mem: --size 4k":               "--store: ",
+	} {
+		err := run(t.Context(), strings.Fields(args))
+		if !errors.As(err, new(cli.UsageError)) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", args, err, want)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+// Sizes and options mean the same in --size, --volume and create, and as krpingctl spells them.
+func TestVolumeSpecs(t *testing.T) {
+	for text, want := range map[string]volumeSpec{
+		"a=mem:,size=4k": {name: "a", store: "mem:", size: 4096, blockSize: 512},
+		"a=mem:,size=64M,block-size=4k,read-only":    {name: "a", store: "mem:", size: 64 << 20, blockSize: 4096, readOnly: true},
+		"a=/srv/a.img,read_only,block_size=4096":     {name: "a", store: "/srv/a.img", blockSize: 4096, readOnly: true},
+		"a=file:/srv/a.img,size=1MB,readonly,shared": {name: "a", store: "file:/srv/a.img", size: 1e6, blockSize: 512, readOnly: true, shared: true},
+	} {
+		got, err := parseVolume(text)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{"/srv/a.img": "file:/srv/a.img", "file:a": "file:a", "mem:": "mem:"} {
+		if got, err := storeOf(text); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "a.img")
+	if err := run(t.Context(), []string{"create", "-s", path, "-S", "64k"}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 65536 {
+		t.Errorf("%v %v", info, err)
+	}
+}
