@@ -61,7 +61,7 @@ another volume under the same name, also after a reboot. With --forget, the next
 			})
 		},
 	}
-	cmd.Flags().StringVar(&path, "config", config.DefaultPath, "configuration `file`")
+	cmd.Flags().StringVarP(&path, "config", "c", config.DefaultPath, "configuration `file`")
 	cmd.Flags().BoolVar(&check, "check", false, "only check the configuration: print each mistake with its position, exit code 2 if any")
 	cmd.Flags().StringVar(&forget, "forget", "", "only forget which volume this `session` had, so that another one may be attached; also while the agent runs")
 	return cmd

@@ -5,9 +5,10 @@ package main
 import (
 	"strings"
 
-	"github.com/agext/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"krping/bridge/cli"
 )
 
 // arguments checks the number of positional arguments. A name in brackets is optional.
@@ -41,7 +42,7 @@ func commandName(cmd *cobra.Command) string {
 func unexpected(cmd *cobra.Command, arg string) error {
 	hint := ""
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
+		if f.NoOptDefVal != "" && f.Value.Type() != "bool" && f.Value.Set(arg) == nil {
 			hint = ": did you mean --" + f.Name + "=" + arg + "?"
 		}
 	})
@@ -52,7 +53,7 @@ func unexpected(cmd *cobra.Command, arg string) error {
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return unknownCommand(cmd, args[0])
+			return cli.UnknownCommand(cmd, args[0])
 		}
 		return nil
 	}
@@ -73,7 +74,7 @@ func helpCommand() *cobra.Command {
 				return usageError{err}
 			}
 			if len(rest) > 0 {
-				return unknownCommand(about, rest[0])
+				return cli.UnknownCommand(about, rest[0])
 			}
 			about.InitDefaultHelpFlag() // so that the help lists --help
 			return about.Help()
@@ -93,27 +94,4 @@ func checkCompletion(root *cobra.Command, args []string) {
 			shell.Args = arguments()
 		}
 	}
-}
-
-// unknownCommand returns the error for an unknown command, with the one that was probably meant.
-func unknownCommand(cmd *cobra.Command, name string) error {
-	var names []string
-	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
-	}
-	if best := nearest(name, names, 2); best != "" {
-		return usagef("unknown command %q for %q: did you mean %s?", name, cmd.CommandPath(), best)
-	}
-	return usagef("unknown command %q for %q", name, cmd.CommandPath())
-}
-
-// nearest returns the name with the smallest edit distance to word, "" if all are above most.
-func nearest(word string, names []string, most int) string {
-	best, distance := "", most+1
-	for _, name := range names {
-		if d := levenshtein.Distance(word, name, nil); d < distance {
-			best, distance = name, d
-		}
-	}
-	return best
 }

@@ -66,17 +66,17 @@ recognised by its messages, or given with --protocol.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.netdev, "interface", "", "network `interface` to capture from (default: the one with an RDMA device)")
-	flags.StringVar(&f.read, "read", "", "read this `file` instead: pcapng or pcap, plain or gzip; - is standard input")
-	flags.StringVar(&f.write, "write", "", "save the packets in this `file`, as pcapng")
+	flags.StringVarP(&f.netdev, "interface", "i", "", "network `interface` to capture from (default: the one with an RDMA device)")
+	flags.StringVarP(&f.read, "read", "r", "", "read this `file` instead: pcapng or pcap, plain or gzip; - is standard input")
+	flags.StringVarP(&f.write, "write", "w", "", "save the packets in this `file`, as pcapng")
 	flags.BoolVar(&f.ladder, "ladder", false, "draw each I/O as a sequence diagram")
 	flags.StringVar(&f.svg, "svg", "", "draw I/Os in this `file`, as SVG")
 	flags.IntVar(&f.examples, "examples", 0, "draw only the first `n` I/Os of each kind and size (default: --ladder all, --svg 1)")
 	flags.BoolVar(&f.count, "count", false, "count packets by opcode and per I/O")
 	flags.BoolVar(&f.sizes, "sizes", false, "with --count, a row for each size of I/O, however many there are")
-	flags.BoolVar(&f.asJSON, "json", false, "print one JSON object per packet; with --count one for all")
-	flags.IntVar(&f.limit, "limit", 0, "stop after this `number` of packets")
-	flags.DurationVar(&f.duration, "duration", 0, "stop after this `time` (default: when interrupted)")
+	jsonFlagSays(cmd, &f.asJSON, "print one JSON object per packet; with --count one for all")
+	flags.IntVarP(&f.limit, "limit", "c", 0, "stop after this `number` of packets")
+	timeVar(flags, &f.duration, "duration", "d", "stop after this `time` (default: when interrupted)")
 	flags.UintSliceVar(&f.ports, "port", portNumbers(dissect.DefaultTCPPorts), "TCP ports of NVMe/TCP, separated by commas")
 	flags.StringVar(&f.assume, "protocol", "", "`protocol` of connections whose set-up was not captured: "+protocolNames())
 	return cmd

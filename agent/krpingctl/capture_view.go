@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -28,7 +27,6 @@ type captureView struct {
 	out       *bufio.Writer
 	dissector *dissect.Dissector // nil if nothing is shown
 	perPacket bool               // print each packet
-	encoder   *json.Encoder
 	counts    *ladder.Counts
 	drawn     map[ladder.Kind]int
 	pictures  []*dissect.IO   // for --svg
@@ -39,8 +37,6 @@ type captureView struct {
 
 func newCaptureView(out io.Writer, f captureFlags) (*captureView, error) {
 	v := &captureView{flags: f, ports: f.tcpPorts(), out: bufio.NewWriter(out), counts: ladder.NewCounts(), drawn: map[ladder.Kind]int{}}
-	v.encoder = json.NewEncoder(v.out)
-	v.encoder.SetEscapeHTML(false)
 	shown := f.ladder || f.count || f.svg != ""
 	v.perPacket = !shown && (f.write == "" || f.asJSON)
 	if shown || v.perPacket {
@@ -102,7 +98,7 @@ func (v *captureView) show(p *dissect.Packet) error {
 	case p == nil:
 		return nil
 	case v.perPacket && v.flags.asJSON:
-		return v.encoder.Encode(packetview.NewRecord(p))
+		return printJSON(v.out, packetview.NewRecord(p))
 	case v.perPacket:
 		return packetview.NewLines(v.out).Print(p)
 	}
@@ -142,7 +138,7 @@ func (v *captureView) conclude(s capture.Statistics) error {
 	}
 	switch {
 	case v.flags.count && v.flags.asJSON:
-		return v.encoder.Encode(countReport{v.counts.Opcodes(), v.counts.Costs(), v.dissector.Totals(), s})
+		return printJSON(v.out, countReport{v.counts.Opcodes(), v.counts.Costs(), v.dissector.Totals(), s})
 	case v.flags.count:
 		return v.counts.Write(v.out, v.flags.sizes)
 	}

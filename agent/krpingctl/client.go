@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"krping/agent/measure"
 	"krping/agent/measure/parallel"
+	"krping/bridge/cli"
 	"krping/bridge/store"
 	"krping/proc"
 )
@@ -39,15 +41,15 @@ type commandFlags struct {
 
 func (f *commandFlags) register(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &f.rest
-	flags.StringVar(&f.addr, "addr", "", "IPv4 or IPv6 `address` of the server's RDMA device (fe80::1%eth0 if link-local)")
+	flags.StringVarP(&f.addr, "addr", "a", "", "`address` of the server's RDMA device: IPv4, IPv6 (fe80::1%eth0 if link-local), a host name, or with a port, as in 10.0.0.1:9999")
 	flags.StringVar(&f.addr, "addr6", "", "same as --addr; the module's name for an IPv6 `address`")
-	portVar(flags, &c.Port, "port", "", 9999, "port of the server; with --threads, the first of successive ports")
-	flags.Var(&boundedSize{&f.size, 1, 1 << 30}, "size", "bytes per operation; server: the largest it accepts (default 64, server 64KiB)")
-	moduleNumber(flags, &f.count, "count", "number of pings, or of operations per connection; 0: until interrupted")
-	moduleTime(flags, &f.timeout, "timeout", "time limit of connection set-up and of each step (default 10s); with --block, how long I/O waits for a lost target (default 10m)")
+	portVar(flags, &c.Port, "port", "p", 9999, "port of the server; with --threads, the first of successive ports")
+	flags.VarP(&boundedSize{&f.size, 1, 1 << 30}, "size", "S", "bytes per operation, like 64 or 4k; server: the largest it accepts (default 64, server 64KiB)")
+	moduleNumberP(flags, &f.count, "count", "C", "number of pings, or of operations per connection; 0: until interrupted")
+	moduleTime(flags, &f.timeout, "timeout", "t", "time limit of connection set-up and of each step (default 10s); with --block, how long I/O waits for a lost target (default 10m)")
 	moduleNumber(flags, &f.tos, "tos", "IP type of service of the packets; server: the one it requires of its client")
-	flags.BoolVar(&c.Verbose, "verbose", false, "write the first 64 bytes of pings to the kernel log")
-	flags.BoolVar(&c.Validate, "validate", false, "check the data of each ping")
+	flags.BoolVarP(&c.Verbose, "verbose", "v", false, "write the first 64 bytes of pings to the kernel log")
+	flags.BoolVarP(&c.Validate, "validate", "V", false, "check the data of each ping")
 	flags.StringVar(&c.MemMode, "mem-mode", "", "`mode` of memory keys: dma, one per connection, or reg, a new one per use (default dma, or reg with --server-inv or --read-inv)")
 	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; must be set on both sides")
 	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's RDMA READs invalidate its own key (iWARP only)")
@@ -62,9 +64,9 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	moduleNumber(flags, &c.QPs, "qps", "bw: connections of one thread; must be equal on both sides (default 1)")
 	f.threads = 1
 	flags.Var(&numberFlag[int]{&f.threads, 1, 4096}, "threads", "kernel threads, each with its own connection, on successive ports")
-	flags.BoolVar(&f.asJSON, "json", false, "print results as one JSON object")
+	jsonFlagSays(cmd, &f.asJSON, "print the result as one JSON object")
 	flags.BoolVar(&f.csv, "csv", false, "print results as CSV")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "only print what would be written to /proc/krping")
+	flags.BoolVarP(&f.dryRun, "dry-run", "n", false, "only print what would be written to /proc/krping")
 	// Accept the module's spelling with '_', too.
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		name = strings.ReplaceAll(name, "_", "-")
@@ -73,7 +75,17 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 		}
 		return pflag.NormalizedName(name)
 	})
+	cli.GroupFlags(cmd, groupPing, "count", "size", "tos", "verbose", "validate", "mem-mode", "server-inv", "read-inv", "local-dma-lkey",
+		"wlat", "rlat", "bw", "fr", "poll", "duplex", "txdepth", "qps", "threads", "csv")
 }
+
+// Groups of flags in the help.
+const (
+	groupPing  = "Pings and measurements"
+	groupBlock = "Block device"
+	groupServe = "Volume"
+	groupTap   = "Tap: copy a local disk to the target"
+)
 
 func (f *commandFlags) registerKey(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -99,16 +111,16 @@ print the path of its block device. "krpingctl help options" is the reference of
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.Var(&timeFlag{&f.duration}, "duration", "stop measuring after this time")
+	timeVar(flags, &f.duration, "duration", "d", "stop measuring after this time")
 	flags.BoolVar(&f.onePort, "one-port", false, "connect all --threads to the same port, as krping-bridge --ping allows")
-	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to attach as a block device")
+	flags.StringVarP(&f.rest.Block, "block", "b", "", "`name` of the volume to attach as a block device")
 	moduleNumber(flags, &f.rest.Queues, "queues", "queues (connections) of the block device (default: one per CPU, at most 16)")
 	moduleNumber(flags, &f.rest.Depth, "depth", "requests in flight on each queue (default 128)")
-	moduleTime(flags, &f.rest.FastFail, "fast-fail", "how long I/O waits for a lost target before it fails, while reconnecting continues (default: as --timeout)")
+	moduleTime(flags, &f.rest.FastFail, "fast-fail", "", "how long I/O waits for a lost target before it fails, while reconnecting continues (default: as --timeout)")
 	f.heartbeat = 5
-	moduleNumber(flags, &f.heartbeat, "heartbeat", "`seconds` of silence after which the target is lost; 0: detect loss only by unanswered I/O")
+	flags.Var(&heartbeatFlag{numberFlag[uint32]{&f.heartbeat, uint64(moduleOption("heartbeat").Min), uint64(moduleOption("heartbeat").Max)}}, "heartbeat", "`seconds` of silence after which the target is lost; 0: detect loss only by unanswered I/O")
 	flags.StringVar(&f.rest.Mode, "mode", "", "`mode` of the block device: remote, the target stores the data; or tap, --backing does, and the target gets copies (default remote)")
-	flags.StringVar(&f.rest.Backing, "backing", "", "tap: the local `disk`, /dev/NAME or ram:SIZE")
+	flags.StringVar(&f.rest.Backing, "backing", "", "tap: the local `disk`, /dev/NAME or ram:SIZE, like ram:64M")
 	flags.StringVar(&f.rest.Comm, "comm", "", "tap: forward only I/O of processes with this `name`")
 	moduleNumber(flags, &f.rest.PID, "pid", "tap: forward only I/O of this `process`")
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward only these `operations`: read, write, flush, discard, joined by '+'")
@@ -117,6 +129,9 @@ print the path of its block device. "krpingctl help options" is the reference of
 	flags.BoolVar(&f.rest.TakeOver, "take-over", false, "if another client writes to the volume, fence and replace it")
 	f.registerKey(cmd)
 	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward only I/O that touches these sectors of 512 bytes: `FIRST-LAST`")
+	cli.GroupFlags(cmd, groupPing, "duration", "one-port")
+	cli.GroupFlags(cmd, groupBlock, "block", "queues", "depth", "fast-fail", "heartbeat", "uuid", "read-only", "take-over", "key", "key-file")
+	cli.GroupFlags(cmd, groupTap, "mode", "backing", "comm", "pid", "op", "sectors")
 	return cmd
 }
 
@@ -139,8 +154,8 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.rest.Block, "block", "", "`name` of the volume to serve")
-	flags.StringVar(&f.rest.Backing, "backing", "", "`disk` to serve: /dev/NAME or ram:SIZE")
+	flags.StringVarP(&f.rest.Block, "block", "b", "", "`name` of the volume to serve")
+	flags.StringVar(&f.rest.Backing, "backing", "", "`disk` to serve: /dev/NAME or ram:SIZE, like ram:64M")
 	f.registerKey(cmd)
 	flags.StringSliceVar(&f.allow, "allow", nil, "serve only clients with these `addresses`, such as 192.168.77.2 or 10.0.0.0/8")
 	flags.BoolVar(&f.rest.Writeback, "writeback", false, "acknowledge writes before they are on stable storage; they are after a flush")
@@ -148,11 +163,12 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 	flags.StringVar(&f.rest.UUID, "uuid", "", "`UUID` of the volume (default: that of the disk)")
 	flags.BoolVar(&f.rest.Shared, "shared", false, "let any number of clients write, for cluster file systems")
 	flags.Var(&blockSizeFlag{numberFlag[uint32]{&f.rest.BlockSize, 512, 4096}}, "block-size", "logical block size in bytes, 512 or 4096 (default 512)")
+	cli.GroupFlags(cmd, groupServe, "block", "backing", "allow", "writeback", "read-only", "uuid", "shared", "block-size", "key", "key-file")
 	return cmd
 }
 
 // command checks the flags and converts them to a command of the module.
-func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
+func (f *commandFlags) command(ctx context.Context, role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
 	c := f.rest
 	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
 	if flags.Changed("addr") && flags.Changed("addr6") {
@@ -161,11 +177,11 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 	if f.addr == "" {
 		return c, usagef("--addr is needed: the address of the server's RDMA device")
 	}
-	addr, err := parseAddr("addr", f.addr)
-	if err != nil {
+	var err error
+	if c.Addr, c.Port, err = parseAddrPort(ctx, f.addr, c.Port, flags.Changed("port")); err != nil {
 		return c, err
 	}
-	c.Addr = addr
+	c.Backing = proc.Backing(c.Backing)
 	c.Size = uint32(f.size)
 	if flags.Changed("count") {
 		c.Count = &f.count
@@ -189,8 +205,10 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 		return c, usagef("--wlat, --rlat, --bw and --fr: give one of them")
 	case f.asJSON && f.csv:
 		return c, usagef("--json and --csv: give one of them")
-	case block && (f.threads > 1 || f.duration != 0 || f.asJSON || f.csv):
-		return c, usagef("--threads, --duration, --json and --csv cannot be used with --block")
+	case block && (f.threads > 1 || f.duration != 0 || f.csv):
+		return c, usagef("--threads, --duration and --csv cannot be used with --block")
+	case block && role == proc.Server && f.asJSON:
+		return c, usagef("--json: a server of a volume prints nothing; krpingctl stat --json shows the volume")
 	case f.duration != 0 && c.Count != nil:
 		return c, usagef("--duration and --count: give one of them")
 	}
@@ -201,7 +219,7 @@ func (f *commandFlags) command(role proc.Role, flags *pflag.FlagSet) (proc.Comma
 }
 
 func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) error {
-	c, err := f.command(role, cmd.Flags())
+	c, err := f.command(cmd.Context(), role, cmd.Flags())
 	if err != nil {
 		return err
 	}
@@ -226,7 +244,7 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		_, err := p.proc.Run(cmd.Context(), c)
 		return err
 	case c.Block != "":
-		return p.attach(cmd.Context(), c)
+		return p.attach(cmd.Context(), c, f.asJSON)
 	}
 	return p.measure(cmd.Context(), commands, f)
 }
@@ -247,14 +265,26 @@ func identify(c *proc.Command) error {
 	return nil
 }
 
+// attached is what client --block prints.
+type attached struct {
+	Device  string       `json:"device"` // path
+	Session proc.Session `json:"session"`
+}
+
 // attach attaches a volume and prints the path of its block device.
-func (p *program) attach(ctx context.Context, c proc.Command) error {
-	if _, err := p.proc.Run(ctx, c); err != nil {
+func (p *program) attach(ctx context.Context, c proc.Command, asJSON bool) error {
+	wait := newWait("attaching " + c.Block)
+	_, err := p.proc.Run(ctx, c)
+	wait.end()
+	if err != nil {
 		return err
 	}
 	s, err := p.proc.Session(c.Block)
 	if err != nil {
 		return err
+	}
+	if asJSON {
+		return printJSON(p.out, attached{s.Device(), s})
 	}
 	_, err = fmt.Fprintln(p.out, s.Device())
 	return err
@@ -317,23 +347,58 @@ func pingSummary(r measure.Report, valid bool) string {
 }
 
 func stopCommand(p *program) *cobra.Command {
-	var force, target bool
+	var force, target, all bool
 	cmd := &cobra.Command{
-		Use:     "stop NAME",
-		Short:   "Detach a volume, or stop serving one",
-		Long:    "Detach the volume NAME: remove its block device and close its connections. With --target, stop\nserving the volume NAME from this host's kernel; its clients wait for it to return.",
-		Example: "  krpingctl stop vol0\n  krpingctl stop --target vol0",
-		Args:    arguments("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := proc.Command{Role: proc.Stop, Block: args[0], Target: target, Force: force}
-			if err := c.Check(); err != nil {
-				return usageError{err}
+		Use:   "stop {NAME | --all}",
+		Short: "Detach a volume, or stop serving one",
+		Long: `Detach the volume NAME: remove its block device and close its connections. With --target, stop
+serving the volume NAME from this host's kernel; its clients wait for it to return. With --all, do so
+with all volumes.`,
+		Example: "  krpingctl stop vol0\n  krpingctl stop --target vol0\n  krpingctl stop --all",
+		Args:    arguments("[NAME]"),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			switch {
+			case all && len(names) > 0:
+				return usagef("NAME and --all: give one of them")
+			case !all && len(names) == 0:
+				return usagef("stop needs the argument NAME, or --all")
+			case all:
+				var err error
+				if names, err = p.volumeNames(target); err != nil {
+					return err
+				}
 			}
-			_, err := p.proc.Run(cmd.Context(), c)
-			return err
+			var failed []error
+			for _, name := range names {
+				failed = append(failed, p.stop(cmd.Context(), proc.Command{Role: proc.Stop, Block: name, Target: target, Force: force}))
+			}
+			return errors.Join(failed...)
 		},
 	}
 	cmd.Flags().BoolVar(&target, "target", false, "stop serving the volume instead of detaching it")
-	cmd.Flags().BoolVar(&force, "force", false, "detach even if the device is in use; I/O not finished within 2 s fails")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "detach even if the device is in use; I/O not finished within 2 s fails")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all volumes")
 	return cmd
+}
+
+func (p *program) stop(ctx context.Context, c proc.Command) error {
+	if err := c.Check(); err != nil {
+		return usageError{err}
+	}
+	wait := newWait("stopping " + c.Block)
+	defer wait.end()
+	_, err := p.proc.Run(ctx, c)
+	return err
+}
+
+// volumeNames returns the names of the volumes that this host has attached, or serves.
+func (p *program) volumeNames(served bool) ([]string, error) {
+	sessions, err := p.proc.Sessions()
+	var names []string
+	for _, s := range sessions {
+		if (s.Role == "target") == served {
+			names = append(names, s.Name)
+		}
+	}
+	return names, err
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +39,7 @@ func dmesgCommand(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for new messages, until interrupted")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	jsonFlagSays(cmd, &asJSON, "print one JSON object per line")
 	return cmd
 }
 
@@ -54,7 +53,7 @@ func printMessages(ctx context.Context, out io.Writer, next func(context.Context
 			return err
 		}
 		if asJSON {
-			err = json.NewEncoder(out).Encode(m)
+			err = printJSON(out, m)
 		} else {
 			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), subject(m), m.Peer, display.Text(m.Text))
 		}

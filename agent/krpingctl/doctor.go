@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -38,8 +37,10 @@ The exit code is 1 if there is a problem, 0 if there are only warnings and notes
 			if o.Addr, err = parseAddr("addr", addr); err != nil {
 				return err
 			}
-			if o.Peer, err = parseAddr("peer", peer); err != nil {
-				return err
+			if peer != "" {
+				if o.Peer, o.Port, err = parseEndpoint(cmd.Context(), "peer", peer, o.Port, cmd.Flags().Changed("port")); err != nil {
+					return err
+				}
 			}
 			r := doctor.Examine(cmd.Context(), p.proc, o)
 			if err := writeReport(p.out, r, asJSON); err != nil {
@@ -54,18 +55,16 @@ The exit code is 1 if there is a problem, 0 if there are only warnings and notes
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&addr, "addr", "", "this host's `address` to serve or connect from")
-	cmd.Flags().StringVar(&peer, "peer", "", "`address` of the other host")
-	portVar(cmd.Flags(), &o.Port, "port", "", 9999, "port of the server, on the peer or on this host")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Flags().StringVarP(&addr, "addr", "a", "", "this host's `address` to serve or connect from")
+	cmd.Flags().StringVarP(&peer, "peer", "P", "", "`address` of the other host, or its name; perhaps with a port")
+	portVar(cmd.Flags(), &o.Port, "port", "p", 9999, "port of the server, on the peer or on this host")
+	jsonFlagSays(cmd, &asJSON, "print one JSON object")
 	return cmd
 }
 
 func writeReport(out io.Writer, r doctor.Report, asJSON bool) error {
 	if asJSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetEscapeHTML(false) // commands contain &&
-		return encoder.Encode(r)
+		return printJSON(out, r)
 	}
 	for _, f := range r.Findings {
 		fmt.Fprintf(out, "%-8s %s: %s\n", f.Level, f.Check, f.Found)

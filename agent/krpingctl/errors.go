@@ -19,6 +19,7 @@ import (
 	"krping/agent/nvme/nvmet"
 	"krping/agent/service"
 	"krping/agent/service/config"
+	"krping/bridge/cli"
 	"krping/proc"
 )
 
@@ -50,6 +51,10 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 func verdictf(format string, args ...any) error { return verdictError{fmt.Errorf(format, args...)} }
 
+func isUsage(err error) bool {
+	return errors.As(err, new(usageError)) || errors.As(err, new(cli.UsageError))
+}
+
 func isAny(err error, targets ...error) bool {
 	for _, target := range targets {
 		if errors.Is(err, target) {
@@ -66,7 +71,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, new(interruptedError)), isAny(err, context.Canceled, unix.EINTR):
 		return exitInterrupted
-	case errors.As(err, new(usageError)), errors.As(err, new(config.Errors)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP):
+	case isUsage(err), errors.As(err, new(config.Errors)), isAny(err, unix.EINVAL, unix.EOPNOTSUPP):
 		return exitUsage
 	case errors.As(err, &mismatch), isAny(err, unix.EBADMSG):
 		return exitMismatch
@@ -144,7 +149,7 @@ func hint(err error) string {
 		return "update the target, or attach without --uuid"
 	case errors.Is(err, unix.EBUSY) && errors.As(err, new(*proc.CommandError)):
 		return "unmount or close the device, or add --force, which fails I/O in flight"
-	case errors.As(err, new(usageError)):
+	case isUsage(err):
 		return "see krpingctl help, or --help of a command"
 	}
 	return ""

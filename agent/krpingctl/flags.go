@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"krping/bridge/cli"
+	"krping/bridge/input"
 	"krping/proc"
 )
 
@@ -60,21 +62,33 @@ func moduleOption(flag string) proc.Option {
 
 // moduleNumber adds a flag with the range of the module's option of that name.
 func moduleNumber[T uint8 | uint16 | uint32](flags *pflag.FlagSet, to *T, name, usage string) {
+	moduleNumberP(flags, to, name, "", usage)
+}
+
+// moduleNumberP is moduleNumber with a letter.
+func moduleNumberP[T uint8 | uint16 | uint32](flags *pflag.FlagSet, to *T, name, letter, usage string) {
 	o := moduleOption(name)
-	flags.Var(&numberFlag[T]{to, uint64(o.Min), uint64(o.Max)}, name, usage)
+	flags.VarP(&numberFlag[T]{to, uint64(o.Min), uint64(o.Max)}, name, letter, usage)
 }
 
 // blockSizeFlag is 512 or 4096.
 type blockSizeFlag struct{ numberFlag[uint32] }
 
 func (b *blockSizeFlag) Set(text string) error {
-	if text != "512" && text != "4096" {
+	n, err := input.Size(text)
+	if err != nil || n != 512 && n != 4096 {
 		return wantError("must be 512 or 4096")
 	}
-	return b.numberFlag.Set(text)
+	*b.to = uint32(n)
+	return nil
 }
 
-// timeFlag is a duration longer than 0.
+// timeVar adds a flag for a duration longer than 0.
+func timeVar(flags *pflag.FlagSet, to *time.Duration, name, letter, usage string) {
+	flags.VarP(&timeFlag{to}, name, letter, usage)
+}
+
+// timeFlag is a duration longer than 0: 10s, 5m, or a number of seconds.
 type timeFlag struct{ to *time.Duration }
 
 // String returns "" for the zero value, so that the help shows no default.
@@ -115,17 +129,28 @@ func (s *secondsFlag) Set(text string) error {
 	return err
 }
 
-func moduleTime(flags *pflag.FlagSet, to *time.Duration, name, usage string) {
+func moduleTime(flags *pflag.FlagSet, to *time.Duration, name, letter, usage string) {
 	o := moduleOption(name)
-	flags.Var(&secondsFlag{timeFlag{to}, o.Min, o.Max}, name, usage)
+	flags.VarP(&secondsFlag{timeFlag{to}, o.Min, o.Max}, name, letter, usage)
 }
 
-const wantTime = wantError("must be a duration such as 10s or 5m")
+// heartbeatFlag is the number of seconds of a duration.
+type heartbeatFlag struct{ numberFlag[uint32] }
+
+func (h *heartbeatFlag) Set(text string) error {
+	var d time.Duration
+	seconds := secondsFlag{timeFlag{&d}, uint32(h.min), uint32(h.max)}
+	if err := seconds.Set(text); err != nil {
+		return err
+	}
+	*h.to = uint32(d / time.Second)
+	return nil
+}
 
 func parseTime(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
+	d, err := input.Duration(text)
 	if err != nil {
-		return 0, wantTime
+		return 0, wantError(err.Error())
 	}
 	return d, nil
 }
@@ -138,7 +163,7 @@ func wants(flag *pflag.Flag, cause error) string {
 	}
 	switch flag.Value.Type() {
 	case "duration":
-		return string(wantTime)
+		return input.ErrDuration.Error()
 	case "uint64":
 		return "must be a whole number, 0 or more"
 	case "int":
@@ -157,23 +182,14 @@ func wants(flag *pflag.Flag, cause error) string {
 // meant.
 func explainFlag(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
-		return unknownCommand(cmd, args[0]) // the flag may be of the misspelled command
+		return cli.UnknownCommand(cmd, args[0]) // the flag may be of the misspelled command
 	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		flag := invalid.GetFlag()
 		return usagef("--%s %s: %s", flag.Name, orQuotes(invalid.GetValue()), wants(flag, invalid.Unwrap()))
 	}
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return usageError{err}
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if best := nearest(unknown.GetSpecifiedName(), names, 3); best != "" {
-		return usagef("%w: did you mean --%s?", err, best)
-	}
-	return usageError{err}
+	return cli.UnknownFlag(cmd, err)
 }
 
 // orQuotes quotes a value that would be invisible.

@@ -48,6 +48,11 @@ func TestDryRun(t *testing.T) {
 		"server --addr ::1 --bw --tx_depth 8 --qps 3 --mem_mode reg":  "server,addr6=::1,port=9999,bw,mem_mode=reg,txdepth=8,qps=3",
 		"client --addr 1.2.3.4 --threads 2 --port 7":                  "client,addr=1.2.3.4,port=7\nclient,addr=1.2.3.4,port=8",
 		"client --addr 1.2.3.4 --count 0":                             "client,addr=1.2.3.4,port=9999,count=0",
+		"client -a 10.0.0.1:7 -C 5 -S 4k -V -t 30":                    "client,addr=10.0.0.1,port=7,count=5,size=4096,timeout=30,validate",
+		"client -a [fd77::1]:7 -p 7 -b vol0 --heartbeat 7s":           "client,addr6=fd77::1,port=7,block=vol0,heartbeat=7",
+		"client -a 10.0.0.1 -b v --mode tap --backing ram:64MiB":      "client,addr=10.0.0.1,port=9999,block=v,mode=tap,backing=ram:64M",
+		"client -a 10.0.0.1 -b v --mode tap --backing vdb":            "client,addr=10.0.0.1,port=9999,block=v,mode=tap,backing=/dev/vdb",
+		"client -a localhost -p 7":                                    "client,addr=127.0.0.1,port=7",
 	} {
 		var out bytes.Buffer
 		if err := run(t.Context(), append(strings.Fields(args), "--dry-run"), &out); err != nil || out.String() != want+"\n" {
@@ -99,7 +104,7 @@ func TestDoctorReport(t *testing.T) {
 	}}
 	for asJSON, want := range map[bool]string{
 		false: "ok       mtu: fine\nproblem  module: gone\n           cause: why\n           fix: a && b\n2 findings, 1 problem, 0 warnings\n",
-		true: `{"findings":[{"check":"mtu","level":"ok","found":"fine"},{"check":"module","level":"problem","found":"gone",` +
+		true: `{"version":1,"findings":[{"check":"mtu","level":"ok","found":"fine"},{"check":"module","level":"problem","found":"gone",` +
 			`"cause":"why","fix":"a && b"}],"problems":1,"warnings":0}` + "\n",
 	} {
 		var out bytes.Buffer
@@ -120,7 +125,7 @@ func TestTop(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for text, want := range map[string]sizeFlag{"512": 512, "64KiB": 65536, "1MB": 1000000, "2GiB": 2 << 30} {
+	for text, want := range map[string]sizeFlag{"512": 512, "4k": 4096, "64K": 65536, "1M": 1 << 20, "64KiB": 65536, "1MB": 1000000, "2GiB": 2 << 30} {
 		var s sizeFlag
 		if err := s.Set(text); err != nil || s != want {
 			t.Errorf("%s: %d, %v, want %d", text, s, err, want)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 
@@ -21,14 +20,14 @@ func linkCommand(p *program) *cobra.Command {
 func linkListCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List the RDMA devices", Args: arguments(),
+		Use: "list", Aliases: []string{"show", "ls"}, Short: "List the RDMA devices", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			links, err := rdmalink.List()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(p.out).Encode(links)
+				return printJSON(p.out, linkList{links})
 			}
 			w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "NAME\tNETDEV\tSTATE\tNODE GUID")
@@ -40,7 +39,7 @@ func linkListCommand(p *program) *cobra.Command {
 			return w.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -73,7 +72,7 @@ func linkAddCommand() *cobra.Command {
 
 func linkDelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "del NAME", Short: "Delete a software RDMA device", Args: arguments("NAME"),
+		Use: "del NAME", Aliases: []string{"delete"}, Short: "Delete a software RDMA device", Args: arguments("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error { return rdmalink.Del(args[0]) },
 	}
 }

@@ -3,9 +3,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -29,17 +27,6 @@ has done, and prints the cause and a fix. nvmetcli and nvme-cli can be used alon
 func nvmeTarget() *nvmet.Tree { return nvmet.NewTree(nvmet.DefaultMount) }
 
 func nvmeHost() nvmehost.Sysfs { return nvmehost.NewSysfs(nvmehost.DefaultMount) }
-
-// printJSON prints a result as one line.
-func printJSON(out io.Writer, v any) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
-}
-
-func jsonFlag(cmd *cobra.Command, asJSON *bool) {
-	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
-}
 
 // emptyAs returns text, or what a table shows instead of an empty one.
 func emptyAs(text, empty string) string {

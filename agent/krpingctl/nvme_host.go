@@ -191,7 +191,7 @@ func disconnectCommand(p *program) *cobra.Command {
 				}
 			}
 			if asJSON {
-				return printJSON(p.out, gone)
+				return printJSON(p.out, controllerList{gone})
 			}
 			_, err = fmt.Fprintf(p.out, "disconnected %s\n", count(len(gone), "controller"))
 			return err
@@ -248,7 +248,7 @@ func nvmeListCommand(p *program) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return printJSON(p.out, controllers)
+				return printJSON(p.out, controllerList{controllers})
 			}
 			return writeControllers(p.out, controllers)
 		},

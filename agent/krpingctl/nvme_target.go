@@ -159,7 +159,7 @@ func targetListCommand(p *program) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return printJSON(p.out, config.Targets())
+				return printJSON(p.out, targetList{config.Targets()})
 			}
 			return writeTargets(p.out, config.Targets())
 		},
@@ -240,7 +240,7 @@ A host with a DH-HMAC-CHAP key stays in the configuration, with its key, unless 
 			if !asJSON {
 				return nil
 			}
-			return printJSON(p.out, removed)
+			return printJSON(p.out, targetList{removed})
 		},
 	}
 	cmd.Flags().StringVar(&nqn, "nqn", "", "`NQN` of the subsystem")
@@ -325,14 +325,17 @@ func fileArgument(args []string) string {
 	return args[0]
 }
 
+// savedReport is what save and restore print.
+type savedReport struct {
+	File    string         `json:"file"`
+	Targets []nvmet.Target `json:"targets"`
+	Skipped []string       `json:"skipped,omitempty"` // attributes that this kernel does not have
+}
+
 // showSaved prints what was saved or restored.
 func (p *program) showSaved(what, file string, config nvmet.Config, skipped []string, asJSON bool) error {
 	if asJSON {
-		return printJSON(p.out, struct {
-			File    string         `json:"file"`
-			Targets []nvmet.Target `json:"targets"`
-			Skipped []string       `json:"skipped,omitempty"` // attributes that this kernel does not have
-		}{file, config.Targets(), skipped})
+		return printJSON(p.out, savedReport{file, config.Targets(), skipped})
 	}
 	_, err := fmt.Fprintf(p.out, "%s %s, %s, %s: %s\n", what,
 		count(len(config.Subsystems), "subsystem"), count(len(config.Ports), "port"), count(len(config.Hosts), "host"), file)

@@ -18,7 +18,7 @@ func TestNVMeUsage(t *testing.T) {
 		"target add":                                                        "--nqn: an NQN is needed",
 		"target add --nqn x":                                                "--device or --null is needed",
 		"target add --nqn x --null 1GiB":                                    "--addr is needed",
-		"target add --nqn x --addr host --null 1GiB":                        "--addr host: not an IP address",
+		"target add --nqn x --addr 10.0.0 --null 1GiB":                      "--addr 10.0.0: must be an IP address or a host name",
 		"target add --nqn x --addr 1.2.3.4 --null 1000":                     "multiple of 1MiB",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --device /dev/x":     "--device and --null: give one",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --transport fc":      "must be rdma or tcp",

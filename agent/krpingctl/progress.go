@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/rs/zerolog"
+	"github.com/rs/zerolog/log"
+	"golang.org/x/term"
 )
 
-// progress is a progress bar on stderr. It is nil, and prints nothing, unless stderr is a terminal.
+// progress is a progress bar on stderr. It is nil, and prints nothing, unless stderr is a terminal that can
+// overwrite a line, and with --quiet.
 type progress struct {
 	what  string
 	total int64
@@ -19,7 +23,7 @@ type progress struct {
 }
 
 func newProgress(what string, total int64) *progress {
-	if !isTerminal(os.Stderr) {
+	if !canOverwrite(os.Stderr) || log.Logger.GetLevel() > zerolog.InfoLevel {
 		return nil
 	}
 	return &progress{what: what, total: total}
@@ -42,6 +46,43 @@ func (p *progress) end() {
 	}
 }
 
+// newWait tells what the command waits for, once that has lasted for two seconds.
+func newWait(what string) *wait {
+	w := &wait{done: make(chan struct{})}
+	if newProgress(what, 0) == nil {
+		return w
+	}
+	w.shown.Go(func() {
+		start := time.Now()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-w.done:
+				fmt.Fprint(os.Stderr, "\r\x1b[K")
+				return
+			case <-tick.C:
+				if waited := time.Since(start).Round(time.Second); waited >= 2*time.Second {
+					fmt.Fprintf(os.Stderr, "\r%s, %v", what, waited)
+				}
+			}
+		}
+	})
+	return w
+}
+
+// wait is a line about something that takes time, but has no measure of it.
+type wait struct {
+	done  chan struct{}
+	shown sync.WaitGroup
+}
+
+// end removes the line.
+func (w *wait) end() {
+	close(w.done)
+	w.shown.Wait()
+}
+
 // fraction returns a function that sets the bar to a fraction, 0 to 1; nil without a bar.
 func (p *progress) fraction() func(float64) {
 	if p == nil {
@@ -50,7 +91,10 @@ func (p *progress) fraction() func(float64) {
 	return func(done float64) { p.set(int64(done * float64(p.total))) }
 }
 
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// canOverwrite reports whether f is a terminal that can overwrite a line. TERM=dumb is one that cannot.
+func canOverwrite(f *os.File) bool { return isTerminal(f) && os.Getenv("TERM") != "dumb" }
+
+// hasColors reports whether colors may be printed to f. See https://no-color.org.
+func hasColors(f *os.File) bool { return canOverwrite(f) && os.Getenv("NO_COLOR") == "" }

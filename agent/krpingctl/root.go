@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/rs/zerolog"
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
+	"krping/bridge/cli"
 	"krping/proc"
 )
 
@@ -32,13 +34,19 @@ const exitHelp = `Exit codes:
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	p := &program{out: out}
-	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !isTerminal(os.Stderr)}).
+	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !hasColors(os.Stderr)}).
 		Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	root := newRoot(p)
 	root.SetOut(out)
 	checkCompletion(root, args)
+	if slices.Equal(args, []string{"-V"}) { // as of ip and rdma
+		args = []string{"--version"}
+	}
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	err := cli.MissingValues(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
 	if ctx.Err() != nil && err != nil && !errors.As(err, new(verdictError)) {
 		return interruptedError{err}
 	}
@@ -47,7 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 // newRoot returns the program's command, with all others below it.
 func newRoot(p *program) *cobra.Command {
-	var verbose bool
+	var verbose, quiet bool
 	root := &cobra.Command{
 		Use:   "krpingctl",
 		Short: "Block I/O over RDMA that proves itself",
@@ -59,8 +67,16 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if verbose {
+			switch {
+			case verbose && quiet:
+				return usagef("--debug and --quiet: give one of them")
+			case verbose:
 				log.Logger = log.Level(zerolog.DebugLevel)
+			case quiet:
+				log.Logger = log.Level(zerolog.WarnLevel)
+			}
+			if p.proc != (proc.FS{}) { // a test's
+				return nil
 			}
 			var err error
 			p.proc, err = proc.NewFS(proc.DefaultMount)
@@ -76,5 +92,24 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
 		topCommand(p), agentCommand(p), shutdownCommand(p), captureCommand(p), nvmeCommand(p), versionCommand(p), optionsTopic(),
 	)
+	addQuiet(root, &quiet)
+	completeValues(root, p)
+	cli.UseFlagGroups(root, groupPing, groupServe, groupBlock, groupTap)
 	return root
+}
+
+// addQuiet adds --quiet to each command that does something, with the letter q where it is free: nvme-cli
+// uses it for --hostnqn.
+func addQuiet(cmd *cobra.Command, quiet *bool) {
+	for _, c := range cmd.Commands() {
+		addQuiet(c, quiet)
+	}
+	if cmd.HasSubCommands() || !cmd.Runnable() {
+		return
+	}
+	letter := "q"
+	if cmd.Flags().ShorthandLookup(letter) != nil {
+		letter = ""
+	}
+	cmd.Flags().BoolVarP(quiet, "quiet", letter, false, "print no progress and no notes, only results, warnings and errors")
 }

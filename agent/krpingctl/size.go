@@ -7,9 +7,11 @@ import (
 	"math"
 
 	"github.com/dustin/go-humanize"
+
+	"krping/bridge/input"
 )
 
-// sizeFlag is a number of bytes: 512, 64KiB (powers of 1024), 1GB (powers of 1000).
+// sizeFlag is a number of bytes: 512, 64k or 64KiB (powers of 1024), 1GB (powers of 1000).
 type sizeFlag int64
 
 func (s *sizeFlag) String() string {
@@ -22,9 +24,9 @@ func (s *sizeFlag) String() string {
 func (s *sizeFlag) Type() string { return "size" }
 
 func (s *sizeFlag) Set(text string) error {
-	n, err := humanize.ParseBytes(text)
-	if err != nil || n > math.MaxInt64 {
-		return wantError("must be a size such as 4096, 64KiB or 1GiB")
+	n, err := input.Size(text)
+	if err != nil {
+		return wantError(err.Error())
 	}
 	*s = sizeFlag(n)
 	return nil

@@ -3,7 +3,7 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -27,8 +27,15 @@ func statCommand(p *program) *cobra.Command {
 		Use:   "stat",
 		Short: "Show threads, sessions, RDMA devices and disks with their counters",
 		Example: `  krpingctl stat
-  krpingctl stat --watch=5s --json`,
-		Args: arguments(),
+  krpingctl stat --watch 5s --json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && cmd.Flags().Changed("watch") && watch == time.Second { // the parser leaves the value of --watch 2s
+				if err := cmd.Flags().Set("watch", args[0]); err == nil {
+					return nil
+				}
+			}
+			return arguments()(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("watch") && watch < 100*time.Millisecond {
 				return usagef("--watch %v: must be 100ms or more", watch)
@@ -38,6 +45,9 @@ func statCommand(p *program) *cobra.Command {
 					return err
 				}
 				if watch == 0 {
+					if _, err := p.proc.Threads(); errors.Is(err, proc.ErrNotLoaded) { // what needs no module was printed
+						return err
+					}
 					return nil
 				}
 				select {
@@ -51,15 +61,15 @@ func statCommand(p *program) *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().DurationVar(&watch, "watch", 0, "repeat at this `interval` until interrupted; --watch=2s, or --watch for every second")
+	timeVar(cmd.Flags(), &watch, "watch", "w", "repeat at this `interval` until interrupted; --watch 2s, or --watch alone for every second")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	jsonFlagSays(cmd, &asJSON, "print one JSON object per line")
 	return cmd
 }
 
 func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(out).Encode(s)
+		return printJSON(out, s)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(s.Threads) > 0 {

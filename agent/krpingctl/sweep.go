@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,13 +33,16 @@ page that needs no network.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if plan.Command.Addr, err = netip.ParseAddr(addr); err != nil {
-				return usagef("--addr %q: must be the IP address of the peer", addr)
+			if addr == "" {
+				return usagef("--addr is needed: the address of the peer's RDMA device")
+			}
+			if plan.Command.Addr, plan.Command.Port, err = parseAddrPort(cmd.Context(), addr, plan.Command.Port, cmd.Flags().Changed("port")); err != nil {
+				return err
 			}
 			for _, text := range sizes {
 				var size sizeFlag
 				if err := size.Set(text); err != nil || size < 1 || size > 1<<30 {
-					return usagef("--sizes %s: must be sizes of 1 byte to 1 GiB, such as 64,4096,64KiB", text)
+					return usagef("--sizes %s: must be sizes of 1 byte to 1 GiB, such as 64,4k,64k", text)
 				}
 				plan.Sizes = append(plan.Sizes, uint32(size))
 			}
@@ -52,16 +54,17 @@ page that needs no network.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&addr, "addr", "", "IPv4 or IPv6 `address` of the peer's RDMA device")
-	portVar(f, &plan.Command.Port, "port", "", 9999, "port of krping-bridge --ping")
+	f.StringVarP(&addr, "addr", "a", "", "`address` of the peer's RDMA device, or a host name; perhaps with a port")
+	portVar(f, &plan.Command.Port, "port", "p", 9999, "port of krping-bridge --ping")
 	f.StringVar(&test, "test", "bw", "what to measure: bw, rlat or ping")
-	f.StringSliceVar(&sizes, "sizes", []string{"4KiB"}, "bytes per operation")
+	f.StringSliceVarP(&sizes, "sizes", "S", []string{"4KiB"}, "bytes per operation")
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "numbers of kernel threads")
 	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "bw: connections per thread")
-	f.DurationVar(&plan.Duration, "duration", 2*time.Second, "time to measure each combination")
+	plan.Duration = 2 * time.Second
+	timeVar(f, &plan.Duration, "duration", "d", "time to measure each combination")
 	moduleNumber(f, &plan.Command.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64, fewer with more than 16 connections)")
 	f.BoolVar(&plan.Command.Poll, "poll", false, "busy-poll for completions instead of sleeping")
-	f.StringVar(&out, "out", ".", "`directory` for the files")
+	f.StringVarP(&out, "out", "o", ".", "`directory` for the files")
 	return cmd
 }
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +33,7 @@ With --once or --json, top needs no terminal.`,
 				return usagef("--interval %v: must be 100ms or more", interval)
 			}
 			onTerminal := !once && !asJSON
-			if onTerminal && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
+			if onTerminal && (!isTerminal(os.Stdin) || !canOverwrite(os.Stdout)) {
 				return usagef("top needs a terminal; without one, use --once or --json")
 			}
 			host, err := os.Hostname()
@@ -60,15 +59,16 @@ With --once or --json, top needs no terminal.`,
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two samples")
+	interval = time.Second
+	timeVar(cmd.Flags(), &interval, "interval", "i", "time between two samples")
 	cmd.Flags().BoolVar(&once, "once", false, "print one sample as text, after one interval")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print each sample as a JSON object on one line")
+	jsonFlagSays(cmd, &asJSON, "print each sample as a JSON object on one line")
 	return cmd
 }
 
 func writeSample(out io.Writer, s sampler.Sample, host string, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(out).Encode(s)
+		return printJSON(out, s)
 	}
 	_, err := io.WriteString(out, top.Text(s, host))
 	return err

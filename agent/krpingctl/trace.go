@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,13 +77,13 @@ Columns:
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
-	flags.BoolVar(&f.summary, "summary", false, "print percentiles of each stage and a heat map at the end, instead of each bio")
+	jsonFlagSays(cmd, &f.asJSON, "print one JSON object per line")
+	flags.BoolVarP(&f.summary, "summary", "s", false, "print percentiles of each stage and a heat map at the end, instead of each bio")
 	flags.Var(&timeFlag{&f.slow}, "slow", "show only bios that took this `time` or longer, with their slowest stage; end with a verdict and an exit code")
 	flags.StringSliceVar(&f.columns, "columns", nil, "show these `columns`, separated by commas")
-	flags.StringVar(&f.record, "record", "", "record the bios in this `file`, for replay")
-	flags.StringVar(&f.comm, "comm", "", "only bios submitted by processes of this `name`")
-	moduleNumber(flags, &f.pid, "pid", "only bios submitted by this process")
+	flags.StringVarP(&f.record, "record", "w", "", "record the bios in this `file`, for replay")
+	flags.StringVarP(&f.comm, "comm", "c", "", "only bios submitted by processes of this `name`")
+	moduleNumberP(flags, &f.pid, "pid", "p", "only bios submitted by this process")
 	flags.StringSliceVar(&f.ops, "op", nil, "only these `operations`: "+strings.ToLower(strings.Join(biotrace.OpNames(), ", ")))
 	flags.Var(&f.minSize, "min-size", "only bios of this size or larger")
 	flags.Var(&timeFlag{&f.minLatency}, "min-latency", "only bios that took this `time` or longer")
@@ -201,8 +200,7 @@ func newTraceView(out io.Writer, device string, f traceFlags) (traceView, error)
 			end: func(biotrace.Lost) error { return sum.Write(out) },
 		}, nil
 	case f.asJSON:
-		encoder := json.NewEncoder(out)
-		return traceView{func(b *biotrace.Bio) error { return encoder.Encode(b) }, nothing}, nil
+		return traceView{func(b *biotrace.Bio) error { return printJSON(out, b) }, nothing}, nil
 	case f.record != "":
 		return newRecording(device, f.record)
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -87,7 +86,7 @@ func (p *program) verify(ctx context.Context, path, backing string, f *dataFlags
 		return err
 	}
 	if f.asJSON {
-		return json.NewEncoder(p.out).Encode(result)
+		return printJSON(p.out, result)
 	}
 	_, err = fmt.Fprintf(p.out, "verified %s: %s, sha256 %s\n", humanize.IBytes(uint64(result.Bytes)), agreement(result), result.SHA256)
 	return err

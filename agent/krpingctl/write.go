@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -39,10 +38,10 @@ func (f *dataFlags) register(cmd *cobra.Command, patternDefault string) {
 	flags.StringVar(&f.pattern, "pattern", patternDefault, "data `pattern`: "+strings.Join(pattern.Names(), ", "))
 	flags.Uint64Var(&f.seed, "seed", 1, "`seed` of the pattern")
 	flags.Var(&f.offset, "offset", "first byte of the range")
-	flags.Var(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "size of the range, like 64MiB")
-	flags.Var(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "size of the range in blocks of --bs, instead of --size; 0: use --size")
+	flags.VarP(&boundedSize{&f.size, 1, math.MaxInt64}, "size", "S", "size of the range, like 64M")
+	flags.VarP(&numberFlag[uint64]{&f.count, 0, math.MaxInt64}, "count", "C", "size of the range in blocks of --bs, instead of --size; 0: use --size")
 	flags.Var(&f.bs, "bs", "size of one I/O")
-	flags.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
+	jsonFlagSays(cmd, &f.asJSON, "print the result as JSON")
 }
 
 // length returns the size of the range in bytes, from --size or --count. whole is the default.
@@ -174,7 +173,7 @@ func (w *writer) run(ctx context.Context, path string, direct bool) error {
 		return err
 	}
 	if w.flags.asJSON {
-		return json.NewEncoder(w.out.out).Encode(result)
+		return printJSON(w.out.out, result)
 	}
 	_, err = fmt.Fprintf(w.out.out, "wrote %s in %.2f s, %.1f MB/s, sha256 %s\n", humanize.IBytes(uint64(result.Bytes)), result.Seconds, result.MBs, result.SHA256)
 	return err

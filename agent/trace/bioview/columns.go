@@ -101,6 +101,15 @@ type Lines struct {
 	line    []byte
 }
 
+// ColumnNames returns the names of all columns.
+func ColumnNames() []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.name
+	}
+	return names
+}
+
 // NewLines returns Lines that prints the columns with these names to w.
 func NewLines(w io.Writer, names []string) (*Lines, error) {
 	l := &Lines{w: w}

@@ -66,7 +66,7 @@ func TestNvmetCannotBeLoaded(t *testing.T) {
 	if out, _ := guest.TryRun("sh", "-c", grep); !strings.Contains(out, rule) { // grep fails for missing directories
 		t.Errorf("%s does not find the rule: %s", grep, out)
 	}
-	if listed := nvme(t, "target", "list", "--json"); listed != "[]\n" {
+	if listed := nvme(t, "target", "list", "--json"); listed != `{"version":1,"targets":[]}`+"\n" {
 		t.Errorf("listed without nvmet: %s", listed)
 	}
 	if err := os.Remove(rule); err != nil {

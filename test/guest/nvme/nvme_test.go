@@ -34,7 +34,7 @@ func TestServeConnectVerifyRemove(t *testing.T) {
 			if len(target.Disks) == 1 {
 				want.Disks[0].UUID = target.Disks[0].UUID // the kernel's: nothing identifies the disk
 			}
-			if listed := nvmeJSON[[]nvmet.Target](t, "target", "list"); !reflect.DeepEqual(target, want) || !reflect.DeepEqual(listed, []nvmet.Target{want}) {
+			if listed := targets(t); !reflect.DeepEqual(target, want) || !reflect.DeepEqual(listed, []nvmet.Target{want}) {
 				t.Errorf("added %+v, listed %+v, want %+v", target, listed, want)
 			}
 			sameDiscovery(t, transport.name, transport.port)
@@ -69,7 +69,7 @@ func sameDiscovery(t *testing.T, transport, port string) {
 // sameList checks that krpingctl and nvme-cli agree on what they list.
 func sameList(t *testing.T) {
 	t.Helper()
-	ours := nvmeJSON[[]nvmehost.Controller](t, "list")
+	ours := controllers(t)
 	type device struct {
 		DevicePath, ModelNumber, SerialNumber, Firmware string
 		NameSpace, SectorSize                           int
@@ -155,7 +155,7 @@ func TestTargetRestoredUnderIO(t *testing.T) {
 	nvme(t, "target", "save", file)
 	nvme(t, "target", "remove", "--all")
 	become("connecting")
-	if served := nvmeJSON[[]nvmet.Target](t, "target", "list"); len(served) != 0 {
+	if served := targets(t); len(served) != 0 {
 		t.Errorf("after target remove --all: %+v", served)
 	}
 	nvme(t, "target", "restore", file)
@@ -170,7 +170,7 @@ func TestTargetRestoredUnderIO(t *testing.T) {
 
 func stateOf(t *testing.T, controller string) string {
 	t.Helper()
-	for _, c := range nvmeJSON[[]nvmehost.Controller](t, "list") {
+	for _, c := range controllers(t) {
 		if c.Name == controller {
 			return c.State
 		}

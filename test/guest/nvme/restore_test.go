@@ -95,12 +95,12 @@ func has(t *testing.T, where string, got, want any) {
 // A failed restore does not change what is served, not even with --clear.
 func TestFailedRestoreChangesNothing(t *testing.T) {
 	serve(t, "--nqn", "nqn.2024-01.org.example:there", "--null", "16MiB")
-	before := nvmeJSON[[]nvmet.Target](t, "target", "list")
+	before := targets(t)
 	file := write(t, saved) // its disk does not exist
 	for _, args := range [][]string{{"target", "restore", file}, {"target", "restore", "--clear", file}} {
 		fails(t, 1, []string{"/dev/nvmetest", "no such device"}, args...)
 	}
-	after := nvmeJSON[[]nvmet.Target](t, "target", "list")
+	after := targets(t)
 	if len(after) != 1 || after[0].NQN != before[0].NQN || after[0].Disks[0] != before[0].Disks[0] {
 		t.Errorf("served %+v before, %+v after", before, after)
 	}

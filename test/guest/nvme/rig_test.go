@@ -56,12 +56,24 @@ func nvmeJSON[T any](t *testing.T, args ...string) T {
 	return decode[T](t, append(append([]string{guest.Binary(t, "krpingctl"), "nvme"}, args...), "--json")...)
 }
 
+// targets returns what this host serves.
+func targets(t *testing.T) []nvmet.Target {
+	t.Helper()
+	return nvmeJSON[struct{ Targets []nvmet.Target }](t, "target", "list").Targets
+}
+
+// controllers returns this host's controllers.
+func controllers(t *testing.T) []nvmehost.Controller {
+	t.Helper()
+	return nvmeJSON[struct{ Controllers []nvmehost.Controller }](t, "list").Controllers
+}
+
 // serve serves a disk or file, and removes it at the end of the test if the test has not.
 func serve(t *testing.T, args ...string) nvmet.Target {
 	t.Helper()
 	target := nvmeJSON[nvmet.Target](t, append([]string{"target", "add", "--addr", guest.Addr(t)}, args...)...)
 	t.Cleanup(func() {
-		for _, there := range nvmeJSON[[]nvmet.Target](t, "target", "list") {
+		for _, there := range targets(t) {
 			if there.NQN == target.NQN {
 				nvme(t, "target", "remove", target.NQN)
 			}
