@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "options.h"
+#include "wire/wire.h"
 
 #ifdef __KERNEL__
 #include <linux/bits.h>
@@ -197,27 +198,12 @@ static int parse_number(const struct option_def *def, const char *value, u32 *ou
 	return 0;
 }
 
-static bool name_char(unsigned char c)
-{
-	return c < 0x80 && (isalnum(c) || c == '.' || c == '_' || c == '-');
-}
-
-/* @name: KRPING_VOLUME_LEN bytes or a string. Return: whether it is a valid volume name. */
-bool krping_is_volume_name(const char *name)
-{
-	size_t len = 0;
-
-	while (len < KRPING_VOLUME_LEN && name_char(name[len]))
-		len++;
-	return len && len < KRPING_VOLUME_LEN && !name[len];
-}
-
 static int parse_name(const char *value, char *out, struct reason *why)
 {
-	if (!krping_is_volume_name(value)) {
+	if (!krping_is_volume_name(value, KRPING_NAME_LEN)) {
 		snprintf(why->buf, why->len,
-			 "block=%s: must be 1 to %d letters, digits, '.', '_' or '-'",
-			 quote(why, value), KRPING_VOLUME_LEN - 1);
+			 "block=%s: must be 1 to %d letters, digits, '.', '_', '-', or such parts joined by '/'; no part is '.' or '..'",
+			 quote(why, value), KRPING_NAME_LEN - 1);
 		return -EINVAL;
 	}
 	memcpy(out, value, strlen(value));
@@ -236,21 +222,38 @@ static int parse_addr4(const char *value, struct krping_options *opt, struct rea
 	return 0;
 }
 
-static int parse_addr6(char *value, struct krping_options *opt, struct reason *why)
+static bool printable(const char *text)
+{
+	for (; *text; text++)
+		if (*text <= ' ' || *text > '~')
+			return false;
+	return true;
+}
+
+/* Cuts %INTERFACE off. Return: NULL, or what is not the name of an interface. */
+static const char *cut_scope(char *value, char ifname[KRPING_IFNAME_LEN])
 {
 	char *scope = strchr(value, '%');
+
+	memset(ifname, 0, KRPING_IFNAME_LEN);
+	if (!scope)
+		return NULL;
+	*scope++ = '\0';
+	if (!*scope || strlen(scope) >= KRPING_IFNAME_LEN || !printable(scope))
+		return scope;
+	memcpy(ifname, scope, strlen(scope));
+	return NULL;
+}
+
+static int parse_addr6(char *value, struct krping_options *opt, struct reason *why)
+{
+	const char *bad = cut_scope(value, opt->ifname);
 	const char *end;
 
-	memset(opt->ifname, 0, sizeof(opt->ifname));
-	if (scope) {
-		*scope++ = '\0';
-		if (!*scope || strlen(scope) >= sizeof(opt->ifname)) {
-			snprintf(why->buf, why->len,
-				 "addr6: %%%s: must be the name of an interface",
-				 quote(why, scope));
-			return -EINVAL;
-		}
-		memcpy(opt->ifname, scope, strlen(scope));
+	if (bad) {
+		snprintf(why->buf, why->len, "addr6: %%%s: must be the name of an interface",
+			 quote(why, bad));
+		return -EINVAL;
 	}
 	if (!in6_pton(value, -1, opt->addr, -1, &end) || *end) {
 		snprintf(why->buf, why->len, "addr6=%s: must be an IPv6 address",
@@ -287,14 +290,6 @@ static int parse_mode(const char *value, enum krping_mode *mode, struct reason *
 	}
 	snprintf(why->buf, why->len, "mode=%s: must be remote or tap", quote(why, value));
 	return -EINVAL;
-}
-
-static bool printable(const char *text)
-{
-	for (; *text; text++)
-		if (*text <= ' ' || *text > '~')
-			return false;
-	return true;
 }
 
 /* Return: whether @text begins with 1 to 16 digits; @end is set to the character after them. */
@@ -451,42 +446,6 @@ static int parse_uuid(const char *value, u8 *uuid, struct reason *why)
 	return -EINVAL;
 }
 
-/* The first 96 bits of an IPv4-mapped IPv6 address. */
-static const u8 mapped[12] = { [10] = 0xff, [11] = 0xff };
-
-static bool is_mapped(const u8 addr[16])
-{
-	return !memcmp(addr, mapped, sizeof(mapped));
-}
-
-/* ADDR or ADDR/BITS. */
-static bool parse_allowed(char *text, struct krping_allowed *allowed)
-{
-	char *slash = strchr(text, '/');
-	u32 skip, most = 128;
-	const char *end;
-	u64 bits;
-
-	if (slash)
-		*slash++ = '\0';
-	if (strchr(text, ':')) {
-		if (!in6_pton(text, -1, allowed->addr, -1, &end) || *end)
-			return false;
-	} else {
-		if (!in4_pton(text, -1, allowed->addr + sizeof(mapped), -1, &end) || *end)
-			return false;
-		memcpy(allowed->addr, mapped, sizeof(mapped));
-		most = 32;
-	}
-	skip = 128 - most;
-	if (!slash)
-		bits = most;
-	else if (!parse_u64(slash, &bits, &end) || *end || bits > most)
-		return false;
-	allowed->bits = skip + bits;
-	return allowed->bits >= 96 || !is_mapped(allowed->addr);
-}
-
 /* Addresses joined by '+'. */
 static int parse_allow(char *value, struct krping_options *opt, struct reason *why)
 {
@@ -501,7 +460,7 @@ static int parse_allow(char *value, struct krping_options *opt, struct reason *w
 				 KRPING_ALLOW_MAX);
 			return -EINVAL;
 		}
-		if (!parse_allowed(value, &opt->allow[opt->nr_allow])) {
+		if (!krping_parse_allowed(value, &opt->allow[opt->nr_allow])) {
 			snprintf(why->buf, why->len,
 				 "allow=%s: must be IP addresses, as ADDR or ADDR/BITS, joined by '+'",
 				 quote(why, value));
@@ -510,27 +469,6 @@ static int parse_allow(char *value, struct krping_options *opt, struct reason *w
 		opt->nr_allow++;
 	}
 	return 0;
-}
-
-/* IPv6 entries, even ::/0, do not match IPv4 addresses. */
-static bool has_prefix(const u8 addr[16], const struct krping_allowed *allowed)
-{
-	u32 bytes = allowed->bits / 8, rest = allowed->bits % 8;
-
-	if (is_mapped(addr) != is_mapped(allowed->addr) || memcmp(addr, allowed->addr, bytes))
-		return false;
-	return !rest || !((addr[bytes] ^ allowed->addr[bytes]) >> (8 - rest));
-}
-
-/* @addr: IPv6 or IPv4-mapped. Return: whether a server with these options may serve it. */
-bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16])
-{
-	u32 i;
-
-	for (i = 0; i < opt->nr_allow; i++)
-		if (has_prefix(addr, &opt->allow[i]))
-			return true;
-	return !opt->nr_allow;
 }
 
 /* Option names in the table use '_'; '-' is also accepted. */

@@ -43,7 +43,7 @@ enum krping_mode {
 
 #define KRPING_BACKING_LEN	128	/* of a path, with the NUL */
 #define KRPING_COMM_LEN		16	/* of a process name, with the NUL: TASK_COMM_LEN */
-#define KRPING_KEY_NAME_LEN	64	/* of a key's description, with the NUL */
+#define KRPING_KEY_NAME_LEN	72	/* of a key's description, with the NUL: krping:NAME */
 #define KRPING_FAST_FAIL_MAX	86400	/* seconds */
 #define KRPING_ALLOW_MAX	16	/* entries of a list of addresses */
 
@@ -142,7 +142,7 @@ struct krping_options {
 	bool shared;
 	bool take_over;
 	bool target;
-	char block[KRPING_VOLUME_LEN];
+	char block[KRPING_NAME_LEN];
 	char backing[KRPING_BACKING_LEN];
 	char comm[KRPING_COMM_LEN];
 	char key[KRPING_KEY_NAME_LEN];
@@ -161,7 +161,7 @@ struct krping_options {
  * Return: 0 or -EINVAL.
  */
 int krping_options_parse(char *text, struct krping_options *opt, char *why, size_t why_len);
-bool krping_is_volume_name(const char *name);
+bool krping_parse_allowed(char *text, struct krping_allowed *allowed);
 bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16]);
 
 #endif /* KRPING_OPTIONS_H */

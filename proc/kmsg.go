@@ -30,7 +30,7 @@ type Message struct {
 // ErrNotOurs is returned by ParseKmsg for a record of another part of the kernel.
 var ErrNotOurs = errors.New("not a message of krping")
 
-var tagged = regexp.MustCompile(`^krping: \[([A-Za-z0-9._-]+)(?::(\d+))?(?:@([^ ]+))?\] (.*)$`)
+var tagged = regexp.MustCompile(`^krping: \[([A-Za-z0-9._/-]+)(?::(\d+))?(?:@([^ ]+))?\] (.*)$`)
 
 // Record is a record of the kernel log.
 type Record struct {

@@ -130,7 +130,7 @@ var Options = []Option{
 	{Name: "duplex", Contexts: ping, Tests: testBw, Text: "the server writes, too; must be set on both sides"},
 	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw, Default: "64", Text: "RDMA WRITEs in flight on each connection"},
 	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw, Default: "1", Text: "connections of one thread; must be equal on both sides"},
-	{Name: "block", Value: "name", Contexts: block, Text: "name of a volume: 1 to 27 of `[A-Za-z0-9._-]`"},
+	{Name: "block", Value: "name", Contexts: block, Text: "name of a volume: 1 to 63 characters, parts of `[A-Za-z0-9._-]` joined by `/`; no part is empty, `.` or `..`"},
 	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "one per CPU, at most 16", Text: "queues (connections) of the block device"},
 	{Name: "depth", Value: "number", Min: 1, Max: 1024, Contexts: BlockClient, Default: "128", Text: "requests in flight on each queue"},
 	{Name: "fast_fail", Value: "number", Min: 1, Max: 86400, Contexts: BlockClient, Default: "`timeout`",

@@ -18,7 +18,7 @@ import (
 func module(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "options")
-	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../kmod", "-o", program, "../kmod/fuzz/options_dump.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../kmod", "-o", program, "../kmod/fuzz/options_dump.c", "../kmod/allow.c", "../kmod/wire/name.c").CombinedOutput(); err != nil {
 		t.Fatalf("build the module's parser: %v\n%s", err, out)
 	}
 	return program
@@ -57,7 +57,7 @@ func TestProtocolHasOptionTable(t *testing.T) {
 // Check and the module's parser must agree on every command.
 func TestCheckAgreesWithModule(t *testing.T) {
 	commands := slices.Concat(
-		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(),
+		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(),
 	)
 	legal := 0
 	for i, answer := range moduleAnswers(t, commands) {
@@ -157,7 +157,7 @@ func flagCombination(role Role, block string, test Test, b bits) Command {
 func numbersOverTheLimit() []Command {
 	commands := []Command{
 		{TxDepth: 16385, Test: Bandwidth}, {QPs: 1025, Test: Bandwidth}, {Size: 1<<30 + 1}, {Block: "v", Queues: 65}, {Block: "v", Depth: 1025},
-		{MemMode: "x"}, {Timeout: 86401 * time.Second}, {Block: strings.Repeat("a", 28)}, {Block: "a/b"},
+		{MemMode: "x"}, {Timeout: 86401 * time.Second}, {Block: strings.Repeat("a", 64)}, {Block: "a/../b"},
 	}
 	for i := range commands {
 		commands[i].Role, commands[i].Addr = Client, netip.MustParseAddr("fe80::1%eth0")
@@ -232,7 +232,7 @@ func volumeValues() (commands []Command) {
 }
 
 func keyValues() (commands []Command) {
-	for _, key := range []string{"krping:v", "krping:", "krping", "other:v", "krping:" + strings.Repeat("a", 56), "krping:" + strings.Repeat("a", 57), "krping:a b", "krping:a:b=c", "KRPING:v"} {
+	for _, key := range []string{"krping:v", "krping:", "krping", "other:v", "krping:" + strings.Repeat("a", 64), "krping:" + strings.Repeat("a", 65), "krping:a b", "krping:a:b=c", "KRPING:v"} {
 		client, server := tapClient(), tapClient()
 		server.Role, server.Mode = Server, ""
 		for _, c := range []Command{client, server, {Role: Server, Addr: testAddr}, {Role: Stop, Block: "v"}} {
@@ -280,6 +280,19 @@ func identities() (commands []Command) {
 				c.UUID, c.Shared, c.TakeOver, c.ReadOnly = uuid, b.has(0), b.has(1), b.has(2)
 				commands = append(commands, c)
 			}
+		}
+	}
+	return commands
+}
+
+func names() (commands []Command) {
+	for _, name := range []string{
+		"a", "a/b", "pvc-123e4567-e89b-12d3-a456-426614174000", strings.Repeat("a", 28), strings.Repeat("a", 63), strings.Repeat("a", 64), "a/" + strings.Repeat("a", 61), "a/" + strings.Repeat("a", 62),
+		".", "..", "/", "/a", "a/", "a//b", "./a", "a/..", "a/./b", "a b", "a/b c", "...", "a=b",
+	} {
+		for _, c := range []Command{{Role: Client, Addr: testAddr}, {Role: Server, Addr: testAddr, Backing: "ram:1M"}, {Role: Stop}, {Role: Stop, Target: true}} {
+			c.Block = name
+			commands = append(commands, c)
 		}
 	}
 	return commands

@@ -127,7 +127,7 @@ func TestCommands(t *testing.T) {
 	}
 	for _, c := range []Command{
 		{}, {Role: Client}, {Role: Stop}, {Role: Stop, Block: "v", Addr: addr}, {Role: Client, Addr: addr, Block: "a b"},
-		{Role: Client, Addr: addr, Block: strings.Repeat("a", 28)}, {Role: Server, Addr: addr, Block: "v"},
+		{Role: Client, Addr: addr, Block: strings.Repeat("a", 64)}, {Role: Server, Addr: addr, Block: "v"},
 		{Role: Client, Addr: addr, Block: "v", Count: &count}, {Role: Client, Addr: addr, Test: "ping-pong"},
 		{Role: Client, Addr: addr, Queues: 1}, {Role: Client, Addr: addr, Force: true}, {Role: Client, Addr: addr, Size: 1<<30 + 1},
 		{Role: Client, Addr: addr, Block: "v", Queues: 65}, {Role: Client, Addr: addr, Block: "v", Depth: 1025},

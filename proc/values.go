@@ -11,6 +11,7 @@ import (
 
 	"krping/bridge/access"
 	"krping/bridge/input"
+	"krping/bridge/wire"
 )
 
 // Backing returns a backing as the module spells it: ram:64MiB is ram:64M, and vdb is /dev/vdb. It returns
@@ -49,7 +50,9 @@ func (o Option) CheckValue(value string) error {
 		n, err := ParseNumber(value)
 		valid = err == nil && n >= o.Min && n <= o.Max
 	case "name":
-		valid, want = volumeName.MatchString(value), "1 to 27 letters, digits, '.', '_' or '-'"
+		if err := wire.CheckVolumeName(value); err != nil {
+			return fmt.Errorf("%s %q: %w", o.Name, value, err)
+		}
 	case "dma or reg":
 		valid = value == "dma" || value == "reg"
 	case "mode":
@@ -61,7 +64,7 @@ func (o Option) CheckValue(value string) error {
 	case "operations":
 		valid, want = validOps(value), "some of read, write, flush and discard, joined by '+'"
 	case "krping:NAME":
-		valid, want = keyName.MatchString(value), "krping:NAME, of at most 63 printable characters, no ','"
+		valid, want = keyName.MatchString(value), "krping:NAME, of at most 71 printable characters, no ','"
 	case "addresses":
 		valid, want = validAllow(value), "1 to 16 of ADDR or ADDR/BITS, IP addresses, joined by '+'"
 	case "UUID":
@@ -89,11 +92,10 @@ func ParseNumber(text string) (uint32, error) {
 }
 
 var (
-	volumeName  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,27}$`)
 	processName = regexp.MustCompile(`^[!-+\--~]{1,15}$`)
 	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
 	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
-	keyName     = regexp.MustCompile(`^krping:[!-+\--~]{1,56}$`)
+	keyName     = regexp.MustCompile(`^krping:[!-+\--~]{1,64}$`)
 	uuid        = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
 	sectorRange = regexp.MustCompile(`^([0-9]{1,16})-([0-9]{1,16})$`)
 )

@@ -44,7 +44,7 @@ func (f *fixture) answerChallenge(h wire.Hello, key string) (wire.Hello, wire.Tr
 		f.t.Fatalf("%v, want a challenge", err)
 	}
 	transcript := wire.Transcript{Hello: h, Volume: h.Volume, Nonce: c.Nonce}
-	transcript.Hello.Flags, transcript.Hello.Volume = wire.HelloProof, ""
+	transcript.Hello.Flags, transcript.Hello.Volume = wire.HelloProof, wire.VolumeID{}
 	transcript.Hello.Answer = wire.KeyAnswer{Challenge: c.ID, Nonce: wire.ClientNonce{1, 2, 3}}
 	transcript.Hello.Answer.Proof = transcript.ClientProof([]byte(key))
 	return transcript.Hello, transcript
@@ -61,7 +61,7 @@ func (f *fixture) wantReject(what string, h wire.Hello, want wire.Reason) {
 
 func lockedHello(session byte) wire.Hello {
 	h := hello(session, 0)
-	h.Volume = "locked"
+	h.Volume = wire.VolumeIDOf("locked")
 	return h
 }
 

@@ -32,7 +32,7 @@ type challenges struct {
 type pending struct {
 	id        uint32
 	expires   time.Time
-	volume    string
+	volume    wire.VolumeID
 	requester requester
 	nonce     wire.TargetNonce
 }

@@ -23,7 +23,7 @@ func answerTo(c *wire.Challenge) wire.Hello {
 
 func TestChallengeIsAnsweredOnce(t *testing.T) {
 	table := newChallenges()
-	asks := wire.Hello{Flags: wire.HelloKey, Session: wire.SessionID{1}, QueueIndex: 1, QueueCount: 2, Depth: 1, Volume: "v"}
+	asks := wire.Hello{Flags: wire.HelloKey, Session: wire.SessionID{1}, QueueIndex: 1, QueueCount: 2, Depth: 1, Volume: wire.VolumeIDOf("v")}
 	first, second := table.issue(addr, asks), table.issue(addr, asks)
 	if first.Nonce == second.Nonce || first.ID == second.ID {
 		t.Error("two challenges have the same nonce or id")
@@ -42,7 +42,7 @@ func TestChallengeIsAnsweredOnce(t *testing.T) {
 	if _, ok := table.redeem(other, answerTo(first)); ok {
 		t.Error("another address is accepted")
 	}
-	if got, ok := table.redeem(addr, answerTo(first)); !ok || got != (wire.Transcript{Hello: answerTo(first), Volume: "v", Nonce: first.Nonce}) {
+	if got, ok := table.redeem(addr, answerTo(first)); !ok || got != (wire.Transcript{Hello: answerTo(first), Volume: wire.VolumeIDOf("v"), Nonce: first.Nonce}) {
 		t.Errorf("the right answer: %+v, %v", got, ok)
 	}
 	if _, ok := table.redeem(addr, answerTo(first)); ok {

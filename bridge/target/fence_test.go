@@ -168,7 +168,7 @@ func testDroppedCommands(t *testing.T, f *fixture, command wire.Command, size in
 func (f *fixture) ended(h wire.Hello) bool {
 	f.target.mu.Lock()
 	defer f.target.mu.Unlock()
-	c := f.target.conns[connKey{h.Volume, h.Session, h.QueueIndex}]
+	c := f.target.conns[connKey{h.Volume.String(), h.Session, h.QueueIndex}]
 	return c != nil && c.hasEnded()
 }
 

@@ -147,7 +147,7 @@ func (f *fixture) serveWith(log zerolog.Logger, more ...*Volume) {
 }
 
 func hello(session byte, index uint16) wire.Hello {
-	return wire.Hello{QueueIndex: index, QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: "vol0"}
+	return wire.Hello{QueueIndex: index, QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: wire.VolumeIDOf("vol0")}
 }
 
 // connect serves a new connection until the test ends.

@@ -51,7 +51,7 @@ func TestMaxConnections(t *testing.T) {
 	_, err = f.admitNumbered(MaxConnections)
 	wantBusy(t, "one more", err)
 	elsewhere := numbered(0)
-	elsewhere.Volume = "vol1"
+	elsewhere.Volume = wire.VolumeIDOf("vol1")
 	if _, err := f.admit(elsewhere); err != nil {
 		t.Errorf("another volume: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestMaxConnectionsOfAnAddress(t *testing.T) {
 		t.Errorf("another address: %v", err)
 	}
 	elsewhere := numbered(0)
-	elsewhere.Volume = "vol1"
+	elsewhere.Volume = wire.VolumeIDOf("vol1")
 	if _, err := f.admit(elsewhere); err != nil {
 		t.Errorf("another volume: %v", err)
 	}

@@ -39,7 +39,7 @@ type Target struct {
 
 	log        zerolog.Logger
 	allow      access.List
-	volumes    map[string]*Volume
+	volumes    map[wire.VolumeID]*Volume
 	challenges *challenges
 	epoch      uint64
 
@@ -53,21 +53,23 @@ type Target struct {
 // New returns a target that serves the volumes to clients with the allowed addresses.
 func New(log zerolog.Logger, allow access.List, volumes ...*Volume) (*Target, error) {
 	t := &Target{
-		log: log, allow: allow, volumes: map[string]*Volume{}, challenges: newChallenges(),
+		log: log, allow: allow, volumes: map[wire.VolumeID]*Volume{}, challenges: newChallenges(),
 		conns: map[connKey]*conn{}, places: map[string]int{}, peers: map[peerKey]int{},
 	}
 	for _, v := range volumes {
+		if err := wire.CheckVolumeName(v.Name); err != nil {
+			return nil, fmt.Errorf("volume name %q: %w", v.Name, err)
+		}
+		id := wire.VolumeIDOf(v.Name)
 		switch {
-		case !wire.ValidVolumeName(v.Name):
-			return nil, fmt.Errorf("volume name %q: must be 1 to 27 letters, digits, '.', '_' or '-'", v.Name)
-		case t.volumes[v.Name] != nil:
+		case t.volumes[id] != nil:
 			return nil, fmt.Errorf("volume name %s is used twice", v.Name)
 		case v.BlockSize != 512 && v.BlockSize != 4096:
 			return nil, fmt.Errorf("volume %s: block size %d: must be 512 or 4096", v.Name, v.BlockSize)
 		case v.Store.Size() <= 0 || v.Store.Size()%int64(v.BlockSize) != 0:
 			return nil, fmt.Errorf("volume %s: size %d: must be a multiple of the block size, %d", v.Name, v.Store.Size(), v.BlockSize)
 		}
-		t.volumes[v.Name] = v
+		t.volumes[id] = v
 		v.init(len(volumes))
 	}
 	var epoch [8]byte
@@ -187,7 +189,7 @@ func (t *Target) checkVolume(peer netip.Addr, hello wire.Hello) error {
 	hasKey := hello.Flags&wire.HelloKey != 0
 	switch {
 	case volume == nil:
-		return &wire.Reject{Reason: wire.RejectVolume, Detail: fmt.Sprintf("no volume %q", hello.Volume)}
+		return &wire.Reject{Reason: wire.RejectVolume, Detail: fmt.Sprintf("no volume %q", hello.Volume.String())}
 	case hasKey && volume.Key == nil:
 		return &wire.Reject{Reason: wire.RejectNoKey, Detail: fmt.Sprintf("the client has a key, but volume %s has none", volume.Name)}
 	case hasKey:
@@ -204,8 +206,9 @@ func (t *Target) checkProof(peer netip.Addr, hello wire.Hello) (wire.Transcript,
 	if !found {
 		return transcript, &wire.Reject{Reason: wire.RejectStale, Detail: "the answered challenge is unknown or has expired"}
 	}
-	if !transcript.ClientProof(t.volumes[transcript.Volume].Key).Equal(hello.Answer.Proof) {
-		return transcript, &wire.Reject{Reason: wire.RejectKey, Detail: fmt.Sprintf("wrong key for volume %s", transcript.Volume)}
+	volume := t.volumes[transcript.Volume]
+	if !transcript.ClientProof(volume.Key).Equal(hello.Answer.Proof) {
+		return transcript, &wire.Reject{Reason: wire.RejectKey, Detail: fmt.Sprintf("wrong key for volume %s", volume.Name)}
 	}
 	return transcript, nil
 }

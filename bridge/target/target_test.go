@@ -42,7 +42,7 @@ func TestAdmitRejects(t *testing.T) {
 		change func(*wire.Hello)
 		want   wire.Reason
 	}{
-		"volume": {func(h *wire.Hello) { h.Volume = "nosuch" }, wire.RejectVolume},
+		"volume": {func(h *wire.Hello) { h.Volume = wire.VolumeIDOf("nosuch") }, wire.RejectVolume},
 		"queues": {func(h *wire.Hello) { h.QueueCount = 65 }, wire.RejectQueues},
 		"depth":  {func(h *wire.Hello) { h.Depth = 0 }, wire.RejectInvalid},
 	} {

@@ -30,7 +30,7 @@ func startDecoder(t testing.TB) *decoder {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "wire_dump")
 	compile := exec.Command("cc", "-g", "-O1", "-Wall", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I.", "-o", program,
-		"fuzz/wire_dump.c", "wire/wire.c", "options.c")
+		"fuzz/wire_dump.c", "wire/wire.c", "wire/name.c")
 	compile.Dir = "../../kmod"
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("compile the module's side: %v\n%s", err, out)
@@ -153,7 +153,7 @@ func TestSeedsOfVersion2(t *testing.T) {
 	d := startDecoder(t)
 	for name, kind := range map[string]string{
 		"hello-2-take-over": "hello", "hello-2-read-only": "hello", "hello-2-proof": "hello",
-		"welcome-2": "welcome", "welcome-2-proven": "welcome", "zeroes-no-unmap": "commands", "keep-alive-bye": "commands",
+		"hello-2-digest": "hello", "hello-2-slash": "hello", "welcome-2": "welcome", "welcome-2-proven": "welcome", "zeroes-no-unmap": "commands", "keep-alive-bye": "commands",
 	} {
 		b, err := os.ReadFile(corpus + name)
 		if err != nil {

@@ -35,13 +35,14 @@ func orCurrent(version uint8) uint8 {
 // SessionID identifies a session; each of its queues sends it.
 type SessionID [16]byte
 
-// Flags of a Hello. Not both of the first two are set, nor both of the others, which version 1 does not
-// have.
+// Flags of a Hello. Not both of the first two are set, nor both of the next two, nor HelloProof and
+// HelloDigest. Version 1 has only the first two.
 const (
 	HelloKey      = 0x01 // the client has a key and asks for a challenge
 	HelloProof    = 0x02 // the client answers a challenge
 	HelloReadOnly = 0x04 // the client will not write
 	HelloTakeOver = 0x08 // the client wants to be the writer in place of another one
+	HelloDigest   = 0x10 // the volume's name is so long that the hello has only its digest
 )
 
 // Hello is the private data of a client's connect request.
@@ -52,7 +53,7 @@ type Hello struct {
 	QueueCount uint16
 	Depth      uint16 // commands the client wants in flight on this queue
 	Session    SessionID
-	Volume     string    // 1 to 27 characters of [A-Za-z0-9._-]; empty with HelloProof
+	Volume     VolumeID  // zero with HelloProof
 	Answer     KeyAnswer // with HelloProof only
 }
 
@@ -108,28 +109,26 @@ func VersionOf(private []byte) uint8 {
 	return Version
 }
 
-// Append adds the 56 bytes of the hello to b.
+// Append adds the 56 bytes of the hello to b. It sets HelloDigest if the volume is a digest.
 func (h Hello) Append(b []byte) []byte {
 	b = h.appendHead(b)
 	if h.Flags&HelloProof != 0 {
 		return h.Answer.append(b)
 	}
-	return appendVolume(b, h.Volume)
+	return append(b, h.Volume.field[:]...)
 }
 
 func (h Hello) appendHead(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, Magic)
-	b = append(b, orCurrent(h.Version), h.Flags)
+	flags := h.Flags
+	if h.Volume.digest && flags&HelloProof == 0 {
+		flags |= HelloDigest
+	}
+	b = append(b, orCurrent(h.Version), flags)
 	b = binary.BigEndian.AppendUint16(b, h.QueueIndex)
 	b = binary.BigEndian.AppendUint16(b, h.QueueCount)
 	b = binary.BigEndian.AppendUint16(b, h.Depth)
 	return append(b, h.Session[:]...)
-}
-
-func appendVolume(b []byte, volume string) []byte {
-	var name [volumeSize]byte
-	copy(name[:volumeSize-1], volume)
-	return append(b, name[:]...)
 }
 
 // DecodeHello decodes private data, which the transport may have padded. The error is a
@@ -170,7 +169,7 @@ func DecodeHello(b []byte) (Hello, error) {
 func (h *Hello) checkFlags() error {
 	known := uint8(HelloKey | HelloProof)
 	if h.Version >= 2 {
-		known |= HelloReadOnly | HelloTakeOver
+		known |= HelloReadOnly | HelloTakeOver | HelloDigest
 	}
 	switch {
 	case h.Flags&^known != 0:
@@ -179,24 +178,22 @@ func (h *Hello) checkFlags() error {
 		return reject(RejectInvalid, 0, "a question for a challenge and an answer to one")
 	case h.Flags&HelloReadOnly != 0 && h.Flags&HelloTakeOver != 0:
 		return reject(RejectInvalid, 0, "a client that does not write, but takes over")
+	case h.Flags&HelloProof != 0 && h.Flags&HelloDigest != 0:
+		return reject(RejectInvalid, 0, "an answer to a challenge, and the digest of a name")
 	}
 	return nil
 }
 
-func (h *Hello) decodeVolume(name []byte) error {
-	h.Volume = strings.TrimRight(string(name), "\x00")
-	if !ValidVolumeName(h.Volume) {
-		return reject(RejectInvalid, 0, "invalid volume name %q", h.Volume)
+func (h *Hello) decodeVolume(field []byte) error {
+	h.Volume = VolumeID{digest: h.Flags&HelloDigest != 0, field: [volumeSize]byte(field)}
+	if h.Volume.digest {
+		return nil
+	}
+	name := strings.TrimRight(string(field), "\x00")
+	if !ValidVolumeName(name) || len(name) == volumeSize || h.Version == 1 && strings.Contains(name, "/") {
+		return reject(RejectInvalid, 0, "invalid volume name %q", name)
 	}
 	return nil
-}
-
-// ValidVolumeName reports whether name is 1 to 27 characters of [A-Za-z0-9._-].
-func ValidVolumeName(name string) bool {
-	return len(name) > 0 && len(name) < volumeSize && strings.IndexFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') &&
-			!strings.ContainsRune("._-", r)
-	}) < 0
 }
 
 // Append adds the 12 bytes of the reject to b.

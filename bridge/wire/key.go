@@ -72,7 +72,7 @@ func decodeAnswer(b []byte) KeyAnswer {
 // Transcript is the part of a handshake that both proofs cover.
 type Transcript struct {
 	Hello  Hello // with the answer, whose proof is not covered
-	Volume string
+	Volume VolumeID
 	Nonce  TargetNonce // of the challenge
 }
 
@@ -82,7 +82,7 @@ func (t Transcript) append(b []byte, label string, welcome []byte) []byte {
 	b = append(b, t.Nonce[:]...)
 	b = append(b, t.Hello.Answer.Nonce[:]...)
 	b = t.Hello.appendHead(b)
-	b = appendVolume(b, t.Volume)
+	b = append(b, t.Volume.field[:]...)
 	return append(b, welcome...)
 }
 

@@ -87,7 +87,7 @@ func inputs(t *testing.T) (hellos, messages [][]byte) {
 func module(t *testing.T, lines []string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "wire_dump")
-	compile := exec.Command("cc", "-Wall", "-Werror", "-I.", "-o", program, "fuzz/wire_dump.c", "wire/wire.c", "options.c")
+	compile := exec.Command("cc", "-Wall", "-Werror", "-I.", "-o", program, "fuzz/wire_dump.c", "wire/wire.c", "wire/name.c")
 	compile.Dir = "../../kmod"
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("compile the module's side: %v\n%s", err, out)

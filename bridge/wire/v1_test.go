@@ -86,7 +86,7 @@ func TestVersion1Proofs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transcript := Transcript{Hello: hello, Volume: "vol0", Nonce: challenge.Nonce}
+		transcript := Transcript{Hello: hello, Volume: VolumeIDOf("vol0"), Nonce: challenge.Nonce}
 		key := []byte("recorded-key-of-version-1")
 		if got := transcript.ClientProof(key); !got.Equal(hello.Answer.Proof) {
 			t.Errorf("%s: the client's proof is %x, recorded is %x", queue, got, hello.Answer.Proof)

@@ -42,7 +42,7 @@ func emitted(t *testing.T) map[string][]byte {
 
 // The messages of testdata/emit.c.
 var (
-	hello   = Hello{Version: 2, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: "vol0.a_b-c"}
+	hello   = Hello{Version: 2, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: VolumeIDOf("vol0.a_b-c")}
 	welcome = Welcome{Version: 2, Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384,
 		UUID: uuid.UUID(bytes.Repeat([]byte{0x3c}, 16)), Writer: 0x41424344, Caps: CapDiscard | CapShared | CapTornBlocks, Slots: Slots{Addr: 0x5152535455565758, Rkey: 0x61626364, Size: 4096, Count: 7}}
 	rejectMsg = &Reject{Reason: RejectQueues, Value: 64}
@@ -161,7 +161,7 @@ func TestCRC32C(t *testing.T) {
 }
 
 func TestDecodeHelloErrors(t *testing.T) {
-	good := Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil)
+	good := Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil)
 	change := func(at int, b ...byte) []byte {
 		bad := bytes.Clone(good)
 		copy(bad[at:], b)
@@ -180,7 +180,10 @@ func TestDecodeHelloErrors(t *testing.T) {
 		"take-over, old":   {change(4, 1, HelloTakeOver), RejectInvalid},
 		"reads, takes":     {change(5, HelloReadOnly|HelloTakeOver), RejectInvalid},
 		"two flags":        {change(5, HelloKey|HelloProof), RejectInvalid},
-		"unknown flag":     {change(5, 0x10), RejectInvalid},
+		"unknown flag":     {change(5, 0x20), RejectInvalid},
+		"digest, old":      {change(4, 1, HelloDigest), RejectInvalid},
+		"digest and proof": {change(5, HelloDigest|HelloProof), RejectInvalid},
+		"slash, old":       {bytes.Replace(change(4, 1), []byte("v"), []byte("a/b"), 1)[:HelloSize], RejectInvalid},
 		"key and no name":  {append(change(5, HelloKey)[:28], make([]byte, 28)...), RejectInvalid},
 		"proof, no depth":  {append(change(5, HelloProof)[:10], make([]byte, 46)...), RejectInvalid},
 		"index":            {change(6, 0, 1), RejectInvalid},
@@ -221,7 +224,7 @@ func TestDecodeChallengeErrors(t *testing.T) {
 // Each part of the handshake changes both proofs, and the two proofs differ.
 func TestProofsCoverTheHandshake(t *testing.T) {
 	key, welcome := []byte("a key of sixteen"), Welcome{Depth: 4}
-	transcript := Transcript{Hello: Hello{Flags: HelloProof, QueueCount: 2, Depth: 1}, Volume: "v"}
+	transcript := Transcript{Hello: Hello{Flags: HelloProof, QueueCount: 2, Depth: 1}, Volume: VolumeIDOf("v")}
 	client, target := transcript.ClientProof(key), transcript.TargetProof(key, welcome)
 	if client.Equal(target) || !client.Equal(transcript.ClientProof(key)) {
 		t.Error("both sides have the same proof, or a proof differs when it is made again")
@@ -235,7 +238,7 @@ func TestProofsCoverTheHandshake(t *testing.T) {
 		"depth":          func(t *Transcript) { t.Hello.Depth = 2 },
 		"version":        func(t *Transcript) { t.Hello.Version = 1 },
 		"read-only":      func(t *Transcript) { t.Hello.Flags |= HelloReadOnly },
-		"volume":         func(t *Transcript) { t.Volume = "w" },
+		"volume":         func(t *Transcript) { t.Volume = VolumeIDOf("w") },
 	} {
 		changed := transcript
 		change(&changed)
@@ -342,17 +345,19 @@ func FuzzDecodeRequests(f *testing.F) {
 }
 
 func FuzzDecodeHello(f *testing.F) {
-	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil))
-	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Volume: "v"}.Append(nil))
+	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil))
+	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf(longName)}.Append(nil))
+	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil))
 	f.Add(Hello{Flags: HelloProof, QueueCount: 64, QueueIndex: 63, Depth: 128, Answer: KeyAnswer{Challenge: 1, Nonce: ClientNonce{1}, Proof: Proof{1}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		hello, err := DecodeHello(data)
 		if err != nil {
 			return
 		}
-		proves := hello.Flags&HelloProof != 0
-		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !speaks(hello.Version) || hello.Flags > 0x0f ||
-			hello.Version == 1 && hello.Flags > HelloProof || ValidVolumeName(hello.Volume) == proves {
+		proves, digest := hello.Flags&HelloProof != 0, hello.Flags&HelloDigest != 0
+		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !speaks(hello.Version) || hello.Flags > 0x1f ||
+			hello.Version == 1 && hello.Flags > HelloProof || (hello.Volume == VolumeID{}) != proves && !digest ||
+			!proves && !digest && !ValidVolumeName(hello.Volume.String()) {
 			t.Errorf("accepted %+v", hello)
 		}
 		if again, err := DecodeHello(hello.Append(nil)); err != nil || again != hello {

@@ -32,6 +32,7 @@
 #include <rdma/ib_verbs.h>
 
 #include "lib/compat.h"
+#include "lib/log.h"
 #include "lib/stats.h"
 #include "options.h"
 #include "wire/wire.h"
@@ -126,7 +127,7 @@ struct krping_session {
 	struct kref ref;
 	int id;
 	struct krping_options opt;
-	char log_prefix[96];
+	char log_prefix[KRPING_LOG_PREFIX];
 	uuid_t uuid;
 	struct crypto_shash *key;
 	struct net *net;

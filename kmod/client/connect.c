@@ -60,7 +60,7 @@ static int make_hello(struct krping_queue *q, struct handshake *hs)
 	if (hs->answers)
 		return answer_challenge(q, hs);
 	hello->flags |= s->key ? KRPING_HELLO_KEY : 0;
-	memcpy(hello->volume, s->opt.block, sizeof(hello->volume));
+	hello->flags |= krping_volume_fill(s->opt.block, hello->volume);
 	return 0;
 }
 
@@ -124,7 +124,8 @@ static bool prepare_retry(struct krping_queue *q, struct handshake *hs, bool fir
 	case KRPING_REJ_STALE:
 		return is_challenged(q, hs, reason);
 	case KRPING_REJ_VERSION:
-		if (value < KRPING_VERSION_MIN || value >= hs->version)
+		if (value < KRPING_VERSION_MIN || value >= hs->version ||
+		    !krping_is_v1_name(q->session->opt.block))
 			return false;
 		hs->version = value;
 		return true;
@@ -162,6 +163,17 @@ static int in_use_error(struct krping_queue *q, bool first)
 	return -ESTALE;
 }
 
+/* The target speaks version 1 only, in which there is no such volume. */
+static int name_error(struct krping_queue *q, bool first)
+{
+	struct krping_session *s = q->session;
+
+	krping_err_ratelimited(s->log_prefix, "the target speaks version 1 only, in which a volume's name has at most %d characters and no '/'",
+			       KRPING_VOLUME_LEN - 1);
+	s->target_changed = !first;
+	return -EPROTONOSUPPORT;
+}
+
 static int reject_error(struct krping_queue *q)
 {
 	bool first = !q->session->disk;
@@ -173,6 +185,8 @@ static int reject_error(struct krping_queue *q)
 		return -ECONNREFUSED;
 	if (reason == KRPING_REJ_IN_USE)
 		return in_use_error(q, first);
+	if (reason == KRPING_REJ_VERSION && value == 1 && !krping_is_v1_name(q->session->opt.block))
+		return name_error(q, first);
 	if (!q->conn.quiet)
 		krping_err_ratelimited(q->session->log_prefix,
 				       "the target rejected the connection: %s (reason %u, value %u)",

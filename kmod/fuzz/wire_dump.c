@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Runs the module's decoder for tests in user space. Reads lines "KIND HEX", where KIND is hello,
- * welcome, commands, commands1 (of version 1) or responses. For each it prints "refused" and the
- * reason, or "ok" and the fields, for each command or response with its bytes of inline data.
+ * welcome, commands, commands1 (of version 1), responses or name (with its NUL). For each it prints
+ * "refused" and the reason, or "ok" and the fields, for each command or response with its bytes of
+ * inline data.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,11 @@ static void dump_responses(const u8 *msg, size_t left)
 	free(text);
 }
 
+static void dump_name(const char *data)
+{
+	puts(krping_is_volume_name(data, KRPING_NAME_LEN) ? "ok" : "refused");
+}
+
 static void dump(const char *kind, const u8 *data, size_t size)
 {
 	limits.version = strcmp(kind, "commands1") ? KRPING_VERSION : 1;
@@ -97,6 +103,8 @@ static void dump(const char *kind, const u8 *data, size_t size)
 		dump_hello(data, size);
 	else if (!strcmp(kind, "welcome"))
 		dump_welcome(data, size);
+	else if (!strcmp(kind, "name"))
+		dump_name((const char *)data);
 	else if (!strncmp(kind, "commands", 8))
 		dump_commands(data, size);
 	else

@@ -33,7 +33,10 @@ static void fuzz_hello(const u8 *data, size_t size)
 	REQUIRE(hello.version == 1 || hello.version == 2);
 	REQUIRE(hello.depth && !(hello.flags & ~KRPING_HELLO_FLAGS));
 	REQUIRE(hello.version == 2 || hello.flags <= KRPING_HELLO_PROOF);
-	REQUIRE(hello.flags & KRPING_HELLO_PROOF || !hello.volume[KRPING_VOLUME_LEN - 1]);
+	if (hello.flags & (KRPING_HELLO_PROOF | KRPING_HELLO_DIGEST))
+		return;
+	REQUIRE(!hello.volume[KRPING_VOLUME_LEN - 1]);
+	REQUIRE(hello.version == 2 || !strchr((const char *)hello.volume, '/'));
 }
 
 static void fuzz_welcome(const u8 *data, size_t size)

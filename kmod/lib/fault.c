@@ -72,7 +72,7 @@ static struct fault faults[] = {
 static_assert(ARRAY_SIZE(faults) == KRPING_FAULTS_NR);
 
 static DEFINE_SPINLOCK(session_lock);	/* protects only_session; taken in any context */
-static char only_session[KRPING_VOLUME_LEN];	/* "": all */
+static char only_session[KRPING_NAME_LEN];	/* "": all */
 static struct dentry *root;
 
 static bool is_selected(const char *session)

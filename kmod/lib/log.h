@@ -9,6 +9,9 @@
 #include <linux/printk.h>
 #include <linux/ratelimit.h>
 
+/* Bytes of the prefix of a session or a volume, with the NUL: name@address:port. */
+#define KRPING_LOG_PREFIX	128
+
 #define krping_err(log_prefix, fmt, ...)	pr_err("[%s] " fmt "\n", log_prefix, ##__VA_ARGS__)
 #define krping_warn(log_prefix, fmt, ...)	pr_warn("[%s] " fmt "\n", log_prefix, ##__VA_ARGS__)
 #define krping_info(log_prefix, fmt, ...)	pr_info("[%s] " fmt "\n", log_prefix, ##__VA_ARGS__)

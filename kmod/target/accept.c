@@ -29,6 +29,14 @@ static enum krping_reject_reason check_answer(struct krping_volume *v, const str
 	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
 }
 
+static bool is_asked_for(const struct krping_volume *v, const struct krping_hello *hello)
+{
+	u8 volume[KRPING_VOLUME_LEN];
+
+	return krping_volume_fill(v->opt.block, volume) == (hello->flags & KRPING_HELLO_DIGEST) &&
+	       !memcmp(volume, hello->volume, sizeof(volume));
+}
+
 /* Return: 0 if the client asks for this volume and may have it, or a reason. */
 static enum krping_reject_reason check_volume(struct krping_volume *v, const struct rdma_cm_id *id,
 					      const struct krping_hello *hello,
@@ -36,7 +44,7 @@ static enum krping_reject_reason check_volume(struct krping_volume *v, const str
 {
 	if (hello->flags & KRPING_HELLO_PROOF)
 		return check_answer(v, id, hello, t);
-	if (strcmp(hello->volume, v->opt.block))
+	if (!is_asked_for(v, hello))
 		return KRPING_REJ_VOLUME;
 	if (hello->flags & KRPING_HELLO_KEY)
 		return v->key ? KRPING_REJ_CHALLENGE : KRPING_REJ_NO_KEY;

@@ -32,6 +32,7 @@
 #include <rdma/rw.h>
 
 #include "lib/backing.h"
+#include "lib/log.h"
 #include "target/challenge.h"
 #include "rdma/conn.h"
 #include "wire/key.h"
@@ -146,7 +147,7 @@ struct krping_volume {
 	struct kref ref;
 	int id;
 	struct krping_options opt;
-	char log_prefix[96];
+	char log_prefix[KRPING_LOG_PREFIX];
 	struct net *net;
 	struct sockaddr_storage addr;
 	struct crypto_shash *key;
@@ -318,7 +319,7 @@ struct krping_target_conn {
 	struct krping_conn conn;
 	struct krping_volume *volume;
 	struct list_head entry;
-	char log_prefix[96];
+	char log_prefix[KRPING_LOG_PREFIX];
 	u8 version;
 	u8 addr[16];
 	u8 session[KRPING_UUID_LEN];

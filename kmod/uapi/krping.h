@@ -88,19 +88,25 @@ static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
 #define KRPING_VERSION		2
 #define KRPING_VERSION_MIN	1		/* oldest version that both roles still speak */
 #define KRPING_UUID_LEN		16
-#define KRPING_VOLUME_LEN	28		/* with the terminating NUL */
+#define KRPING_NAME_LEN		64		/* of a volume, with the terminating NUL */
+#define KRPING_VOLUME_LEN	28		/* of what stands for the name in a hello */
 #define KRPING_TARGET_NONCE_LEN	16
 #define KRPING_CLIENT_NONCE_LEN	8
 #define KRPING_PROOF_LEN	16		/* the first bytes of an HMAC-SHA256 */
 
-/* krping_hello.flags: at most one of the first two; from version 2 on at most one of the others */
+/*
+ * krping_hello.flags: at most one of the first two; from version 2 on at most one of the next two;
+ * not KRPING_HELLO_DIGEST with KRPING_HELLO_PROOF
+ */
 #define KRPING_HELLO_KEY	0x01	/* the client has a key and wants a challenge */
 #define KRPING_HELLO_PROOF	0x02	/* it answers a challenge: @answer replaces @volume */
 #define KRPING_HELLO_READ_ONLY	0x04	/* the client will not write */
 #define KRPING_HELLO_TAKE_OVER	0x08	/* fence the session that writes, and replace it */
+#define KRPING_HELLO_DIGEST	0x10	/* @volume is a digest: the name is longer */
 
 #define KRPING_HELLO_FLAGS	(KRPING_HELLO_KEY | KRPING_HELLO_PROOF | \
-				 KRPING_HELLO_READ_ONLY | KRPING_HELLO_TAKE_OVER)
+				 KRPING_HELLO_READ_ONLY | KRPING_HELLO_TAKE_OVER | \
+				 KRPING_HELLO_DIGEST)
 
 /**
  * struct krping_answer - the answer to a challenge
@@ -125,8 +131,12 @@ static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer"
  * @queue_count: number of queues in the session, at least 1
  * @depth:	commands that the client wants in flight on this queue, at least 1
  * @session:	UUID of the session: the same on every queue and after a reconnect
- * @volume:	name of the volume, 1 to 27 characters of [A-Za-z0-9._-], NUL padded
+ * @volume:	name of the volume, NUL padded; a name of 28 to 63 characters: with
+ *		KRPING_HELLO_DIGEST, the first bytes of its SHA-256
  * @answer:	with KRPING_HELLO_PROOF: answer to the challenge for the volume
+ *
+ * A name has 1 to 63 characters: one or more parts of [A-Za-z0-9._-], joined by '/', none of them
+ * empty, "." or "..". In version 1 it has no '/' and at most 27 characters.
  *
  * 56 bytes is all the private data that rdma_cm leaves in an InfiniBand CM REQ.
  */
@@ -229,7 +239,7 @@ static_assert(sizeof(struct krping_welcome) == 88, "krping_welcome");
  * @target_nonce: krping_challenge.nonce
  * @client_nonce: krping_answer.nonce
  * @hello:	the first KRPING_HELLO_HEAD_LEN bytes of the hello that has the answer
- * @volume:	name of the volume, NUL padded, as in the hello that asked for the challenge
+ * @volume:	name of the volume or its digest, as in the hello that asked for the challenge
  * @welcome:	target's proof: struct krping_welcome; client's proof: zero
  *
  * In version 1 it ends with the version 1 part of @welcome.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Keys: found in the keyrings of the process, and used for proofs. */
+/* Keys: found in the keyrings of the process, and used for proofs; digests of names. */
 #include <crypto/sha2.h>
 #include <keys/user-type.h>
 #include <linux/err.h>
@@ -84,6 +84,28 @@ struct crypto_shash *krping_key_find(const char *description, const char *log_pr
 #endif
 
 /**
+ * krping_volume_fill - fill in what stands for a volume's name in a hello
+ * @name:	a valid name
+ * @volume:	filled in: the name, or its digest if it is too long
+ *
+ * Return: the flag of the hello, KRPING_HELLO_DIGEST or 0.
+ */
+u8 krping_volume_fill(const char *name, u8 volume[KRPING_VOLUME_LEN])
+{
+	u8 digest[SHA256_DIGEST_SIZE];
+	size_t len = strlen(name);
+
+	if (len < KRPING_VOLUME_LEN) {
+		memset(volume, 0, KRPING_VOLUME_LEN);
+		memcpy(volume, name, len);
+		return 0;
+	}
+	sha256((const u8 *)name, len, digest);
+	memcpy(volume, digest, KRPING_VOLUME_LEN);
+	return KRPING_HELLO_DIGEST;
+}
+
+/**
  * krping_transcript_fill - fill in the data that both proofs of a handshake cover
  * @t:		filled in except for label and welcome
  * @hello:	hello with the answer to the challenge
@@ -97,7 +119,7 @@ void krping_transcript_fill(struct krping_transcript *t, const struct krping_hel
 	memcpy(t->target_nonce, target_nonce, sizeof(t->target_nonce));
 	memcpy(t->client_nonce, hello->answer.nonce, sizeof(t->client_nonce));
 	memcpy(t->hello, hello, sizeof(t->hello));
-	memcpy(t->volume, volume, strnlen(volume, sizeof(t->volume)));
+	krping_volume_fill(volume, t->volume);
 }
 
 /* @version: of the hello. @label: of version 2, KRPING_CLIENT_LABEL or KRPING_TARGET_LABEL. */

@@ -11,6 +11,7 @@
 #include "uapi/krping.h"
 
 struct crypto_shash *krping_key_find(const char *description, const char *log_prefix);
+u8 krping_volume_fill(const char *name, u8 volume[KRPING_VOLUME_LEN]);
 void krping_transcript_fill(struct krping_transcript *t, const struct krping_hello *hello,
 			    const char *volume, const u8 *target_nonce);
 int krping_client_proof(struct crypto_shash *key, struct krping_transcript *t, u8 version,

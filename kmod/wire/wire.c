@@ -9,8 +9,6 @@
 #include <linux/string.h>
 #endif
 
-#include "options.h"
-
 static int violates(struct krping_violation *violation, const char *what, u64 value)
 {
 	*violation = (struct krping_violation){ .what = what, .value = value };
@@ -19,7 +17,7 @@ static int violates(struct krping_violation *violation, const char *what, u64 va
 
 /* ---- handshake ---- */
 
-/* Return: whether only zeros follow the name. */
+/* Return: whether only NULs follow the name. */
 static bool is_padded(const u8 *volume)
 {
 	size_t i = strnlen((const char *)volume, KRPING_VOLUME_LEN);
@@ -27,6 +25,16 @@ static bool is_padded(const u8 *volume)
 	while (i < KRPING_VOLUME_LEN && !volume[i])
 		i++;
 	return i == KRPING_VOLUME_LEN;
+}
+
+static bool has_volume(const struct krping_hello *hello)
+{
+	const char *name = (const char *)hello->volume;
+
+	if (hello->flags & KRPING_HELLO_DIGEST)
+		return true;
+	return krping_is_volume_name(name, sizeof(hello->volume)) && is_padded(hello->volume) &&
+	       (hello->version > 1 || krping_is_v1_name(name));
 }
 
 /**
@@ -61,9 +69,8 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 	    (hello->flags & key) == key || (hello->flags & access) == access)
 		return KRPING_REJ_INVALID;
 	if (hello->flags & KRPING_HELLO_PROOF)
-		return 0;
-	return krping_is_volume_name((const char *)hello->volume) && is_padded(hello->volume) ?
-	       0 : KRPING_REJ_INVALID;
+		return hello->flags & KRPING_HELLO_DIGEST ? KRPING_REJ_INVALID : 0;
+	return has_volume(hello) ? 0 : KRPING_REJ_INVALID;
 }
 
 bool krping_uuid_is_null(const u8 uuid[KRPING_UUID_LEN])

@@ -113,6 +113,8 @@ struct krping_decoded_rsp {
 	u32 size;
 };
 
+bool krping_is_volume_name(const char *name, size_t size);
+bool krping_is_v1_name(const char *name);
 enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct krping_hello *hello,
 					    u32 *value);
 bool krping_uuid_is_null(const u8 uuid[KRPING_UUID_LEN]);

@@ -201,7 +201,7 @@ func TestMistakes(t *testing.T) {
 		"sessions:\n  - {name: v, addr": {`f:2:`},
 		`
 sessions:
-  - name: a/b
+  - name: a//b
     addr: host1
     port: 70000
     queues: many
@@ -226,7 +226,7 @@ sessions:
   - addr: 10.0.0.1
     name: vol0
 `: {
-			`f:3:11: name "a/b": must be 1 to 27 letters, digits, '.', '_' or '-'`,
+			`f:3:11: name "a//b": must be 1 to 63 letters, digits, '.', '_', '-', or such parts joined by '/'; no part is '.' or '..'`,
 			`f:4:11: addr "host1": must be the IP address of the target's RDMA device`,
 			`f:5:11: port "70000": must be 1 to 65535`,
 			`f:6:13: queues "many": must be 1 to 64`,

@@ -37,7 +37,7 @@ func TestHandshakeRejected(t *testing.T) {
 		both.Flags = wire.HelloKey | wire.HelloProof
 		fakeclient.Rejected(t, "both flags", port, both, wire.RejectInvalid)
 		nowhere := fakeclient.Hello(1)
-		nowhere.Flags, nowhere.Volume = wire.HelloKey, "vol1"
+		nowhere.Flags, nowhere.Volume = wire.HelloKey, wire.VolumeIDOf("vol1")
 		fakeclient.Rejected(t, "another volume", port, nowhere, wire.RejectVolume)
 		for name, tc := range map[string]struct {
 			change func(h *wire.Hello)
@@ -86,7 +86,7 @@ func TestVolumesOfOneBridge(t *testing.T) {
 		"--volume", "other=mem:,size=1MiB,key-file="+targets.KeyFile(t, another), "--volume", "open=mem:,size=1MiB")
 	on := func(volume string) wire.Hello {
 		h := fakeclient.Hello(1)
-		h.Volume = volume
+		h.Volume = wire.VolumeIDOf(volume)
 		return h
 	}
 	owner := fakeclient.ConnectKey(t, port, on("vol0"), secret)
@@ -117,10 +117,10 @@ func TestVolumesOfTheModule(t *testing.T) {
 		}
 		t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "--target", volume) })
 		h := fakeclient.Hello(1)
-		h.Volume = volume
+		h.Volume = wire.VolumeIDOf(volume)
 		clients[volume] = fakeclient.ConnectKey(t, port, h, secret)
 		if volume == "vol1" {
-			h.Volume = "vol0"
+			h.Volume = wire.VolumeIDOf("vol0")
 			h.Flags = wire.HelloKey
 			fakeclient.Rejected(t, "the other's volume", port, h, wire.RejectVolume)
 		}

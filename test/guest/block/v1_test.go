@@ -51,6 +51,21 @@ func TestVersion1Target(t *testing.T) {
 	}
 }
 
+// Version 1 has no names longer than 27 characters, and none with slashes. A client with such a name says so at once.
+func TestVersion1TargetAndLongName(t *testing.T) {
+	guest.CheckResources(t)
+	g := v1peer.Start(t, "")
+	for _, name := range []string{"pvc-123e4567-e89b-12d3-a456-426614174000", "pool/image"} {
+		r := guest.Krpingctl(t, "client", "--addr", guest.Addr(t), "--port", strconv.Itoa(g.Port), "--block", name, "--queues", "1")
+		if r.Code == 0 || !strings.Contains(r.Stderr, "speaks version 1 only, in which a volume's name has at most 27 characters and no '/'") {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if accepted, others := g.Accepted(); accepted != 0 || others[2] != 1 || len(others) != 1 {
+			t.Errorf("%s: %d connections after hellos of other versions: %v", name, accepted, others)
+		}
+	}
+}
+
 // wantVersion1 checks that the client has connected its queues, after each was told that another version is not known.
 func wantVersion1(t *testing.T, g *v1peer.Target, queues int) {
 	t.Helper()

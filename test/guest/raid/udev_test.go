@@ -79,9 +79,9 @@ func names(t *testing.T, link, disk string) {
 // Names do not depend on the order of attaching, and follow what is on the disk: a file system, partitions.
 func TestUdevNames(t *testing.T) {
 	startUdev(t)
-	second, first := volume(t, "vol1"), volume(t, "vol0")
+	second, first := volume(t, "pool/vol1"), volume(t, "vol0")
 	names(t, "/dev/krping/by-name/vol0", first)
-	names(t, "/dev/krping/by-name/vol1", second)
+	names(t, "/dev/krping/by-name/pool/vol1", second)
 	names(t, "/dev/disk/by-id/krping-uuid."+guest.Session(t, "vol0")["uuid"], first)
 
 	const uuid = "5f6a7c1e-6d0c-4d6e-9a53-4f1c7b0f3a11"
@@ -96,8 +96,8 @@ func TestUdevNames(t *testing.T) {
 	guest.Run(t, "sh", "-c", "sfdisk --quiet "+second+" < "+partitions)
 	names(t, "/dev/disk/by-partuuid/0c8c1d6a-9f2b-4c53-8a57-0a1b5e1f7c11", second+"p1")
 	names(t, "/dev/disk/by-partlabel/part", second+"p1")
-	names(t, "/dev/krping/by-name/vol1-part2", second+"p2")
-	names(t, "/dev/disk/by-id/krping-uuid."+guest.Session(t, "vol1")["uuid"]+"-part1", second+"p1")
+	names(t, "/dev/krping/by-name/pool/vol1-part2", second+"p2")
+	names(t, "/dev/disk/by-id/krping-uuid."+guest.Session(t, "pool/vol1")["uuid"]+"-part1", second+"p1")
 
 	detach(t, "vol0")
 	guest.Eventually(t, 20*time.Second, "the names of a detached disk are gone", func() bool {

@@ -10,6 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -107,4 +111,45 @@ func TestStopLosesMemory(t *testing.T) {
 		t.Errorf("read after the memory was lost: %v, want EIO", err)
 	}
 	guest.WantFields(t, guest.Session(t, "vol0"), "state", "failed")
+}
+
+// Names as orchestrators give them: longer than what a hello has room for, and with slashes. A key is bound to the
+// whole name.
+func TestNames(t *testing.T) {
+	const long = "kube-system/pvc-123e4567-e89b-12d3-a456-426614174000.snapshot-1"
+	targets.Each(t, func(t *testing.T, g targets.Target) {
+		for name, key := range map[string]string{long: secret, "pool/image": ""} {
+			t.Run(name, func(t *testing.T) {
+				served := g.ServeNew(t, 8*mib, targets.Config{Name: name, Key: key})
+				client := []string{"client", "--addr", guest.Addr(t), "--port", strconv.Itoa(served.Port), "--block"}
+				args := append(slices.Clone(client), name, "--queues", "2")
+				if key != "" {
+					args = append(args, "--key-file", targets.KeyFile(t, key))
+				}
+				dev := strings.TrimSpace(guest.MustKrpingctl(t, args...))
+				defer func() {
+					if guest.Session(t, name) != nil {
+						guest.MustKrpingctl(t, "stop", name, "--force")
+					}
+				}()
+				if volume := guest.Run(t, "cat", "/sys/block/"+filepath.Base(dev)+"/volume"); volume != name+"\n" {
+					t.Errorf("sysfs has the name %q", volume)
+				}
+				guest.MustKrpingctl(t, "write", dev, "--size", "1MiB", "--direct")
+				served.Stop()
+				served = served.Again(t)
+				verify(t, dev)
+				guest.WantFields(t, guest.Session(t, name), "state", "live", "version", "2", "reconnects", "1")
+				served.WantVolume(t, "queues", "2", "violations", "0")
+				if log := guest.MustKrpingctl(t, "dmesg"); !strings.Contains(log, name) {
+					t.Errorf("krpingctl dmesg has no message of %s:\n%s", name, log)
+				}
+				guest.MustKrpingctl(t, "stop", name)
+				other := name[:len(name)-1] + "x"
+				if r := guest.Krpingctl(t, append(slices.Clone(client), other)...); r.Code == 0 || !strings.Contains(r.Stderr, "no volume of that name") {
+					t.Errorf("%s: %+v", other, r)
+				}
+			})
+		}
+	})
 }

@@ -71,7 +71,7 @@ func Dial(t testing.TB, port int, private []byte, config verbs.Config) (*Client,
 
 // Hello asks for the first of two queues of vol0 and a depth of 4, with changes.
 func Hello(session byte, changes ...func(h *wire.Hello)) wire.Hello {
-	h := wire.Hello{QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: "vol0"}
+	h := wire.Hello{QueueCount: 2, Depth: 4, Session: wire.SessionID{session}, Volume: wire.VolumeIDOf("vol0")}
 	for _, change := range changes {
 		change(&h)
 	}

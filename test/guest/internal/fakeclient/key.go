@@ -32,7 +32,7 @@ func Challenge(t testing.TB, port int, h wire.Hello) *wire.Challenge {
 // Answer returns the hello that answers a challenge with a key, and what the target's proof is computed from.
 func Answer(h wire.Hello, c *wire.Challenge, key string) (wire.Hello, wire.Transcript) {
 	t := wire.Transcript{Hello: h, Volume: h.Volume, Nonce: c.Nonce}
-	t.Hello.Flags, t.Hello.Volume, t.Hello.Answer = wire.HelloProof, "", wire.KeyAnswer{Challenge: c.ID}
+	t.Hello.Flags, t.Hello.Volume, t.Hello.Answer = wire.HelloProof, wire.VolumeID{}, wire.KeyAnswer{Challenge: c.ID}
 	_, _ = rand.Read(t.Hello.Answer.Nonce[:])
 	t.Hello.Answer.Proof = t.ClientProof([]byte(key))
 	return t.Hello, t

@@ -150,7 +150,7 @@ func (g *Target) Load(r wire.Request) []byte {
 
 // Prove appends to a welcome the proof that a target with the key gives to the answer of Challenge.
 func Prove(answer wire.Hello, key string, w wire.Welcome) []byte {
-	transcript := wire.Transcript{Hello: answer, Volume: "vol0", Nonce: Challenge.Nonce}
+	transcript := wire.Transcript{Hello: answer, Volume: wire.VolumeIDOf("vol0"), Nonce: Challenge.Nonce}
 	proof := transcript.TargetProof([]byte(key), w)
 	return append(w.Append(nil), proof[:]...)
 }

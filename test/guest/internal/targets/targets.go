@@ -7,6 +7,7 @@
 package targets
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -34,8 +35,9 @@ var (
 	Bridge = Target{"bridge", serveBridge, storeFile}
 )
 
-// Config is the volume vol0 that a target serves.
+// Config is the volume that a target serves.
 type Config struct {
+	Name      string // "": vol0
 	Port      int
 	Store     string // of NewStore, or another file or disk that exists, or the module's ram:SIZE
 	BlockSize int    // 0: 512
@@ -47,7 +49,7 @@ type Config struct {
 	Shared    bool   // several sessions may write
 }
 
-// Served is a target that serves vol0.
+// Served is a target that serves a volume.
 type Served struct {
 	Config
 	Bridge   *guest.Bridge // nil for the module
@@ -74,16 +76,17 @@ func Each(t *testing.T, test func(t *testing.T, target Target)) {
 // NewStore makes a store of zeros for a volume: a disk for the module, a file for the bridge.
 func (g Target) NewStore(t testing.TB, size int64) string { t.Helper(); return g.store(t, size) }
 
-// Serve serves vol0 until Stop, or the end of the test. Port 0 is one that no test has used before.
+// Serve serves a volume until Stop, or the end of the test. Port 0 is one that no test has used before.
 func (g Target) Serve(t testing.TB, c Config) *Served {
 	t.Helper()
 	if c.Port == 0 {
 		c.Port = guest.NextPort()
 	}
+	c.Name = cmp.Or(c.Name, "vol0")
 	return g.start(t, c)
 }
 
-// ServeNew serves vol0 with a new store.
+// ServeNew serves a volume with a new store.
 func (g Target) ServeNew(t testing.TB, size int64, c Config) *Served {
 	t.Helper()
 	c.Store = g.NewStore(t, size)
@@ -107,7 +110,7 @@ func (s *Served) WantVolume(t testing.TB, pairs ...string) {
 		return
 	}
 	differs := func() bool {
-		fields := guest.Volume(t, "vol0")
+		fields := guest.Volume(t, s.Name)
 		for pair := range slices.Chunk(pairs, 2) {
 			if fields[pair[0]] != pair[1] {
 				return true
@@ -118,7 +121,7 @@ func (s *Served) WantVolume(t testing.TB, pairs ...string) {
 	for end := time.Now().Add(guest.Slow(5 * time.Second)); differs() && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	guest.WantFields(t, guest.Volume(t, "vol0"), pairs...)
+	guest.WantFields(t, guest.Volume(t, s.Name), pairs...)
 }
 
 // storeFile makes a sparse file.
@@ -198,19 +201,19 @@ func (c Config) uuid() string {
 
 func serveModule(t testing.TB, c Config) *Served {
 	t.Helper()
-	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(c.Port), "--block", "vol0", "--backing", c.Store}
+	args := []string{"server", "--addr", guest.Addr(t), "--port", strconv.Itoa(c.Port), "--block", c.Name, "--backing", c.Store}
 	if !strings.HasPrefix(c.Store, "ram:") {
 		args = append(args, "--uuid", c.uuid())
 	}
 	guest.MustKrpingctl(t, append(args, c.options(t)...)...)
 	stop := func() {
-		if guest.Volume(t, "vol0") != nil { // else it is stopped already
-			guest.StopServing(t, "vol0")
+		if guest.Volume(t, c.Name) != nil { // else it is stopped already
+			guest.StopServing(t, c.Name)
 		}
 	}
 	t.Cleanup(stop)
 	rejected := func() int {
-		n, err := strconv.Atoi(guest.Volume(t, "vol0")["rejected"])
+		n, err := strconv.Atoi(guest.Volume(t, c.Name)["rejected"])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +241,7 @@ func removeModulesDevice(t testing.TB) {
 
 func serveBridge(t testing.TB, c Config) *Served {
 	t.Helper()
-	args := append([]string{"--verbose"}, c.options(t)...)
+	args := append([]string{"--verbose", "--name", c.Name}, c.options(t)...)
 	if c.UUID != "" || strings.HasPrefix(c.Store, "/dev/") { // a file keeps its own
 		args = append(args, "--uuid", c.uuid())
 	}
