@@ -28,7 +28,7 @@
 
 enum value_kind {
 	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS, KEY, ALLOW,
-	UUID,
+	UUID, ADDR,
 };
 
 /* In the order of the table below. */
@@ -39,7 +39,7 @@ enum option_id {
 	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FAST_FAIL,
 	OPT_HEARTBEAT, OPT_MODE, OPT_BACKING, OPT_COMM, OPT_PID, OPT_OP, OPT_SECTORS,
 	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_KEY, OPT_ALLOW, OPT_TARGET, OPT_FORCE,
-	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER,
+	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER, OPT_SOURCE,
 };
 
 #define GIVEN(id)	BIT_ULL(id)
@@ -48,7 +48,7 @@ enum option_id {
  * Options of ping/pong that upstream's krping lacks. Its own may be repeated, as its last one wins;
  * another option that is given twice is a mistake.
  */
-#define NOT_UPSTREAM	(GIVEN(OPT_TIMEOUT) | GIVEN(OPT_QPS) | GIVEN(OPT_ALLOW))
+#define NOT_UPSTREAM	(GIVEN(OPT_TIMEOUT) | GIVEN(OPT_QPS) | GIVEN(OPT_ALLOW) | GIVEN(OPT_SOURCE))
 
 /* An option: its value, its field, and the roles and tests that take it. */
 struct option_def {
@@ -128,6 +128,8 @@ static const struct option_def option_defs[] = {
 	[OPT_UUID]	= OTHER_OPTION("uuid", UUID, FIELD(uuid), BLOCK_CLIENT | BLOCK_SERVER, 0),
 	[OPT_SHARED]	= FLAG_OPTION("shared", FIELD(shared), BLOCK_SERVER, 0),
 	[OPT_TAKE_OVER]	= FLAG_OPTION("take_over", FIELD(take_over), BLOCK_CLIENT, 0),
+	[OPT_SOURCE]	= OTHER_OPTION("source", ADDR, NO_FIELD, PING_CLIENT | BLOCK_CLIENT,
+				       ALL_TESTS),
 };
 
 static const char *const test_names[] = {
@@ -262,6 +264,26 @@ static int parse_addr6(char *value, struct krping_options *opt, struct reason *w
 	}
 	opt->family = AF_INET6;
 	return 0;
+}
+
+static int parse_source(char *value, struct krping_options *opt, struct reason *why)
+{
+	const char *bad = cut_scope(value, opt->src_ifname);
+	const char *end;
+	bool valid;
+
+	opt->src_family = strchr(value, ':') ? AF_INET6 : AF_INET;
+	if (opt->src_family == AF_INET6)
+		valid = !bad && in6_pton(value, -1, opt->src, -1, &end) && !*end;
+	else
+		valid = !bad && !opt->src_ifname[0] &&
+			in4_pton(value, -1, opt->src, -1, &end) && !*end;
+	if (valid)
+		return 0;
+	snprintf(why->buf, why->len,
+		 "source=%s: must be an IPv4 address, or an IPv6 address, with %%INTERFACE if link-local",
+		 quote(why, value));
+	return -EINVAL;
 }
 
 static int parse_mem_mode(const char *value, bool *reg, struct reason *why)
@@ -531,6 +553,8 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 		return parse_allow(value, opt, why);
 	case UUID:
 		return parse_uuid(value, field, why);
+	case ADDR:
+		return parse_source(value, opt, why);
 	case ADDR4:
 		return parse_addr4(value, opt, why);
 	default:
@@ -633,6 +657,11 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 	}
 	if (role & CONNECTED && !(given & GIVEN(OPT_ADDR)) == !(given & GIVEN(OPT_ADDR6))) {
 		snprintf(why->buf, why->len, "exactly one of addr and addr6 is needed");
+		return -EINVAL;
+	}
+	if (opt->src_family && opt->src_family != opt->family) {
+		snprintf(why->buf, why->len, "source and %s must be of the same family",
+			 opt->family == AF_INET ? "addr" : "addr6");
 		return -EINVAL;
 	}
 	if (role & BLOCK_CLIENT && given & TAP_OPTIONS && !tap) {

@@ -64,6 +64,9 @@ struct krping_allowed {
  * @family:	AF_INET or AF_INET6; not set for KRPING_BLOCK_STOP
  * @addr:	the address in network order: 4 or 16 bytes
  * @ifname:	scope of an IPv6 address, "" for none
+ * @src_family: AF_INET or AF_INET6: that of @src; 0: no source address
+ * @src:	client: the address of this host to connect from; as @addr
+ * @src_ifname:	its scope, as @ifname
  * @port:	host order
  * @count:	pings, or operations of a test on each connection; 0 for endless
  * @size:	bytes of one operation; for a server, the largest size that it accepts
@@ -109,6 +112,9 @@ struct krping_options {
 	u16 family;
 	u8 addr[16];
 	char ifname[KRPING_IFNAME_LEN];
+	u16 src_family;
+	u8 src[16];
+	char src_ifname[KRPING_IFNAME_LEN];
 	u32 port;
 	u32 count;
 	u32 size;

@@ -41,6 +41,7 @@ type Command struct {
 	Role    Role
 	Addr    netip.Addr // with a zone if link-local
 	Port    uint16
+	Source  string        // address of this host to connect from, or a network interface that has one; "": any
 	Timeout time.Duration // whole seconds
 
 	// ping/pong
@@ -132,6 +133,9 @@ func (c Command) Check() error {
 	}
 	if err := c.checkBlock(); err != nil {
 		return err
+	}
+	if source, err := netip.ParseAddr(c.Source); err == nil && source.Unmap().Is4() != c.Addr.Unmap().Is4() {
+		return fmt.Errorf("source %v and address %v: must both be IPv4 or both IPv6", source, c.Addr)
 	}
 	if c.Key != "" && c.KeyFile != "" {
 		return errors.New("key and key_file: give one of them")
@@ -248,6 +252,7 @@ func (c Command) settings() []setting {
 	value("uuid", c.UUID, c.UUID != "")
 	flag("shared", c.Shared)
 	flag("take_over", c.TakeOver)
+	value("source", c.Source, c.Source != "")
 	return settings
 }
 

@@ -157,6 +157,8 @@ var Options = []Option{
 	{Name: "uuid", Value: "UUID", Contexts: BlockClient | BlockServer, Text: "a server's volume has this UUID; a client attaches to the volume with this UUID only"},
 	{Name: "shared", Contexts: BlockServer, Text: "any number of clients may write to the volume (for cluster file systems)"},
 	{Name: "take_over", Contexts: BlockClient, Text: "if another client writes to the volume, fence and replace it"},
+	{Name: "source", Value: "IP address", Contexts: PingClient | BlockClient, Tests: allTests,
+		Text: "connect from this address of this host, with `%ifname` if link-local; it must be of the family of `addr` or `addr6`"},
 }
 
 func option(name string) Option {

@@ -30,7 +30,7 @@ func TestOptionsMatchModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12, "UUID": 13}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12, "UUID": 13, "IP address": 14}
 	var want strings.Builder
 	for _, o := range Options {
 		tests := o.Tests
@@ -57,7 +57,7 @@ func TestProtocolHasOptionTable(t *testing.T) {
 // Check and the module's parser must agree on every command.
 func TestCheckAgreesWithModule(t *testing.T) {
 	commands := slices.Concat(
-		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(),
+		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(), sources(),
 	)
 	legal := 0
 	for i, answer := range moduleAnswers(t, commands) {
@@ -296,4 +296,29 @@ func names() (commands []Command) {
 		}
 	}
 	return commands
+}
+
+func sources() (commands []Command) {
+	for _, addr := range []string{"192.168.77.1", "fd77::1", "fe80::1%eth0"} {
+		for _, source := range []string{"192.168.77.3", "fd77::3", "fe80::3%eth1", "192.168.77.3/24", "fe80::1%", "a b"} {
+			for _, c := range []Command{{Role: Client}, {Role: Client, Test: Bandwidth}, {Role: Client, Block: "v"}, {Role: Server}, {Role: Server, Block: "v", Backing: "ram:1M"}} {
+				c.Addr, c.Source = netip.MustParseAddr(addr), source
+				commands = append(commands, c)
+			}
+		}
+	}
+	return append(commands, Command{Role: Stop, Block: "v", Source: "192.168.77.3"})
+}
+
+// An interface in a Command is replaced by its address before the module gets it.
+func TestModuleRefusesSources(t *testing.T) {
+	var commands []string
+	for _, source := range []string{"", "eth1", "192.168.77", "192.168.77.3%eth1", "192.168.77.3/24", "fe80::1%", "fe80::1%0123456789abcdef", "fe80::1%a b", "fd77::", "fd77:::1", "192.168.77.3,source=192.168.77.3"} {
+		commands = append(commands, "client,addr=192.168.77.1,source="+source)
+	}
+	for i, answer := range lineAnswers(t, commands) {
+		if !strings.Contains(answer, "source") || accepted(answer) {
+			t.Errorf("%s: %s", commands[i], answer)
+		}
+	}
 }

@@ -115,11 +115,12 @@ func TestParseKmsg(t *testing.T) {
 func TestCommands(t *testing.T) {
 	addr, count := netip.MustParseAddr("192.168.77.1"), uint32(0)
 	for want, c := range map[string]Command{
-		"client,addr=192.168.77.1":                          {Role: Client, Addr: addr},
-		"client,addr=192.168.77.1,port=1,count=0,size=5":    {Role: Client, Addr: addr, Port: 1, Count: &count, Size: 5},
-		"server,addr6=fe80::1%eth0,validate":                {Role: Server, Addr: netip.MustParseAddr("fe80::1%eth0"), Validate: true},
-		"client,addr=192.168.77.1,block=v,queues=2,depth=3": {Role: Client, Addr: addr, Block: "v", Queues: 2, Depth: 3},
-		"stop,block=v,force":                                {Role: Stop, Block: "v", Force: true},
+		"client,addr=192.168.77.1":                                      {Role: Client, Addr: addr},
+		"client,addr=192.168.77.1,port=1,count=0,size=5":                {Role: Client, Addr: addr, Port: 1, Count: &count, Size: 5},
+		"server,addr6=fe80::1%eth0,validate":                            {Role: Server, Addr: netip.MustParseAddr("fe80::1%eth0"), Validate: true},
+		"client,addr=192.168.77.1,block=v,queues=2,depth=3":             {Role: Client, Addr: addr, Block: "v", Queues: 2, Depth: 3},
+		"client,addr=192.168.77.1,block=pool/image,source=192.168.77.3": {Role: Client, Addr: addr, Block: "pool/image", Source: "192.168.77.3"},
+		"stop,block=v,force":                                            {Role: Stop, Block: "v", Force: true},
 	} {
 		if got := c.String(); got != want {
 			t.Errorf("%+v: %s, want %s", c, got, want)

@@ -74,9 +74,12 @@ func (f FS) Start(ctx context.Context, c Command) (*Running, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	c, err := c.WithSourceAddress()
+	if err != nil {
+		return nil, err
+	}
 	var key access.Key
 	if c.KeyFile != "" {
-		var err error
 		if key, err = access.ReadKey(c.KeyFile); err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ type Session struct {
 	Dev        string `json:"dev"` // such as krping0
 	State      string `json:"state"`
 	Peer       string `json:"peer"`
+	Source     string `json:"source,omitempty"` // address that it connects from, if the command has one
 	IBDev      string `json:"ibdev"`
 	Size       uint64 `json:"size"`
 	BlockSize  uint64 `json:"block_size"`
@@ -128,7 +129,7 @@ func parseSession(line string) (Session, error) {
 	texts := map[string]*string{
 		"name": &s.Name, "role": &s.Role, "mode": &s.Mode, "dev": &s.Dev,
 		"state": &s.State, "peer": &s.Peer, "ibdev": &s.IBDev, "backing": &s.Backing,
-		"uuid": &s.UUID, "writer": &s.Writer,
+		"uuid": &s.UUID, "writer": &s.Writer, "source": &s.Source,
 	}
 	var tap Tap
 	numbers := map[string]*uint64{
@@ -171,7 +172,7 @@ func parseSession(line string) (Session, error) {
 			return s, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	for _, text := range []*string{&s.UUID, &s.Writer} {
+	for _, text := range []*string{&s.UUID, &s.Writer, &s.Source} {
 		if *text == "-" {
 			*text = ""
 		}

@@ -69,6 +69,8 @@ func (o Option) CheckValue(value string) error {
 		valid, want = validAllow(value), "1 to 16 of ADDR or ADDR/BITS, IP addresses, joined by '+'"
 	case "UUID":
 		valid, want = uuid.MatchString(value) && strings.Trim(value, "0-") != "", "like 123e4567-e89b-12d3-a456-426614174000, not all zero"
+	case "IP address":
+		valid, want = validSource(value), "an IP address, with %INTERFACE if link-local, or a network interface"
 	case "FIRST-LAST":
 		valid, want = validSectors(value), "FIRST-LAST, in sectors of 512 bytes"
 	}

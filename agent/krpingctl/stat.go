@@ -88,7 +88,11 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 	if len(s.Sessions) > 0 {
 		fmt.Fprintln(w, "VOLUME\tDEVICE\tSTATE\tPEER\tSIZE\tIN FLIGHT\tREADS\tWRITES\tERRORS\tCRC ERRORS\tRETRIES\tRECONNECTS")
 		for _, v := range s.Sessions {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Device(), v.State, v.Peer,
+			peer := v.Peer
+			if v.Source != "" {
+				peer += " from " + v.Source
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Device(), v.State, peer,
 				humanize.IBytes(v.Size), v.Inflight, humanize.IBytes(v.ReadBytes), v.Reads,
 				humanize.IBytes(v.WriteBytes), v.Writes, v.Errors, v.CRCErrors, v.Retries, v.Reconnects)
 		}

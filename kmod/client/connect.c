@@ -440,7 +440,6 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 		.poll = IB_POLL_SOFTIRQ,
 		.buf_sges = KRPING_BUF_SGES,
 	};
-	struct sockaddr_storage peer;
 	struct krping_grant grant;
 	int ret;
 
@@ -449,9 +448,7 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 	smp_mb();	/* pairs with krping_session_abort(): one sees the other */
 	if (READ_ONCE(s->aborted))
 		return -ECANCELED;
-	ret = krping_sockaddr(&s->opt, s->net, &peer);	/* the interface's index may have changed */
-	if (!ret)
-		ret = krping_conn_open(&q->conn, s->net, &peer, -1, timeout);
+	ret = krping_conn_open(&q->conn, &s->opt, s->net, timeout);
 	if (ret)
 		return ret;
 	ret = krping_conn_alloc(&q->conn, &attr);

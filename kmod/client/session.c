@@ -175,6 +175,21 @@ struct krping_session *krping_session_take(const char *name, bool force)
 	return ret ? ERR_PTR(ret) : s;
 }
 
+static void show_source(struct seq_file *seq, const struct krping_options *opt)
+{
+	switch (opt->src_family) {
+	case AF_INET:
+		seq_printf(seq, " source=%pI4", opt->src);
+		break;
+	case AF_INET6:
+		seq_printf(seq, " source=%pI6c%s%s", opt->src, opt->src_ifname[0] ? "%" : "",
+			   opt->src_ifname);
+		break;
+	default:
+		seq_puts(seq, " source=-");
+	}
+}
+
 static void session_show(struct seq_file *seq, struct krping_session *s)
 {
 	char ibdev[IB_DEVICE_NAME_MAX];
@@ -201,6 +216,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		seq_puts(seq, " uuid=-");
 	seq_printf(seq, " version=%u volatile=%d shared=%d", s->grant.version,
 		   s->grant.is_volatile, !!(s->grant.caps & KRPING_CAP_SHARED));
+	show_source(seq, &s->opt);
 	if (s->ops)
 		s->ops->show(s, seq);
 	seq_putc(seq, '\n');

@@ -28,6 +28,10 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->mem_reg || (!opt->server_inv && !opt->read_inv));
 	REQUIRE(strnlen(opt->ifname, sizeof(opt->ifname)) < sizeof(opt->ifname));
 	REQUIRE(len < sizeof(opt->block));
+	REQUIRE(!len || (opt->block[0] != '/' && opt->block[len - 1] != '/'));
+	REQUIRE(!strstr(opt->block, "//") && !strstr(opt->block, "/../"));
+	REQUIRE(!opt->src_family || opt->src_family == opt->family);
+	REQUIRE(strnlen(opt->src_ifname, sizeof(opt->src_ifname)) < sizeof(opt->src_ifname));
 	REQUIRE(opt->block_size == 512 || opt->block_size == 4096);
 	REQUIRE(opt->fast_fail <= 86400 && opt->heartbeat <= 3600);
 	REQUIRE(!opt->ram || (opt->ram >= 1 << 20 && opt->ram % 4096 == 0));

@@ -72,8 +72,7 @@ static const struct rdma_conn_param conn_param = {
 	.rnr_retry_count = 7,
 };
 
-static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *net,
-			  const struct sockaddr_storage *addr)
+static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *net)
 {
 	const struct krping_options *opt = pc->thread->opt;
 	unsigned long timeout = krping_step_timeout(pc->thread);
@@ -81,8 +80,7 @@ static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *ne
 	struct krping_test_hello hello;
 	int ret;
 
-	ret = krping_conn_open(&pc->conn, net, addr, opt->has_tos ? (int)opt->tos : -1,
-			       timeout);
+	ret = krping_conn_open(&pc->conn, opt, net, timeout);
 	if (!ret)
 		ret = krping_ping_conn_prepare(pc, index);
 	if (ret)
@@ -137,14 +135,13 @@ static int run_test(struct krping_thread *thread)
 	return thread->test->run(thread);
 }
 
-static int run_client(struct krping_thread *thread, struct net *net,
-		      const struct sockaddr_storage *addr)
+static int run_client(struct krping_thread *thread, struct net *net)
 {
 	int ret = 0;
 	u32 i;
 
 	for (i = 0; i < thread->nr_conns && !ret; i++) {
-		ret = client_connect(&thread->conns[i], i, net, addr);
+		ret = client_connect(&thread->conns[i], i, net);
 		if (!i && thread->conns[0].conn.id)
 			show_device(thread, thread->conns[0].conn.id->device->name);
 	}
@@ -247,8 +244,7 @@ static int connect_and_run(struct krping_thread *thread, struct net *net,
 	u32 i;
 	int ret;
 
-	ret = krping_is_client(thread) ? run_client(thread, net, addr) :
-					 run_server(thread, net, addr);
+	ret = krping_is_client(thread) ? run_client(thread, net) : run_server(thread, net, addr);
 	for (i = 0; i < thread->nr_conns; i++)
 		krping_ping_conn_down(&thread->conns[i]);
 	return ret;

@@ -484,29 +484,79 @@ static int resolve(struct krping_conn *conn, const struct sockaddr_storage *peer
 	return ret ?: krping_conn_error(conn);	/* if it was closed meanwhile, there is no device */
 }
 
+static int make_sockaddr(struct sockaddr_storage *addr, u16 family, const u8 *ip,
+			 const char *ifname, u16 port, struct net *net)
+{
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
+	struct sockaddr_in *in = (struct sockaddr_in *)addr;
+	struct net_device *dev;
+
+	memset(addr, 0, sizeof(*addr));
+	if (family == AF_INET) {
+		in->sin_family = AF_INET;
+		memcpy(&in->sin_addr, ip, sizeof(in->sin_addr));
+		in->sin_port = htons(port);
+		return 0;
+	}
+	in6->sin6_family = AF_INET6;
+	memcpy(&in6->sin6_addr, ip, sizeof(in6->sin6_addr));
+	in6->sin6_port = htons(port);
+	if (!ifname[0])
+		return 0;
+	rcu_read_lock();
+	dev = dev_get_by_name_rcu(net, ifname);
+	if (dev)
+		in6->sin6_scope_id = dev->ifindex;
+	rcu_read_unlock();
+	return dev ? 0 : -ENODEV;
+}
+
+/* Binds the id to the source address, which also selects the device and the interface. */
+static int bind_source(struct krping_conn *conn, const struct krping_options *opt,
+		       struct net *net)
+{
+	struct sockaddr_storage src;
+	int ret;
+
+	if (!opt->src_family)
+		return 0;
+	ret = make_sockaddr(&src, opt->src_family, opt->src, opt->src_ifname, 0, net);
+	if (!ret)
+		ret = rdma_bind_addr(conn->id, (struct sockaddr *)&src);
+	if (!ret)
+		return 0;
+	setup_failed(conn, "source: the address is on no RDMA device of this host: %d", ret);
+	return cm_errno(ret, -EADDRNOTAVAIL);
+}
+
 /**
- * krping_conn_open - make the id and resolve the peer's address and route
+ * krping_conn_open - make the id, and resolve the address and route of a command's peer
  * @conn:	idle
+ * @opt:	a valid command of a client
  * @net:	network namespace of the caller
- * @peer:	address and port
- * @tos:	type of service, negative for the device's default
  * @timeout:	jiffies
  *
  * Return: 0, or a negative errno after which @conn->id is NULL.
  */
-int krping_conn_open(struct krping_conn *conn, struct net *net,
-		     const struct sockaddr_storage *peer, int tos, unsigned long timeout)
+int krping_conn_open(struct krping_conn *conn, const struct krping_options *opt,
+		     struct net *net, unsigned long timeout)
 {
+	struct sockaddr_storage peer;
 	struct rdma_cm_id *id;
 	int ret;
 
+	ret = krping_sockaddr(opt, net, &peer);	/* the interface's index may have changed */
+	if (ret)
+		return ret;
 	id = rdma_create_id(net, conn_event, conn, RDMA_PS_TCP, IB_QPT_RC);
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	conn->id = id;
-	if (tos >= 0)
-		rdma_set_service_type(id, tos);
-	ret = resolve(conn, peer, timeout);
+	if (opt->has_tos)
+		rdma_set_service_type(id, opt->tos);
+	ret = bind_source(conn, opt, net);
+	if (!ret)
+		ret = resolve(conn, &peer, timeout);
 	if (!ret)
 		return 0;
 	rdma_destroy_id(id);	/* until this returns a handler may use @conn->id */
@@ -640,26 +690,5 @@ void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *co
 int krping_sockaddr(const struct krping_options *opt, struct net *net,
 		    struct sockaddr_storage *addr)
 {
-	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
-	struct sockaddr_in *in = (struct sockaddr_in *)addr;
-	struct net_device *dev;
-
-	memset(addr, 0, sizeof(*addr));
-	if (opt->family == AF_INET) {
-		in->sin_family = AF_INET;
-		memcpy(&in->sin_addr, opt->addr, sizeof(in->sin_addr));
-		in->sin_port = htons(opt->port);
-		return 0;
-	}
-	in6->sin6_family = AF_INET6;
-	memcpy(&in6->sin6_addr, opt->addr, sizeof(in6->sin6_addr));
-	in6->sin6_port = htons(opt->port);
-	if (!opt->ifname[0])
-		return 0;
-	rcu_read_lock();
-	dev = dev_get_by_name_rcu(net, opt->ifname);
-	if (dev)
-		in6->sin6_scope_id = dev->ifindex;
-	rcu_read_unlock();
-	return dev ? 0 : -ENODEV;
+	return make_sockaddr(addr, opt->family, opt->addr, opt->ifname, opt->port, net);
 }

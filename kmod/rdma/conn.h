@@ -128,8 +128,8 @@ void krping_conn_fail(struct krping_conn *conn, int error);
 int krping_conn_error(struct krping_conn *conn);
 int krping_conn_wait(struct krping_conn *conn, enum krping_conn_state state,
 		     unsigned long timeout);
-int krping_conn_open(struct krping_conn *conn, struct net *net,
-		     const struct sockaddr_storage *peer, int tos, unsigned long timeout);
+int krping_conn_open(struct krping_conn *conn, const struct krping_options *opt,
+		     struct net *net, unsigned long timeout);
 int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 			unsigned long timeout);
 struct rdma_cm_id *krping_listen(const char *log_prefix, rdma_cm_event_handler handler,

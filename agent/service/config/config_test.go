@@ -263,7 +263,7 @@ sessions:
 func TestEveryOptionIsAKey(t *testing.T) {
 	values := map[string]string{
 		"name": "vol0", "addr": "10.0.0.1", "mode": "tap", "backing": "ram:64M", "comm": "a", "op": "write", "sectors": "0-7", "key": "krping:k",
-		"uuid": "123e4567-e89b-12d3-a456-426614174000", "read_only": "false", "take_over": "true",
+		"uuid": "123e4567-e89b-12d3-a456-426614174000", "read_only": "false", "take_over": "true", "source": "10.0.0.2",
 	}
 	text := "sessions:\n  - reattach: safe\n"
 	for _, key := range sessionKeys() {

@@ -345,6 +345,8 @@ func set(s *Session, key, text string) error {
 		c.Sectors = text
 	case "key":
 		c.Key = text
+	case "source":
+		c.Source = text
 	case "uuid":
 		c.UUID = strings.ToLower(text)
 	}

@@ -98,6 +98,7 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 		h.Sh(server, "krpingctl stop --target vol1")
 	})
 
+	t.Run("two interfaces in one subnet", func(t *testing.T) { testTwoInterfaces(h.in(t)) })
 	t.Run("one writer", func(t *testing.T) { testOneWriter(h.in(t)) })
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package pair
+
+import (
+	"fmt"
+	"strings"
+)
+
+// testTwoInterfaces connects from each of two interfaces of the client, which are in the subnet of the target, by the name
+// of the interface: the connection goes through its RDMA device.
+func testTwoInterfaces(h *pair) {
+	h.T.Helper()
+	server, client := h.storage, h.client
+	const second = "192.168.77.102"
+	// Each interface answers for its own address only; Linux's default is that each answers for all.
+	h.Sh(client, `set -e
+sysctl -q net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2
+modprobe macvlan
+ip link add link eth0 name eth1 type macvlan mode bridge
+ip addr add `+second+`/24 dev eth1
+ip link set eth1 up
+krpingctl link add rdma1 --netdev eth1`)
+	for i, tc := range []struct{ source, addr, device string }{{"eth1", second, "rdma1"}, {"eth0", client.Addr(), ""}} {
+		at := fmt.Sprintf(" --addr %s --port %d --block vol%d", server.Addr(), 9910+i, i)
+		h.Sh(server, "krpingctl server"+at+" --backing ram:16M --allow "+tc.addr)
+		h.Sh(client, "krpingctl client"+at+" --source "+tc.source+" && krpingctl write /dev/krping0 --size 4MiB --direct && krpingctl verify /dev/krping0")
+		session := h.Sh(client, "cat /proc/krping_sessions")
+		if !strings.Contains(session, " source="+tc.addr) || strings.Contains(session, " ibdev=rdma1 ") != (tc.device == "rdma1") {
+			h.T.Errorf("from %s: %s", tc.source, session)
+		}
+		if served := h.Sh(server, "cat /proc/krping_sessions"); !strings.Contains(served, " writer="+tc.addr) {
+			h.T.Errorf("from %s, the target has %s", tc.source, served)
+		}
+		h.Sh(client, fmt.Sprintf("krpingctl stop vol%d", i))
+		h.Sh(server, fmt.Sprintf("krpingctl stop --target vol%d", i))
+	}
+	h.Sh(client, "rdma link delete rdma1 && ip link delete eth1 && sysctl -q net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0")
+}
