@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"krping/agent/packets/capture"
 	"krping/agent/packets/dissect"
@@ -277,11 +278,24 @@ func TestLostAndRetransmittedPackets(t *testing.T) {
 	}
 }
 
-// pack concatenates frames, each preceded by its length in two bytes.
+// fuzzLinks are the link types of fuzzed frames.
+var fuzzLinks = [8]layers.LinkType{
+	layers.LinkTypeEthernet, layers.LinkTypeLinuxSLL, layers.LinkTypeLinuxSLL2, layers.LinkTypeRaw, layers.LinkTypeLoop, layers.LinkTypePPP, 247, layers.LinkTypeIPv6,
+}
+
+// fuzzCut is the number of bytes that are missing from a fuzzed frame that is cut.
+const fuzzCut = 1000
+
+// pack concatenates frames of up to 4095 bytes. Two bytes before each have its length, and in the upper four
+// bits whether it is cut, and its link type.
 func pack(frames []dissect.Frame) []byte {
 	var b []byte
 	for _, f := range frames {
-		b = binary.BigEndian.AppendUint16(b, uint16(len(f.Data)))
+		head := uint16(len(f.Data)) | uint16(max(0, slices.Index(fuzzLinks[:], f.Link)))<<12
+		if f.Length > len(f.Data) {
+			head |= 1 << 15
+		}
+		b = binary.BigEndian.AppendUint16(b, head)
 		b = append(b, f.Data...)
 	}
 	return b
@@ -289,8 +303,9 @@ func pack(frames []dissect.Frame) []byte {
 
 func unpack(b []byte) (frames []dissect.Frame) {
 	for len(b) >= 2 {
-		n := min(int(binary.BigEndian.Uint16(b)), len(b)-2)
-		frames = append(frames, dissect.Frame{Data: b[2 : 2+n], Length: n})
+		head := binary.BigEndian.Uint16(b)
+		n := min(int(head&0xfff), len(b)-2)
+		frames = append(frames, dissect.Frame{Data: b[2 : 2+n], Length: n + int(head>>15)*fuzzCut, Link: fuzzLinks[head>>12&7]})
 		b = b[2+n:]
 	}
 	return frames
@@ -303,6 +318,17 @@ func FuzzDissect(f *testing.F) {
 		all = slices.DeleteFunc(all, func(f dissect.Frame) bool { return len(f.Data) > 1000 })
 		for i := 0; i+12 <= len(all) && i < 60; i += 12 {
 			f.Add(pack(all[i : i+12]))
+		}
+		if name == "verbs" {
+			continue
+		}
+		for _, w := range wrappings { // the set-up and some I/Os, wrapped and cut
+			some := slices.Clone(all[:min(len(all), 8)])
+			for i := range some {
+				some[i].Data, some[i].Link = w.wrap(some[i].Data), w.link
+				some[i].Data = some[i].Data[:min(len(some[i].Data), 180+i)]
+			}
+			f.Add(pack(some))
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

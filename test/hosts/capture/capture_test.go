@@ -48,10 +48,11 @@ func TestCaptureAgreesWithTshark(t *testing.T) {
 	}
 
 	// A refused connection is two packets. Each is captured when sent and when received.
-	loop := h.Sh(h.client, fmt.Sprintf(`krpingctl capture --interface lo --port %d --duration 4s --json 2>/run/lo.log &
+	loop := h.Sh(h.client, fmt.Sprintf(`krpingctl capture --interface lo --port %d --json 2>/run/lo.log &
 for i in $(seq 100); do grep -q capturing /run/lo.log && break; sleep 0.1; done
 for host in 127.0.0.1 ::1; do bash -c "echo > /dev/tcp/$host/%[1]d" 2>/dev/null; done
-wait`, tcpPort))
+kill -TERM $!
+wait $!`, tcpPort))
 	if strings.Count(loop, "\n") != 4 || strings.Count(loop, `"TCP SYN"`) != 2 || strings.Count(loop, `"TCP RST ACK"`) != 2 || strings.Count(loop, `"src":"::1"`) != 2 {
 		t.Errorf("refused connections on lo: %s", loop)
 	}
@@ -63,6 +64,7 @@ wait`, tcpPort))
 	h.nvme("rdma", rdmaPort, func(device string) { h.fio(device, mixed...) })
 	h.nvme("tcp", tcpPort, func(device string) { h.fio(device, mixed[0], mixed[1], mixed[4], mixed[5]) })
 	h.verbs()
+	h.quiet()
 	h.end(kept, "kept")
 	h.end(live, "live")
 
@@ -92,14 +94,33 @@ wait`, tcpPort))
 	t.Logf("\n%s", krpingctl(t, "--read", file, "--count"))
 }
 
-// capture starts a capture in the client's VM and waits until it runs.
+// capture starts a capture in the client's VM, from the interface with the RDMA device, and waits until it
+// runs.
 func (h traffic) capture(arguments, name string) *lab.Process {
-	p := h.Spawn(h.client, fmt.Sprintf("krpingctl capture --interface eth0 --port %d %s 2>/run/%s.log", tcpPort, arguments, name))
+	p := h.Spawn(h.client, fmt.Sprintf("krpingctl capture --port %d %s 2>/run/%s.log", tcpPort, arguments, name))
 	h.Eventually(20*time.Second, "the capture begins", func() bool {
 		_, err := h.Try(h.client, "grep -q 'capturing from eth0' /run/"+name+".log")
 		return err == nil
 	})
 	return p
+}
+
+// quiet waits until no packet was sent or received for a second: connections may still be closing. The
+// captures end one after the other, and have the same packets only if none passes between.
+func (h traffic) quiet() {
+	h.T.Helper()
+	var last string
+	since := time.Now()
+	h.Eventually(time.Minute, "no packet for a second", func() bool {
+		now := ""
+		for _, vm := range []*lab.VM{h.server, h.client} {
+			now += h.Sh(vm, "cat /sys/class/net/eth0/statistics/?x_packets")
+		}
+		if now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) >= time.Second
+	})
 }
 
 // end interrupts a capture and checks that the kernel dropped nothing.

@@ -119,7 +119,10 @@ func (h traffic) verbs() {
 		}
 	}
 	rstream := h.Spawn(h.server, "timeout 60 rstream -b "+h.server.Addr()+" -S 4096 -C 20 >/run/rstream.log 2>&1") // RDMA WRITE with immediate
-	time.Sleep(500 * time.Millisecond)
+	h.Eventually(20*time.Second, "rstream listens", func() bool {
+		_, err := h.Try(h.server, "rdma resource show cm_id | grep -q 'LISTEN.*rstream'")
+		return err == nil
+	})
 	h.Sh(h.client, "timeout 60 rstream -s "+h.server.Addr()+" -S 4096 -C 20")
 	if err := rstream.Wait(h.T.Context()); err != nil {
 		h.T.Errorf("rstream: %v\n%s", err, h.Sh(h.server, "cat /run/rstream.log"))
