@@ -25,7 +25,8 @@ func TestAgentCheck(t *testing.T) {
 			t.Errorf("%q: %v, printed %q", text, err, out.String())
 		}
 	}
-	if err := run(t.Context(), []string{"agent", "--check", "--config", file + "x"}, &bytes.Buffer{}); exitCode(err) != exitFailure {
-		t.Errorf("no file: %v", err)
+	err := run(t.Context(), []string{"agent", "--check", "--config", file + "x"}, &bytes.Buffer{})
+	if exitCode(err) != exitFailure || !strings.Contains(hint(err), "krping.yaml of the source is an example") {
+		t.Errorf("no file: %v, hint %q", err, hint(err))
 	}
 }

@@ -115,6 +115,8 @@ func hint(err error) string {
 		return fix
 	}
 	switch {
+	case errors.Is(err, config.ErrNoFile):
+		return "write one: agent/service/krping.yaml of the source is an example, and krpingctl agent --check finds mistakes"
 	case errors.Is(err, proc.ErrNotLoaded):
 		return "load it: modprobe rdma_krping; or modprobe rdma_cm, then insmod rdma_krping.ko"
 	case errors.Is(err, os.ErrPermission):

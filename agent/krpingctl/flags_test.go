@@ -146,8 +146,8 @@ func TestCompletionOfVolumes(t *testing.T) {
 	}
 }
 
-// pty returns a terminal.
-func pty(t *testing.T) *os.File {
+// pty returns the two ends of a terminal.
+func pty(t *testing.T) (master, terminal *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -161,18 +161,18 @@ func pty(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = terminal.Close() })
-	return terminal
+	return master, terminal
 }
 
 // Colors need a terminal that has them, and nobody who does not want them; progress bars one that can overwrite
 // a line.
 func TestTerminals(t *testing.T) {
-	terminal := pty(t)
+	_, terminal := pty(t)
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
 		t.Fatal(err)

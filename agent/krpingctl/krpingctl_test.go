@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -121,6 +123,32 @@ func TestTop(t *testing.T) {
 		if err := run(t.Context(), strings.Fields(args), io.Discard); exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
+	}
+}
+
+// A line about something that lasts appears only then, and is removed.
+func TestWaiting(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	before := os.Stderr
+	defer func() { os.Stderr = before }()
+	master, terminal := pty(t)
+	os.Stderr = terminal
+	newWait("a short time").end()
+	w := newTimed("five seconds", 5*time.Second)
+	time.Sleep(2100 * time.Millisecond)
+	w.end()
+	w.end()
+	os.Stderr = before
+	text := ""
+	for part := make([]byte, 4096); !strings.HasSuffix(text, "\r\x1b[K"); {
+		n, err := master.Read(part)
+		if err != nil {
+			t.Fatalf("%q, %v", text, err)
+		}
+		text += string(part[:n])
+	}
+	if !strings.HasPrefix(text, "\rfive seconds [") || strings.Contains(text, "short") {
+		t.Errorf("%q", text)
 	}
 }
 

@@ -48,7 +48,12 @@ func linkAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME --netdev DEVICE", Short: "Add a software RDMA device to a network device",
 		Example: "  krpingctl link add rxe0 --netdev eth0",
-		Args:    arguments("NAME"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return likeRDMA(cmd, args[1:])
+			}
+			return arguments("NAME")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if netdev == "" {
 				return usagef("--netdev is needed: the network device to add %s to", args[0])
@@ -68,6 +73,19 @@ func linkAddCommand() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "rxe", "`type` of the device: rxe (Soft-RoCE) or siw (Soft-iWARP)")
 	cmd.Flags().StringVar(&netdev, "netdev", "", "network `device`")
 	return cmd
+}
+
+// likeRDMA takes "type TYPE netdev DEVICE", as rdma link add does, for --type and --netdev.
+func likeRDMA(cmd *cobra.Command, words []string) error {
+	for i := 0; i < len(words); i += 2 {
+		if words[i] != "type" && words[i] != "netdev" || i+1 == len(words) {
+			return unexpected(cmd, words[i])
+		}
+		if err := cmd.Flags().Set(words[i], words[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func linkDelCommand() *cobra.Command {

@@ -46,40 +46,58 @@ func (p *progress) end() {
 	}
 }
 
-// newWait tells what the command waits for, once that has lasted for two seconds.
-func newWait(what string) *wait {
+// patience is how long a command may take before it says what it does.
+const patience = 2 * time.Second
+
+// wait is a line on stderr about something that lasts, until end.
+type wait struct {
+	done  chan struct{}
+	shown sync.WaitGroup
+}
+
+// newWait tells what the command waits for, once that has lasted a while.
+func newWait(what string) *wait { return newTimed(what, 0) }
+
+// newTimed is newWait for what lasts for a time that is known; it shows a bar. 0 is not known.
+func newTimed(what string, total time.Duration) *wait {
 	w := &wait{done: make(chan struct{})}
-	if newProgress(what, 0) == nil {
+	bar := newProgress(what, int64(total))
+	if bar == nil || total != 0 && total < patience {
 		return w
 	}
 	w.shown.Go(func() {
-		start := time.Now()
+		start, shown := time.Now(), false
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
 			select {
 			case <-w.done:
-				fmt.Fprint(os.Stderr, "\r\x1b[K")
+				if shown {
+					fmt.Fprint(os.Stderr, "\r\x1b[K") // removes the line
+				}
 				return
 			case <-tick.C:
-				if waited := time.Since(start).Round(time.Second); waited >= 2*time.Second {
-					fmt.Fprintf(os.Stderr, "\r%s, %v", what, waited)
-				}
+			}
+			switch waited := time.Since(start); {
+			case total != 0:
+				shown = true
+				bar.set(min(int64(waited), int64(total)))
+			case waited >= patience:
+				shown = true
+				fmt.Fprintf(os.Stderr, "\r%s, %v", what, waited.Round(time.Second))
 			}
 		}
 	})
 	return w
 }
 
-// wait is a line about something that takes time, but has no measure of it.
-type wait struct {
-	done  chan struct{}
-	shown sync.WaitGroup
-}
-
-// end removes the line.
+// end removes the line. It does nothing the second time.
 func (w *wait) end() {
-	close(w.done)
+	select {
+	case <-w.done:
+	default:
+		close(w.done)
+	}
 	w.shown.Wait()
 }
 

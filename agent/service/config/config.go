@@ -6,7 +6,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -78,9 +80,15 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "\n")
 }
 
+// ErrNoFile is returned by Load for a file that does not exist.
+var ErrNoFile = errors.New("there is no configuration")
+
 // Load reads a file. Mistakes in its content are returned as Errors.
 func Load(path string) (Config, error) {
 	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{}, fmt.Errorf("%w: %w", ErrNoFile, err)
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
