@@ -42,7 +42,9 @@ The exit code is 1 if there is a problem, 0 if there are only warnings and notes
 					return err
 				}
 			}
+			wait := newWait("examining this host")
 			r := doctor.Examine(cmd.Context(), p.proc, o)
+			wait.end()
 			if err := writeReport(p.out, r, asJSON); err != nil {
 				return err
 			}

@@ -47,7 +47,10 @@ With --once or --json, top needs no terminal.`,
 				return top.Run(cmd.Context(), samples, interval, host)
 			}
 			samples.Use(load())
+			wait := newWait("sampling")
+			defer wait.end()
 			err = samples.Run(cmd.Context(), interval, func(s sampler.Sample) error {
+				wait.end()
 				if err := writeSample(p.out, s, host, asJSON); err != nil || !once {
 					return err
 				}

@@ -71,7 +71,7 @@ func TestErrorsAndExitCodes(t *testing.T) {
 		{"client --addr " + addr + " --port 9 --block vol0", 5, "invalid service ID"},
 		{"client --addr " + addr + " --cuont 5", 2, "did you mean --count"},
 		{"clinet", 2, "client"},
-		{"client --addr 1.2.3", 2, "not an IP address"},
+		{"client --addr 1.2.3", 2, "must be an IP address or a host name"},
 		{"client", 2, "--addr is needed"},
 		{"client --addr " + addr + " --block a/b", 2, "letters, digits"},
 		{"server --addr 1.2.3.4", 4, "no RDMA device serves"},
@@ -81,7 +81,7 @@ func TestErrorsAndExitCodes(t *testing.T) {
 		{"write /nosuch/file --size 1MiB", 1, "no such file"},
 		{"write /tmp/x", 2, "--size or --count is needed"},
 		{"write /tmp/x --size 1000", 2, "multiples of the device's block size"},
-		{"write /tmp/x --size 5parsecs", 2, "64KiB"},
+		{"write /tmp/x --size 5parsecs", 2, "64k"},
 		{"write /tmp/x --size 1MiB --pattern noise", 2, "random"},
 		{"verify /tmp/nosuch", 1, "no such file"},
 		{"trace /dev/null", 1, "not a block device"},
@@ -106,8 +106,10 @@ func TestModuleNotLoaded(t *testing.T) {
 			t.Errorf("%v: exit code %d, stderr %s", args, r.Code, r.Stderr)
 		}
 	}
-	if out := guest.MustKrpingctl(t, "stat"); !strings.Contains(out, "not loaded") || !strings.Contains(out, "rxe0") {
-		t.Errorf("stat does not show the RDMA device or the missing module:\n%s", out)
+	for _, args := range [][]string{{"stat"}, {"stat", "--json"}} {
+		if r := guest.Krpingctl(t, args...); r.Code != 4 || !strings.Contains(r.Stdout, "not loaded") || !strings.Contains(r.Stdout, "rxe0") {
+			t.Errorf("%v: exit code %d, does not show the RDMA device or the missing module:\n%s", args, r.Code, r.Stdout)
+		}
 	}
 }
 
@@ -147,8 +149,17 @@ func TestDmesgJSON(t *testing.T) {
 func attach(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
 	t.Helper()
 	bridge = guest.StartBridge(t, port, guest.StorePath(t), "64MiB")
-	dev = strings.TrimSpace(guest.MustKrpingctl(t, "client", "--addr", guest.Addr(t), "--port", fmt.Sprint(port), "--block", "vol0"))
-	t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "vol0", "--force") })
+	var attached struct {
+		Version int
+		Device  string
+		Session proc.Session
+	}
+	out := guest.MustKrpingctl(t, "client", "--addr", guest.Addr(t)+":"+fmt.Sprint(port), "--block", "vol0", "--json")
+	if err := json.Unmarshal([]byte(out), &attached); err != nil || attached.Version != 1 || attached.Session.Name != "vol0" || attached.Device != attached.Session.Device() {
+		t.Fatalf("attached: %v, %s", err, out)
+	}
+	dev = attached.Device
+	t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "--all", "--force") })
 	return dev, bridge
 }
 
