@@ -85,6 +85,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(volumeFindings(volumes.DefaultPath)...)
 	firewall, dropsSent := h.firewallFindings(o)
 	r.add(firewall...)
+	r.add(h.bootFindings(proc)...)
 	if !o.Peer.IsValid() {
 		return r
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
+
+	"krping/agent/host/distro"
 )
 
 const rocePort = 4791
@@ -25,6 +27,7 @@ type ruleset struct {
 	rules  map[string][]*nftables.Rule      // by the chain's name
 	sets   map[string]*nftables.Set         // by name
 	elems  map[string][]nftables.SetElement // by the set's name
+	distro distro.Distro
 }
 
 // readFirewall reads the nftables tables for IPv4 and IPv6. They include the rules of iptables-nft.
@@ -96,6 +99,9 @@ func (h host) firewallFindings(o Options) (findings []Finding, dropsSent bool) {
 	tables, err := readFirewall()
 	if err != nil {
 		return []Finding{unchecked("firewall", err)}, false
+	}
+	for i := range tables {
+		tables[i].distro = h.modules.distro
 	}
 	for _, n := range on {
 		dropsSent = dropsSent || mayDropSent(tables, packetsOf(n, o))
@@ -186,7 +192,7 @@ func (r ruleset) judge(p packet) *Finding {
 			Check: "firewall", Level: Problem,
 			Found: fmt.Sprintf("the firewall drops RoCE (UDP port %d, %s) %s other hosts on %s", rocePort, p.protocol(), direction, p.netdev.name),
 			Cause: fmt.Sprintf("%s: %s", place, w.where),
-			Fix:   r.allow(c),
+			Fix:   r.allow(c, w),
 		}
 		if end != drops || w.mayAccept {
 			f.Level = Warning
@@ -211,17 +217,35 @@ func family(t *nftables.Table) string {
 }
 
 // allow returns the command that makes the chain accept RoCE, for the firewall manager in use.
-func (r ruleset) allow(c *nftables.Chain) string {
+func (r ruleset) allow(c *nftables.Chain, w walk) string {
 	program := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[family(r.table)]
 	switch {
 	case r.table.Name == "firewalld":
-		return "firewall-cmd --permanent --add-port=4791/udp && firewall-cmd --reload"
-	case r.rules["ufw-user-input"] != nil, r.rules["ufw6-user-input"] != nil:
+		zone := ""
+		if w.zone != "" {
+			zone = "--zone=" + w.zone + " "
+		}
+		return fmt.Sprintf("firewall-cmd %s--add-port=4791/udp && firewall-cmd --permanent %s--add-port=4791/udp", zone, zone)
+	case r.isUFW() && w.outgoing:
+		return "ufw allow out 4791/udp"
+	case r.isUFW():
 		return "ufw allow 4791/udp"
 	case program != "" && (c.Name == "INPUT" || c.Name == "OUTPUT"):
-		return fmt.Sprintf("%s -t %s -I %s -p udp --dport 4791 -j ACCEPT", program, r.table.Name, c.Name)
+		fix := fmt.Sprintf("%s -t %s -I %s -p udp --dport 4791 -j ACCEPT", program, r.table.Name, c.Name)
+		if save := r.distro.SaveIptables(); save != "" {
+			fix += "; or, also after a boot: that, then " + save
+		}
+		return fix
 	}
-	return fmt.Sprintf("nft insert rule %s %s %s udp dport 4791 accept", family(r.table), r.table.Name, c.Name)
+	fix := fmt.Sprintf("nft insert rule %s %s %s udp dport 4791 accept", family(r.table), r.table.Name, c.Name)
+	if file := r.distro.NftablesFile(); file != "" {
+		fix += "; or, also after a boot: that, and the rule `udp dport 4791 accept` in that chain in " + file
+	}
+	return fix
+}
+
+func (r ruleset) isUFW() bool {
+	return r.rules["ufw-user-input"] != nil || r.rules["ufw6-user-input"] != nil
 }
 
 // verdict is the result of a chain for a packet.
@@ -240,6 +264,7 @@ type walk struct {
 	where     string // the rule that dropped it
 	mayAccept bool   // a rule that may match accepts it
 	mayDrop   string // a rule that may match and tests the port drops it
+	zone      string // of firewalld, that the packet is in
 }
 
 const maxJumps = 16 // the kernel's limit
@@ -256,6 +281,9 @@ func (w *walk) chain(name string, sure bool, depth int) verdict {
 		certain := sure && m.matches == yes
 		switch m.kind {
 		case expr.VerdictJump, expr.VerdictGoto:
+			if zone, isZone := strings.CutPrefix(m.target, "filter_IN_"); isZone && certain && depth < 2 {
+				w.zone = zone
+			}
 			if end := w.chain(m.target, certain, depth+1); certain && end != passes {
 				return end
 			}

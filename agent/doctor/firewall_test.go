@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
+
+	"krping/agent/host/distro"
 )
 
 func verdictOf(kind expr.VerdictKind, chain ...string) expr.Any {
@@ -98,6 +100,19 @@ func TestFirewall(t *testing.T) {
 	iptables.rules["INPUT"] = iptables.rules["input"]
 	firewalld := filter(dropping)
 	firewalld.table.Name = "firewalld"
+	zones := filter(dropping, rule(nil, verdictOf(expr.VerdictJump, "filter_INPUT_ZONES")))
+	zones.table.Name = "firewalld"
+	zones.rules["filter_INPUT_ZONES"] = []*nftables.Rule{rule(inInterface("eth1"), verdictOf(expr.VerdictGoto, "filter_IN_trusted")), rule(nil, verdictOf(expr.VerdictGoto, "filter_IN_storage"))}
+	zones.rules["filter_IN_storage"] = []*nftables.Rule{rule(nil, verdictOf(expr.VerdictJump, "filter_IN_storage_allow")), rule(nil, &expr.Reject{})}
+	ufw := filter(dropping)
+	ufw.rules["ufw-user-input"] = []*nftables.Rule{rule(nil)}
+	ufwOut := filter(dropping)
+	ufwOut.rules["ufw-user-input"] = ufw.rules["ufw-user-input"]
+	ufwOut.chains[0].Hooknum = nftables.ChainHookOutput
+	debian := filter(dropping)
+	debian.distro = distro.Parse("ID=debian", "")
+	rhel := iptables
+	rhel.distro = distro.Parse("ID=rhel", "")
 
 	for _, tc := range []struct {
 		name  string
@@ -124,7 +139,12 @@ func TestFirewall(t *testing.T) {
 		{"set", listed, OK, nil},
 		{"map", mapped, OK, nil},
 		{"iptables", iptables, Problem, []string{"iptables -t filter -I INPUT -p udp --dport 4791 -j ACCEPT"}},
-		{"firewalld", firewalld, Problem, []string{"firewall-cmd"}},
+		{"iptables of RHEL", rhel, Problem, []string{"service iptables save"}},
+		{"nftables of Debian", debian, Problem, []string{"nft insert rule inet filter input udp dport 4791 accept; or, also after a boot", "/etc/nftables.conf"}},
+		{"firewalld", firewalld, Problem, []string{"firewall-cmd --add-port=4791/udp && firewall-cmd --permanent --add-port=4791/udp"}},
+		{"zone of firewalld", zones, Problem, []string{"firewall-cmd --zone=storage --add-port=4791/udp && firewall-cmd --permanent --zone=storage"}},
+		{"ufw", ufw, Problem, []string{"ufw allow 4791/udp"}},
+		{"ufw, outgoing", ufwOut, Problem, []string{"ufw allow out 4791/udp"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			eth0, _ := lab().netdev("eth0")

@@ -68,9 +68,12 @@ func shell(t *testing.T, command string) {
 	guest.Run(t, "sh", "-c", command)
 }
 
-// firstFix returns the first of a finding's fixes.
+// firstFix returns the first of a finding's fixes, without the condition in front of it.
 func firstFix(f doctor.Finding) string {
 	fix, _, _ := strings.Cut(f.Fix, "; or")
+	if _, command, has := strings.Cut(fix, ": "); has {
+		return command
+	}
 	return fix
 }
 
@@ -195,6 +198,35 @@ func TestNetdevWithoutDevice(t *testing.T) {
 	findingOf(t, examine(t, "", "--addr", "10.7.0.1"), "address", doctor.OK, "served by rxe1")
 }
 
+// Soft-RoCE cannot be added to a VLAN, and on a port of a bridge it receives nothing.
+func TestStackedNetdevs(t *testing.T) {
+	for _, command := range []string{
+		"ip link add veth8 type veth peer name eth8", "ip link set veth8 up", "ip link set eth8 up",
+		"ip link add link veth8 name veth8.5 type vlan id 5", "ip addr add 10.5.0.1/24 dev veth8.5", "ip link set veth8.5 up",
+	} {
+		guest.Run(t, "sh", "-c", command)
+	}
+	defer guest.Run(t, "ip", "link", "del", "veth8")
+	if ran := guest.Krpingctl(t, "link", "add", "rxe8", "--netdev", "veth8.5"); ran.Code == 0 || strings.Contains(ran.Stderr, "root") || !strings.Contains(ran.Stderr, "krpingctl link add rxe8 --netdev veth8") {
+		t.Errorf("exit code %d: %s", ran.Code, ran.Stderr)
+	}
+	fix(t, findingOf(t, examine(t, "", "--addr", "10.5.0.1"), "address", doctor.Problem, "veth8.5, which has no RDMA device", "--netdev veth8"))
+	defer guest.Run(t, "rdma", "link", "del", "rxe1")
+	findingOf(t, examine(t, "", "--addr", "10.5.0.1"), "address", doctor.OK, "served by rxe1")
+
+	guest.Run(t, "ip", "link", "del", "veth8.5")
+	for _, command := range []string{"ip link add br8 type bridge", "ip link set veth8 master br8", "ip addr add 10.6.0.1/24 dev br8", "ip link set br8 up"} {
+		guest.Run(t, "sh", "-c", command)
+	}
+	defer guest.Run(t, "ip", "link", "del", "br8")
+	r := examine(t, "", "--addr", "10.6.0.1")
+	findingOf(t, r, "address", doctor.Problem, "br8, which has no RDMA device")
+	fix(t, findingOf(t, r, "gids", doctor.Problem, "rxe1 has 10.6.0.1 of br8, but receives no packets for it"))
+	r = examine(t, "", "--addr", "10.6.0.1")
+	findingOf(t, r, "address", doctor.OK, "br8, served by rxe1")
+	findingOf(t, r, "gids", doctor.OK, "10.6.0.1")
+}
+
 func TestNoAddress(t *testing.T) {
 	findingOf(t, examine(t, "", "--addr", "10.9.9.9"), "address", doctor.Problem, "not an address of this host")
 	f := findingOf(t, examine(t, "", "--addr", "192.168.77.77"), "address", doctor.Problem, "eth0")
@@ -208,9 +240,8 @@ func TestNoAddress(t *testing.T) {
 func TestPort(t *testing.T) {
 	bridge := guest.StartPingBridge(t, 9950)
 	args := []string{"--addr", guest.Addr(t), "--port", "9950"}
-	f := findingOf(t, examine(t, "", args...), "port", doctor.Note, "krping-bridge listens on "+guest.Addr(t)+":9950")
-	fix(t, f)
-	_ = bridge.Cmd.Wait()
+	findingOf(t, examine(t, "", args...), "port", doctor.Note, "krping-bridge listens on "+guest.Addr(t)+":9950", "start another server with another --port")
+	bridge.Kill()
 	findingOf(t, examine(t, "", args...), "port", doctor.OK)
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9950")
 	findingOf(t, examine(t, "", args...), "port", doctor.Note, guest.Addr(t)+":9950")
