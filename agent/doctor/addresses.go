@@ -171,6 +171,11 @@ func (h host) addressFindings(addr netip.Addr) []Finding {
 			switch {
 			case below && !n.up:
 				return []Finding{isDown(addr, n, d.name)}
+			case served && bare.IsLoopback():
+				return []Finding{{
+					Check: "address", Level: Problem, Found: fmt.Sprintf("%v is on %s, served by %s, but no connection begins there", addr, n.name, d.name),
+					Cause: "the connection manager finds no route for loopback addresses", Fix: "use an address of another network device, also for connections of this host to itself",
+				}}
 			case served:
 				return []Finding{ok("address", "%v is on %s, served by %s", addr, n.name, d.name)}
 			}

@@ -270,12 +270,21 @@ func (h host) gidFindings() []Finding {
 func gidFinding(d device, p port) Finding {
 	var served []string
 	usable := false
+	isV1 := func(g gid) bool { return g.kind != "" && !strings.Contains(g.kind, "v2") }
+	onlyV1 := !slices.ContainsFunc(p.gids, func(g gid) bool { return !isV1(g) })
 	for _, g := range p.gids {
-		if g.kind != "" && !strings.Contains(g.kind, "v2") {
-			continue // RoCE v1 is not routed; the address has a RoCE v2 entry, too
+		if isV1(g) && !onlyV1 {
+			continue // the address has a RoCE v2 entry, too
 		}
 		served = append(served, fmt.Sprintf("%v (GID %d)", g.addr, g.index))
 		usable = usable || isUsable(g)
+	}
+	if usable && onlyV1 {
+		return Finding{
+			Check: "gids", Level: Note, Found: fmt.Sprintf("%s serves %s by RoCE v1 only", d.name, strings.Join(served, ", ")),
+			Cause: "its hardware, or the set-up of its driver, has no RoCE v2: packets have no IP header, so that peers must be in the same Ethernet and do RoCE v1, too",
+			Fix:   "use a NIC with RoCE v2 to reach peers behind a router; or look for the driver's option for it: modinfo -p DRIVER",
+		}
 	}
 	if usable {
 		return ok("gids", "%s serves %s", d.name, strings.Join(served, ", "))

@@ -17,14 +17,16 @@ const krping = "rdma_krping"
 
 // modules is the state of the kernel's modules.
 type modules struct {
-	release    string // of the kernel, as uname -r prints it
-	distro     distro.Distro
-	installed  map[string]bool // or built in; nil if unknown
-	loaded     map[string]bool // or built in, if listed in /sys/module
-	headers    bool            // for building modules are installed
-	version    string          // of rdma_krping, if it is loaded
-	taint      string          // letters from /sys/module/rdma_krping/taint
-	signedOnly bool            // the kernel refuses modules without a trusted signature
+	release      string // of the kernel, as uname -r prints it
+	distro       distro.Distro
+	installed    map[string]bool // or built in; nil if unknown
+	loaded       map[string]bool // or built in, if listed in /sys/module
+	headers      bool            // for building modules are installed
+	version      string          // of rdma_krping, if it is loaded
+	taint        string          // letters from /sys/module/rdma_krping/taint
+	noFile       string          // in /dev/infiniband, of the user-space interface: the first that is missing
+	noFileNumber string          // "10 124"
+	signedOnly   bool            // the kernel refuses modules without a trusted signature
 }
 
 func readModules() (modules, error) {
@@ -34,6 +36,7 @@ func readModules() (modules, error) {
 	m.headers = exists(filepath.Join(dir, "build", "Makefile"))
 	m.version, m.taint = content("/sys/module/"+krping+"/version"), content("/sys/module/"+krping+"/taint")
 	m.signedOnly = content("/sys/module/module/parameters/sig_enforce") == "Y" || isLockedDown(content("/sys/kernel/security/lockdown"))
+	m.noFile, m.noFileNumber = root("/").missingFile()
 	m.loaded = map[string]bool{}
 	entries, err := os.ReadDir("/sys/module")
 	if err != nil {
@@ -46,6 +49,17 @@ func readModules() (modules, error) {
 		m.installed = parseModuleList(list + "\n" + content(filepath.Join(dir, "modules.builtin")))
 	}
 	return m, nil
+}
+
+// missingFile returns the first file of the RDMA devices' user-space interface that should be in
+// /dev/infiniband and is not, and its number.
+func (r root) missingFile() (name, number string) {
+	for _, file := range r.glob("/sys/class/misc/rdma_cm/dev", "/sys/class/infiniband_verbs/uverbs*/dev") {
+		if name := path.Base(path.Dir(file)); !r.exists("/dev/infiniband/" + name) {
+			return name, strings.ReplaceAll(r.content(file), ":", " ")
+		}
+	}
+	return "", ""
 }
 
 // content returns the text of a small file, "" if it cannot be read.
@@ -193,6 +207,13 @@ func (m modules) drivers() []Finding {
 		}
 		f.Cause, f.Fix = m.explainMissing()
 		return []Finding{f}
+	}
+	if m.noFile != "" {
+		return []Finding{{
+			Check: "drivers", Level: Warning, Found: fmt.Sprintf("rdma_ucm is loaded, but /dev/infiniband/%s does not exist", m.noFile),
+			Cause: "this is a container that was not given it, or udev does not run; krping-bridge and rping need it",
+			Fix:   fmt.Sprintf("mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/%s c %s; or start the container with --device=/dev/infiniband", m.noFile, m.noFileNumber),
+		}}
 	}
 	if !m.loaded["rdma_ucm"] || !m.loaded["ib_uverbs"] {
 		return []Finding{{
