@@ -211,14 +211,13 @@ func TestStackedNetdevs(t *testing.T) {
 		t.Errorf("exit code %d: %s", ran.Code, ran.Stderr)
 	}
 	fix(t, findingOf(t, examine(t, "", "--addr", "10.5.0.1"), "address", doctor.Problem, "veth8.5, which has no RDMA device", "--netdev veth8"))
-	defer guest.Run(t, "rdma", "link", "del", "rxe1")
 	findingOf(t, examine(t, "", "--addr", "10.5.0.1"), "address", doctor.OK, "served by rxe1")
 
 	guest.Run(t, "ip", "link", "del", "veth8.5")
 	for _, command := range []string{"ip link add br8 type bridge", "ip link set veth8 master br8", "ip addr add 10.6.0.1/24 dev br8", "ip link set br8 up"} {
 		guest.Run(t, "sh", "-c", command)
 	}
-	defer guest.Run(t, "ip", "link", "del", "br8")
+	defer guest.Run(t, "ip", "link", "del", "br8") // and with it rxe1
 	r := examine(t, "", "--addr", "10.6.0.1")
 	findingOf(t, r, "address", doctor.Problem, "br8, which has no RDMA device")
 	fix(t, findingOf(t, r, "gids", doctor.Problem, "rxe1 has 10.6.0.1 of br8, but receives no packets for it"))
