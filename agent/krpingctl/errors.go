@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/disk/inuse"
 	"krping/agent/disk/verify"
 	"krping/agent/host/display"
 	"krping/agent/host/kernel"
@@ -113,6 +114,9 @@ func hint(err error) string {
 	var failed *proc.CommandError
 	if fix := kernel.Fix(err); fix != "" {
 		return fix
+	}
+	if used := new(inuse.Error); errors.As(err, &used) {
+		return used.Fix()
 	}
 	switch {
 	case errors.Is(err, config.ErrNoFile):

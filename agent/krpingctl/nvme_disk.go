@@ -28,8 +28,7 @@ func isRemoteNVMe(path string) bool {
 }
 
 // servedHere returns the path of the disk or file behind an NVMe over Fabrics disk that this host
-// serves to itself, or "". It is identified by its NQN and UUID. A partition is not accepted, because
-// its offsets differ from the disk's.
+// serves to itself, or "". It is identified by its NQN and UUID. A partition is not accepted.
 func servedHere(path string) (string, error) {
 	controllers, disk := remoteNVMe(path)
 	resolved, err := filepath.EvalSymlinks(path)

@@ -185,10 +185,8 @@ func disconnectCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, c := range gone {
-				if err := nvmeHost().Disconnect(c.Name, force); err != nil {
-					return err
-				}
+			if err := nvmeHost().Disconnect(gone, force); err != nil {
+				return err
 			}
 			if asJSON {
 				return printJSON(p.out, controllerList{gone})
@@ -201,7 +199,7 @@ func disconnectCommand(p *program) *cobra.Command {
 	flags.StringVarP(&nqn, "nqn", "n", "", "disconnect from the subsystem with this `NQN`")
 	flags.StringVarP(&device, "device", "d", "", "disconnect the controller with this `name`, such as nvme0, or the controllers of this disk")
 	flags.BoolVar(&all, "all", false, "disconnect from all targets")
-	flags.BoolVar(&force, "force", false, "disconnect even if a disk is mounted: its I/O then fails")
+	flags.BoolVar(&force, "force", false, "disconnect even if a disk is in use: its I/O then fails")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

@@ -39,7 +39,11 @@ the offset, so that "verify" can check it. The latencies shown are those of the 
 			if f.speed < 0 || f.depth < 1 || f.depth > 1024 {
 				return usagef("--speed must not be negative, and --depth must be 1 to 1024")
 			}
-			return p.replay(cmd.Context(), args[0], args[1], f)
+			device, err := devicePath(args[1])
+			if err != nil {
+				return err
+			}
+			return p.replay(cmd.Context(), args[0], device, f)
 		},
 	}
 	flags := cmd.Flags()
@@ -66,8 +70,12 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 	mode := os.O_RDONLY
 	if recording.Writes() {
 		mode = os.O_RDWR
-		if err := mayWrite(device, f.anyDev); err != nil {
+		claim, err := claimToWrite(device, f.anyDev)
+		if err != nil {
 			return err
+		}
+		if claim != nil { // else the open says that there is no such device
+			defer claim.Close()
 		}
 	}
 	d, err := rawio.Open(device, mode, true)

@@ -38,11 +38,15 @@ Without --size, the range extends to the end of the device.`,
   krpingctl verify /dev/nvme0n1 --backing /dev/vdb`,
 		Args: arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.verify(cmd.Context(), args[0], backing, &f)
+			path, err := devicePath(args[0])
+			if err != nil {
+				return err
+			}
+			return p.verify(cmd.Context(), path, backing, &f)
 		},
 	}
 	f.register(cmd, "")
-	cmd.Flags().StringVar(&backing, "backing", "", "compare with this `path`, the disk or file that the target serves, instead of asking the target")
+	cmd.Flags().StringVar(&backing, "backing", "", "compare with this `path`, the disk or file that the target serves, instead of asking the target; of a partition, with its range there")
 	return cmd
 }
 
@@ -92,28 +96,36 @@ func (p *program) verify(ctx context.Context, path, backing string, f *dataFlags
 	return err
 }
 
-// newAsker returns the Asker for the device's target, and a function that releases it.
+// newAsker returns the Asker for the device's target, and a function that releases it. For a partition it
+// asks for the ranges of the disk.
 func newAsker(d *rawio.Device, backing string) (verify.Asker, func(), error) {
 	nothing := func() {}
-	if backing == "" {
-		served, err := servedHere(d.Name())
-		if err != nil {
-			return nil, nothing, err
-		}
-		backing = served
-	}
-	if backing == "" {
-		target, err := verify.NewTarget(d.File)
-		if err != nil {
-			return nil, nothing, err
-		}
-		return target, nothing, nil
-	}
-	local, err := rawio.Open(backing, os.O_RDONLY, true)
+	disk, start, err := d.Whole()
 	if err != nil {
-		return nil, nothing, fmt.Errorf("open the disk that the target serves: %w", err)
+		return nil, nothing, fmt.Errorf("find the disk of %s: %w", d.Name(), err)
 	}
-	return verify.Backing{ReaderAt: local}, func() { _ = local.Close() }, nil
+	if backing == "" {
+		if backing, err = servedHere(disk); err != nil {
+			return nil, nothing, err
+		}
+	}
+	if backing != "" {
+		local, err := rawio.Open(backing, os.O_RDONLY, true)
+		if err != nil {
+			return nil, nothing, fmt.Errorf("open the disk that the target serves: %w", err)
+		}
+		return verify.Shifted{Disk: verify.Backing{ReaderAt: local}, Start: start}, func() { _ = local.Close() }, nil
+	}
+	whole, err := os.Open(disk)
+	if err != nil {
+		return nil, nothing, err
+	}
+	done := func() { _ = whole.Close() }
+	target, err := verify.NewTarget(whole)
+	if err != nil {
+		return nil, done, err
+	}
+	return verify.Shifted{Disk: target, Start: start}, done, nil
 }
 
 func agreement(r verify.Result) string {

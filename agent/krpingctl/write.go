@@ -6,9 +6,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -17,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"krping/agent/disk/inuse"
 	"krping/agent/disk/pattern"
 	"krping/agent/disk/rawio"
 )
@@ -83,11 +89,12 @@ and the offset, so that "verify" with the same flags can check it.`,
 		Example: "  krpingctl write /dev/krping0 --size 64MiB --bs 256KiB --direct --name write_data",
 		Args:    arguments("DEVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := mayWrite(args[0], anyDev); err != nil {
+			path, err := devicePath(args[0])
+			if err != nil {
 				return err
 			}
 			w := writer{flags: f, fsync: fsync, name: name, out: p}
-			return w.run(cmd.Context(), args[0], direct)
+			return w.run(cmd.Context(), path, direct, anyDev)
 		},
 	}
 	f.register(cmd, "random")
@@ -99,28 +106,30 @@ and the offset, so that "verify" with the same flags can check it.`,
 	return cmd
 }
 
-// mayWrite returns an error if writing to path could destroy data that the user did not offer.
-func mayWrite(path string, anyDevice bool) error {
+// claimToWrite claims an existing disk or file that is to be overwritten. It returns nil for a new file,
+// and an error if writing could destroy data that the user did not offer.
+func claimToWrite(path string, anyDevice bool) (io.Closer, error) {
+	if err := inuse.CheckPath(path); err != nil {
+		return nil, err
+	}
 	info, err := os.Stat(path)
-	if os.IsNotExist(err) && !strings.HasPrefix(path, "/dev/") {
-		return nil // a new file
-	}
-	if err != nil {
-		return err
-	}
-	if info.Mode().IsRegular() {
-		return nil
-	}
-	where, err := rawio.MountedAt(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
 	case err != nil:
-		return err
-	case where != "":
-		return usagef("%s is mounted at %s: writing to it would destroy the file system", path, where)
-	case !anyDevice && !strings.HasPrefix(path, "/dev/krping") && !isRemoteNVMe(path):
-		return usagef("%s is not a krping device, nor one of NVMe over Fabrics: add --any-device if its data may be overwritten", path)
+		return nil, err
+	case info.Mode()&os.ModeDevice != 0 && !anyDevice && !isKrping(path) && !isRemoteNVMe(path):
+		return nil, usagef("%s is not a krping device, nor one of NVMe over Fabrics: add --any-device if its data may be overwritten", path)
 	}
-	return nil
+	return inuse.Claim(path)
+}
+
+var krpingName = regexp.MustCompile(`^krping[0-9]+(p[0-9]+)?$`)
+
+// isKrping reports whether a path, or what it links to, is a disk of the module, or a partition of one.
+func isKrping(path string) bool {
+	resolved, err := filepath.EvalSymlinks(path)
+	return err == nil && filepath.Dir(resolved) == "/dev" && krpingName.MatchString(filepath.Base(resolved))
 }
 
 type writer struct {
@@ -140,7 +149,7 @@ type writeResult struct {
 	Offset  int64   `json:"offset"`
 }
 
-func (w *writer) run(ctx context.Context, path string, direct bool) error {
+func (w *writer) run(ctx context.Context, path string, direct, anyDevice bool) error {
 	data, err := pattern.New(w.flags.pattern, w.flags.seed)
 	if err != nil {
 		return usageError{err}
@@ -148,9 +157,18 @@ func (w *writer) run(ctx context.Context, path string, direct bool) error {
 	if len(w.name) > 15 {
 		return usagef("--name %s: must be at most 15 bytes, the limit of the kernel", w.name)
 	}
+	claim, err := claimToWrite(path, anyDevice)
+	if err != nil {
+		return err
+	}
 	flags := os.O_WRONLY
-	if !strings.HasPrefix(path, "/dev/") {
-		flags |= os.O_CREATE
+	if claim != nil {
+		defer claim.Close()
+	} else {
+		if _, err := w.flags.length(&rawio.Device{Block: rawio.FileBlock}, 0); err != nil {
+			return err // before there is a file
+		}
+		flags |= os.O_CREATE | os.O_EXCL
 	}
 	d, err := rawio.Open(path, flags, direct)
 	if err != nil {

@@ -4,12 +4,14 @@
 package rawio
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,11 +28,14 @@ func Buffer(n int) ([]byte, error) {
 // Free frees a buffer.
 func Free(buf []byte) { _ = unix.Munmap(buf) }
 
+// FileBlock is the block size of a regular file, in bytes.
+const FileBlock = 512
+
 // Device is an open block device or regular file.
 type Device struct {
 	*os.File
 	Size    int64 // bytes
-	Block   int64 // logical block size in bytes; 512 for a file
+	Block   int64 // logical block size in bytes; FileBlock for a file
 	IsBlock bool
 }
 
@@ -66,7 +71,7 @@ func inspect(f *os.File) (*Device, error) {
 	}
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
-		return &Device{File: f, Size: info.Size(), Block: 512}, nil
+		return &Device{File: f, Size: info.Size(), Block: FileBlock}, nil
 	case mode&os.ModeDevice == 0 || mode&os.ModeCharDevice != 0:
 		return nil, fmt.Errorf("%s: must be a block device or a regular file", f.Name())
 	}
@@ -81,23 +86,36 @@ func inspect(f *os.File) (*Device, error) {
 	return &Device{File: f, Size: size, Block: int64(block), IsBlock: true}, nil
 }
 
-// MountedAt returns the mount point of the device at a path, or "".
-func MountedAt(path string) (string, error) {
-	var want unix.Stat_t
-	if err := unix.Stat(path, &want); err != nil {
-		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+// Whole returns the path of the disk that a partition is on, and the partition's first byte there. For
+// any other device or file it returns its own name and 0.
+func (d *Device) Whole() (path string, start int64, err error) {
+	info, err := d.Stat()
+	if err != nil || !d.IsBlock {
+		return d.Name(), 0, err
 	}
-	f, err := os.Open("/proc/self/mountinfo")
+	disk, start, err := whole("/sys", info.Sys().(*syscall.Stat_t).Rdev)
+	if err != nil || disk == "" {
+		return d.Name(), 0, err
+	}
+	return "/dev/" + strings.ReplaceAll(disk, "!", "/"), start, nil // as the kernel names cciss/c0d0
+}
+
+// whole returns the name of the disk that a partition is on, or "" for a disk.
+func whole(sys string, number uint64) (disk string, start int64, err error) {
+	dir, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/block/%d:%d", sys, unix.Major(number), unix.Minor(number)))
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	defer f.Close()
-	number := fmt.Sprintf("%d:%d", unix.Major(want.Rdev), unix.Minor(want.Rdev))
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// Source: proc(5): id, parent, major:minor, root, mount point, ...
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 && fields[2] == number {
-			return fields[4], nil
-		}
+	if _, err := os.Stat(filepath.Join(dir, "partition")); errors.Is(err, os.ErrNotExist) {
+		return "", 0, nil
 	}
-	return "", nil
+	text, err := os.ReadFile(filepath.Join(dir, "start"))
+	if err != nil {
+		return "", 0, err
+	}
+	sectors, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return "", 0, fmt.Errorf("%s/start: %w", dir, err)
+	}
+	return filepath.Base(filepath.Dir(dir)), sectors * 512, nil // sectors of 512 bytes, whatever the block size
 }

@@ -91,3 +91,14 @@ func (b Backing) SHA256(r Range) (string, error) {
 	}
 	return digest(buf), nil
 }
+
+// Shifted asks for ranges of a partition, which are ranges of its disk behind the partition's start.
+type Shifted struct {
+	Disk  Asker
+	Start int64 // of the partition, in bytes
+}
+
+// SHA256 implements Asker.
+func (s Shifted) SHA256(r Range) (string, error) {
+	return s.Disk.SHA256(Range{s.Start + r.Offset, r.Length})
+}

@@ -9,11 +9,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/rawio"
+	"krping/agent/disk/inuse"
 	"krping/agent/host/kernel"
 )
 
@@ -45,7 +46,7 @@ func (s Sysfs) Connect(ctx context.Context, o Options) (name string, err error) 
 	}
 	name = fmt.Sprintf("nvme%d", instance)
 	if ctx.Err() != nil { // the kernel could not be interrupted while it connected
-		return "", errors.Join(ctx.Err(), s.Disconnect(name, true))
+		return "", errors.Join(ctx.Err(), s.remove(name))
 	}
 	return name, nil
 }
@@ -79,27 +80,73 @@ func haveDevices(disks []Disk) bool {
 	return true
 }
 
-// ErrMounted is the reason not to disconnect a disk with a mounted file system.
-var ErrMounted = errors.New("is mounted")
-
-// Disconnect removes a controller, and waits until it is gone. Unless force is set, it fails with EBUSY
-// if the controller is the last path to a disk that is mounted.
-func (s Sysfs) Disconnect(name string, force bool) error {
-	c, found := s.Controller(name)
-	if !found {
-		return fmt.Errorf("no controller %s: %w", name, unix.ENODEV)
-	}
-	for _, d := range c.Namespaces {
-		paths, _, err := s.Of(d.Device())
-		if err != nil || force || len(paths) > 1 {
-			continue
+// Disconnect removes controllers, and waits until they are gone. Unless force is set, it fails with EBUSY,
+// and removes none, if they are the last paths to a disk that is in use.
+func (s Sysfs) Disconnect(controllers []Controller, force bool) error {
+	if !force {
+		if err := s.mayDisconnect(controllers); err != nil {
+			return err
 		}
-		if where, err := rawio.MountedAt(d.Device()); err == nil && where != "" {
-			return &kernel.Failure{
-				What: "cannot disconnect " + name, Cause: fmt.Sprintf("%s %v at %s", d.Device(), ErrMounted, where), Fix: "umount " + where + "; or add --force: its I/O then fails", Err: unix.EBUSY,
+	}
+	for _, c := range controllers {
+		if err := s.remove(c.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayDisconnect returns an error if a disk in use would have no path left.
+func (s Sysfs) mayDisconnect(controllers []Controller) error {
+	for _, c := range controllers {
+		for _, d := range c.Namespaces {
+			paths, _, err := s.Of(d.Device())
+			if err != nil { // it is gone
+				continue
+			}
+			left := slices.DeleteFunc(paths, func(path Controller) bool {
+				return path.State != stateLive || slices.ContainsFunc(controllers, func(c Controller) bool { return c.Name == path.Name })
+			})
+			if len(left) > 0 {
+				continue
+			}
+			if used := inUse(d.Device()); used != nil {
+				return &kernel.Failure{
+					What: "cannot disconnect " + c.Name, Cause: used.Reasons(), Fix: used.Fix() + "; or add --force: its I/O then fails", Err: unix.EBUSY,
+				}
 			}
 		}
 	}
+	return nil
+}
+
+// inUse returns the uses of a disk, or nil.
+func inUse(device string) *inuse.Error {
+	uses, err := inuse.Find(device)
+	switch {
+	case err != nil: // it is gone
+		return nil
+	case len(uses) > 0:
+		return &inuse.Error{Path: device, Uses: uses}
+	}
+	checked := make(chan error, 1)
+	go func() { checked <- inuse.Check(device) }()
+	select {
+	case err := <-checked:
+		if used := new(inuse.Error); errors.As(err, &used) {
+			return used
+		}
+	case <-time.After(openLimit):
+	}
+	return nil
+}
+
+// openLimit is how long the open of a disk may take whose target may be lost. Without it, what /proc and
+// /sys tell must do.
+const openLimit = 3 * time.Second
+
+// remove removes a controller.
+func (s Sysfs) remove(name string) error {
 	path := filepath.Join(s.mount, "class/nvme", name, "delete_controller")
 	if err := os.WriteFile(path, []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("disconnect %s: %w", name, err)

@@ -44,6 +44,9 @@ type Controller struct {
 	Namespaces     []Disk `json:"namespaces"`
 }
 
+// stateLive is the state of a controller that processes commands.
+const stateLive = "live"
+
 // Disk is a namespace. With native multipath it is one disk for all of its controllers, and Path is
 // the hidden disk of this controller.
 type Disk struct {

@@ -53,7 +53,7 @@ func (s Sysfs) Discover(ctx context.Context, o Options) (d Discovery, err error)
 	if err != nil {
 		return d, err
 	}
-	defer func() { err = errors.Join(err, s.Disconnect(name, true)) }()
+	defer func() { err = errors.Join(err, s.remove(name)) }()
 	return readDiscovery("/dev/" + name)
 }
 

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/rawio"
+	"krping/agent/disk/inuse"
 	"krping/agent/host/kernel"
 )
 
@@ -38,18 +37,26 @@ func (t *Tree) checkDevice(path string) (buffered bool, err error) {
 	case mode.IsRegular() && info.Size() == 0:
 		return false, &kernel.Failure{What: what, Cause: "the file is empty", Fix: "truncate -s 1G " + path, Err: unix.EINVAL}
 	case mode.IsRegular():
+		if err := checkUnused(path); err != nil {
+			return false, err
+		}
 		return needsBuffer(path)
 	case mode&os.ModeDevice == 0 || mode&os.ModeCharDevice != 0:
 		return false, &kernel.Failure{What: what, Cause: "it is neither a block device nor a regular file", Fix: "lsblk lists the disks", Err: unix.EINVAL}
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // fails if another user has opened it exclusively
-	if errors.Is(err, unix.EBUSY) {
-		return false, busy(path)
+	return false, checkUnused(path)
+}
+
+// checkUnused returns an error if a disk or file is in use.
+func checkUnused(path string) error {
+	err := inuse.Check(path)
+	if used := new(inuse.Error); errors.As(err, &used) {
+		return &kernel.Failure{What: "cannot serve " + path, Cause: "it is busy: " + used.Reasons(), Fix: used.Fix(), Err: unix.EBUSY}
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("cannot serve %s: %w", path, err)
 	}
-	return false, unix.Close(fd)
+	return nil
 }
 
 // needsBuffer reports whether the file's file system does not support direct I/O, like tmpfs before 6.6.
@@ -72,17 +79,14 @@ func missing(path string) error {
 	return f
 }
 
+// busy explains why the kernel cannot open a disk exclusively.
 func busy(path string) error {
-	f := &kernel.Failure{What: "cannot serve " + path, Cause: "it is busy: a program or the kernel uses it exclusively", Fix: "lsblk " + path + "; fuser -v " + path, Err: unix.EBUSY}
-	if where, err := rawio.MountedAt(path); err == nil && where != "" {
-		f.Cause, f.Fix = "it is busy: mounted at "+where+"; serving it would destroy its file system", "umount "+where
-		return f
+	if err := checkUnused(path); err != nil {
+		return err
 	}
-	holders, err := names(filepath.Join("/sys/class/block", filepath.Base(path), "holders"))
-	if err == nil && len(holders) > 0 {
-		f.Cause = "it is busy: used by " + strings.Join(holders, ", ")
+	return &kernel.Failure{
+		What: "cannot serve " + path, Cause: "it was busy: a program or the kernel used it exclusively", Fix: "try again; fuser -v " + path, Err: unix.EBUSY,
 	}
-	return f
 }
 
 // servedBy returns the NQN of the subsystem that serves a device, or "".
