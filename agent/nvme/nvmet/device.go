@@ -81,7 +81,7 @@ func missing(path string) error {
 
 // busy explains why the kernel cannot open a disk exclusively.
 func busy(path string) error {
-	if err := checkUnused(path); err != nil {
+	if err := checkUnused(path); errors.Is(err, unix.EBUSY) {
 		return err
 	}
 	return &kernel.Failure{
