@@ -12,7 +12,9 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
+	"krping/agent/disk/inuse"
 	"krping/agent/measure"
 	"krping/agent/measure/parallel"
 	"krping/bridge/cli"
@@ -242,6 +244,9 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		}
 		return nil
 	}
+	if err := checkBacking(c.Backing); err != nil {
+		return err
+	}
 	log.Debug().Stringer("command", c).Int("threads", f.threads).Msg("writing to /proc/krping")
 	switch {
 	case c.Block != "" && role == proc.Server:
@@ -251,6 +256,19 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		return p.attach(cmd.Context(), c, f.asJSON)
 	}
 	return p.measure(cmd.Context(), commands, f)
+}
+
+// checkBacking returns an error if a disk to be served or tapped is in use. The module refuses one that
+// another opened exclusively; this finds others, too, and names them.
+func checkBacking(path string) error {
+	if !strings.HasPrefix(path, "/dev/") {
+		return nil
+	}
+	err := inuse.Check(path)
+	if errors.As(err, new(*inuse.Error)) {
+		return fmt.Errorf("--backing: %w", err)
+	}
+	return nil // the module says what else is wrong
 }
 
 // identify sets the UUID of a disk to be served, if it has one: the same that krping-bridge finds. The
@@ -392,6 +410,9 @@ func (p *program) stop(ctx context.Context, c proc.Command) error {
 	wait := newWait("stopping " + c.Block)
 	defer wait.end()
 	_, err := p.proc.Run(ctx, c)
+	if session, unknown := p.proc.Session(c.Block); errors.Is(err, unix.EBUSY) && !c.Target && unknown == nil {
+		return fmt.Errorf("%w: %w", err, inuse.Explain(session.Device()))
+	}
 	return err
 }
 

@@ -116,6 +116,9 @@ func hint(err error) string {
 		return fix
 	}
 	if used := new(inuse.Error); errors.As(err, &used) {
+		if errors.As(err, &failed) && strings.HasPrefix(failed.Command, "stop") {
+			return used.Fix() + "; or add --force, which fails I/O in flight"
+		}
 		return used.Fix()
 	}
 	switch {

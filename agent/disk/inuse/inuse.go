@@ -78,6 +78,20 @@ func Find(path string) ([]Use, error) {
 	return this.uses(number, path), nil
 }
 
+// Explain returns by whom a block device is used that the kernel has found busy: if nothing else, the
+// programs that have it open.
+func Explain(path string) *Error {
+	number, err := deviceNumber(path)
+	if err != nil {
+		return &Error{path, []Use{{Device: path, By: "is held by the kernel"}}}
+	}
+	uses := this.uses(number, path)
+	if len(uses) == 0 {
+		uses = this.openers(path, number)
+	}
+	return &Error{path, uses}
+}
+
 // Check returns an *Error if the block device or regular file at a path is in use. It does not claim it.
 func Check(path string) error {
 	claim, err := Claim(path)

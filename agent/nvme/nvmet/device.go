@@ -81,12 +81,8 @@ func missing(path string) error {
 
 // busy explains why the kernel cannot open a disk exclusively.
 func busy(path string) error {
-	if err := checkUnused(path); errors.Is(err, unix.EBUSY) {
-		return err
-	}
-	return &kernel.Failure{
-		What: "cannot serve " + path, Cause: "it was busy: a program or the kernel used it exclusively", Fix: "try again; fuser -v " + path, Err: unix.EBUSY,
-	}
+	used := inuse.Explain(path)
+	return &kernel.Failure{What: "cannot serve " + path, Cause: "it is busy: " + used.Reasons(), Fix: used.Fix(), Err: unix.EBUSY}
 }
 
 // servedBy returns the NQN of the subsystem that serves a device, or "".
