@@ -311,7 +311,7 @@ func keepSaved(file string, config nvmet.Config) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
 	}
-	saved, err := nvmet.Parse(data) // a file in another format is kept, too
+	saved, _, err := nvmet.Parse(data) // a file in another format is kept, too
 	if err == nil && len(saved.Subsystems)+len(saved.Ports)+len(saved.Hosts) == 0 {
 		return nil
 	}
@@ -388,9 +388,12 @@ func readSaved(file string) (nvmet.Config, error) {
 	if err != nil {
 		return nvmet.Config{}, err
 	}
-	config, err := nvmet.Parse(data)
+	config, unknown, err := nvmet.Parse(data)
 	if err != nil {
 		return config, usagef("%s: %w", file, err)
+	}
+	for _, path := range unknown {
+		log.Warn().Msgf("%s: %s is not known: ignored", file, display.Text(path))
 	}
 	return config, nil
 }

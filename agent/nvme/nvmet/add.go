@@ -238,6 +238,9 @@ func (c *change) addSubsystem(s Subsystem) error {
 		if err := c.tolerate(c.attributes(dir, "attr", s.Attr, "allow_any_host")); err != nil {
 			return err
 		}
+		if err := c.tolerate(c.files(dir, s.More, c.fs.write)); err != nil {
+			return err
+		}
 	}
 	for _, nqn := range s.AllowedHosts {
 		link := filepath.Join(dir, "allowed_hosts", nqn)
@@ -266,10 +269,13 @@ func (c *change) addPassthru(dir string, p Passthru) error {
 	if enabled, err := attribute(dir, "enable"); !bool(p.Enable) || err == nil && enabled == "1" {
 		return nil
 	}
+	if err := c.checkController(p.Device["path"]); err != nil {
+		return err
+	}
 	if err := c.attributes(dir, "device", p.Device); err != nil {
 		return err
 	}
-	if err := c.files(dir, p.more); err != nil {
+	if err := c.files(dir, p.More, c.fs.write); err != nil {
 		return err
 	}
 	return c.fs.write(filepath.Join(dir, "enable"), "1")
@@ -281,7 +287,7 @@ func (c *change) addNamespace(nqn string, n Namespace) error {
 		return nil
 	}
 	path := n.Device["path"]
-	more := n.more
+	more := maps.Clone(n.More)
 	if !c.again && bool(n.Enable) && !isNull(path) {
 		if err := n.checkIdentity(); err != nil {
 			return err
@@ -290,9 +296,11 @@ func (c *change) addNamespace(nqn string, n Namespace) error {
 		if err != nil {
 			return err
 		}
-		more = nil
 		if buffered {
-			more = Attributes{"buffered_io": "1"}
+			if more == nil {
+				more = Attributes{}
+			}
+			more["buffered_io"] = "1"
 		}
 	}
 	if err := c.mkdir(dir); err != nil {
@@ -306,7 +314,7 @@ func (c *change) addNamespace(nqn string, n Namespace) error {
 			return err
 		}
 	}
-	if err := c.files(dir, more); err != nil {
+	if err := c.files(dir, more, c.fs.write); err != nil {
 		return err
 	}
 	if !n.Enable {
@@ -331,6 +339,9 @@ func (c *change) addPort(p Port) error {
 			return err
 		}
 		if err := c.tolerate(c.attributes(dir, "param", p.Param)); err != nil {
+			return err
+		}
+		if err := c.tolerate(c.files(dir, p.More, c.fs.write)); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,11 @@ type Config struct {
 	Hosts      []Host      `json:"hosts"`
 	Ports      []Port      `json:"ports"`
 	Subsystems []Subsystem `json:"subsystems"`
+	More       Attributes  `json:"attributes,omitempty"` // of the whole target, such as discovery_nqn; nvmetcli ignores them
 }
+
+// attributesKey is the name of More in JSON.
+const attributesKey = "attributes"
 
 // Host is a host that subsystems can allow.
 type Host struct {
@@ -50,6 +54,7 @@ type Subsystem struct {
 	Namespaces   []Namespace `json:"namespaces"`
 	NQN          string      `json:"nqn"`
 	Passthru     []Passthru  `json:"passthru,omitempty"`
+	More         Attributes  `json:"attributes,omitempty"`
 }
 
 // Namespace is a disk or file of a subsystem.
@@ -59,17 +64,14 @@ type Namespace struct {
 	Enable   Switch     `json:"enable"`
 	Identity string     `json:"identity,omitempty"` // of what was at the path when it was saved; nvmetcli ignores it
 	NSID     int        `json:"nsid"`
-
-	more Attributes // files without a group that Read has found: buffered_io, p2pmem
+	More     Attributes `json:"attributes,omitempty"` // files without a group, such as buffered_io; nvmetcli ignores them
 }
 
-// Passthru is an NVMe controller that a subsystem passes through. It cannot be restored from a file
-// if enabled.
+// Passthru is an NVMe controller that a subsystem passes through.
 type Passthru struct {
 	Device Attributes `json:"device"`
 	Enable Switch     `json:"enable"`
-
-	more Attributes // files without a group that Read has found: admin_timeout, io_timeout, clear_ids
+	More   Attributes `json:"attributes,omitempty"` // such as admin_timeout; nvmetcli ignores them
 }
 
 // Port is an address at which subsystems are served.
@@ -80,6 +82,7 @@ type Port struct {
 	ID         int        `json:"portid"`
 	Referrals  []Referral `json:"referrals"`
 	Subsystems []string   `json:"subsystems"`
+	More       Attributes `json:"attributes,omitempty"`
 }
 
 // ANAGroup is the asymmetric namespace access state of a group of namespaces at a port.
@@ -145,15 +148,6 @@ func (s *Switch) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Parse parses and checks a save file.
-func Parse(data []byte) (Config, error) {
-	var c Config
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("not a save file of nvmetcli: %w", err)
-	}
-	return c, c.check()
-}
-
 // check returns an error if something is missing, duplicate, a reference to something missing, or a
 // name that would not be an entry of its own directory. Nothing is created before.
 func (c Config) check() error {
@@ -167,68 +161,72 @@ func (c Config) check() error {
 	}
 	for i, h := range c.Hosts {
 		if err := CheckNQN(h.NQN); err != nil {
-			return fmt.Errorf("hosts[%d]: %w", i, err)
+			return wrong(fmt.Sprintf("hosts[%d].nqn", i), "%w", err)
 		}
 		if !fresh("host " + h.NQN) {
-			return fmt.Errorf("hosts[%d]: duplicate NQN %s", i, h.NQN)
+			return wrong(fmt.Sprintf("hosts[%d].nqn", i), "duplicate NQN %s", h.NQN)
 		}
 	}
 	for i, s := range c.Subsystems {
 		where := fmt.Sprintf("subsystems[%d]", i)
 		if err := CheckNQN(s.NQN); err != nil {
-			return fmt.Errorf("%s: %w", where, err)
+			return wrong(where+".nqn", "%w", err)
 		}
 		if !fresh("subsystem " + s.NQN) {
-			return fmt.Errorf("%s: duplicate NQN %s", where, s.NQN)
+			return wrong(where+".nqn", "duplicate NQN %s", s.NQN)
 		}
 		for j, n := range s.Namespaces {
+			at := fmt.Sprintf("%s.namespaces[%d]", where, j)
 			switch {
 			case n.NSID < 1:
-				return fmt.Errorf("%s.namespaces[%d]: nsid %d: must be 1 or more", where, j, n.NSID)
+				return wrong(at+".nsid", "%d: must be 1 or more", n.NSID)
 			case !fresh(fmt.Sprintf("%s namespace %d", where, n.NSID)):
-				return fmt.Errorf("%s.namespaces[%d]: duplicate nsid %d", where, j, n.NSID)
+				return wrong(at+".nsid", "%d: duplicate", n.NSID)
 			case bool(n.Enable) && n.Device["path"] == "":
-				return fmt.Errorf("%s.namespaces[%d]: enabled without a device path", where, j)
+				return wrong(at+".device.path", "an enabled namespace needs one")
 			}
 		}
-		for _, nqn := range s.AllowedHosts {
+		for j, nqn := range s.AllowedHosts {
+			at := fmt.Sprintf("%s.allowed_hosts[%d]", where, j)
 			if !known["host "+nqn] {
-				return fmt.Errorf("%s: allows %q, which is not among the hosts", where, nqn)
+				return wrong(at, "%q is not among the hosts", nqn)
 			}
 			if !fresh(where + " allows " + nqn) {
-				return fmt.Errorf("%s: allows %s twice", where, nqn)
+				return wrong(at, "%s is there twice", nqn)
 			}
 		}
-		for _, p := range s.Passthru {
-			if p.Enable {
-				return fmt.Errorf("%s: passthru to %q is not supported", where, p.Device["path"])
+		for j, p := range s.Passthru {
+			if bool(p.Enable) && p.Device["path"] == "" {
+				return wrong(fmt.Sprintf("%s.passthru[%d].device.path", where, j), "an enabled passthru needs one")
 			}
 		}
 	}
 	for i, p := range c.Ports {
 		where := fmt.Sprintf("ports[%d]", i)
 		if p.ID < 0 || p.ID > 65535 || !fresh(fmt.Sprint("port ", p.ID)) {
-			return fmt.Errorf("%s: portid %d: must be unique, and 0 to 65535", where, p.ID)
+			return wrong(where+".portid", "%d: must be unique, and 0 to 65535", p.ID)
 		}
 		for j, g := range p.ANAGroups {
 			if g.ID < 1 || !fresh(fmt.Sprintf("%s group %d", where, g.ID)) {
-				return fmt.Errorf("%s.ana_groups[%d]: grpid %d: must be unique, and 1 or more", where, j, g.ID)
+				return wrong(fmt.Sprintf("%s.ana_groups[%d].grpid", where, j), "%d: must be unique, and 1 or more", g.ID)
 			}
 		}
 		for j, r := range p.Referrals {
+			at := fmt.Sprintf("%s.referrals[%d].name", where, j)
 			if err := checkEntry(r.Name); err != nil {
-				return fmt.Errorf("%s.referrals[%d]: name %w", where, j, err)
+				return wrong(at, "%w", err)
 			}
 			if !fresh(where + " referral " + r.Name) {
-				return fmt.Errorf("%s.referrals[%d]: duplicate name %s", where, j, r.Name)
+				return wrong(at, "duplicate name %s", r.Name)
 			}
 		}
-		for _, nqn := range p.Subsystems {
+		for j, nqn := range p.Subsystems {
+			at := fmt.Sprintf("%s.subsystems[%d]", where, j)
 			if !known["subsystem "+nqn] {
-				return fmt.Errorf("%s: serves %q, which is not among the subsystems", where, nqn)
+				return wrong(at, "%q is not among the subsystems", nqn)
 			}
 			if !fresh(where + " serves " + nqn) {
-				return fmt.Errorf("%s: serves %s twice", where, nqn)
+				return wrong(at, "%s is there twice", nqn)
 			}
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -58,6 +60,30 @@ func checkUnused(path string) error {
 	}
 	return nil
 }
+
+// checkController returns an error if a controller must not be passed through: hosts could write to its
+// disks.
+func (c *change) checkController(path string) error {
+	if _, real := c.fs.(configfs); !real || c.again {
+		return nil
+	}
+	what := "cannot pass through " + path
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return &kernel.Failure{What: what, Cause: "there is no such controller", Fix: "krpingctl nvme list", Err: unix.ENOENT}
+	}
+	disks, _ := filepath.Glob(filepath.Join("/sys/class/nvme", filepath.Base(path), "nvme*n*"))
+	for _, disk := range disks {
+		err := inuse.Check("/dev/" + hiddenPath.ReplaceAllString(filepath.Base(disk), "n"))
+		if used := new(inuse.Error); errors.As(err, &used) {
+			return &kernel.Failure{What: what, Cause: used.Error(), Fix: used.Fix(), Err: unix.EBUSY}
+		}
+	}
+	return nil
+}
+
+// hiddenPath is in the names of disks with native multipath that have no device, such as nvme0c0n1.
+var hiddenPath = regexp.MustCompile(`c[0-9]+n`)
 
 // needsBuffer reports whether the file's file system does not support direct I/O, like tmpfs before 6.6.
 func needsBuffer(path string) (bool, error) {

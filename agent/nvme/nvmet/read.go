@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,6 +15,10 @@ import (
 // Read returns the current configuration. It is empty if nvmet is not loaded.
 func (t *Tree) Read() (Config, error) {
 	c := Config{Hosts: []Host{}, Ports: []Port{}, Subsystems: []Subsystem{}}
+	var err error
+	if c.More, err = readMore(t.path()); err != nil {
+		return c, err
+	}
 	hosts, err := names(t.path("hosts"))
 	if err != nil {
 		return c, err
@@ -63,6 +68,9 @@ func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
 	if s.Attr, err = readGroup(dir, "attr"); err != nil {
 		return s, err
 	}
+	if s.More, err = readMore(dir, "attr_"); err != nil {
+		return s, err
+	}
 	ids, err := numbers(filepath.Join(dir, "namespaces"))
 	if err != nil {
 		return s, err
@@ -80,7 +88,7 @@ func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
 		}
 		n.Enable = enable == "1"
 		n.ANAGroup, _ = strconv.Atoi(group) // the kernel prints a number
-		if n.more, err = readFiles(dir, "buffered_io", "p2pmem", "resv_enable"); err != nil {
+		if n.More, err = readMore(dir, "device_", "ana_grpid"); err != nil {
 			return s, err
 		}
 		s.Namespaces = append(s.Namespaces, n)
@@ -88,11 +96,11 @@ func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
 	passthru := filepath.Join(dir, "passthru")
 	if enable, err := attribute(passthru, "enable"); err == nil && enable == "1" {
 		device, err1 := readGroup(passthru, "device")
-		more, err2 := readFiles(passthru, "admin_timeout", "io_timeout", "clear_ids")
+		more, err2 := readMore(passthru, "device_")
 		if err := errors.Join(err1, err2); err != nil {
 			return s, err
 		}
-		s.Passthru = []Passthru{{Device: device, Enable: true, more: more}}
+		s.Passthru = []Passthru{{Device: device, Enable: true, More: more}}
 	}
 	return s, nil
 }
@@ -105,6 +113,9 @@ func (t *Tree) readPort(id int) (Port, error) {
 		return p, err
 	}
 	if p.Param, err = readGroup(dir, "param"); err != nil {
+		return p, err
+	}
+	if p.More, err = readMore(dir, "addr_", "param_"); err != nil {
 		return p, err
 	}
 	if p.Subsystems, err = list(filepath.Join(dir, "subsystems")); err != nil {
@@ -155,40 +166,49 @@ func numbers(dir string) ([]int, error) {
 	return ids, err
 }
 
-// readGroup reads the writable attributes of a group.
+// readGroup reads the attributes of a group.
 func readGroup(dir, group string) (Attributes, error) {
+	values, err := readWritable(dir, func(name string) bool { return strings.HasPrefix(name, group+"_") })
+	byName := Attributes{}
+	for name, value := range values {
+		byName[strings.TrimPrefix(name, group+"_")] = value
+	}
+	return byName, err
+}
+
+// readMore reads the attributes that have none of the prefixes, except for enable. It returns nil if
+// there are none.
+func readMore(dir string, prefixes ...string) (Attributes, error) {
+	if !exists(dir) {
+		return nil, nil
+	}
+	values, err := readWritable(dir, func(name string) bool {
+		return name != "enable" && !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	})
+	if len(values) == 0 {
+		return nil, err
+	}
+	return values, err
+}
+
+// readWritable reads the wanted attributes that can be read and written.
+func readWritable(dir string, wanted func(name string) bool) (Attributes, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	values := Attributes{}
 	for _, e := range entries {
-		name, found := strings.CutPrefix(e.Name(), group+"_")
 		info, err := e.Info()
-		if !found || err != nil || !info.Mode().IsRegular() || info.Mode()&0o200 == 0 {
+		const readWrite = 0o600
+		if !wanted(e.Name()) || err != nil || !info.Mode().IsRegular() || info.Mode()&readWrite != readWrite {
 			continue
 		}
 		value, err := attribute(dir, e.Name())
 		if err != nil {
 			return nil, err
 		}
-		values[name] = value
-	}
-	return values, nil
-}
-
-// readFiles reads those of the files that this kernel has.
-func readFiles(dir string, names ...string) (Attributes, error) {
-	values := Attributes{}
-	for _, name := range names {
-		value, err := attribute(dir, name)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		values[name] = value
+		values[e.Name()] = value
 	}
 	return values, nil
 }

@@ -81,6 +81,9 @@ func (c Config) hasDisksOf(other Subsystem) bool {
 }
 
 func (c *change) addAll(config Config) error {
+	if err := c.tolerate(c.files(c.path(), config.More, c.set)); err != nil {
+		return err
+	}
 	for _, h := range config.Hosts {
 		if err := c.tolerate(c.addHost(h)); err != nil {
 			return err

@@ -11,6 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"krping/agent/host/kernel"
 )
 
 // DefaultMount is where configfs is mounted.
@@ -172,7 +176,9 @@ func (c *change) attributes(dir, group string, values Attributes, first ...strin
 		}
 		path := filepath.Join(dir, group+"_"+name)
 		if strings.ContainsRune(name, '/') || !exists(path) {
-			c.skipped = append(c.skipped, path)
+			if err := c.skip(path, group+"_"+name, value); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := c.fs.write(path, value); err != nil {
@@ -185,15 +191,49 @@ func (c *change) attributes(dir, group string, values Attributes, first ...strin
 	return nil
 }
 
-// files writes those files of a new directory that do not have the value.
-func (c *change) files(dir string, values Attributes) error {
+// files writes those files of a directory that do not have the value, by write.
+func (c *change) files(dir string, values Attributes, write func(path, value string) error) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
+		path := filepath.Join(dir, name)
+		if checkEntry(name) != nil || !exists(path) {
+			if err := c.skip(path, name, values[name]); err != nil {
+				return err
+			}
+			continue
+		}
 		if now, err := attribute(dir, name); err == nil && now == values[name] {
 			continue
 		}
-		if err := c.fs.write(filepath.Join(dir, name), values[name]); err != nil {
+		if err := write(path, values[name]); err != nil {
 			return fmt.Errorf("%w (%q)", err, values[name])
 		}
 	}
 	return nil
+}
+
+// skip notes an attribute that this kernel does not have. It is an error if the target would be less
+// secure without it. Nothing is lost if it is off.
+func (c *change) skip(path, name, value string) error {
+	off := slices.Contains([]string{"", "0", "no", "off", "none"}, value)
+	switch {
+	case isSecurity(name, value) && !off:
+		return &kernel.Failure{
+			What: "cannot restore " + path, Cause: "this kernel has no such attribute, and without it the target would be less secure",
+			Fix: "use a newer kernel; or remove the attribute from the file, if that is what you want", Err: unix.EOPNOTSUPP,
+		}
+	case !off || strings.HasPrefix(name, "attr_") || strings.HasPrefix(name, "addr_") || strings.HasPrefix(name, "param_"):
+		c.skipped = append(c.skipped, path)
+	}
+	return nil
+}
+
+// isSecurity reports whether an attribute with that value limits who may connect, or encrypts.
+func isSecurity(name, value string) bool {
+	switch name {
+	case "addr_treq": // whether hosts must use what tsas says
+		return value == "required"
+	case "addr_tsas":
+		return strings.Contains(value, "tls")
+	}
+	return slices.ContainsFunc([]string{"dhchap", "key", "psk", "tls", "auth", "allow", "secur"}, func(word string) bool { return strings.Contains(name, word) })
 }
