@@ -266,17 +266,22 @@ func (c *change) addSubsystem(s Subsystem) error {
 
 // addPassthru has a new subsystem pass a controller through.
 func (c *change) addPassthru(dir string, p Passthru) error {
-	if enabled, err := attribute(dir, "enable"); !bool(p.Enable) || err == nil && enabled == "1" {
-		return nil
+	if enabled, err := attribute(dir, "enable"); err == nil && enabled == "1" {
+		return nil // it was before
 	}
-	if err := c.checkController(p.Device["path"]); err != nil {
-		return err
+	if p.Enable {
+		if err := c.checkController(p.Device["path"]); err != nil {
+			return err
+		}
 	}
 	if err := c.attributes(dir, "device", p.Device); err != nil {
 		return err
 	}
 	if err := c.files(dir, p.More, c.fs.write); err != nil {
 		return err
+	}
+	if !p.Enable {
+		return nil
 	}
 	return c.fs.write(filepath.Join(dir, "enable"), "1")
 }

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"krping/agent/disk/inuse"
 )
 
 // Config is the configuration of the whole target, in the JSON of nvmetcli's save files.
@@ -251,8 +253,25 @@ func (c Config) Write(out io.Writer) error {
 }
 
 // Save writes a save file atomically, and creates its directory if needed. Its mode is 0600, as
-// nvmetcli's.
+// nvmetcli's. A symbolic link stays one, and so do a pipe and a device such as /dev/stdout.
 func (c Config) Save(path string) error {
+	if err := inuse.CheckPath(path); err != nil {
+		return err
+	}
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.Mode()&(os.ModeCharDevice|os.ModeNamedPipe) != 0:
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.Write(f), f.Close())
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("%s: must be a regular file", path)
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

@@ -94,13 +94,15 @@ func (t *Tree) readSubsystem(nqn string) (Subsystem, error) {
 		s.Namespaces = append(s.Namespaces, n)
 	}
 	passthru := filepath.Join(dir, "passthru")
-	if enable, err := attribute(passthru, "enable"); err == nil && enable == "1" {
+	if enable, err := attribute(passthru, "enable"); err == nil {
 		device, err1 := readGroup(passthru, "device")
 		more, err2 := readMore(passthru, "device_")
 		if err := errors.Join(err1, err2); err != nil {
 			return s, err
 		}
-		s.Passthru = []Passthru{{Device: device, Enable: true, More: more}}
+		if device["path"] != "" {
+			s.Passthru = []Passthru{{Device: device, Enable: enable == "1", More: more}}
+		}
 	}
 	return s, nil
 }

@@ -146,3 +146,32 @@ func TestSaveAndRestore(t *testing.T) {
 		t.Errorf("after clear: %+v, %v", read, err)
 	}
 }
+
+// Saving neither replaces a link or a device by a file, nor makes a file of a device that is missing.
+func TestSaveReplacesOnlyFiles(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "config.json"), filepath.Join(dir, "link")
+	null := filepath.Join(dir, "null")
+	for path, to := range map[string]string{link: "config.json", null: "/dev/null"} {
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{link: "", null: "", dir: "must be a regular file", "/dev/nothing0": "no such device"} {
+		if err := (Config{}).Save(path); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	if to, err := os.Readlink(link); err != nil || to != "config.json" {
+		t.Errorf("the link is now %q, %v", to, err)
+	}
+	if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), "subsystems") {
+		t.Errorf("%q, %v", data, err)
+	}
+	if info, err := os.Stat("/dev/null"); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		t.Fatalf("/dev/null is now %v, %v", info.Mode(), err)
+	}
+}
