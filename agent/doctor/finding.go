@@ -86,6 +86,7 @@ func Examine(ctx context.Context, proc proc.FS, o Options) Report {
 	r.add(h.checkTargets(proc)...)
 	r.add(kernelFindings(h.modules.release)...)
 	r.add(volumeFindings(volumes.DefaultPath)...)
+	r.add(controllerFindings()...)
 	firewall, dropsSent := h.firewallFindings(o)
 	r.add(firewall...)
 	r.add(h.bootFindings(proc)...)

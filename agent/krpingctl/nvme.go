@@ -21,12 +21,33 @@ has done, and prints the cause and a fix. nvmetcli and nvme-cli can be used alon
 		Example: `  krpingctl nvme target add --nqn nqn.2024-01.org.example:disk0 --device /dev/vdb --addr 10.0.0.1
   krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1`,
 	}
-	return group(cmd, targetCommand(p), discoverCommand(p), connectCommand(p), disconnectCommand(p), nvmeListCommand(p))
+	return group(cmd, targetCommand(p), discoverCommand(p), connectCommand(p), connectAllCommand(p), disconnectCommand(p), nvmeListCommand(p))
 }
 
 func nvmeTarget() *nvmet.Tree { return nvmet.NewTree(nvmet.DefaultMount) }
 
 func nvmeHost() nvmehost.Sysfs { return nvmehost.NewSysfs(nvmehost.DefaultMount) }
+
+// nvmeJSONFlag registers --json, and nvme-cli's --output-format for it.
+func nvmeJSONFlag(cmd *cobra.Command, asJSON *bool) {
+	jsonFlag(cmd, asJSON)
+	cmd.Flags().VarP(outputFormat{asJSON}, "output-format", "o", "`format`: normal or json")
+}
+
+// outputFormat is a format of nvme-cli.
+type outputFormat struct{ asJSON *bool }
+
+func (o outputFormat) String() string { return "" }
+
+func (o outputFormat) Type() string { return "format" }
+
+func (o outputFormat) Set(text string) error {
+	if text != "normal" && text != "json" {
+		return wantError("must be normal or json")
+	}
+	*o.asJSON = text == "json"
+	return nil
+}
 
 // emptyAs returns text, or what a table shows instead of an empty one.
 func emptyAs(text, empty string) string {

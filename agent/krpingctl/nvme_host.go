@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,6 +14,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
@@ -35,8 +39,34 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	flags.StringVarP(&f.o.HostID, "hostid", "I", "", "`UUID` of this host (default: /etc/nvme/hostid)")
 	f.intVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "keep-alive timeout in `seconds` (default: the kernel's, 5)")
 	f.intVar(cmd, &f.o.TOS, "tos", "T", "type of service of the packets")
-	jsonFlag(cmd, &f.asJSON)
+	flags.StringVarP(&f.o.Secret, "dhchap-secret", "S", "", "DH-HMAC-CHAP `key` of this host, like DHHC-1:00:...:")
+	flags.StringVarP(&f.o.CtrlSecret, "dhchap-ctrl-secret", "C", "", "DH-HMAC-CHAP `key` with which the target must authenticate, too")
+	flags.BoolVar(&f.o.TLS, "tls", false, "tcp: use TLS, with the key (PSK) that nvme-cli has put into the kernel's keyring")
+	nvmeJSONFlag(cmd, &f.asJSON)
 }
+
+// registerConnect registers the flags of connect and connect-all.
+func (f *hostFlags) registerConnect(cmd *cobra.Command) {
+	f.register(cmd)
+	flags := cmd.Flags()
+	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "`number` of I/O queues (default: one per CPU)")
+	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "`number` of additional I/O queues for writes")
+	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "`number` of additional I/O queues that are polled")
+	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "entries in each I/O queue, 16 to 1024 (default: the kernel's, 128)")
+	f.intVar(cmd, &f.o.CtrlLossTMO, "ctrl-loss-tmo", "l", "`seconds` after which a lost target is given up and I/O fails; -1: never (default: the kernel's, 600)")
+	f.intVar(cmd, &f.o.ReconnectDelay, "reconnect-delay", "c", "`seconds` between attempts to reconnect (default: the kernel's, 10)")
+	f.intVar(cmd, &f.o.FastIOFail, "fast-io-fail-tmo", "F", "`seconds` after which I/O to a lost target fails, while reconnecting continues; -1: not before --ctrl-loss-tmo (default: the kernel's, -1)")
+	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: use CRC32C digests of headers")
+	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: use CRC32C digests of data")
+	flags.BoolVar(&f.o.DisableSQFlow, "disable-sqflow", false, "do without flow control of the submission queues")
+	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "connect even if this host is already connected to the subsystem at that address")
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-")) // nvme-cli's fast_io_fail_tmo
+	})
+}
+
+// nvmeCLIOnly names what nvme-cli can do and this program cannot, for the help.
+const nvmeCLIOnly = "Not supported, use nvme-cli: transports fc and loop, --concat, --keyring, --tls-key, --config,\n--nbft, and /etc/nvme/discovery.conf."
 
 // intVar registers a number that stays nil unless it is given.
 func (f *hostFlags) intVar(cmd *cobra.Command, to **int, name, letter, usage string) {
@@ -81,6 +111,7 @@ func (f *hostFlags) options() (nvmehost.Options, error) {
 
 func discoverCommand(p *program) *cobra.Command {
 	var f hostFlags
+	var persistent bool
 	cmd := &cobra.Command{
 		Use:     "discover --traddr ADDR",
 		Short:   "List the subsystems that a target serves to this host",
@@ -91,7 +122,7 @@ func discoverCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := nvmeHost().Discover(cmd.Context(), o)
+			d, err := discover(cmd.Context(), o, persistent)
 			if err != nil {
 				return err
 			}
@@ -102,7 +133,19 @@ func discoverCommand(p *program) *cobra.Command {
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().BoolVarP(&persistent, "persistent", "p", false, "stay connected to the discovery service, so that the target tells of changes; disconnect with: nvme disconnect --device NAME")
 	return cmd
+}
+
+func discover(ctx context.Context, o nvmehost.Options, persistent bool) (nvmehost.Discovery, error) {
+	if !persistent {
+		return nvmeHost().Discover(ctx, o)
+	}
+	name, d, err := nvmeHost().Persistent(ctx, o)
+	if err == nil {
+		log.Info().Msgf("%s stays connected to the discovery service", name)
+	}
+	return d, err
 }
 
 func writeDiscovery(out io.Writer, d nvmehost.Discovery) error {
@@ -123,6 +166,10 @@ func connectCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connect --nqn NQN --traddr ADDR",
 		Short: "Connect to a subsystem of a target, and print its disks",
+		Long: `Connect to a subsystem of a target, and print its disks. The options are those of nvme-cli. Keys given
+with --dhchap-secret can be read by other users of this host (ps) while the command runs.
+
+` + nvmeCLIOnly,
 		Example: `  krpingctl nvme connect --nqn nqn.2024-01.org.example:disk0 --transport rdma --traddr 10.0.0.1
   krpingctl nvme connect -n nqn.2024-01.org.example:disk0 -t tcp -a 10.0.0.1 -i 4 -Q 128 -l -1`,
 		Args: arguments(),
@@ -156,19 +203,72 @@ func connectCommand(p *program) *cobra.Command {
 			return nil
 		},
 	}
-	f.register(cmd)
-	flags := cmd.Flags()
-	flags.StringVarP(&f.o.NQN, "nqn", "n", "", "`NQN` of the subsystem")
-	f.intVar(cmd, &f.o.IOQueues, "nr-io-queues", "i", "`number` of I/O queues (default: one per CPU)")
-	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "`number` of additional I/O queues for writes")
-	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "`number` of additional I/O queues that are polled")
-	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "entries in each I/O queue, 16 to 1024 (default: the kernel's, 128)")
-	f.intVar(cmd, &f.o.CtrlLossTMO, "ctrl-loss-tmo", "l", "`seconds` after which a lost target is given up and I/O fails; -1: never (default: the kernel's, 600)")
-	f.intVar(cmd, &f.o.ReconnectDelay, "reconnect-delay", "c", "`seconds` between attempts to reconnect (default: the kernel's, 10)")
-	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: use CRC32C digests of headers")
-	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: use CRC32C digests of data")
-	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "connect even if this host is already connected to the subsystem at that address")
+	f.registerConnect(cmd)
+	cmd.Flags().StringVarP(&f.o.NQN, "nqn", "n", "", "`NQN` of the subsystem")
 	return cmd
+}
+
+func connectAllCommand(p *program) *cobra.Command {
+	var f hostFlags
+	cmd := &cobra.Command{
+		Use:   "connect-all --traddr ADDR",
+		Short: "Connect to all subsystems that a discovery service offers, and print their disks",
+		Long: `Connect to each subsystem at each address that the discovery service of a target offers, and
+those that it refers to. What is connected already stays. If some cannot be connected, the others
+are, and the exit code is not 0.
+
+` + nvmeCLIOnly,
+		Example: "  krpingctl nvme connect-all --transport tcp --traddr 10.0.0.1 --trsvcid 8009",
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options()
+			if err != nil {
+				return err
+			}
+			connected, err := connectAll(cmd.Context(), o)
+			if f.asJSON {
+				return errors.Join(err, printJSON(p.out, connected))
+			}
+			for _, c := range connected {
+				for _, d := range c.Namespaces {
+					if _, err := fmt.Fprintln(p.out, d.Device()); err != nil {
+						return err
+					}
+				}
+			}
+			return err
+		},
+	}
+	f.registerConnect(cmd)
+	return cmd
+}
+
+// connectAll connects to what is offered and is not connected, and returns the new controllers.
+func connectAll(ctx context.Context, o nvmehost.Options) ([]nvmehost.Controller, error) {
+	connected := []nvmehost.Controller{}
+	records, err := nvmeHost().DiscoverAll(ctx, o)
+	for _, r := range records {
+		to, unusable := o.At(r)
+		if unusable != nil {
+			err = errors.Join(err, fmt.Errorf("cannot connect to %s at %s %s: %w", r.NQN, r.Transport, r.Addr, unusable))
+			continue
+		}
+		name, failed := nvmeHost().Connect(ctx, to)
+		if errors.Is(failed, unix.EALREADY) {
+			log.Info().Msgf("%s is already connected at %s %s", display.Text(r.NQN), r.Transport, display.Text(r.Addr))
+			continue
+		}
+		if failed == nil {
+			var c nvmehost.Controller
+			c, failed = nvmeHost().Disks(ctx, name, diskWait)
+			connected = append(connected, c)
+		}
+		err = errors.Join(err, failed)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return connected, err
 }
 
 func disconnectCommand(p *program) *cobra.Command {
@@ -200,7 +300,7 @@ func disconnectCommand(p *program) *cobra.Command {
 	flags.StringVarP(&device, "device", "d", "", "disconnect the controller with this `name`, such as nvme0, or the controllers of this disk")
 	flags.BoolVar(&all, "all", false, "disconnect from all targets")
 	flags.BoolVar(&force, "force", false, "disconnect even if a disk is in use: its I/O then fails")
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -241,17 +341,22 @@ func nvmeListCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List this host's NVMe controllers and disks", Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
-			controllers, err := nvmeHost().Controllers()
+			controllers, err := nvmeHost().Explained()
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return printJSON(p.out, controllerList{controllers})
 			}
+			for _, c := range controllers {
+				if c.Problem != "" {
+					log.Warn().Str("hint", c.Fix).Msg(c.Problem)
+				}
+			}
 			return writeControllers(p.out, controllers)
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -73,7 +73,7 @@ target, but not to another disk under the same path. A disk without WWID gets a 
 	flags.Var(&f.inline, "inline-size", "maximum in-capsule data, at most 16KiB with rdma (default: the kernel's)")
 	flags.Lookup("inline-size").DefValue = ""
 	flags.StringArrayVar(&f.allow, "allow-host", nil, "`NQN` of a host that may connect; may be repeated")
-	jsonFlag(cmd, &f.asJSON)
+	nvmeJSONFlag(cmd, &f.asJSON)
 	return cmd
 }
 
@@ -164,7 +164,7 @@ func targetListCommand(p *program) *cobra.Command {
 			return writeTargets(p.out, config.Targets())
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -245,7 +245,7 @@ A host with a DH-HMAC-CHAP key stays in the configuration, with its key, unless 
 	}
 	cmd.Flags().StringVar(&nqn, "nqn", "", "`NQN` of the subsystem")
 	cmd.Flags().BoolVar(&all, "all", false, "remove all subsystems, ports and hosts, including those that other programs added")
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -291,7 +291,7 @@ func targetSaveCommand(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "replace saved targets even if nothing is served now")
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -362,7 +362,7 @@ path, is refused. Attributes that this kernel does not have are skipped, with a 
 		},
 	}
 	cmd.Flags().BoolVar(&clear, "clear", false, "first remove everything that is served now")
-	jsonFlag(cmd, &asJSON)
+	nvmeJSONFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -24,6 +24,17 @@ func LogFromNow() Log {
 	return Log{kmsg}
 }
 
+// LogSoFar returns what the kernel has logged and not yet overwritten.
+func LogSoFar() Lines {
+	kmsg, err := proc.FS{}.OpenKmsg(false)
+	if err != nil {
+		return nil
+	}
+	log := Log{kmsg}
+	defer log.Close()
+	return log.Lines()
+}
+
 // Close closes the log.
 func (l Log) Close() {
 	if l.kmsg != nil {

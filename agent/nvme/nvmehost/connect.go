@@ -26,6 +26,11 @@ func (s Sysfs) Connect(ctx context.Context, o Options) (name string, err error) 
 	if err := kernel.Load(ctx, "nvme-fabrics", "nvme-"+o.Transport); err != nil {
 		return "", err
 	}
+	if has, err := os.ReadFile(fabrics); err == nil {
+		if lacks := o.unsupported(string(has)); len(lacks) > 0 {
+			return "", lacking(o, lacks)
+		}
+	}
 	log := kernel.LogFromNow()
 	defer log.Close()
 	f, err := os.OpenFile(fabrics, os.O_RDWR, 0)

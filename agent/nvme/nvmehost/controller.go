@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"krping/agent/doctor"
 )
 
 // DefaultMount is where sysfs is mounted.
@@ -42,6 +44,8 @@ type Controller struct {
 	CtrlLossTMO    string `json:"ctrl_loss_tmo,omitempty"`   // seconds, or off
 	ReconnectDelay string `json:"reconnect_delay,omitempty"` // seconds, or off
 	Namespaces     []Disk `json:"namespaces"`
+	Problem        string `json:"problem,omitempty"` // why it has no disks though it is connected
+	Fix            string `json:"fix,omitempty"`
 }
 
 // stateLive is the state of a controller that processes commands.
@@ -63,6 +67,18 @@ func (d Disk) Device() string { return "/dev/" + d.Name }
 
 // IsFabric reports whether the controller is one of NVMe over Fabrics.
 func (c Controller) IsFabric() bool { return c.Transport != "pcie" && c.Transport != "" }
+
+// Explained is Controllers with the problems of those that are connected and have no disks.
+func (s Sysfs) Explained() ([]Controller, error) {
+	controllers, err := s.Controllers()
+	found := doctor.ExamineControllers()
+	for i := range controllers {
+		if f, bad := found[controllers[i].Name]; bad {
+			controllers[i].Problem, controllers[i].Fix = f.Found+": "+f.Cause, f.Fix
+		}
+	}
+	return controllers, err
+}
 
 // Controllers returns all controllers, by number.
 func (s Sysfs) Controllers() ([]Controller, error) {

@@ -8,7 +8,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +57,83 @@ func (s Sysfs) Discover(ctx context.Context, o Options) (d Discovery, err error)
 	}
 	defer func() { err = errors.Join(err, s.remove(name)) }()
 	return readDiscovery("/dev/" + name)
+}
+
+// Persistent is Discover without disconnecting: the controller with that name stays, and the target tells it
+// when its log changes.
+func (s Sysfs) Persistent(ctx context.Context, o Options) (name string, d Discovery, err error) {
+	o.NQN = discoveryNQN
+	if o.KeepAlive == nil { // else the target ends an idle connection
+		o.KeepAlive = new(int)
+		*o.KeepAlive = persistentKeepAlive
+	}
+	if name, err = s.Connect(ctx, o); err != nil {
+		return "", d, err
+	}
+	if d, err = readDiscovery("/dev/" + name); err != nil {
+		return "", d, errors.Join(err, s.remove(name))
+	}
+	return name, d, nil
+}
+
+// persistentKeepAlive is the keep-alive timeout of a persistent discovery controller in seconds, as nvme-cli's.
+const persistentKeepAlive = 30
+
+// maxReferrals limits how many discovery services DiscoverAll asks.
+const maxReferrals = 32
+
+// DiscoverAll returns the subsystems that the discovery service at an address offers, and those that it refers
+// to do, each path once. It goes on if one that it refers to fails; those errors are joined.
+func (s Sysfs) DiscoverAll(ctx context.Context, o Options) ([]Record, error) {
+	return discoverAll(o, func(o Options) (Discovery, error) { return s.Discover(ctx, o) })
+}
+
+func discoverAll(first Options, discover func(Options) (Discovery, error)) (paths []Record, err error) {
+	asked, offered := map[string]bool{}, map[Record]bool{}
+	services := []Options{first}
+	for len(services) > 0 && len(asked) < maxReferrals {
+		o := services[0]
+		services = services[1:]
+		where := fmt.Sprintf("%s %v port %d", o.Transport, o.Addr, o.Port)
+		if asked[where] {
+			continue
+		}
+		asked[where] = true
+		d, failed := discover(o)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		for _, r := range d.Records {
+			path := Record{Transport: r.Transport, Addr: r.Addr, Service: r.Service, NQN: r.NQN}
+			to, usable := o.At(r)
+			switch {
+			case r.Kind == kindReferral && usable == nil:
+				services = append(services, to)
+			case r.IsSubsystem() && !offered[path]:
+				offered[path] = true
+				paths = append(paths, r)
+			}
+		}
+	}
+	return paths, err
+}
+
+// At returns the options for the path of a record.
+func (o Options) At(r Record) (Options, error) {
+	addr, err := netip.ParseAddr(r.Addr)
+	if err != nil {
+		return o, fmt.Errorf("address %q: must be an IP address", r.Addr)
+	}
+	port, err := strconv.ParseUint(r.Service, 10, 16)
+	if err != nil {
+		return o, fmt.Errorf("port %q: must be 1 to 65535", r.Service)
+	}
+	o.Transport, o.Addr, o.Port, o.NQN = r.Transport, addr, uint16(port), r.NQN
+	if o.Transport != "tcp" { // without TLS it must not connect
+		o.HeaderDigest, o.DataDigest, o.HostIface = false, false, ""
+	}
+	return o, o.Check()
 }
 
 // maxReads limits the number of attempts to read a page that keeps changing.

@@ -5,6 +5,8 @@ package nvmehost
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +28,13 @@ func explain(o Options, err error, log kernel.Lines) error {
 		refused("the target serves no such NQN at this address", ask+" lists what it serves; on the target: krpingctl nvme target list")
 	case log.Find("is not allowed, hostnqn") != "":
 		refused("the target does not allow this host, "+o.HostNQN, fmt.Sprintf("on the target: krpingctl nvme target add --nqn %s --allow-host %s; or use an NQN that it allows: --hostnqn", o.NQN, o.HostNQN))
+	case errors.Is(err, unix.ENOKEY) && o.TLS:
+		f.Cause, f.Fix = "no TLS key (PSK) for this host and subsystem is in the kernel's keyring", "add it: nvme gen-tls-key --insert; tlshd must run, too"
+	case authentication(log) != "" && o.Secret == "":
+		f.Cause, f.Fix, f.Err = "the target lets this host in only with its DH-HMAC-CHAP key", "give the key of this host on the target: --dhchap-secret", unix.ENOKEY
+	case authentication(log) != "":
+		f.Cause, f.Err = "authentication failed (the kernel logged: "+authentication(log)+")", unix.EKEYREJECTED
+		f.Fix = "check that --dhchap-secret, and --dhchap-ctrl-secret if given, are the host's keys on the target: dhchap_key and dhchap_ctrl_key"
 	case log.Find("invalid service ID", "failed to connect socket: -111") != "":
 		refused("nothing listens on that port", "on the target: krpingctl nvme target list shows the ports")
 	case log.Find("found same hostid", "found same hostnqn") != "":
@@ -37,6 +46,25 @@ func explain(o Options, err error, log kernel.Lines) error {
 	default:
 		f.Cause, f.Fix = unexplained(err, log), "krpingctl doctor --peer "+o.Addr.String()
 		o.explainRoute(f)
+	}
+	return f
+}
+
+// authentication returns what the kernel says about DH-HMAC-CHAP, or "".
+func authentication(log kernel.Lines) string {
+	return log.Find("uthentication", "qid 0: no key", "AUTHREQ", "dhchap")
+}
+
+// lacking explains options that this kernel does not have.
+func lacking(o Options, names []string) error {
+	f := &kernel.Failure{
+		What: "cannot connect to " + o.NQN, Cause: "this kernel's nvme-fabrics has no " + strings.Join(names, ", "),
+		Fix: "leave it out; or use a newer kernel", Err: unix.EOPNOTSUPP,
+	}
+	for name, config := range map[string]string{"dhchap_secret": "CONFIG_NVME_HOST_AUTH (before 6.7: CONFIG_NVME_AUTH)", "tls": "CONFIG_NVME_TCP_TLS"} {
+		if slices.Contains(names, name) {
+			f.Fix = "use a kernel with " + config
+		}
 	}
 	return f
 }

@@ -31,12 +31,99 @@ func TestOptions(t *testing.T) {
 	o.HostNQN, o.HostID, o.HostAddr, o.HostIface = "nqn.h", "6b0fac7c-d420-460a-87e2-193929fff36d", netip.MustParseAddr("fd00::1"), "eth0"
 	o.IOQueues, o.WriteQueues, o.PollQueues, o.QueueSize = of(1), of(2), of(3), of(16)
 	o.KeepAlive, o.CtrlLossTMO, o.ReconnectDelay, o.TOS = of(0), of(-1), of(4), of(5)
-	o.HeaderDigest, o.DataDigest, o.DuplicateConn = true, true, true
+	o.HeaderDigest, o.DataDigest, o.DuplicateConn, o.TLS, o.DisableSQFlow, o.FastIOFail = true, true, true, true, true, of(15)
+	o.Secret, o.CtrlSecret = secret, secret
 	want := "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.a,hostnqn=nqn.h,hostid=6b0fac7c-d420-460a-87e2-193929fff36d,host_iface=eth0," +
-		"host_traddr=fd00::1,nr_io_queues=1,nr_write_queues=2,nr_poll_queues=3,queue_size=16,keep_alive_tmo=0,ctrl_loss_tmo=-1,reconnect_delay=4,tos=5," +
-		"hdr_digest,data_digest,duplicate_connect"
+		"dhchap_secret=" + secret + ",dhchap_ctrl_secret=" + secret + ",host_traddr=fd00::1,nr_io_queues=1,nr_write_queues=2,nr_poll_queues=3,queue_size=16,keep_alive_tmo=0,ctrl_loss_tmo=-1,reconnect_delay=4,fast_io_fail_tmo=15,tos=5," +
+		"hdr_digest,data_digest,tls,disable_sqflow,duplicate_connect"
 	if err := o.Check(); err != nil || o.String() != want {
 		t.Errorf("%v, %s, want %s", err, o, want)
+	}
+}
+
+// secret is one of nvme gen-dhchap-key.
+const secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+
+// A secret with a mistake is refused, and the error does not have it.
+func TestSecrets(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", secret: "", strings.Replace(secret, "zaw3", "zaw4", 1): "checksum", strings.TrimSuffix(secret, ":"): "must be like", "DHHC-1:04:x:": "must be like",
+		"DHHC-1:00:aGVsbG8=:": "32, 48 or 64 bytes", "DHHC-1:00:?:": "Base64", "hunter2": "must be like",
+	} {
+		o := options()
+		o.Secret = text
+		err := o.Check()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+		if key := strings.TrimPrefix(text, "DHHC-1:"); err != nil && strings.Contains(err.Error(), key) {
+			t.Errorf("the error has the key: %v", err)
+		}
+	}
+}
+
+// An option that the kernel lacks is named before anything is changed.
+func TestUnsupportedOptions(t *testing.T) {
+	o := options()
+	o.Secret, o.KeepAlive = secret, of(5)
+	has := "instance=-1,cntlid=-1,transport=%s,traddr=%s,trsvcid=%s,nqn=%s,keep_alive_tmo=%d\n"
+	if lacks := o.unsupported(has); len(lacks) != 1 || lacks[0] != "dhchap_secret" {
+		t.Errorf("lacks %q", lacks)
+	}
+	err := lacking(o, o.unsupported(has))
+	if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "no dhchap_secret") || !strings.Contains(kernel.Fix(err), "CONFIG_NVME_HOST_AUTH") {
+		t.Errorf("%v, fix %q", err, kernel.Fix(err))
+	}
+	if lacks := o.unsupported("instance=-1,cntlid=-1"); len(lacks) > 0 {
+		t.Errorf("a kernel that does not say what it has lacks %q", lacks)
+	}
+}
+
+// Referrals are followed once, also in a circle; what cannot be reached does not hide the rest.
+func TestDiscoverAll(t *testing.T) {
+	record := func(kind, addr, nqn string) Record {
+		return Record{Transport: "tcp", Kind: kind, Addr: addr, Service: "4420", NQN: nqn}
+	}
+	logs := map[string][]Record{
+		"10.0.0.1": {record(kindCurrent, "10.0.0.1", discoveryNQN), record(kindNVMe, "10.0.0.1", "nqn.a"), record(kindReferral, "10.0.0.2", discoveryNQN),
+			record(kindReferral, "10.0.0.3", discoveryNQN), record(kindReferral, "host", discoveryNQN)},
+		"10.0.0.2": {record(kindReferral, "10.0.0.1", discoveryNQN), record(kindNVMe, "10.0.0.1", "nqn.a"), record(kindNVMe, "10.0.0.2", "nqn.a")},
+	}
+	asked := 0
+	paths, err := discoverAll(options(), func(o Options) (Discovery, error) {
+		asked++
+		records, found := logs[o.Addr.String()]
+		if !found {
+			return Discovery{}, unix.ECONNREFUSED
+		}
+		return Discovery{Records: records}, nil
+	})
+	want := []Record{record(kindNVMe, "10.0.0.1", "nqn.a"), record(kindNVMe, "10.0.0.2", "nqn.a")}
+	if !reflect.DeepEqual(paths, want) || !errors.Is(err, unix.ECONNREFUSED) || asked != 3 {
+		t.Errorf("%d asked: %+v, %v", asked, paths, err)
+	}
+}
+
+// The options for a record are checked: it comes from the network. TLS that was asked for is not left out.
+func TestOptionsAtRecord(t *testing.T) {
+	record := Record{Transport: "rdma", Addr: "10.0.0.7", Service: "4421", NQN: "nqn.b"}
+	o := options()
+	o.HeaderDigest, o.HostIface = true, "eth0"
+	if at, err := o.At(record); err != nil || at.String() != "transport=rdma,traddr=10.0.0.7,trsvcid=4421,nqn=nqn.b" {
+		t.Errorf("%s, %v", at, err)
+	}
+	for want, change := range map[string]func(*Options, *Record){
+		"--tls is for":        func(o *Options, _ *Record) { o.TLS = true },
+		"contain a comma":     func(_ *Options, r *Record) { r.NQN = "nqn.b,hostnqn=x" },
+		"must be rdma or tcp": func(_ *Options, r *Record) { r.Transport = "fc" },
+		"must be an IP":       func(_ *Options, r *Record) { r.Addr = "host" },
+		"must be 1 to 65535":  func(_ *Options, r *Record) { r.Service = "0" },
+	} {
+		o, r := options(), record
+		change(&o, &r)
+		if _, err := o.At(r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
 
@@ -51,6 +138,9 @@ func TestOptionErrors(t *testing.T) {
 		"--queue-size 8":      func(o *Options) { o.QueueSize = of(8) },
 		"--ctrl-loss-tmo -2":  func(o *Options) { o.CtrlLossTMO = of(-2) },
 		"--nr-io-queues 0":    func(o *Options) { o.IOQueues = of(0) },
+		"--fast-io-fail-tmo":  func(o *Options) { o.FastIOFail = of(-2) },
+		"--tls is for":        func(o *Options) { o.Transport, o.TLS = "rdma", true },
+		"needs --dhchap-sec":  func(o *Options) { o.CtrlSecret = secret },
 	} {
 		o := options()
 		change(&o)
@@ -178,6 +268,7 @@ func TestExplain(t *testing.T) {
 		{unix.EIO, kernel.Lines{"nvme nvme0: Connect for subsystem nqn.a is not allowed, hostnqn: nqn.h"}, unix.ECONNREFUSED, "does not allow this host, nqn.h", "--allow-host nqn.h"},
 		{unix.ECONNREFUSED, kernel.Lines{"nvme nvme0: failed to connect socket: -111"}, unix.ECONNREFUSED, "nothing listens", "target list"},
 		{unix.ECONNRESET, kernel.Lines{"nvme nvme0: Connect rejected: status 8 (invalid service ID)."}, unix.ECONNREFUSED, "nothing listens", "target list"},
+		{unix.EIO, kernel.Lines{"nvme nvme0: qid 0: authentication setup failed"}, unix.ENOKEY, "only with its DH-HMAC-CHAP key", "--dhchap-secret"},
 		{unix.EALREADY, nil, unix.EALREADY, "already", "--duplicate-connect"},
 		{unix.EINVAL, kernel.Lines{"nvme_fabrics: no handler found for transport tcp."}, kernel.ErrNoModule, "nvme-tcp is not loaded", "modprobe nvme-tcp"},
 		{unix.EINVAL, kernel.Lines{"nvme_fabrics: found same hostid x but different hostnqn y"}, unix.EINVAL, "found same hostid", "--hostid"},
