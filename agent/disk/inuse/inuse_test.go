@@ -113,6 +113,7 @@ func TestUses(t *testing.T) {
 		"LVM on a partition": {make: func(f fake) {
 			f.disk("dm-0", "253:0")
 			f.put("sys/devices/dm-0/dm/name", "vg-root")
+			f.put("dev/mapper/vg-root", "253:0")
 			f.put("sys/devices/dm-0/dm/uuid", "LVM-abc")
 			f.put("sys/devices/sda/sda1/holders/dm-0/x", "")
 			f.put("proc/self/mountinfo", "9 1 253:0 / / rw - ext4 /dev/mapper/vg-root rw")

@@ -132,7 +132,7 @@ func (s system) numberIn(dir string) (uint64, error) {
 // name returns the path of a device.
 func (s system) name(number uint64) string {
 	dir := s.dir(number)
-	if mapped := text(dir, "dm/name"); mapped != "" {
+	if mapped := text(dir, "dm/name"); mapped != "" && exists(filepath.Join(s.root, "/dev/mapper", mapped)) { // udev has made it
 		return "/dev/mapper/" + display.Text(mapped)
 	}
 	for line := range strings.Lines(text(dir, "uevent")) {

@@ -52,7 +52,6 @@ func TestDiskInUse(t *testing.T) {
 	dev := attachAs(t, 9921, "160MiB")
 	part := dev + "p1"
 	dir := t.TempDir()
-	t.Cleanup(func() { _, _ = guest.TryRun("sh", "-c", "umount "+dir+"; dmsetup remove inuse; swapoff "+dev) })
 	sectors := strings.TrimSpace(guest.Run(t, "blockdev", "--getsz", dev))
 	sh(t, "echo ,64M | sfdisk -q "+dev)
 	if _, err := os.Stat(part); err != nil {
@@ -67,23 +66,23 @@ func TestDiskInUse(t *testing.T) {
 			want: []string{part + " is mounted at " + dir + " (ext4)"}},
 		{name: "loop on a partition", use: "losetup /dev/loop6 " + part, end: "losetup -d /dev/loop6", want: []string{part + " is used by /dev/loop6"}},
 		{name: "swap on a partition", use: "mkswap -q " + part + " && swapon " + part, end: "swapoff " + part, want: []string{part + " is swap space"}},
-		{name: "device mapper", use: "echo 0 " + sectors + " linear " + dev + " 0 | dmsetup create inuse", end: "dmsetup remove inuse",
-			want: []string{dev + " is used by /dev/mapper/inuse"}},
+		{name: "device mapper", use: "echo 0 " + sectors + " linear " + dev + " 0 | dmsetup create --noudevsync inuse", end: "dmsetup remove inuse",
+			want: []string{dev + " is used by /dev/dm-0"}},
 		{name: "mounted on device mapper",
-			use: "echo 0 " + sectors + " linear " + dev + " 0 | dmsetup create inuse && mkfs.ext4 -q -F /dev/mapper/inuse && mount /dev/mapper/inuse " + dir,
-			end: "umount " + dir + " && dmsetup remove inuse", want: []string{dev + " is used by /dev/mapper/inuse", "/dev/mapper/inuse is mounted at " + dir}},
+			use: "echo 0 " + sectors + " linear " + dev + " 0 | dmsetup create --noudevsync inuse && mkfs.ext4 -q -F /dev/dm-0 && mount /dev/dm-0 " + dir,
+			end: "umount " + dir + " && dmsetup remove inuse", want: []string{dev + " is used by /dev/dm-0", "/dev/dm-0 is mounted at " + dir}},
 		{name: "btrfs", use: "mkfs.btrfs -q -f -m single -d single " + dev + " && mount " + dev + " " + dir, end: "umount " + dir,
 			want: []string{dev + " is mounted at " + dir + " (btrfs)"}},
 		{name: "ext4", use: "mkfs.ext4 -q -F " + dev + " && mount " + dev + " " + dir, end: "umount " + dir, want: []string{dev + " is mounted at " + dir + " (ext4)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			sh(t, tc.use)
+			defer sh(t, strings.ReplaceAll(tc.end, "dmsetup remove", "dmsetup remove --noudevsync"))
 			refused(t, tc.want, "write", dev, "--size", "4KiB")
 			r := refused(t, tc.want, "stop", "vol0")
 			if !strings.Contains(r.Stderr, tc.end) || !strings.Contains(r.Stderr, "or add --force") {
 				t.Errorf("no hint to %s:\n%s", tc.end, r.Stderr)
 			}
-			sh(t, tc.end)
 		})
 	}
 
