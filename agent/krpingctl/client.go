@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/inuse"
 	"krping/agent/measure"
 	"krping/agent/measure/parallel"
 	"krping/bridge/cli"
+	"krping/bridge/inuse"
 	"krping/bridge/store"
 	"krping/proc"
 )

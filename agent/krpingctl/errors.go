@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog/log"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/inuse"
 	"krping/agent/disk/verify"
 	"krping/agent/host/display"
 	"krping/agent/host/kernel"
@@ -21,6 +20,7 @@ import (
 	"krping/agent/service"
 	"krping/agent/service/config"
 	"krping/bridge/cli"
+	"krping/bridge/inuse"
 	"krping/proc"
 )
 

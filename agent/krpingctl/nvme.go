@@ -4,8 +4,10 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
@@ -28,25 +30,15 @@ func nvmeTarget() *nvmet.Tree { return nvmet.NewTree(nvmet.DefaultMount) }
 
 func nvmeHost() nvmehost.Sysfs { return nvmehost.NewSysfs(nvmehost.DefaultMount) }
 
-// nvmeJSONFlag registers --json, and nvme-cli's --output-format for it.
+// nvmeJSONFlag is jsonFlag with nvme-cli's names: --output-format, and '_' for '-'.
 func nvmeJSONFlag(cmd *cobra.Command, asJSON *bool) {
 	jsonFlag(cmd, asJSON)
-	cmd.Flags().VarP(outputFormat{asJSON}, "output-format", "o", "`format`: normal or json")
-}
-
-// outputFormat is a format of nvme-cli.
-type outputFormat struct{ asJSON *bool }
-
-func (o outputFormat) String() string { return "" }
-
-func (o outputFormat) Type() string { return "format" }
-
-func (o outputFormat) Set(text string) error {
-	if text != "normal" && text != "json" {
-		return wantError("must be normal or json")
-	}
-	*o.asJSON = text == "json"
-	return nil
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name = strings.ReplaceAll(name, "_", "-"); name == "output-format" {
+			name = "output"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // emptyAs returns text, or what a table shows instead of an empty one.

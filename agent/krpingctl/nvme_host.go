@@ -14,7 +14,6 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/display"
@@ -60,9 +59,6 @@ func (f *hostFlags) registerConnect(cmd *cobra.Command) {
 	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: use CRC32C digests of data")
 	flags.BoolVar(&f.o.DisableSQFlow, "disable-sqflow", false, "do without flow control of the submission queues")
 	flags.BoolVarP(&f.o.DuplicateConn, "duplicate-connect", "D", false, "connect even if this host is already connected to the subsystem at that address")
-	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-")) // nvme-cli's fast_io_fail_tmo
-	})
 }
 
 // nvmeCLIOnly names what nvme-cli can do and this program cannot, for the help.

@@ -22,9 +22,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/inuse"
 	"krping/agent/disk/pattern"
 	"krping/agent/disk/rawio"
+	"krping/bridge/inuse"
 )
 
 // dataFlags are the flags that write and verify share: a range of a device, and the data in it.

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/inuse"
 	"krping/bridge/uuid"
 )
 
@@ -49,6 +50,9 @@ func Create(n New) (uuid.UUID, error) {
 func (n New) check() error {
 	if n.Size <= 0 || n.Size%512 != 0 {
 		return fmt.Errorf("size %d: must be a multiple of the block size, 512 or 4096", n.Size)
+	}
+	if err := inuse.CheckPath(n.Path); err != nil {
+		return fmt.Errorf("cannot create the store: %w", err)
 	}
 	for _, path := range []string{n.Path, n.Path + recordSuffix} {
 		if _, err := os.Lstat(path); err == nil {

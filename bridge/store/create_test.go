@@ -91,3 +91,24 @@ func TestMoreThanTheFreeSpaceIsTold(t *testing.T) {
 		t.Errorf("log: %q", log)
 	}
 }
+
+// A path of a device that is not there is neither made a file nor taken for one that create could make.
+func TestMissingDevice(t *testing.T) {
+	const path = "/dev/krping-no-such-disk"
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path, link} {
+		if _, err := Create(New{Path: p, Size: 4096}); err == nil || !strings.Contains(err.Error(), "there is no such device") {
+			t.Errorf("create %s: %v", p, err)
+		}
+		if _, err := Open("file:"+p, Options{Size: 4096}); err == nil || !strings.Contains(err.Error(), "there is no such device") {
+			t.Errorf("open %s: %v", p, err)
+		}
+	}
+	if _, err := os.Lstat(path); err == nil {
+		_ = os.Remove(path)
+		t.Error("made a file")
+	}
+}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/inuse"
 )
 
 // file is a volume in a regular file or on a block device.
@@ -36,6 +38,9 @@ type file struct {
 }
 
 func openFile(path string, o Options) (Store, error) {
+	if err := inuse.CheckPath(path); err != nil {
+		return nil, fmt.Errorf("cannot open the store: %w", err)
+	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missing(path, o.Size)
@@ -47,9 +52,12 @@ func openFile(path string, o Options) (Store, error) {
 	if !info.Mode().IsRegular() && !device {
 		return nil, fmt.Errorf("store %s: must be a regular file or a block device", path)
 	}
+	if err := checkUnused(path, device); err != nil {
+		return nil, err
+	}
 	f, err := os.OpenFile(path, openFlags(o, device), 0)
 	if err != nil {
-		return nil, explainOpen(err, o)
+		return nil, explainOpen(path, err, o)
 	}
 	s := &file{File: f, device: device, writeback: o.Writeback, block: 1}
 	if err := s.prepare(o); err != nil {
@@ -83,10 +91,25 @@ func openFlags(o Options, device bool) int {
 	return flags
 }
 
-func explainOpen(err error, o Options) error {
+// checkUnused returns an error if a device or file is in use, also by those that neither open a device
+// exclusively nor lock a file.
+func checkUnused(path string, device bool) error {
+	if device {
+		if err := inuse.Check(path); errors.As(err, new(*inuse.Error)) {
+			return fmt.Errorf("cannot open the store: %w", err)
+		}
+		return nil // the open says what else is wrong
+	}
+	if uses, err := inuse.Find(path); err == nil && len(uses) > 0 { // other bridges are found by its lock
+		return fmt.Errorf("cannot open the store: %w", &inuse.Error{Path: path, Uses: uses})
+	}
+	return nil
+}
+
+func explainOpen(path string, err error, o Options) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("cannot open the store: %w: it is mounted, or used by another program", err)
+		return fmt.Errorf("cannot open the store: %w", inuse.Explain(path))
 	case errors.Is(err, unix.EROFS) && !o.ReadOnly:
 		return fmt.Errorf("cannot open the store for writing (serve it read-only?): %w", err)
 	}

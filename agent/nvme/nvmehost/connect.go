@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/inuse"
 	"krping/agent/host/kernel"
+	"krping/bridge/inuse"
 )
 
 const fabrics = "/dev/nvme-fabrics"

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"krping/agent/disk/inuse"
+	"krping/bridge/inuse"
 )
 
 // Config is the configuration of the whole target, in the JSON of nvmetcli's save files.

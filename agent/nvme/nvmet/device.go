@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krping/agent/disk/inuse"
 	"krping/agent/host/kernel"
+	"krping/bridge/inuse"
 )
 
 // checkDevice returns an error if a disk or file must not be served. The kernel does not check that: it

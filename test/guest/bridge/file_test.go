@@ -67,6 +67,10 @@ func TestStoreOfKilledBridgeStaysLocked(t *testing.T) {
 	guest.Run(t, "mkfs.ext4", "-q", "-F", disk)
 	guest.Run(t, "mount", disk, dir)
 	t.Cleanup(func() { guest.Run(t, "umount", dir) })
+	out, err := guest.TryRun(guest.Binary(t, "krping-bridge"), "--listen", fmt.Sprintf("%s:%d", guest.Addr(t), guest.NextPort()), "--store", "file:"+disk)
+	if err == nil || !strings.Contains(out, disk+" is mounted at "+dir+" (ext4)") {
+		t.Errorf("a mounted disk as store: %v: %s", err, out)
+	}
 	path, port := filepath.Join(dir, "vol0.img"), guest.NextPort()
 	first := guest.StartBridge(t, port, path, "16MiB")
 	c := fakeclient.Connect(t, port, fakeclient.Hello(1))
@@ -78,7 +82,7 @@ func TestStoreOfKilledBridgeStaysLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Second) // it ends as far as it can
-	out, err := guest.TryRun(guest.Binary(t, "krping-bridge"), "--listen", first.Addr, "--store", "file:"+path)
+	out, err = guest.TryRun(guest.Binary(t, "krping-bridge"), "--listen", first.Addr, "--store", "file:"+path)
 	if want := fmt.Sprintf("in use by process %d", first.Cmd.Process.Pid); err == nil || !strings.Contains(out, want) {
 		t.Errorf("while the write of the killed bridge is in the kernel: %v, want %q in %s", err, want, out)
 	}

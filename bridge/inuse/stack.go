@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
-
-	"krping/agent/host/display"
-	"krping/proc"
 )
 
 // system is where uses are looked for.
@@ -133,7 +132,7 @@ func (s system) numberIn(dir string) (uint64, error) {
 func (s system) name(number uint64) string {
 	dir := s.dir(number)
 	if mapped := text(dir, "dm/name"); mapped != "" && exists(filepath.Join(s.root, "/dev/mapper", mapped)) { // udev has made it
-		return "/dev/mapper/" + display.Text(mapped)
+		return "/dev/mapper/" + quoted(mapped)
 	}
 	for line := range strings.Lines(text(dir, "uevent")) {
 		if name, found := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); found {
@@ -150,7 +149,7 @@ func (q *search) stackedOn(d device) {
 		dir := filepath.Join(q.root, "/sys/class/block", h.Name())
 		number, err := q.numberIn(dir)
 		if err != nil {
-			q.found(d.path, "is used by "+display.Text(h.Name()), "")
+			q.found(d.path, "is used by "+quoted(h.Name()), "")
 			continue
 		}
 		q.stack(d, number, q.unstack(dir, q.name(number)))
@@ -164,25 +163,29 @@ func (q *search) stackedOn(d device) {
 		}
 	}
 	for _, v := range q.sessions() {
-		backing, err := q.number(v.Backing)
+		backing, err := q.number(v["backing"])
 		if err != nil || backing != d.number {
 			continue
 		}
-		if v.Role == "target" {
-			q.found(d.path, "is served by the kernel as volume "+display.Text(v.Name), "krpingctl stop --target "+display.Text(v.Name))
-		} else if number, err := q.number(v.Device()); err == nil {
-			q.stack(d, number, "krpingctl stop "+display.Text(v.Name))
+		if v["role"] == "target" {
+			q.found(d.path, "is served by the kernel as volume "+v["name"], "krpingctl stop --target "+v["name"])
+		} else if number, err := q.number("/dev/" + v["dev"]); err == nil {
+			q.stack(d, number, "krpingctl stop "+v["name"])
 		}
 	}
 }
 
-func (s system) sessions() []proc.Session {
-	data, err := os.ReadFile(filepath.Join(s.root, "/proc/krping_sessions"))
-	if err != nil {
-		return nil // the module is not loaded
+// sessions returns the lines of /proc/krping_sessions, by key; their values have no spaces.
+func (s system) sessions() (all []map[string]string) {
+	for line := range strings.Lines(text(s.root, "/proc/krping_sessions")) {
+		session := map[string]string{}
+		for _, field := range strings.Fields(line) {
+			key, value, _ := strings.Cut(field, "=")
+			session[key] = value
+		}
+		all = append(all, session)
 	}
-	sessions, _ := proc.ParseSessions(string(data))
-	return sessions
+	return all
 }
 
 func (q *search) stack(below device, number uint64, fix string) {
@@ -195,7 +198,7 @@ func (q *search) stack(below device, number uint64, fix string) {
 // unstack returns the command that removes a stacked device.
 func (q *search) unstack(dir, path string) string {
 	kind, _, _ := strings.Cut(text(dir, "dm/uuid"), "-")
-	mapped := display.Text(text(dir, "dm/name"))
+	mapped := quoted(text(dir, "dm/name"))
 	switch {
 	case kind == "LVM":
 		return "lvchange -an " + path
@@ -223,4 +226,12 @@ func text(dir, name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
+}
+
+// quoted returns a text of others, quoted if it could hide or forge something on a terminal.
+func quoted(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
 }

@@ -68,9 +68,12 @@ func (e *Error) Fix() string {
 	return strings.Join(all, " && ")
 }
 
-// Find returns the uses of a block device that can be named. Unlike Check it does not open the device: an
-// open may wait for a disk that does not respond.
+// Find returns the uses of a block device or regular file that can be named. Unlike Check it does not open
+// it: an open may wait for a disk that does not respond. Locks of files are not found.
 func Find(path string) ([]Use, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+		return this.usesOfFile(path, info), nil
+	}
 	number, err := deviceNumber(path)
 	if err != nil {
 		return nil, &os.PathError{Op: "stat", Path: path, Err: err}

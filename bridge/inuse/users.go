@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"krping/agent/host/display"
 )
 
 // mounts finds mounted file systems, in the mount namespaces of all processes.
@@ -48,7 +46,7 @@ func (q *search) mountsOf(pid string, members map[uint64][]uint64, mounted map[s
 			if mounted[path] {
 				continue
 			}
-			by, fix := "is mounted at "+display.Text(m.at)+" ("+m.kind+")", "umount "+display.Text(m.at)
+			by, fix := "is mounted at "+quoted(m.at)+" ("+m.kind+")", "umount "+quoted(m.at)
 			if pid != "self" {
 				by += fmt.Sprintf(" in the mount namespace of process %s (%s)", pid, q.comm(pid))
 				fix = "nsenter -t " + pid + " -m " + fix
@@ -141,7 +139,7 @@ func (q *search) btrfs() map[uint64][]uint64 {
 func (q *search) swaps() {
 	for _, swap := range q.swapPaths() {
 		if path := q.pathOf(q.number(swap)); path != "" {
-			q.found(path, "is swap space", "swapoff "+display.Text(swap))
+			q.found(path, "is swap space", "swapoff "+quoted(swap))
 		}
 	}
 }
@@ -161,7 +159,7 @@ func (s system) swapPaths() (paths []string) {
 func (q *search) targets(of func(served string) string) {
 	namespaces, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/nvmet/subsystems/*/namespaces/*"))
 	for _, dir := range namespaces {
-		nqn := display.Text(filepath.Base(filepath.Dir(filepath.Dir(dir))))
+		nqn := quoted(filepath.Base(filepath.Dir(filepath.Dir(dir))))
 		if path := of(text(dir, "device_path")); path != "" && text(dir, "enable") == "1" {
 			q.found(path, "is served by the NVMe subsystem "+nqn, "krpingctl nvme target remove "+nqn)
 		}
@@ -172,7 +170,7 @@ func (q *search) targets(of func(served string) string) {
 		if match := fileOfLIO.FindStringSubmatch(text(dir, "info")); match != nil {
 			served = match[1]
 		}
-		name := display.Text(filepath.Base(dir))
+		name := quoted(filepath.Base(dir))
 		if path := of(served); path != "" && text(dir, "enable") == "1" {
 			q.found(path, "is served by the SCSI target (LIO) as "+name, "")
 		}
@@ -294,7 +292,7 @@ func (s system) processes() []string {
 }
 
 func (s system) comm(pid string) string {
-	return display.Text(text(filepath.Join(s.root, "/proc", pid), "comm"))
+	return quoted(text(filepath.Join(s.root, "/proc", pid), "comm"))
 }
 
 // usesOfFile returns the uses of a regular file by the kernel.
@@ -316,7 +314,7 @@ func (s system) usesOfFile(path string, info fs.FileInfo) []Use {
 	}
 	for _, swap := range s.swapPaths() {
 		if is(swap) {
-			q.found(path, "is swap space", "swapoff "+display.Text(swap))
+			q.found(path, "is swap space", "swapoff "+quoted(swap))
 		}
 	}
 	q.targets(func(served string) string {
