@@ -223,7 +223,7 @@ are, and the exit code is not 0.
 			}
 			connected, err := connectAll(cmd.Context(), o)
 			if f.asJSON {
-				return errors.Join(err, printJSON(p.out, connected))
+				return errors.Join(err, printJSON(p.out, controllerList{connected}))
 			}
 			for _, c := range connected {
 				for _, d := range c.Namespaces {

@@ -41,7 +41,7 @@ func TestNVMeUsage(t *testing.T) {
 		"disconnect --all --nqn x":                               "give one of",
 		"discover --traddr 1.2.3.4 -t loop":                      "must be rdma or tcp",
 		"discover --traddr 1.2.3.4 -t loop -o json":              "must be rdma or tcp",
-		"list -o xml":                                            "must be normal or json",
+		"list -o xml":                                            "must be text or json",
 		"connect-all":                                            "--traddr is needed",
 		"connect --nqn x --traddr 1.2.3.4 -S hunter2":            "--dhchap-secret: must be like DHHC-1",
 		"connect --nqn x --traddr 1.2.3.4 --fast_io_fail_tmo -7": "--fast-io-fail-tmo -7",
