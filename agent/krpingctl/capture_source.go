@@ -45,10 +45,23 @@ func (p *program) capture(ctx context.Context, f captureFlags) error {
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
+	wait := newCaptureWait(f, v)
 	s, err := source.run(ctx, v)
+	wait.end()
 	err = errors.Join(err, v.end(s))
 	v.report(s, source.passed())
 	return err
+}
+
+// newCaptureWait shows progress if nothing is printed until the end.
+func newCaptureWait(f captureFlags, v *captureView) *wait {
+	switch {
+	case v.perPacket || f.ladder:
+		return &wait{done: make(chan struct{})}
+	case f.read != "":
+		return newWait("reading " + f.read)
+	}
+	return newTimed("capturing", f.duration)
 }
 
 // defaultInterface returns the network interface with an RDMA device: the only one, or the only one whose

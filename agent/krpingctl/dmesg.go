@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 
 func dmesgCommand(p *program) *cobra.Command {
 	var follow, asJSON bool
+	var lines int
 	cmd := &cobra.Command{
 		Use:   "dmesg",
 		Short: "Show the module's kernel messages",
@@ -31,6 +33,9 @@ func dmesgCommand(p *program) *cobra.Command {
 			if follow {
 				next = kmsg.Wait
 			}
+			if cmd.Flags().Changed("lines") {
+				next = lastMessages(lines, kmsg.Next, next)
+			}
 			err = printMessages(cmd.Context(), p.out, next, asJSON)
 			if kmsg.Lost > 0 {
 				log.Warn().Int("times", kmsg.Lost).Msg("the kernel overwrote messages before they were read")
@@ -39,6 +44,8 @@ func dmesgCommand(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for new messages, until interrupted")
+	cmd.Flags().VarP(&numberFlag[int]{&lines, 0, math.MaxInt32}, "lines", "n", "begin with the last `number` of messages (default: all)")
+	cmd.Flags().Lookup("lines").DefValue = ""
 	jsonFlagSays(cmd, &asJSON, "print one JSON object per line")
 	return cmd
 }
@@ -60,6 +67,32 @@ func printMessages(ctx context.Context, out io.Writer, next func(context.Context
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// lastMessages returns a function that returns the last n messages that read has before its end, and then what
+// after returns.
+func lastMessages(n int, read, after func(context.Context) (proc.Message, error)) func(context.Context) (proc.Message, error) {
+	var last []proc.Message
+	ended := false
+	return func(ctx context.Context) (proc.Message, error) {
+		for !ended {
+			m, err := read(ctx)
+			switch {
+			case errors.Is(err, io.EOF):
+				ended = true
+			case err != nil:
+				return m, err
+			default:
+				last = append(last[max(0, len(last)+1-max(n, 1)):], m)
+			}
+		}
+		if len(last) == 0 || n == 0 {
+			return after(ctx)
+		}
+		m := last[0]
+		last = last[1:]
+		return m, nil
 	}
 }
 
