@@ -12,11 +12,13 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
+	"krping/test/internal/needs"
 )
 
 // A volume in memory outlives the RDMA device, its driver and the modules for programs: all acknowledged writes are there, and the client, whose
 // session would fail if data could have been lost, goes on.
 func TestMemoryOutlivesTheDriver(t *testing.T) {
+	needs.Test(t, needs.StockKernel) // in the debug kernel the driver is no module
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--store", "mem:")
 	r.store = r.dev // there is no other way to its data
 	r.suffer("driver reloaded", func(r *rig) {
@@ -40,21 +42,22 @@ const otherAddr = "10.5.0.1"
 
 func addNetdev(t *testing.T) {
 	t.Helper()
-	guest.Run(t, "ip", "link", "add", "dummy5", "mtu", "4300", "type", "dummy")
-	guest.Run(t, "ip", "addr", "add", otherAddr+"/24", "dev", "dummy5")
-	guest.Run(t, "ip", "link", "set", "dummy5", "up")
+	guest.Run(t, "ip", "link", "add", "veth5", "mtu", "4300", "type", "veth", "peer", "name", "peer5")
+	guest.Run(t, "ip", "addr", "add", otherAddr+"/24", "dev", "veth5")
+	guest.Run(t, "ip", "link", "set", "peer5", "up")
+	guest.Run(t, "ip", "link", "set", "veth5", "up")
 }
 
 func delNetdev(t *testing.T) {
 	t.Helper()
-	guest.Run(t, "ip", "link", "del", "dummy5")
+	guest.Run(t, "ip", "link", "del", "veth5")
 }
 
 // otherDevice makes the other device, until the end of the test.
 func otherDevice(t *testing.T) (remove, add func()) {
 	t.Helper()
 	remove = func() { guest.Run(t, "rdma", "link", "del", "rxe5") }
-	add = func() { guest.Run(t, "rdma", "link", "add", "rxe5", "type", "rxe", "netdev", "dummy5") }
+	add = func() { guest.Run(t, "rdma", "link", "add", "rxe5", "type", "rxe", "netdev", "veth5") }
 	addNetdev(t)
 	t.Cleanup(func() { delNetdev(t) })
 	add()
@@ -116,15 +119,15 @@ func TestOneOfTwoDevicesRemoved(t *testing.T) {
 func TestAddressRemoved(t *testing.T) {
 	addNetdev(t)
 	t.Cleanup(func() { delNetdev(t) })
-	guest.Start(t, guest.Binary(t, "krpingctl"), "link", "keep", "dummy5")
-	guest.Eventually(t, 10*time.Second, "the RDMA device is there", func() bool { return strings.Contains(guest.Run(t, "rdma", "link"), "rxe_dummy5") })
+	guest.Start(t, guest.Binary(t, "krpingctl"), "link", "keep", "veth5")
+	guest.Eventually(t, 10*time.Second, "the RDMA device is there", func() bool { return strings.Contains(guest.Run(t, "rdma", "link"), "rxe_veth5") })
 	newRig(t, "16MiB", "", "--listen", fmt.Sprintf("%s:%d", guest.Addr(t), port), "--listen", fmt.Sprintf("%s:%d", otherAddr, port), "--volume", "vol5=mem:,size=8MiB")
 	works := attachOther(t)
 	works()
 	for _, away := range []time.Duration{500 * time.Millisecond, 8 * time.Second} {
-		guest.Run(t, "ip", "addr", "del", otherAddr+"/24", "dev", "dummy5")
+		guest.Run(t, "ip", "addr", "del", otherAddr+"/24", "dev", "veth5")
 		time.Sleep(away)
-		guest.Run(t, "ip", "addr", "add", otherAddr+"/24", "dev", "dummy5")
+		guest.Run(t, "ip", "addr", "add", otherAddr+"/24", "dev", "veth5")
 		works()
 	}
 	delNetdev(t)
