@@ -148,8 +148,12 @@ func (d *Dissector) addOther(what string) {
 	d.others[what]++
 }
 
-// Relevant reports whether a frame is of RoCE, or of TCP from or to one of the ports.
+// Relevant reports whether a frame that has passed the filter of a live capture is of RoCE, or of TCP from
+// or to one of the ports: the filter passes all that is in tunnels.
 func Relevant(f Frame, tcpPorts []uint16) bool {
+	if !unwrap.Tunnelled(f.Data) {
+		return true
+	}
 	inner, _ := unwrap.Frame(f.Data, cmp.Or(f.Link, layers.LinkTypeEthernet), f.Length-len(f.Data))
 	if inner == nil {
 		return false

@@ -227,6 +227,29 @@ func TestSnapLengths(t *testing.T) {
 	}
 }
 
+// Of a live capture, what is in tunnels is dropped unless it is RoCE or NVMe/TCP.
+func TestRelevant(t *testing.T) {
+	roce, tcp := frames(t, "krping")[0].Data, frames(t, "tcp")[0].Data
+	dns := ether(0x800, ip4(17, udp(40000, 53, make([]byte, 40))))
+	for name, tunnel := range map[string]bool{
+		"VLAN": false, "QinQ 0x9100": false, "FCS": false, "ERSPAN II": true, "ERSPAN II over IPv6, VLANs": true, "ERSPAN III, subheader": true,
+		"GRETAP": true, "VXLAN": true, "VXLAN over IPv6": true, "Geneve": true,
+	} {
+		for _, c := range []struct {
+			data []byte
+			port uint16
+			want bool
+		}{
+			{roce, 1, true}, {tcp, 4420, true}, {dns, 53, !tunnel}, {tcp, 1, !tunnel},
+		} {
+			data := wrappings[name].wrap(c.data)
+			if got := dissect.Relevant(dissect.Frame{Data: data, Length: len(data)}, []uint16{c.port}); got != c.want {
+				t.Errorf("%s, port %d: %v", name, c.port, got)
+			}
+		}
+	}
+}
+
 // What is neither RoCE nor NVMe/TCP is told.
 func TestOthers(t *testing.T) {
 	d := dissect.New(dissect.Options{})

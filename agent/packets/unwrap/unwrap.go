@@ -108,6 +108,30 @@ func Frame(data []byte, link layers.LinkType, missing int) (p *Packet, name stri
 	return p, name
 }
 
+// Tunnelled reports whether an Ethernet frame may be of GRE, VXLAN or Geneve. It is much faster than Frame.
+func Tunnelled(frame []byte) bool {
+	at := 12
+	for at+4 <= len(frame) && isTag(binary.BigEndian.Uint16(frame[at:])) {
+		at += 4
+	}
+	const udpPort = 2 // offset of the destination port
+	ip := at + 2
+	switch {
+	case ip+40 > len(frame):
+		return true
+	case binary.BigEndian.Uint16(frame[at:]) == uint16(layers.EthernetTypeIPv6):
+		return frame[ip+6] != TCP && (frame[ip+6] != UDP || ip+40+udpPort+2 > len(frame) || isTunnel(binary.BigEndian.Uint16(frame[ip+40+udpPort:])))
+	case binary.BigEndian.Uint16(frame[at:]) == uint16(layers.EthernetTypeIPv4):
+		to := ip + int(frame[ip]&0xf)*4 + udpPort
+		return frame[ip+9] != TCP && (frame[ip+9] != UDP || to+2 > len(frame) || isTunnel(binary.BigEndian.Uint16(frame[to:])))
+	}
+	return false
+}
+
+func isTag(kind uint16) bool {
+	return kind == etherQinQ1 || kind == etherQinQ2 || kind == uint16(layers.EthernetTypeDot1Q) || kind == uint16(layers.EthernetTypeQinQ)
+}
+
 func linkName(link layers.LinkType) string {
 	if link < layers.LinkTypeMax && layers.LinkTypeMetadata[link].DecodeWith != nil {
 		return fmt.Sprintf("%v frames that are malformed or cut off", link)
