@@ -49,7 +49,9 @@ func (p *program) capture(ctx context.Context, f captureFlags) error {
 	s, err := source.run(ctx, v)
 	wait.end()
 	err = errors.Join(err, v.end(s))
-	v.report(s, source.passed())
+	if err == nil || v.seen > 0 {
+		v.report(s, source.passed())
+	}
 	return err
 }
 
