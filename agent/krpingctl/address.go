@@ -20,7 +20,7 @@ func parseAddr(flag, text string) (netip.Addr, error) {
 	}
 	addr, port, err := resolve(context.Background(), flag, text)
 	if err == nil && port != 0 {
-		return addr, usagef("--%s %s: must have no port", flag, text)
+		return addr, usagef("--%s %s: must have no port: it has a flag of its own", flag, text)
 	}
 	return addr, err
 }

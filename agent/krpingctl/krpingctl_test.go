@@ -136,8 +136,11 @@ func TestWaiting(t *testing.T) {
 	newWait("a short time").end()
 	w := newTimed("five seconds", 5*time.Second)
 	time.Sleep(2100 * time.Millisecond)
+	fmt.Fprint(afterProgress{terminal}, "result ") // removes the line
 	w.end()
 	w.end()
+	lineShown.Store(true)
+	removeLine()
 	os.Stderr = before
 	text := ""
 	for part := make([]byte, 4096); !strings.HasSuffix(text, "\r\x1b[K"); {
@@ -147,7 +150,7 @@ func TestWaiting(t *testing.T) {
 		}
 		text += string(part[:n])
 	}
-	if !strings.HasPrefix(text, "\rfive seconds [") || strings.Contains(text, "short") {
+	if !strings.HasPrefix(text, "\rfive seconds [") || !strings.Contains(text, "%\r\x1b[Kresult ") || strings.Contains(text, "short") {
 		t.Errorf("%q", text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,7 +37,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `interface` to connect through")
 	flags.StringVarP(&f.o.HostNQN, "hostnqn", "q", "", "`NQN` of this host (default: /etc/nvme/hostnqn)")
 	flags.StringVarP(&f.o.HostID, "hostid", "I", "", "`UUID` of this host (default: /etc/nvme/hostid)")
-	f.intVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "keep-alive timeout in `seconds` (default: the kernel's, 5)")
+	f.secondsVar(cmd, &f.o.KeepAlive, "keep-alive-tmo", "k", "keep-alive timeout in `seconds` (default: the kernel's, 5)")
 	f.intVar(cmd, &f.o.TOS, "tos", "T", "type of service of the packets")
 	flags.StringVarP(&f.o.Secret, "dhchap-secret", "S", "", "DH-HMAC-CHAP `key` of this host, like DHHC-1:00:...:")
 	flags.StringVarP(&f.o.CtrlSecret, "dhchap-ctrl-secret", "C", "", "DH-HMAC-CHAP `key` with which the target must authenticate, too")
@@ -52,9 +53,9 @@ func (f *hostFlags) registerConnect(cmd *cobra.Command) {
 	f.intVar(cmd, &f.o.WriteQueues, "nr-write-queues", "W", "`number` of additional I/O queues for writes")
 	f.intVar(cmd, &f.o.PollQueues, "nr-poll-queues", "P", "`number` of additional I/O queues that are polled")
 	f.intVar(cmd, &f.o.QueueSize, "queue-size", "Q", "entries in each I/O queue, 16 to 1024 (default: the kernel's, 128)")
-	f.intVar(cmd, &f.o.CtrlLossTMO, "ctrl-loss-tmo", "l", "`seconds` after which a lost target is given up and I/O fails; -1: never (default: the kernel's, 600)")
-	f.intVar(cmd, &f.o.ReconnectDelay, "reconnect-delay", "c", "`seconds` between attempts to reconnect (default: the kernel's, 10)")
-	f.intVar(cmd, &f.o.FastIOFail, "fast-io-fail-tmo", "F", "`seconds` after which I/O to a lost target fails, while reconnecting continues; -1: not before --ctrl-loss-tmo (default: the kernel's, -1)")
+	f.secondsVar(cmd, &f.o.CtrlLossTMO, "ctrl-loss-tmo", "l", "`seconds` after which a lost target is given up and I/O fails; -1: never (default: the kernel's, 600)")
+	f.secondsVar(cmd, &f.o.ReconnectDelay, "reconnect-delay", "c", "`seconds` between attempts to reconnect (default: the kernel's, 10)")
+	f.secondsVar(cmd, &f.o.FastIOFail, "fast-io-fail-tmo", "F", "`seconds` after which I/O to a lost target fails, while reconnecting continues; -1: not before --ctrl-loss-tmo (default: the kernel's, -1)")
 	flags.BoolVarP(&f.o.HeaderDigest, "hdr-digest", "g", false, "tcp: use CRC32C digests of headers")
 	flags.BoolVarP(&f.o.DataDigest, "data-digest", "G", false, "tcp: use CRC32C digests of data")
 	flags.BoolVar(&f.o.DisableSQFlow, "disable-sqflow", false, "do without flow control of the submission queues")
@@ -68,6 +69,28 @@ const nvmeCLIOnly = "Not supported, use nvme-cli: transports fc and loop, --conc
 func (f *hostFlags) intVar(cmd *cobra.Command, to **int, name, letter, usage string) {
 	flag := cmd.Flags().VarPF(&optionalInt{to}, name, letter, usage)
 	flag.DefValue = ""
+}
+
+// secondsVar is intVar for a duration in whole seconds: 10 or 10s.
+func (f *hostFlags) secondsVar(cmd *cobra.Command, to **int, name, letter, usage string) {
+	flag := cmd.Flags().VarPF(&optionalSeconds{optionalInt{to}}, name, letter, usage)
+	flag.DefValue = ""
+}
+
+type optionalSeconds struct{ optionalInt }
+
+func (o *optionalSeconds) Type() string { return "duration" }
+
+func (o *optionalSeconds) Set(text string) error {
+	d, err := parseTime(text)
+	if err == nil && (d%time.Second != 0 || d.Abs() > math.MaxInt32*time.Second) {
+		err = wantError("must be whole seconds")
+	}
+	if err == nil {
+		n := int(d / time.Second)
+		*o.to = &n
+	}
+	return err
 }
 
 type optionalInt struct{ to **int }

@@ -103,6 +103,10 @@ func (f *addFlags) serve() (nvmet.Serve, error) {
 			return s, usagef("--allow-host: %w", err)
 		}
 	}
+	var err error
+	if s.Device, err = devicePath(f.device); err != nil {
+		return s, err
+	}
 	addr, err := parseAddr("addr", f.addr)
 	fresh := f.device != "" || f.null != 0
 	switch {

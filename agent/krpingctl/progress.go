@@ -4,13 +4,16 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -36,12 +39,14 @@ func (p *progress) set(done int64) {
 		return
 	}
 	p.shown = time.Now()
+	lineShown.Store(true)
 	filled := int(done * barWidth / max(p.total, 1))
 	fmt.Fprintf(os.Stderr, "\r%s [%s%s] %3d%%", p.what, strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), done*100/max(p.total, 1))
 }
 
 func (p *progress) end() {
 	if p != nil {
+		lineShown.Store(false)
 		fmt.Fprintln(os.Stderr)
 	}
 }
@@ -66,24 +71,21 @@ func newTimed(what string, total time.Duration) *wait {
 		return w
 	}
 	w.shown.Go(func() {
-		start, shown := time.Now(), false
+		start := time.Now()
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
 			select {
 			case <-w.done:
-				if shown {
-					fmt.Fprint(os.Stderr, "\r\x1b[K") // removes the line
-				}
+				removeLine()
 				return
 			case <-tick.C:
 			}
 			switch waited := time.Since(start); {
 			case total != 0:
-				shown = true
 				bar.set(min(int64(waited), int64(total)))
 			case waited >= patience:
-				shown = true
+				lineShown.Store(true)
 				fmt.Fprintf(os.Stderr, "\r%s, %v", what, waited.Round(time.Second))
 			}
 		}
@@ -99,6 +101,43 @@ func (w *wait) end() {
 		close(w.done)
 	}
 	w.shown.Wait()
+}
+
+// lineShown tells that the terminal's last line is one of progress.
+var lineShown atomic.Bool
+
+func removeLine() {
+	if lineShown.Swap(false) {
+		fmt.Fprint(os.Stderr, "\r\x1b[K")
+	}
+}
+
+// afterProgress is a writer to a terminal that removes the line of progress before.
+type afterProgress struct{ io.Writer }
+
+func (a afterProgress) Write(text []byte) (int, error) {
+	removeLine()
+	return a.Writer.Write(text)
+}
+
+// showWaits shows what commands without progress of their own do, once it has lasted a while.
+func showWaits(root *cobra.Command, p *program) {
+	doing := map[string]string{
+		"nvme connect": "connecting", "nvme connect-all": "connecting", "nvme discover": "asking the target", "nvme disconnect": "disconnecting",
+		"nvme target add": "serving", "nvme target remove": "removing", "nvme target restore": "restoring", "link add": "adding the device",
+	}
+	for _, cmd := range commandsBelow(root) {
+		what, run := doing[commandName(cmd)], cmd.RunE
+		if what == "" {
+			continue
+		}
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			wait := newWait(what)
+			defer wait.end()
+			p.out = afterProgress{p.out}
+			return run(cmd, args)
+		}
+	}
 }
 
 // fraction returns a function that sets the bar to a fraction, 0 to 1; nil without a bar.

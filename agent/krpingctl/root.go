@@ -34,7 +34,7 @@ const exitHelp = `Exit codes:
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	p := &program{out: out}
-	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000", NoColor: !hasColors(os.Stderr)}).
+	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: afterProgress{os.Stderr}, TimeFormat: "15:04:05.000", NoColor: !hasColors(os.Stderr)}).
 		Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	root := newRoot(p)
 	root.SetOut(out)
@@ -94,6 +94,7 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 	)
 	addQuiet(root, &quiet)
 	completeValues(root, p)
+	showWaits(root, p)
 	cli.UseFlagGroups(root, groupPing, groupServe, groupBlock, groupTap)
 	return root
 }

@@ -110,6 +110,9 @@ func newAsker(d *rawio.Device, backing string) (verify.Asker, func(), error) {
 		}
 	}
 	if backing != "" {
+		if backing, err = devicePath(backing); err != nil {
+			return nil, nothing, err
+		}
 		local, err := rawio.Open(backing, os.O_RDONLY, true)
 		if err != nil {
 			return nil, nothing, fmt.Errorf("open the disk that the target serves: %w", err)
