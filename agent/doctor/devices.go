@@ -339,7 +339,7 @@ func (h host) mtuFinding(device string, n netdev) Finding {
 	case size < 1024:
 		f.Level, f.Cause = Warning, "the MTU is less than Ethernet's 1500"
 	case size < 4096:
-		f.Level, f.Cause = Note, "packets of 4096 bytes make large transfers faster; they need an MTU of 4192 on both hosts and on the switches between them: where only one has it, they are lost"
+		f.Level, f.Cause = Note, "packets of 4096 bytes make large transfers faster, but get lost where an MTU is below 4192"
 		f.Fix = "on both hosts, and only if the switches pass such packets: " + h.setMTU(n.name, 4300)
 	default:
 		return ok("mtu", "%s", f.Found)

@@ -20,9 +20,10 @@ func doctorCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [--addr ADDR] [--peer ADDR]",
 		Short: "Find problems with this host's set-up, and how to fix them",
-		Long: `Check kernel modules, RDMA devices, GIDs, addresses, MTU, network namespaces, ports, limits, BTF
-and the firewall. With --peer, also check the route, neighbour and MTU to another host, and ping it
-once. Each finding that is not ok has a cause and a fix, usually a command to run.
+		Long: `Check kernel modules, RDMA devices, GIDs, addresses, MTU, flow control, PCIe links, network
+namespaces, ports, limits, BTF, the firewall, and what will not be there after the next boot. With
+--peer, also check the route, neighbour and MTU to another host, and ping it once. Each finding that
+is not ok has a cause and a fix, usually a command to run.
 
 Doctor changes nothing on this host. Its ping counts as a client of the peer's server: a
 "krpingctl server", which serves one client, ends after it. With --addr or --peer, a Soft-RoCE
