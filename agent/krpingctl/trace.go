@@ -62,18 +62,15 @@ Columns:
 		RunE: func(cmd *cobra.Command, args []string) error {
 			device := ""
 			if len(args) == 1 {
-				device = args[0]
+				var err error
+				if device, err = devicePath(args[0]); err != nil {
+					return err
+				}
 			}
 			if err := f.check(device); err != nil {
 				return err
 			}
-			ctx := cmd.Context()
-			if f.limit > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, f.limit)
-				defer cancel()
-			}
-			return p.trace(ctx, device, f)
+			return p.trace(cmd.Context(), device, f)
 		},
 	}
 	flags := cmd.Flags()
@@ -111,13 +108,19 @@ func (f *traceFlags) check(device string) error {
 	if err := f.filter().Check(); err != nil {
 		return usageError{err}
 	}
-	if len(f.columns) == 0 {
-		f.columns = bioview.DefaultColumns
-		if f.slow > 0 {
-			f.columns = append(slices.Clone(f.columns), "slowest", "requeues")
-		}
-	}
 	return nil
+}
+
+// chooseColumns chooses those that fit the device, or all devices if it is nil.
+func (f *traceFlags) chooseColumns(device *biotrace.BlockDevice) {
+	stages := biotrace.AllStages()
+	if device != nil {
+		stages = device.Stages()
+	}
+	f.columns = bioview.DefaultColumns(stages)
+	if f.slow > 0 {
+		f.columns = append(f.columns, "slowest", "requeues")
+	}
 }
 
 // filter returns the filter of the flags, without a device.
@@ -131,6 +134,8 @@ func (f *traceFlags) filter() biotrace.Filter {
 type traceView struct {
 	add func(*biotrace.Bio) error
 	end func(biotrace.Lost) error
+	// discard removes what was made before the trace could begin.
+	discard func() error
 }
 
 func (p *program) trace(ctx context.Context, device string, f traceFlags) error {
@@ -141,26 +146,34 @@ func (p *program) trace(ctx context.Context, device string, f traceFlags) error 
 			return err
 		}
 	}
+	if len(f.columns) == 0 {
+		f.chooseColumns(filter.Device)
+	}
+	if f.record != "" {
+		filter.Device = filter.Device.WithoutTarget() // a replay makes the copies, too
+	}
 	out := bufio.NewWriter(p.out)
-	view, err := newTraceView(out, device, f)
+	view, err := newTraceView(out, filter.Device, device, f)
 	if err != nil {
 		return err
 	}
 	tracer, err := biotrace.New(filter)
 	if err != nil {
-		return err
+		return errors.Join(err, view.discard())
 	}
 	defer tracer.Close()
+	if f.limit > 0 { // counts from here: to load and attach takes a second
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.limit)
+		defer cancel()
+	}
 	log.Info().Msg("tracing")
 	shown := 0
 	each := func(b *biotrace.Bio) error { shown++; return view.add(b) }
 	if err := tracer.Run(ctx, each, out.Flush); err != nil {
 		return err
 	}
-	lost, err := tracer.Lost()
-	if err != nil {
-		return err
-	}
+	lost := tracer.Lost()
 	if lost.Any() {
 		log.Warn().Msgf("the trace is incomplete: %v", lost)
 	}
@@ -179,39 +192,37 @@ func (p *program) trace(ctx context.Context, device string, f traceFlags) error 
 	if f.slow == 0 {
 		return nil
 	}
-	ended, err := tracer.Ended()
-	if err != nil {
-		return err
-	}
-	verdict, err := slowVerdict{f.slow, ended, shown, len(pending), lost}.judge()
+	verdict, err := slowVerdict{f.slow, tracer.Ended(), shown, len(pending), lost}.judge()
 	if err == nil {
 		fmt.Fprintln(p.out, verdict)
 	}
 	return err
 }
 
-func newTraceView(out io.Writer, device string, f traceFlags) (traceView, error) {
+func newTraceView(out io.Writer, device *biotrace.BlockDevice, path string, f traceFlags) (traceView, error) {
 	nothing := func(biotrace.Lost) error { return nil }
+	keep := func() error { return nil }
 	switch {
 	case f.summary:
 		var sum bioview.Summary
 		return traceView{
 			add: func(b *biotrace.Bio) error { sum.Add(b); return nil },
-			end: func(biotrace.Lost) error { return sum.Write(out) },
+			end: func(biotrace.Lost) error { return sum.Write(out) }, discard: keep,
 		}, nil
 	case f.asJSON:
-		return traceView{func(b *biotrace.Bio) error { return printJSON(out, b) }, nothing}, nil
+		return traceView{func(b *biotrace.Bio) error { return printJSON(out, b) }, nothing, keep}, nil
 	case f.record != "":
-		return newRecording(device, f.record)
+		return newRecording(path, f.record, device.Start())
 	}
 	lines, err := bioview.NewLines(out, f.columns)
 	if err != nil {
 		return traceView{}, usageError{err}
 	}
-	return traceView{lines.Print, nothing}, lines.Header()
+	return traceView{lines.Print, nothing, keep}, lines.Header()
 }
 
-func newRecording(device, path string) (traceView, error) {
+// newRecording records the bios of a device that begins at a sector of its disk.
+func newRecording(device, path string, start uint64) (traceView, error) {
 	d, err := rawio.Open(device, os.O_RDONLY, false)
 	if err != nil {
 		return traceView{}, err
@@ -221,14 +232,15 @@ func newRecording(device, path string) (traceView, error) {
 	if err != nil {
 		return traceView{}, fmt.Errorf("--record does not overwrite files: %w", err)
 	}
-	w, err := replay.NewWriter(file, device, d.Size, time.Now())
+	discard := func() error { return errors.Join(file.Close(), os.Remove(path)) }
+	w, err := replay.NewWriter(file, device, d.Size, start, time.Now())
 	if err != nil {
-		return traceView{}, errors.Join(err, file.Close())
+		return traceView{}, errors.Join(err, discard())
 	}
 	end := func(lost biotrace.Lost) error {
 		return errors.Join(w.End(time.Now(), lost.Total()), file.Close())
 	}
-	return traceView{w.Add, end}, nil
+	return traceView{w.Add, end, discard}, nil
 }
 
 // stuck is the age at which trace reports a bio that has not ended.

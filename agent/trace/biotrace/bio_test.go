@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -114,7 +115,7 @@ func TestOpNames(t *testing.T) {
 }
 
 func TestFilter(t *testing.T) {
-	for _, f := range []Filter{{Comm: "sixteen_bytes_xx"}, {Ops: []string{"READ", "ERASE"}}} {
+	for _, f := range []Filter{{Ops: []string{"READ", "ERASE"}}} {
 		if f.Check() == nil {
 			t.Errorf("%+v was accepted", f)
 		}
@@ -134,12 +135,42 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// Names are those that ps and top show: longer than the kernel's, with spaces and slashes, with what a worker
+// does.
+func TestComm(t *testing.T) {
+	for name, want := range map[string]string{
+		"fio": "fio", "tmux: server": "tmux: server", "systemd-journald": "systemd-journal", "kworker/u8:3-events_unbound": "kworker/u8:3",
+		"kworker/0:1H+kblockd": "kworker/0:1H", "kworker/R-mlx5_": "kworker/R-mlx5_", "jbd2/sda1-8": "jbd2/sda1-8", "": "",
+	} {
+		got := Filter{Comm: name}.variables()["only_comm"].([16]int8)
+		if text(got[:]) != want {
+			t.Errorf("%q: the filter is %q, want %q", name, text(got[:]), want)
+		}
+	}
+}
+
+// The stages that a disk's bios have.
+func TestStagesOfDisks(t *testing.T) {
+	dir := t.TempDir()
+	for name, want := range map[string][]Stage{
+		"krping0": commandStages, "vda/mq": requestStages, "nvme0n1": requestStages, "dm-0": {StageTotal}, "md127": {StageTotal}, "dm-1/mq": requestStages,
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		disk, _, _ := strings.Cut(name, "/")
+		if got := stagesOf(filepath.Join(dir, disk)); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 func TestLost(t *testing.T) {
 	if l := (Lost{Events: []uint64{0, 0}}); l.Any() || l.String() != "" {
 		t.Errorf("nothing was lost, but String is %q", l)
 	}
-	l := Lost{Events: []uint64{0, 3}, Bios: []uint64{1, 0}}
-	if want := "3 bios dropped because the ring buffer was full on CPU 1, 1 bios not followed because too many were in flight on CPU 0"; l.String() != want || l.Total() != 4 {
+	l := Lost{Events: []uint64{0, 3}, Bios: []uint64{1, 0}, Missed: 2}
+	if want := "3 bios dropped because the ring buffer was full on CPU 1, 1 bio not followed because too many were in flight on CPU 0, 2 events missed because the CPU was tracing another one"; l.String() != want || l.Total() != 6 {
 		t.Errorf("%q, total %d", l, l.Total())
 	}
 }
@@ -278,12 +309,16 @@ func TestSlowReaderEnds(t *testing.T) {
 		{5000, 2001, 2999, time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			ring := &endless{record: record, available: tc.inRing * size}
 			tracer := &Tracer{reader: ring, decoder: newTestDecoder()}
+			tracer.counts = func() (Lost, uint64, error) {
+				// What is lost after the end does not make the trace incomplete.
+				return Lost{Events: []uint64{uint64(time.Since(start) / (4 * time.Second))}}, uint64(time.Since(start)), nil
+			}
 			late, flushed := 0, 0
-			start := time.Now()
 			err := tracer.Run(ctx, func(*Bio) error {
 				if time.Since(start) > 3*time.Second+lookEvery*tc.perBio {
 					late++
@@ -293,6 +328,9 @@ func TestSlowReaderEnds(t *testing.T) {
 			}, func() error { flushed++; return nil })
 			if took := time.Since(start); err != nil || took > 6*time.Second {
 				t.Errorf("ended after %v: %v", took, err)
+			}
+			if lost := tracer.Lost(); sum(lost.Events) != 0 || tracer.Ended() > uint64(3300*time.Millisecond) {
+				t.Errorf("%v, %v: counted after the end", lost, time.Duration(tracer.Ended()))
 			}
 			if tracer.unread != uint64(tc.unread) || late > tc.delivered {
 				t.Errorf("%d bios were not read, want %d; %d were delivered late", tc.unread, tracer.unread, late)

@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
+
+	"krping/agent/host/display"
 )
 
 //go:generate go tool bpf2go -go-package biotrace -tags linux -target bpfel -type event -type slot_set -type krping_cmd -type measured -type series_key bio bio.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu
@@ -26,7 +28,7 @@ import (
 type Filter struct {
 	Device     *BlockDevice // with its partitions and, if it is a krping disk with a backing, its target
 	PID        uint32       // of the submitting process
-	Comm       string       // of the submitting thread
+	Comm       string       // of the submitting thread, as ps and top show it
 	Ops        []string     // names that OpNames returns, in any case
 	MinBytes   uint32
 	MinLatency time.Duration // from submission to completion
@@ -34,9 +36,6 @@ type Filter struct {
 
 // Check returns an error if the filter is not valid.
 func (f Filter) Check() error {
-	if len(f.Comm) > maxComm {
-		return fmt.Errorf("process name %q: must be at most %d bytes, the limit of the kernel", f.Comm, maxComm)
-	}
 	for _, op := range f.Ops {
 		if _, ok := opNumber(op); !ok {
 			return fmt.Errorf("operation %q: must be one of %s", op, strings.Join(OpNames(), ", "))
@@ -47,10 +46,21 @@ func (f Filter) Check() error {
 
 const maxComm = 15 // TASK_COMM_LEN - 1
 
+// commOf returns the kernel's name of a thread that tools show by that name: a longer one is cut, and
+// what a worker does, which they show after its name, is not part of it.
+func commOf(name string) string {
+	if strings.HasPrefix(name, "kworker/") && !strings.HasPrefix(name, "kworker/R-") {
+		if i := strings.IndexAny(name, "-+"); i > 0 {
+			name = name[:i]
+		}
+	}
+	return name[:min(len(name), maxComm)]
+}
+
 func (f Filter) variables() map[string]any {
 	v := map[string]any{"only_pid": f.PID, "min_bytes": f.MinBytes, "min_ns": uint64(f.MinLatency)}
 	var comm [16]int8
-	for i, c := range []byte(f.Comm) {
+	for i, c := range []byte(commOf(f.Comm)) {
 		comm[i] = int8(c)
 	}
 	v["only_comm"] = comm
@@ -76,6 +86,7 @@ type Lost struct {
 	Events []uint64 `json:"events"` // bios that ended while the ring buffer was full
 	Bios   []uint64 `json:"bios"`   // bios that were not followed, as too many were in flight
 	Stages []uint64 `json:"stages"` // bios with only the total known
+	Missed uint64   `json:"missed"` // events that came while the CPU ran the trace program for another one
 	Unread uint64   `json:"unread"` // bios that were in the ring buffer when the trace ended, and took too long to deliver
 }
 
@@ -83,7 +94,9 @@ type Lost struct {
 func (l Lost) Any() bool { return l.Total() > 0 }
 
 // Total returns the sum over all causes and CPUs.
-func (l Lost) Total() uint64 { return sum(l.Events) + sum(l.Bios) + sum(l.Stages) + l.Unread }
+func (l Lost) Total() uint64 {
+	return sum(l.Events) + sum(l.Bios) + sum(l.Stages) + l.Missed + l.Unread
+}
 
 // String lists what was lost, with the CPUs.
 func (l Lost) String() string {
@@ -91,15 +104,18 @@ func (l Lost) String() string {
 	for _, cause := range []struct {
 		name   string
 		perCPU []uint64
-	}{{"bios dropped because the ring buffer was full", l.Events}, {"bios not followed because too many were in flight", l.Bios}, {"bios whose stages are not known", l.Stages}} {
+	}{{"dropped because the ring buffer was full", l.Events}, {"not followed because too many were in flight", l.Bios}, {"of unknown stages", l.Stages}} {
 		for cpu, n := range cause.perCPU {
 			if n > 0 {
-				parts = append(parts, fmt.Sprintf("%d %s on CPU %d", n, cause.name, cpu))
+				parts = append(parts, fmt.Sprintf("%s %s on CPU %d", display.Count(n, "bio"), cause.name, cpu))
 			}
 		}
 	}
+	if l.Missed > 0 {
+		parts = append(parts, fmt.Sprintf("%s missed because the CPU was tracing another one", display.Count(l.Missed, "event")))
+	}
 	if l.Unread > 0 {
-		parts = append(parts, fmt.Sprintf("%d bios not shown because that took too long at the end", l.Unread))
+		parts = append(parts, fmt.Sprintf("%s not shown because that took too long at the end", display.Count(l.Unread, "bio")))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -210,14 +226,25 @@ func (p *probe) lost() (l Lost, err error) {
 			return Lost{}, err
 		}
 	}
+	o := &p.objects
+	for _, program := range []*ebpf.Program{o.BioQueue, o.BioRemap, o.BioComplete, o.RqIssue, o.RqRequeue, o.RqComplete, o.CmdPost, o.CmdDone} {
+		stats, err := program.Stats()
+		if err != nil {
+			return Lost{}, fmt.Errorf("read what the trace program has missed: %w", err)
+		}
+		l.Missed += stats.RecursionMisses
+	}
 	return l, nil
 }
 
 // Tracer is a running trace.
 type Tracer struct {
 	probe  *probe
+	counts func() (Lost, uint64, error) // what was lost, and how many bios have ended
 	reader reader
 	unread uint64
+	lost   Lost   // when Run was told to end
+	ended  uint64 // when Run was told to end
 	decoder
 }
 
@@ -240,6 +267,11 @@ func New(f Filter) (*Tracer, error) {
 		return nil, err
 	}
 	t := &Tracer{probe: p, decoder: newDecoder(p.objects.Hidden)}
+	t.counts = func() (Lost, uint64, error) {
+		lost, err := p.lost()
+		perCPU, err2 := p.count(ended)
+		return lost, sum(perCPU), errors.Join(err, err2)
+	}
 	if t.reader, err = ringbuf.NewReader(p.objects.Events); err != nil {
 		return nil, errors.Join(fmt.Errorf("read the events: %w", err), p.close())
 	}
@@ -295,6 +327,10 @@ func (t *Tracer) Run(ctx context.Context, each func(*Bio) error, caughtUp func()
 		}
 	}
 	t.reader.SetDeadline(time.Now())
+	var err error
+	if t.lost, t.ended, err = t.counts(); err != nil { // what comes from now on is not looked at
+		return err
+	}
 	ends := time.Now().Add(drainTime)
 	drain := func(b *Bio) error {
 		if time.Now().After(ends) {
@@ -334,18 +370,16 @@ func (t *Tracer) read(most, bytes int, each func(*Bio) error) (n int, err error)
 	return n, nil
 }
 
-// Lost returns what has been missed so far.
-func (t *Tracer) Lost() (Lost, error) {
-	l, err := t.probe.lost()
+// Lost returns what has been missed until Run was told to end.
+func (t *Tracer) Lost() Lost {
+	l := t.lost
 	l.Unread = t.unread
-	return l, err
+	return l
 }
 
-// Ended returns the number of bios that have ended, including those below MinLatency.
-func (t *Tracer) Ended() (uint64, error) {
-	perCPU, err := t.probe.count(ended)
-	return sum(perCPU), err
-}
+// Ended returns the number of bios that had ended when Run was told to end, including those below
+// MinLatency.
+func (t *Tracer) Ended() uint64 { return t.ended }
 
 // InFlight returns the bios that have not ended, the oldest first. Their Total is the time since
 // submission; their stages are not known.

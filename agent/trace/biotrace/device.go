@@ -19,7 +19,49 @@ import (
 type BlockDevice struct {
 	number uint32
 	disk   uint32 // the disk of a partition, else number
+	start  uint64 // of a partition on its disk, in sectors; else 0
 	hidden string // name of its target's disk, which has no number; or ""
+	stages []Stage
+}
+
+// Stages returns the stages that its bios have, one after the other, and StageTotal.
+func (d *BlockDevice) Stages() []Stage { return d.stages }
+
+// Start returns where a partition begins on its disk, in sectors of 512 bytes; 0 for a disk. The
+// sectors of bios are those of the disk.
+func (d *BlockDevice) Start() uint64 { return d.start }
+
+// WithoutTarget returns the device without the disk of its target, whose bios are copies.
+func (d *BlockDevice) WithoutTarget() *BlockDevice {
+	alone := *d
+	alone.hidden = ""
+	return &alone
+}
+
+var (
+	commandStages = []Stage{StageQueue, StageSend, StagePeer, StageFinish, StageTotal}
+	requestStages = []Stage{StageQueue, StageDevice, StageTotal}
+)
+
+// AllStages returns the stages of all devices of this host.
+func AllStages() []Stage {
+	if krping, _ := filepath.Glob("/sys/block/krping*"); len(krping) == 0 {
+		return requestStages
+	}
+	return []Stage{StageQueue, StageSend, StagePeer, StageFinish, StageDevice, StageTotal}
+}
+
+// stagesOf returns the stages of the disk with that directory in sysfs.
+func stagesOf(disk string) []Stage {
+	name := filepath.Base(disk)
+	if strings.HasPrefix(name, "krping") {
+		return commandStages
+	}
+	// A disk of NVMe multipath has no requests of its own, but those of its paths.
+	if _, err := os.Stat(filepath.Join(disk, "mq")); err == nil || strings.HasPrefix(name, "nvme") {
+		return requestStages
+	}
+	return []Stage{StageTotal}
 }
 
 const sysDev = "/sys/dev/block"
@@ -36,11 +78,15 @@ func NewBlockDevice(path string) (*BlockDevice, error) {
 		return nil, fmt.Errorf("device %s: %w", path, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
+		if d.start, err = readSector(filepath.Join(dir, "start")); err != nil {
+			return nil, fmt.Errorf("partition %s: %w", path, err)
+		}
 		dir = filepath.Dir(dir)
 		if d.disk, err = readNumber(filepath.Join(dir, "dev")); err != nil {
 			return nil, fmt.Errorf("disk of partition %s: %w", path, err)
 		}
 	}
+	d.stages = stagesOf(dir)
 	// A krping disk with a backing is stacked on a hidden disk of this name, its target's.
 	if name := filepath.Base(dir) + "target"; strings.HasPrefix(name, "krping") {
 		if _, err := os.Stat(filepath.Join("/sys/block", name)); err == nil {
@@ -63,6 +109,18 @@ func deviceNumber(path string) (uint32, error) {
 }
 
 func numberText(dev uint32) string { return fmt.Sprintf("%d:%d", dev>>20, dev&0xfffff) }
+
+func readSector(path string) (uint64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	sector, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return sector, nil
+}
 
 func readNumber(path string) (uint32, error) {
 	data, err := os.ReadFile(path)

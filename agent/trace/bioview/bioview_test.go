@@ -39,8 +39,17 @@ a                        0        -        -         -    1.000 0x0000 FAILED (s
 	if _, err := NewLines(&out, []string{"comm", "colour"}); err == nil || !strings.Contains(err.Error(), `column "colour": must be one of`) || !strings.Contains(err.Error(), "slowest") {
 		t.Errorf("unknown column: %v", err)
 	}
-	if _, err := NewLines(&out, DefaultColumns); err != nil {
-		t.Error(err)
+	const first = "time pid comm device op flags sector bytes "
+	for want, stages := range map[string][]biotrace.Stage{
+		"queue send peer finish device_ms total": biotrace.Stages(), "queue device_ms total": {biotrace.StageQueue, biotrace.StageDevice, biotrace.StageTotal}, "total": {biotrace.StageTotal},
+	} {
+		names := DefaultColumns(stages)
+		if got := strings.Join(names, " "); got != first+want {
+			t.Errorf("columns %q, want %q", got, first+want)
+		}
+		if _, err := NewLines(&out, names); err != nil {
+			t.Error(err)
+		}
 	}
 	for _, c := range columns {
 		if found, ok := find(c.name); !ok || found.about != c.about {
@@ -110,7 +119,7 @@ func TestShades(t *testing.T) {
 }
 
 func BenchmarkLines(b *testing.B) {
-	lines, err := NewLines(io.Discard, DefaultColumns)
+	lines, err := NewLines(io.Discard, DefaultColumns(biotrace.Stages()))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -31,7 +31,7 @@ var columns = []column{
 	text("device", "name of the block device, or of the partition", -10, func(b *biotrace.Bio) string { return b.Device }),
 	text("op", "operation", -12, func(b *biotrace.Bio) string { return b.Op }),
 	text("flags", "SYNC, FUA, PREFLUSH, META, PRIO, RAHEAD", -10, func(b *biotrace.Bio) string { return b.Flags }),
-	number("sector", "first sector, in units of 512 bytes", 10, func(b *biotrace.Bio) uint64 { return b.Sector }),
+	number("sector", "first sector, of 512 bytes, from the start of the disk", 10, func(b *biotrace.Bio) uint64 { return b.Sector }),
 	number("bytes", "size", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Bytes) }),
 	stage(biotrace.StageQueue, "time in this stage, in ms"),
 	stage(biotrace.StageSend, "time in this stage, in ms"),
@@ -78,12 +78,25 @@ func stage(s biotrace.Stage, about string) column {
 // deviceStage is not named like its stage, as there is a column for the name of the device.
 func deviceStage() column {
 	c := stage(biotrace.StageDevice, "time from issue to end, in ms: the stage device")
-	c.name, c.width = "device_ms", 9
+	c.name, c.width = deviceStageName, 9
 	return c
 }
 
-// DefaultColumns are the columns that are shown unless others are chosen.
-var DefaultColumns = []string{"time", "pid", "comm", "device", "op", "flags", "sector", "bytes", "queue", "send", "peer", "finish", "total"}
+// DefaultColumns returns the columns that are shown unless others are chosen, for devices with these
+// stages.
+func DefaultColumns(stages []biotrace.Stage) []string {
+	names := []string{"time", "pid", "comm", "device", "op", "flags", "sector", "bytes"}
+	for _, s := range stages {
+		if s == biotrace.StageDevice {
+			names = append(names, deviceStageName)
+			continue
+		}
+		names = append(names, s.String())
+	}
+	return names
+}
+
+const deviceStageName = "device_ms"
 
 // ColumnHelp describes the columns, one per line.
 func ColumnHelp() string {

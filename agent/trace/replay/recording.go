@@ -38,13 +38,15 @@ type Trailer struct {
 type Writer struct {
 	buffer *bufio.Writer
 	lines  *json.Encoder
+	first  uint64 // sector of the disk at which the device begins
 	bios   int
 }
 
-// NewWriter writes the header of a recording of a device with size bytes.
-func NewWriter(w io.Writer, device string, size int64, start time.Time) (*Writer, error) {
+// NewWriter writes the header of a recording of a device with size bytes, which begins at a sector of its
+// disk: that of a partition, else 0.
+func NewWriter(w io.Writer, device string, size int64, first uint64, start time.Time) (*Writer, error) {
 	buffer := bufio.NewWriterSize(w, 1<<16)
-	r := &Writer{buffer: buffer, lines: json.NewEncoder(buffer)}
+	r := &Writer{buffer: buffer, lines: json.NewEncoder(buffer), first: first}
 	return r, r.put(Header{version, device, size, start})
 }
 
@@ -55,10 +57,12 @@ func (r *Writer) put(line any) error {
 	return nil
 }
 
-// Add writes a bio.
+// Add writes a bio, whose sector is of the disk.
 func (r *Writer) Add(b *biotrace.Bio) error {
 	r.bios++
-	return r.put(b)
+	of := *b
+	of.Sector -= min(r.first, b.Sector) // a flush has no sector
+	return r.put(of)
 }
 
 // End writes the trailer. The caller closes the file.

@@ -26,8 +26,13 @@ var start = time.Unix(1000, 0).UTC()
 
 func record(t *testing.T, bios ...biotrace.Bio) string {
 	t.Helper()
+	return recordFrom(t, 0, bios...)
+}
+
+func recordFrom(t *testing.T, first uint64, bios ...biotrace.Bio) string {
+	t.Helper()
 	var file strings.Builder
-	w, err := NewWriter(&file, "krping0", size, start)
+	w, err := NewWriter(&file, "krping0", size, first, start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +52,23 @@ var workload = []biotrace.Bio{
 	{Time: start.Add(10 * time.Millisecond), Op: "WRITE", Flags: "SYNC|FUA", Sector: 8, Bytes: 4096},
 	{Time: start.Add(20 * time.Millisecond), Op: "WRITE", Sector: 2040, Bytes: 4096, Flags: "PREFLUSH"},
 	{Time: start.Add(40 * time.Millisecond), Op: "READ", Sector: 8, Bytes: 4096},
+}
+
+// A recording of a partition has the offsets of the partition, whose replay must not write elsewhere.
+func TestRecordingOfPartition(t *testing.T) {
+	bios := []biotrace.Bio{{Op: "FLUSH"}, {Op: "WRITE", Sector: 2048, Bytes: 4096}, {Op: "READ", Sector: 2048 + size/512 - 8, Bytes: 4096}}
+	r, err := Read(strings.NewReader(recordFrom(t, 2048, bios...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint64{0, 0, size/512 - 8} {
+		if r.List[i].Sector != want {
+			t.Errorf("%s at sector %d, want %d", r.List[i].Op, r.List[i].Sector, want)
+		}
+	}
+	if bios[1].Sector != 2048 {
+		t.Error("the caller's bio was changed")
+	}
 }
 
 func TestRecording(t *testing.T) {

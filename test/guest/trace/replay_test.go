@@ -6,13 +6,17 @@ package trace
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"krping/agent/trace/biotrace"
+	"krping/agent/trace/replay"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // workload returns the properties of bios that a replay keeps.
@@ -71,5 +75,46 @@ func TestRecordAndReplay(t *testing.T) {
 		if r := guest.Krpingctl(t, append([]string{"replay"}, strings.Fields(args)...)...); r.Code == 0 || !strings.Contains(r.Stderr, want) {
 			t.Errorf("replay %s: exit code %d, stderr %s", args, r.Code, r.Stderr)
 		}
+	}
+}
+
+// A recording of a partition has the partition's offsets, and none of the I/O beside it. --for is the time of
+// tracing, without that of loading.
+func TestRecordPartition(t *testing.T) {
+	disk := guest.NullDisk(t, "trace3", map[string]string{"size": "16", "memory_backed": "1"})
+	guest.Run(t, "addpart", disk, "1", "2048", "8192")
+	part := disk + "p1"
+	path := filepath.Join(t.TempDir(), "part.trace")
+	const limit = 4 * time.Second
+	rec := start(t, strings.TrimPrefix(part, "/dev/"), "--record", path, "--for", limit.String())
+	begin := time.Now()
+	write(t, disk, "write_disk", "--size", "64KiB", "--bs", "16KiB")
+	write(t, part, "write_part", "--size", "64KiB", "--bs", "16KiB", "--offset", "1MiB")
+	if took := time.Since(begin); took > limit {
+		late.Errorf(t, "the writes took %v", took)
+		return
+	}
+	err := rec.cmd.Wait()
+	if took := time.Since(begin); err != nil || took < limit-200*time.Millisecond {
+		t.Errorf("traced for %v, want %v: %v\n%s", took, limit, err, rec.stderr.String())
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r, err := replay.Read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sectors []uint64
+	for _, b := range r.List {
+		if b.Op == "WRITE" {
+			sectors = append(sectors, b.Sector)
+		}
+	}
+	slices.Sort(sectors)
+	if want := []uint64{2048, 2080, 2112, 2144}; r.Size != 4<<20 || !slices.Equal(sectors, want) {
+		t.Errorf("recorded writes at %d of a device of %d bytes, want %d", sectors, r.Size, want)
 	}
 }

@@ -281,7 +281,12 @@ func TestOtherDrivers(t *testing.T) {
 	for _, c := range []struct {
 		dev      string
 		requests bool
-	}{{null, true}, {"/dev/ram0", false}} {
+		columns  string
+	}{{null, true, " QUEUE DEVICE_MS TOTAL"}, {"/dev/ram0", false, " BYTES TOTAL"}} {
+		header, _, _ := strings.Cut(start(t, c.dev).stop(0), "\n")
+		if got := strings.Join(strings.Fields(header), " "); !strings.HasSuffix(got, c.columns) || strings.Contains(got, "PEER") {
+			t.Errorf("%s: columns %s, want%s", c.dev, got, c.columns)
+		}
 		tr := start(t, c.dev, "--json", "--op", "write")
 		write(t, c.dev, "write_data", "--size", "1MiB", "--bs", "64KiB")
 		bios := tr.bios()
@@ -345,7 +350,6 @@ func TestColumnsAndUsageErrors(t *testing.T) {
 		"--op erase":                    "must be one of",
 		"--json --summary":              "give one of them",
 		"--slow 1s --summary":           "--slow: cannot be combined with",
-		"--comm a_name_of_17_bytes":     "at most 15 bytes",
 		"--record /tmp/x":               "name the device",
 		"/dev/null":                     "not a block device",
 		"/dev/nosuch":                   "no such file",
