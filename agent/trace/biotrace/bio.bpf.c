@@ -178,6 +178,12 @@ const volatile __u32 min_bytes;
 const volatile __u64 min_ns;			/* no events for bios that were faster */
 const volatile _Bool metering;			/* histograms of the devices in series, no events */
 
+/*
+ * With metering: bits of the disks that are or were in series, by a hash of their number. Other disks,
+ * whose bios are not followed, cost no more than to look at it.
+ */
+__u64 measured_disks;
+
 /* ---- maps ---- */
 
 #define MAX_CHAIN	4096		/* maximum number of bios of one request that are followed */
@@ -413,6 +419,12 @@ static _Bool wanted_hidden(struct gendisk *disk, __u32 dev)
 	return 1;
 }
 
+/* Whether bios of a disk may be followed. */
+static _Bool followed(__u32 disk)
+{
+	return !metering || measured_disks >> (disk * 0x9e3779b1u >> 26) & 1;
+}
+
 static struct slot_set *set_of(__u64 bio)
 {
 	__u32 index = (bio >> 6) * 0x9e3779b97f4a7c15ull >> (64 - SET_BITS);
@@ -474,6 +486,8 @@ int BPF_PROG(bio_queue, struct bio *bio)
 	struct tracked *t;
 	struct slot *slot;
 
+	if (metering && !(followed(disk) && series_of(disk, op)))
+		return 0;
 	if (gendisk->flags & GENHD_FL_HIDDEN) {
 		if (!wanted_hidden(gendisk, dev))
 			return 0;
@@ -482,8 +496,6 @@ int BPF_PROG(bio_queue, struct bio *bio)
 	}
 	if ((only_pid && task->tgid != only_pid) || bytes < min_bytes ||
 	    (only_ops && !(only_ops >> (op & 63) & 1)))
-		return 0;
-	if (metering && !series_of(disk, op))
 		return 0;
 	if (only_comm[0] && !same(only_comm, task->comm, sizeof(task->comm)))
 		return 0;
@@ -523,7 +535,7 @@ int BPF_PROG(bio_remap, struct bio *bio)
 	struct tracked *t;
 	struct slot *slot;
 
-	if (!(gendisk->flags & GENHD_FL_HIDDEN))
+	if (metering || !(gendisk->flags & GENHD_FL_HIDDEN))
 		return 0;
 	slot = slot_of(address(ctx, 0));
 	if (!slot)
@@ -574,6 +586,9 @@ int BPF_PROG(rq_issue, struct request *rq)
 	__u32 disk = number(rq->q->disk), queue = rq->mq_hctx->queue_num;
 	struct command *c;
 
+	/* A disk that nobody watches must not take the place of another one's command. */
+	if (metering && !(followed(disk) && series_of(disk, 0)))
+		return 0;
 	/* With NVMe multipath, a hidden disk's request may carry a bio of only_disk. */
 	if (only_disk && disk != only_disk && !(rq->q->disk->flags & GENHD_FL_HIDDEN))
 		return 0;
@@ -612,9 +627,14 @@ SEC("tp_btf/block_rq_requeue")
 int BPF_PROG(rq_requeue, struct request *rq)
 {
 	__u32 disk = number(rq->q->disk), i;
-	struct command *c = find_command(disk, rq->mq_hctx->queue_num, rq->tag);
-	__u64 issued = c ? c->issued_ns : bpf_ktime_get_ns(), bio = (__u64)BPF_CORE_READ(rq, bio);
+	struct command *c;
+	__u64 issued, bio;
 
+	if (!followed(disk))
+		return 0;
+	c = find_command(disk, rq->mq_hctx->queue_num, rq->tag);
+	issued = c ? c->issued_ns : bpf_ktime_get_ns();
+	bio = (__u64)BPF_CORE_READ(rq, bio);
 	for (i = 0; i < MAX_CHAIN && bio; i++)
 		bio = requeue_bio(bio, disk, issued);
 	return 0;
@@ -755,12 +775,13 @@ SEC("tp_btf/block_rq_complete")
 int BPF_PROG(rq_complete, struct request *rq, __u8 error, unsigned int nr_bytes)
 {
 	struct bio *first = rq->bio;
-	struct ending ending = {
-		.bio = (__u64)BPF_CORE_READ(rq, bio), .left = nr_bytes, .disk = number(rq->q->disk), .status = error,
-	};
+	struct ending ending = { .left = nr_bytes, .disk = number(rq->q->disk), .status = error };
 	struct command *c;
 	__u32 i;
 
+	if (!followed(ending.disk))
+		return 0;
+	ending.bio = (__u64)BPF_CORE_READ(rq, bio);
 	if (!ending.bio)	/* the block layer's flush: its bios end with their own requests */
 		return 0;
 	c = find_command(ending.disk, rq->mq_hctx->queue_num, rq->tag);
@@ -780,8 +801,11 @@ int BPF_PROG(rq_complete, struct request *rq, __u8 error, unsigned int nr_bytes)
 SEC("tp_btf/block_bio_complete")
 int BPF_PROG(bio_complete, struct request_queue *q, struct bio *bio)
 {
-	struct slot *slot = slot_of(address(ctx, 1));
+	struct slot *slot;
 
+	if (!followed(number(bio->bi_bdev->bd_disk)))
+		return 0;
+	slot = slot_of(address(ctx, 1));
 	if (!slot)
 		return 0;
 	/* With NVMe multipath the path's request ends right after this, and has the stages. */

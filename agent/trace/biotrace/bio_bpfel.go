@@ -120,6 +120,7 @@ const (
 	bioProgRqComplete    = "rq_complete"
 	bioProgRqIssue       = "rq_issue"
 	bioProgRqRequeue     = "rq_requeue"
+	bioVarMeasuredDisks  = "measured_disks"
 	bioVarMetering       = "metering"
 	bioVarMinBytes       = "min_bytes"
 	bioVarMinNs          = "min_ns"
@@ -205,6 +206,7 @@ type bioMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bioVariableSpecs struct {
+	MeasuredDisks  *ebpf.VariableSpec `ebpf:"measured_disks"`
 	Metering       *ebpf.VariableSpec `ebpf:"metering"`
 	MinBytes       *ebpf.VariableSpec `ebpf:"min_bytes"`
 	MinNs          *ebpf.VariableSpec `ebpf:"min_ns"`
@@ -266,6 +268,7 @@ func (m *bioMaps) Close() error {
 //
 // It can be passed to loadBioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bioVariables struct {
+	MeasuredDisks  *ebpf.Variable `ebpf:"measured_disks"`
 	Metering       *ebpf.Variable `ebpf:"metering"`
 	MinBytes       *ebpf.Variable `ebpf:"min_bytes"`
 	MinNs          *ebpf.Variable `ebpf:"min_ns"`

@@ -172,9 +172,19 @@ func explain(err error) error {
 	return fmt.Errorf("load the trace program: the kernel must have BTF (CONFIG_DEBUG_INFO_BTF): %w", err)
 }
 
-// attach starts tracing the bios that are submitted from now on. It attaches to completions before
-// submissions, so that no bio stays in the map because its end was missed.
+// attach starts tracing the bios that are submitted from now on, unless it has already. It attaches to
+// completions before submissions, so that no bio stays in the map because its end was missed.
 func (p *probe) attach() error {
+	if len(p.links) > 0 {
+		return nil
+	}
+	if err := p.attachAll(); err != nil {
+		return errors.Join(err, p.detach())
+	}
+	return nil
+}
+
+func (p *probe) attachAll() error {
 	o := &p.objects
 	for _, program := range []*ebpf.Program{o.BioComplete, o.RqComplete, o.RqRequeue, o.RqIssue, o.BioRemap} {
 		if err := p.trace(program); err != nil {
@@ -193,6 +203,41 @@ func (p *probe) trace(program *ebpf.Program) error {
 		return fmt.Errorf("attach %s: %w", program, err)
 	}
 	p.links = append(p.links, l)
+	return nil
+}
+
+// detach stops tracing, and forgets the bios in flight, whose ends it misses.
+func (p *probe) detach() error {
+	var errs []error
+	for _, l := range p.links {
+		errs = append(errs, l.Close())
+	}
+	p.links = nil
+	return errors.Join(append(errs, p.detachModule(), p.forgetBios())...)
+}
+
+func (p *probe) forgetBios() error {
+	var (
+		key  uint32
+		set  bioSlotSet
+		used []uint32
+	)
+	each := p.objects.Bios.Iterate()
+	for each.Next(&key, &set) {
+		for _, slot := range set.Slots {
+			if slot.Bio != 0 {
+				used = append(used, key)
+				break
+			}
+		}
+	}
+	err := each.Err()
+	for _, key := range used {
+		err = errors.Join(err, p.objects.Bios.Put(key, bioSlotSet{}))
+	}
+	if err != nil {
+		return fmt.Errorf("forget the bios in flight: %w", err)
+	}
 	return nil
 }
 

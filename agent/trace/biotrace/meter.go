@@ -20,6 +20,7 @@ type Meter struct {
 	paths  map[uint32]string   // by device: numbers are reused, paths tell them apart
 	free   []uint32            // unused indexes of histograms
 	names  *deviceNames
+	disks  uint64 // measured_disks of bio.bpf.c
 }
 
 // Schema is the schema of the buckets, as in Prometheus' native histograms: bucket i counts
@@ -74,7 +75,8 @@ var meteredOps = []uint32{0, 1, 2, 3, 9} // READ, WRITE, FLUSH, DISCARD, WRITE_Z
 
 const maxMetered = 64 // devices
 
-// NewMeter loads and attaches the program. It measures no device until WatchOnly.
+// NewMeter loads the program. It measures no device until WatchOnly, and is not attached to the tracepoints
+// while there is none to measure.
 func NewMeter() (*Meter, error) {
 	slots := uint32(maxMetered * len(meteredOps))
 	p, err := load(map[string]any{"metering": true}, map[string]uint32{"series": slots, "histograms": slots, "events": 4096})
@@ -85,10 +87,13 @@ func NewMeter() (*Meter, error) {
 	for slot := range slots {
 		m.free = append(m.free, slot)
 	}
-	if err := p.attach(); err != nil {
+	if err := p.attach(); err != nil { // so that it is known now if that fails
 		return nil, errors.Join(err, m.Close())
 	}
-	return m, p.detachModule()
+	if err := p.detach(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
 }
 
 // Close detaches from the tracepoints.
@@ -128,8 +133,13 @@ func (m *Meter) watch(dev uint32, path string) error {
 	if len(m.free) < len(meteredOps) {
 		return fmt.Errorf("at most %d devices can be measured at once", maxMetered)
 	}
-	if err := m.probe.attachModule(); err != nil {
+	// The bit stays when the disk is no longer watched: its bios in flight must still end.
+	m.disks |= diskBit(dev)
+	if err := m.probe.objects.MeasuredDisks.Set(m.disks); err != nil {
 		return err
+	}
+	if err := errors.Join(m.probe.attach(), m.probe.attachModule()); err != nil {
+		return errors.Join(err, m.rest())
 	}
 	slots := slices.Clone(m.free[:len(meteredOps)])
 	m.free = m.free[len(meteredOps):]
@@ -154,11 +164,19 @@ func (m *Meter) unwatch(dev uint32) error {
 	delete(m.series, dev)
 	delete(m.paths, dev)
 	delete(m.names.known, dev)
-	if len(m.series) == 0 {
-		return m.probe.detachModule()
-	}
-	return nil
+	return m.rest()
 }
+
+// rest detaches from the tracepoints if no disk is measured.
+func (m *Meter) rest() error {
+	if len(m.series) > 0 {
+		return nil
+	}
+	return m.probe.detach()
+}
+
+// diskBit returns the bit of a disk in measured_disks: followed in bio.bpf.c.
+func diskBit(dev uint32) uint64 { return 1 << (dev * 0x9e3779b1 >> 26) }
 
 // Read returns the histograms of each disk since it is measured, without empty ones, and what has been
 // missed since NewMeter.

@@ -5,11 +5,17 @@
 package trace
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
@@ -112,4 +118,135 @@ func moduleUsers(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(data))
+}
+
+// A disk that nobody watches takes no place among the commands, and without a watched disk nothing is attached.
+func TestUnwatchedDisks(t *testing.T) {
+	null := guest.NullDisk(t, "trace4", map[string]string{"irqmode": "0", "memory_backed": "0"})
+	other := guest.NullDisk(t, "trace5", map[string]string{"irqmode": "0", "memory_backed": "0"})
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	meter, err := biotrace.NewMeter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer meter.Close()
+	load := func(disk string) {
+		t.Helper()
+		guest.Run(t, "fio", "--name=load", "--filename="+disk, "--rw=randread", "--bs=4k", "--io_size=2m", "--size=16m", "--direct=1", "--ioengine=io_uring", "--iodepth=32")
+	}
+	watch := func(paths ...string) {
+		t.Helper()
+		if err := meter.WatchOnly(paths); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load(null)
+	if runs := programRuns(t); runs != 0 {
+		t.Errorf("no disk is watched, but the programs ran %d times", runs)
+	}
+	watch(other)
+	load(null)
+	if n := commandsOf(t, null); n != 0 {
+		t.Errorf("a disk that nobody watches has %d commands", n)
+	}
+	load(other)
+	if n := commandsOf(t, other); n == 0 {
+		t.Error("the watched disk has no commands")
+	}
+	histograms, lost, err := meter.Read()
+	if err != nil || lost.Any() || histogram(t, histograms, other, "READ", biotrace.StageDevice).Count != 512 {
+		t.Errorf("%v, %v, lost %v", histograms, err, lost)
+	}
+	watch()
+	runs := programRuns(t)
+	load(other)
+	if now := programRuns(t); now != runs || runs == 0 {
+		t.Errorf("no disk is watched any more, but the programs ran %d times", now-runs)
+	}
+	watch(other)
+	load(other)
+	if histograms, _, err = meter.Read(); err != nil || histogram(t, histograms, other, "READ", biotrace.StageTotal).Count != 512 {
+		t.Errorf("watched again: %v, %v", histograms, err)
+	}
+}
+
+// programRuns returns how often the meter's programs for I/O have run.
+func programRuns(t *testing.T) (runs uint64) {
+	t.Helper()
+	for id := ebpf.ProgramID(0); ; {
+		next, err := ebpf.ProgramGetNextID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			return runs
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = next
+		program, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains([]string{"bio_queue", "rq_issue", "rq_complete"}, info.Name) {
+			stats, err := program.Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs += stats.RunCount
+		}
+		program.Close()
+	}
+}
+
+// commandsOf counts the meter's places of commands that a disk takes: struct command of bio.bpf.c.
+func commandsOf(t *testing.T, disk string) (n int) {
+	t.Helper()
+	const diskAt = 4 * 8
+	var stat unix.Stat_t
+	if err := unix.Stat(disk, &stat); err != nil {
+		t.Fatal(err)
+	}
+	number := unix.Major(stat.Rdev)<<20 | unix.Minor(stat.Rdev)
+	for id := ebpf.MapID(0); ; {
+		next, err := ebpf.MapGetNextID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			t.Fatal("the meter has no map of commands")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = next
+		table, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := table.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Name != "commands" {
+			table.Close()
+			continue
+		}
+		defer table.Close()
+		var key uint32
+		value := make([]byte, table.ValueSize())
+		each := table.Iterate()
+		for each.Next(&key, &value) {
+			if binary.NativeEndian.Uint32(value[diskAt:]) == number {
+				n++
+			}
+		}
+		if err := each.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 }
