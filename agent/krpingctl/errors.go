@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/disk/verify"
-	"krping/agent/host/display"
 	"krping/agent/host/kernel"
 	"krping/agent/host/rdmalink"
 	"krping/agent/nvme/nvmet"
@@ -97,17 +96,7 @@ func report(err error) {
 	if hint := hint(err); hint != "" {
 		event = event.Str("hint", hint)
 	}
-	event.Msg(printable(err.Error()))
-}
-
-// printable returns a message whose lines are safe to print: it may quote what a peer or another user
-// has sent.
-func printable(message string) string {
-	lines := strings.Split(message, "\n")
-	for i, line := range lines {
-		lines[i] = display.Text(strings.ReplaceAll(line, "\t", "  "))
-	}
-	return strings.Join(lines, "\n")
+	event.Msg(err.Error())
 }
 
 func hint(err error) string {

@@ -7,17 +7,14 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
 
-	"golang.org/x/sys/unix"
+	"krping/bridge/interrupt"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	ctx, stop := interrupt.Context()
 	defer stop()
-	context.AfterFunc(ctx, stop) // the first signal ends the command in good order, a second one at once
 	err := run(ctx, os.Args[1:], os.Stdout)
 	report(err)
 	os.Exit(exitCode(err))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
 )
@@ -90,7 +91,7 @@ func TestHostileDiscoveryLog(t *testing.T) {
 	if strings.ContainsAny(out.String(), "\x1b\r\x07\u009b") || strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), `nqn.a\x0d\x9bx`) {
 		t.Errorf("%q", out.String())
 	}
-	if got := printable("cannot find nqn.\x1b[2K\rok:\n\tuse nqn.a"); got != `cannot find nqn.\x1b[2K\x0dok:`+"\n  use nqn.a" {
+	if got := display.Lines("cannot find nqn.\x1b[2K\rok:\n\tuse nqn.a"); got != `cannot find nqn.\x1b[2K\x0dok:`+"\n  use nqn.a" {
 		t.Errorf("%q", got)
 	}
 }

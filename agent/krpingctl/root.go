@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
+	"krping/agent/host/display"
 	"krping/bridge/cli"
 	"krping/proc"
 )
@@ -34,8 +36,7 @@ const exitHelp = `Exit codes:
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	p := &program{out: out}
-	log.Logger = zerolog.New(zerolog.ConsoleWriter{Out: afterProgress{os.Stderr}, TimeFormat: "15:04:05.000", NoColor: !hasColors(os.Stderr)}).
-		Level(zerolog.InfoLevel).With().Timestamp().Logger()
+	log.Logger = newLogger(afterProgress{os.Stderr}, hasColors(os.Stderr)).Level(zerolog.InfoLevel)
 	root := newRoot(p)
 	root.SetOut(out)
 	checkCompletion(root, args)
@@ -51,6 +52,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return interruptedError{err}
 	}
 	return err
+}
+
+// newLogger returns a logger whose messages are safe to print: they may quote what others have sent.
+func newLogger(out io.Writer, colour bool) zerolog.Logger {
+	zerolog.TimeFieldFormat = time.RFC3339Nano // else to the second
+	return zerolog.New(zerolog.ConsoleWriter{
+		Out: out, TimeFormat: "15:04:05.000", NoColor: !colour,
+		FormatPrepare: func(event map[string]any) error {
+			if message, ok := event[zerolog.MessageFieldName].(string); ok {
+				event[zerolog.MessageFieldName] = display.Lines(message)
+			}
+			return nil
+		},
+	}).With().Timestamp().Logger()
 }
 
 // newRoot returns the program's command, with all others below it.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krping/agent/host/display"
 	"krping/bridge/journal"
 )
 
@@ -17,7 +18,17 @@ func NewLogger(f *os.File) zerolog.Logger {
 	if journal.Is(f) {
 		return zerolog.New(journal.New(f))
 	}
-	return zerolog.New(zerolog.ConsoleWriter{Out: f, NoColor: true, TimeFormat: time.DateTime}).With().Timestamp().Logger()
+	zerolog.TimeFieldFormat = time.RFC3339Nano // else to the second
+	format := zerolog.ConsoleWriter{Out: f, NoColor: true, TimeFormat: time.DateTime + ".000", FormatPrepare: printable}
+	return zerolog.New(format).With().Timestamp().Logger()
+}
+
+// printable makes a message safe to print: it may quote what others have sent.
+func printable(event map[string]any) error {
+	if message, ok := event[zerolog.MessageFieldName].(string); ok {
+		event[zerolog.MessageFieldName] = display.Lines(message)
+	}
+	return nil
 }
 
 // levelOf returns the level of a kernel log severity, and its name.

@@ -360,6 +360,25 @@ func TestLogOfAFile(t *testing.T) {
 	if text := line(t, NewLogger(f), f); strings.HasPrefix(text, "<") || !strings.Contains(text, " ERR ") || strings.Contains(text, "\x1b") {
 		t.Errorf("to a file: %q", text)
 	}
+	// Times have milliseconds, which are not always 0.
+	const when = "2006-01-02 15:04:05.000"
+	var digits string
+	for range 20 {
+		text := line(t, NewLogger(f), f)
+		if _, err := time.Parse(when, text[:min(len(when), len(text))]); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if digits = text[len(when)-3 : len(when)]; digits != "000" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if digits == "000" {
+		t.Error("all times end in .000")
+	}
 }
 
 func line(t *testing.T, log zerolog.Logger, f *os.File) string {

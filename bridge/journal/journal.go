@@ -54,7 +54,10 @@ func (w *Writer) WriteLevel(level zerolog.Level, p []byte) (int, error) {
 	if _, err := w.format.Write(p); err != nil {
 		return 0, err
 	}
-	if _, err := w.out.Write(w.line.Bytes()); err != nil {
+	// Each line of a message is one of the journal's, and would have no severity.
+	text := bytes.TrimSuffix(w.line.Bytes(), []byte("\n"))
+	text = bytes.ReplaceAll(text, []byte("\n"), fmt.Appendf(nil, "\n<%d>", severity(level)))
+	if _, err := w.out.Write(append(text, '\n')); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -21,7 +21,8 @@ func TestSeverities(t *testing.T) {
 	log.Info().Msg("c")
 	log.Debug().Msg("d")
 	log.Log().Msg("e")
-	if want := "<3>the target is gone peer=10.0.0.1:9999 pid=7\n<4>b\n<6>c\n<7>d\n<6>e\n"; out.String() != want {
+	log.Warn().Msg("two\n<7>lines")
+	if want := "<3>the target is gone peer=10.0.0.1:9999 pid=7\n<4>b\n<6>c\n<7>d\n<6>e\n<4>two\n<4><7>lines\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

@@ -7,22 +7,18 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-
-	"golang.org/x/sys/unix"
 
 	"krping/bridge/cli"
+	"krping/bridge/interrupt"
 	"krping/bridge/journal"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	ctx, stop := interrupt.Context()
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the bridge at once
 	if err := run(ctx, os.Args[1:]); err != nil {
 		severity := ""
 		if journal.Is(os.Stderr) {

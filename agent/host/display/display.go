@@ -23,6 +23,15 @@ func Text(s string) string {
 	return s
 }
 
+// Lines is Text for a text of several lines, which stay lines. Tabs become spaces.
+func Lines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Text(strings.ReplaceAll(line, "\t", "  "))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // printed reports whether r, with which s begins, is printed as itself.
 func printed(s string, r rune) bool {
 	if r < utf8.RuneSelf {
