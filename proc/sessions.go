@@ -18,11 +18,11 @@ type Session struct {
 	Name       string `json:"name"`
 	Role       string `json:"role"`
 	Mode       string `json:"mode"`
-	Dev        string `json:"dev"` // such as krping0
+	Dev        string `json:"dev"` // such as krping0; "" for a served volume
 	State      string `json:"state"`
 	Peer       string `json:"peer"`
 	Source     string `json:"source,omitempty"` // address that it connects from, if the command has one
-	IBDev      string `json:"ibdev"`
+	IBDev      string `json:"ibdev"`            // RDMA device; "" if it has none now
 	Size       uint64 `json:"size"`
 	BlockSize  uint64 `json:"block_size"`
 	Writeback  bool   `json:"writeback"`
@@ -80,8 +80,13 @@ type Tap struct {
 	Queued         uint64 `json:"queued"`       // copies without a response
 }
 
-// Device returns the path of the session's block device.
-func (s Session) Device() string { return "/dev/" + s.Dev }
+// Device returns the path of the session's block device, or "" for a served volume, which has none.
+func (s Session) Device() string {
+	if s.Dev == "" {
+		return ""
+	}
+	return "/dev/" + s.Dev
+}
 
 // Sessions returns the block sessions.
 func (f FS) Sessions() ([]Session, error) {
@@ -172,7 +177,7 @@ func parseSession(line string) (Session, error) {
 			return s, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	for _, text := range []*string{&s.UUID, &s.Writer, &s.Source} {
+	for _, text := range []*string{&s.Dev, &s.IBDev, &s.UUID, &s.Writer, &s.Source} {
 		if *text == "-" {
 			*text = ""
 		}

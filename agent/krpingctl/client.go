@@ -314,7 +314,7 @@ func (p *program) attach(ctx context.Context, c proc.Command, asJSON bool) error
 
 // measure runs ping/pong commands and prints their results, even if they were interrupted.
 func (p *program) measure(ctx context.Context, commands []proc.Command, f *commandFlags) error {
-	bar := newProgress(fmt.Sprintf("%s, %d threads", commands[0].Role, len(commands)), 1000)
+	bar := newProgress(fmt.Sprintf("%s, %s", commands[0].Role, count(len(commands), "thread")), 1000)
 	outcomes, err := parallel.Run(ctx, p.proc, commands, parallel.Options{
 		Duration: f.duration,
 		Progress: bar.fraction(),
@@ -358,9 +358,9 @@ func (p *program) show(results []proc.Result, valid bool, f *commandFlags) error
 }
 
 func pingSummary(r measure.Report, valid bool) string {
-	text := fmt.Sprintf("%d pings of %d bytes", r.Operations, r.Size)
+	text := fmt.Sprintf("%s of %s", count(int(r.Operations), "ping"), count(int(r.Size), "byte"))
 	if r.Role == string(proc.Server) {
-		text = fmt.Sprintf("%d pings answered", r.Operations)
+		text = count(int(r.Operations), "ping") + " answered"
 	}
 	if valid {
 		text += ", all data valid"

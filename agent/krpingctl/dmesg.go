@@ -62,7 +62,7 @@ func printMessages(ctx context.Context, out io.Writer, next func(context.Context
 		if asJSON {
 			err = printJSON(out, m)
 		} else {
-			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), subject(m), m.Peer, display.Text(m.Text))
+			_, err = fmt.Fprintf(out, "%12.6f %-5s %-16s %-22s %s\n", m.Time.Seconds(), levelName(m.Level), display.Text(subject(m)), display.Text(m.Peer), display.Text(m.Text))
 		}
 		if err != nil {
 			return err

@@ -190,6 +190,50 @@ func TestHintsAboutVolumes(t *testing.T) {
 	}
 }
 
+// Names are others' choice, and a served volume has a role and no device.
+func TestStatIsSafeToPrint(t *testing.T) {
+	served, err := proc.ParseSessions("id=0 name=vol4 role=target mode=remote dev=- state=live peer=10.0.0.1:9999 ibdev=-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.Status{
+		Sessions: append(served, proc.Session{Name: "a\x1b[2K\r", Role: "client", Dev: "krping0", State: "live", Peer: "\x07", Writer: "\u009b"}),
+		Threads:  []proc.Thread{{Number: 1, Device: "rxe\x1b0"}}, Problems: []string{"\x1b[31mno"},
+	}
+	var out strings.Builder
+	if err := writeStatus(&out, s, false); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\r\x07\u009b") || !strings.Contains(out.String(), `a\x1b[2K\x0d`) {
+		t.Errorf("%q", out.String())
+	}
+	table := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"VOLUME ROLE DEVICE STATE", " vol4 target - live 10.0.0.1:9999 ", " client /dev/krping0 live "} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if s.Sessions[1].Name != "a\x1b[2K\r" {
+		t.Error("the caller's status was changed: JSON must have the true names")
+	}
+}
+
+func TestDmesgIsSafeToPrint(t *testing.T) {
+	messages := []proc.Message{{Subject: "vol\x1b[2K", Peer: "10.0.0.1\r", Text: "a\nb", Level: 3}}
+	var out strings.Builder
+	err := printMessages(t.Context(), &out, func(context.Context) (proc.Message, error) {
+		if len(messages) == 0 {
+			return proc.Message{}, io.EOF
+		}
+		m := messages[0]
+		messages = nil
+		return m, nil
+	}, false)
+	if err != nil || strings.ContainsAny(out.String(), "\x1b\r") || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
 func TestStatShowsUUIDAndAccess(t *testing.T) {
 	fs, err := proc.NewFS("../../proc/testdata")
 	if err != nil {

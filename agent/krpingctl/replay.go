@@ -92,8 +92,8 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 	player := replay.Player{Device: d, Data: data, Speed: f.speed, Depth: f.depth}
 	result, err := player.Play(ctx, recording)
 	if result != nil && result.Bios > 0 {
-		fmt.Fprintf(p.out, "replayed %d of %d bios, %d bytes, in %.3f s (recorded: %.3f s); at most %.3f s late\n", result.Bios, len(recording.List),
-			result.Bytes, result.Elapsed.Seconds(), recording.End.Sub(recording.Start).Seconds(), max(result.Late, 0).Seconds())
+		fmt.Fprintf(p.out, "replayed %d of %s, %s, in %.3f s (recorded: %.3f s); at most %.3f s late\n", result.Bios, count(len(recording.List), "bio"),
+			count(int(result.Bytes), "byte"), result.Elapsed.Seconds(), recording.End.Sub(recording.Start).Seconds(), max(result.Late, 0).Seconds())
 		if printErr := result.Summary.Write(p.out); printErr != nil {
 			return printErr
 		}

@@ -71,6 +71,7 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 	if asJSON {
 		return printJSON(out, s)
 	}
+	s = s.Printable()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(s.Threads) > 0 {
 		fmt.Fprintln(w, "THREAD\tDEVICE\tSENT\tRECEIVED\tWRITTEN\tREAD")
@@ -86,13 +87,13 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 		fmt.Fprintln(w)
 	}
 	if len(s.Sessions) > 0 {
-		fmt.Fprintln(w, "VOLUME\tDEVICE\tSTATE\tPEER\tSIZE\tIN FLIGHT\tREADS\tWRITES\tERRORS\tCRC ERRORS\tRETRIES\tRECONNECTS")
+		fmt.Fprintln(w, "VOLUME\tROLE\tDEVICE\tSTATE\tPEER\tSIZE\tIN FLIGHT\tREADS\tWRITES\tERRORS\tCRC ERRORS\tRETRIES\tRECONNECTS")
 		for _, v := range s.Sessions {
 			peer := v.Peer
 			if v.Source != "" {
 				peer += " from " + v.Source
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Device(), v.State, peer,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Role, emptyAs(v.Device(), "-"), v.State, peer,
 				humanize.IBytes(v.Size), v.Inflight, humanize.IBytes(v.ReadBytes), v.Reads,
 				humanize.IBytes(v.WriteBytes), v.Writes, v.Errors, v.CRCErrors, v.Retries, v.Reconnects)
 		}

@@ -107,7 +107,7 @@ func TestValues(t *testing.T) {
 		value          float64
 	}{
 		{"krping_session_info", "backing=,device=krping0,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=client,session=vol0,uuid=,writer=", 1},
-		{"krping_session_info", "backing=,device=-,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=target,session=vol4,uuid=7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66,writer=192.168.77.2", 1},
+		{"krping_session_info", "backing=,device=,mode=remote,peer=192.168.77.1:9999,rdma_device=rxe0,role=target,session=vol4,uuid=7d3c0d52-0a6e-4c3b-8f0e-2a7b1c9d4e66,writer=192.168.77.2", 1},
 		{"krping_session_volatile", "role=client,session=vol1", 1},
 		{"krping_session_shared", "role=client,session=vol1", 1},
 		{"krping_session_read_only", "role=client,session=vol0", 0},

@@ -31,7 +31,7 @@ type Session struct {
 	Device string `json:"device,omitempty"` // such as krping0; a target has none
 	State  string `json:"state"`            // live if it works
 	Peer   string `json:"peer"`             // target: the address it listens on
-	IBDev  string `json:"ibdev"`            // RDMA device
+	IBDev  string `json:"ibdev"`            // RDMA device; "" if it has none now
 	Size   uint64 `json:"size"`
 	// Read and Write are what the peer answered; of a tap, not what its local disk did.
 	Read  Flow `json:"read"`

@@ -184,7 +184,7 @@ func (s *Sample) problem(err error) {
 
 func compare(s, old proc.Session, interval time.Duration) Session {
 	return Session{
-		Name: s.Name, Role: s.Role, Mode: s.Mode, Device: strings.TrimPrefix(s.Dev, "-"), State: s.State,
+		Name: s.Name, Role: s.Role, Mode: s.Mode, Device: s.Dev, State: s.State,
 		Peer: s.Peer, IBDev: s.IBDev, Size: s.Size,
 		Read:     flow(count(s.Reads, old.Reads), count(s.ReadBytes, old.ReadBytes), interval),
 		Write:    flow(count(s.Writes, old.Writes), count(s.WriteBytes, old.WriteBytes), interval),
@@ -282,7 +282,7 @@ func (s *Sampler) measure(out *Sample) {
 		out.Sessions[i].setLatencies(byDevice[out.Sessions[i].Device])
 	}
 	if missed := lost.Total() - s.lost; missed > 0 {
-		out.Problems = append(out.Problems, fmt.Sprintf("latencies are incomplete: %d bios or stages were not measured", missed))
+		out.Problems = append(out.Problems, fmt.Sprintf("latencies are incomplete: bios or stages not measured: %d", missed))
 	}
 	s.lost = lost.Total()
 }

@@ -186,7 +186,7 @@ func TestProblems(t *testing.T) {
 		"vol0: reconnecting", "vol0: CRC errors: 2", "vol0: reconnects: 1",
 		"vol1: requests dropped by its tap: 5", "vol1: reads that differ at the target: 1",
 		"vol3: no device", "the port of rxe0 is DOWN",
-		"latencies are incomplete: 4 bios or stages were not measured",
+		"latencies are incomplete: bios or stages not measured: 4",
 	}
 	if got := f.after(linksInterval).Problems; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)

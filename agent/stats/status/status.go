@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/procfs/blockdevice"
 	"github.com/rs/zerolog"
 
+	"krping/agent/host/display"
 	"krping/agent/host/rdmalink"
 	"krping/agent/service/volumes"
 	"krping/proc"
@@ -91,6 +92,24 @@ func Collect(host proc.FS) Status {
 	}
 	for _, session := range slices.Sorted(maps.Keys(refused)) {
 		s.Problems = append(s.Problems, "session "+session+": "+refused[session])
+	}
+	return s
+}
+
+// Printable returns the status with all texts of others made safe to print.
+func (s Status) Printable() Status {
+	s.Threads, s.Sessions, s.Problems = slices.Clone(s.Threads), slices.Clone(s.Sessions), slices.Clone(s.Problems)
+	for i := range s.Threads {
+		s.Threads[i].Device = display.Text(s.Threads[i].Device)
+	}
+	for i := range s.Sessions {
+		v := &s.Sessions[i]
+		for _, text := range []*string{&v.Name, &v.Role, &v.Mode, &v.Dev, &v.State, &v.Peer, &v.Source, &v.IBDev, &v.UUID, &v.Writer, &v.Backing} {
+			*text = display.Text(*text)
+		}
+	}
+	for i := range s.Problems {
+		s.Problems[i] = display.Lines(s.Problems[i])
 	}
 	return s
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/dustin/go-humanize"
 
+	"krping/agent/host/display"
 	"krping/agent/host/rdmalink"
 	"krping/agent/stats/sampler"
 )
@@ -81,6 +82,7 @@ func slowest(s sampler.Session) time.Duration {
 
 // render draws a whole screen: height lines of at most width columns.
 func render(s sampler.Sample, v view) string {
+	s = printable(s)
 	if v.width < minWidth || v.height < minHeight {
 		return clip([]string{
 			"krpingctl top", fmt.Sprintf("needs %dx%d, this is", minWidth, minHeight), fmt.Sprintf("%dx%d; q quits", v.width, v.height),
@@ -111,6 +113,7 @@ func render(s sampler.Sample, v view) string {
 
 // Text formats a sample as plain text, with details of every session.
 func Text(s sampler.Sample, host string) string {
+	s = printable(s)
 	v := view{width: 80, host: host, styles: plain()}
 	lines := []string{v.title(s), v.linkLine(s)}
 	lines = append(lines, v.problems(s.Problems, len(s.Problems))...)
@@ -130,6 +133,22 @@ func Text(s sampler.Sample, host string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
+// printable returns the sample with all texts of others made safe to print.
+func printable(s sampler.Sample) sampler.Sample {
+	s.Sessions, s.Problems = slices.Clone(s.Sessions), slices.Clone(s.Problems)
+	for i := range s.Sessions {
+		v := &s.Sessions[i]
+		for _, text := range []*string{&v.Name, &v.Role, &v.Mode, &v.Device, &v.State, &v.Peer, &v.IBDev} {
+			*text = display.Text(*text)
+		}
+	}
+	for i := range s.Problems {
+		s.Problems[i] = display.Text(s.Problems[i])
+	}
+	s.NoLatencies = display.Text(s.NoLatencies)
+	return s
+}
+
 func clip(lines []string, width, height int) string {
 	lines = lines[:min(len(lines), height)]
 	for i := range lines {
@@ -139,10 +158,7 @@ func clip(lines []string, width, height int) string {
 }
 
 func (v view) title(s sampler.Sample) string {
-	number := fmt.Sprintf("%d sessions", len(s.Sessions))
-	if len(s.Sessions) == 1 {
-		number = "1 session"
-	}
+	number := display.Count(len(s.Sessions), "session")
 	text := fmt.Sprintf(" krping on %s   %s   every %.1f s   %s", v.host, s.Time.Format("15:04:05"), s.Interval.Seconds(), number)
 	if v.order != byName {
 		text += ", by " + v.order.String()
@@ -161,9 +177,9 @@ func (v view) linkLine(s sampler.Sample) string {
 	var links []string
 	for _, l := range s.Links {
 		for _, p := range l.Ports {
-			text := l.PortName(p)
+			text := display.Text(l.PortName(p))
 			if p.Netdev != "" {
-				text += " on " + p.Netdev
+				text += " on " + display.Text(p.Netdev)
 			}
 			paint := v.styles.dim
 			switch {
@@ -256,7 +272,7 @@ func (v view) details(s sampler.Session, noLatencies string) []string {
 	} else {
 		what = append(what, "served at "+s.Peer)
 	}
-	if s.IBDev != "-" {
+	if s.IBDev != "" {
 		what = append(what, "over "+s.IBDev)
 	}
 	what = append(what, humanize.IBytes(s.Size))

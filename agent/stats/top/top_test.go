@@ -92,7 +92,7 @@ func screen(width, height int) view {
 
 func TestScreens(t *testing.T) {
 	reconnecting := session("vol1", 0)
-	reconnecting.State, reconnecting.IBDev, reconnecting.Latencies = "reconnecting", "-", nil
+	reconnecting.State, reconnecting.IBDev, reconnecting.Latencies = "reconnecting", "", nil
 	reconnecting.Reconnects, reconnecting.Errors = sampler.Count{Total: 2, Delta: 1}, sampler.Count{Total: 3, Delta: 3}
 	served := sampler.Session{Name: "a-volume-with-a-long-name", Role: "target", Mode: "remote", State: "live", Peer: "[fd77::1]:9999", IBDev: "rxe0", Size: 1 << 30, Depth: 128}
 	flushed := session("vol0", 1)
@@ -241,6 +241,25 @@ func TestHelpAndQuit(t *testing.T) {
 		_, cmd := m.Update(key)
 		if cmd == nil || cmd() != tea.Quit() {
 			t.Errorf("%s does not quit", key)
+		}
+	}
+}
+
+// Names are others' choice: they must neither hide nor forge lines.
+func TestHostileNames(t *testing.T) {
+	s := session("vol\x1b[2K\r0", 1)
+	s.State, s.Peer, s.IBDev, s.Device = "live\x1b[1A", "192.168.77.1:9999\nERR", "rxe\x07", "krp\x9bing0"
+	hostile := sampleOf(s)
+	hostile.Problems = []string{"vol0: \x1b[31merrors: 0\n !"}
+	hostile.NoLatencies = "\x1b]0;title\x07"
+	hostile.Links = []rdmalink.Link{{Name: "rx\re0", Ports: []rdmalink.Port{{State: "ACTIVE", Netdev: "eth\x1b0"}}}}
+	plainLines := strings.Count(Text(sampleOf(session("vol0", 1)), "vm1"), "\n")
+	for name, text := range map[string]string{"text": Text(hostile, "vm1"), "screen": render(hostile, screen(120, 40))} {
+		if strings.ContainsAny(text, "\x1b\r\x07\u009b") || !strings.Contains(text, `vol\x1b[2K`) {
+			t.Errorf("%s:\n%q", name, text)
+		}
+		if lines := strings.Count(text, "\n"); name == "text" && lines > plainLines {
+			t.Errorf("%d lines, of a session without tricks %d:\n%q", lines, plainLines, text)
 		}
 	}
 }
