@@ -310,6 +310,13 @@ func TestLostEventsAreReported(t *testing.T) {
 	// The ring buffer of 4 MiB cannot hold 40,000 events.
 	guest.Run(t, "fio", "--name=load", "--filename="+null, "--rw=randread", "--bs=4k", "--io_size=160m", "--size=16m", "--direct=1", "--ioengine=io_uring", "--iodepth=32")
 	guest.Signal(t, tr.cmd, unix.SIGCONT)
+	shown := -1 // lines; what is still to be read when the trace ends has 2 s
+	guest.Eventually(t, time.Minute, "trace has shown all that it has", func() bool {
+		before := shown
+		shown = strings.Count(tr.stdout.String(), "\n")
+		time.Sleep(time.Second)
+		return shown > 0 && shown == before
+	})
 	seen := len(tr.bios())
 	if !strings.Contains(tr.stderr.String(), "incomplete") || !strings.Contains(tr.stderr.String(), "on CPU ") {
 		t.Errorf("%d bios were traced, but no loss was reported: %s", seen, tr.stderr.String())
