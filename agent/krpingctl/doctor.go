@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"krping/agent/doctor"
+	"krping/agent/host/display"
 )
 
 func doctorCommand(p *program) *cobra.Command {
@@ -70,12 +71,12 @@ func writeReport(out io.Writer, r doctor.Report, asJSON bool) error {
 		return printJSON(out, r)
 	}
 	for _, f := range r.Findings {
-		fmt.Fprintf(out, "%-8s %s: %s\n", f.Level, f.Check, f.Found)
+		fmt.Fprintf(out, "%-8s %s: %s\n", f.Level, f.Check, display.Lines(f.Found))
 		if f.Cause != "" {
-			fmt.Fprintf(out, "%8s   cause: %s\n", "", f.Cause)
+			fmt.Fprintf(out, "%8s   cause: %s\n", "", display.Lines(f.Cause))
 		}
 		if f.Fix != "" {
-			fmt.Fprintf(out, "%8s   fix: %s\n", "", f.Fix)
+			fmt.Fprintf(out, "%8s   fix: %s\n", "", display.Lines(f.Fix))
 		}
 	}
 	_, err := fmt.Fprintf(out, "%s, %s, %s\n", count(len(r.Findings), "finding"), count(r.Problems, "problem"), count(r.Warnings, "warning"))

@@ -218,6 +218,14 @@ func TestStatIsSafeToPrint(t *testing.T) {
 	}
 }
 
+func TestDoctorIsSafeToPrint(t *testing.T) {
+	r := doctor.Report{Findings: []doctor.Finding{{Level: doctor.Problem, Check: "nvme", Found: "nqn.\x1b[2K\r", Cause: "\x07", Fix: "a\nb \u009b"}}, Problems: 1}
+	var out strings.Builder
+	if err := writeReport(&out, r, false); err != nil || strings.ContainsAny(out.String(), "\x1b\r\x07\u009b") || !strings.Contains(out.String(), "fix: a\nb ") {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
 func TestDmesgIsSafeToPrint(t *testing.T) {
 	messages := []proc.Message{{Subject: "vol\x1b[2K", Peer: "10.0.0.1\r", Text: "a\nb", Level: 3}}
 	var out strings.Builder

@@ -47,9 +47,9 @@ static int session_add_disk(struct krping_session *s)
 		if (ret)
 			goto del_disk;
 	}
-	krping_info(s->log_prefix, "%s: %llu bytes, %u queues of %u, %s%s",
+	krping_info(s->log_prefix, "%s: %llu bytes, %u queue%s of %u, %s%s",
 		    krping_session_disk(s)->disk_name, s->grant.capacity, s->nr_queues,
-		    s->grant.depth,
+		    s->nr_queues == 1 ? "" : "s", s->grant.depth,
 		    s->grant.writeback ? "writeback" : "write-through",
 		    s->grant.read_only ? ", read-only" : "");
 	spin_lock_bh(&s->lock);
