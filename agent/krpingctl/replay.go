@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
@@ -89,6 +90,7 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 	if recording.Lost > 0 {
 		log.Warn().Uint64("lost", recording.Lost).Msg("the recording is incomplete: the trace lost bios")
 	}
+	defer p.showReplay(recording, f.speed)()
 	player := replay.Player{Device: d, Data: data, Speed: f.speed, Depth: f.depth}
 	result, err := player.Play(ctx, recording)
 	if result != nil && result.Bios > 0 {
@@ -99,6 +101,16 @@ func (p *program) replay(ctx context.Context, path, device string, f replayFlags
 		}
 	}
 	return err
+}
+
+// showReplay shows how far a replay is, until a result is printed or the returned function is called.
+func (p *program) showReplay(r *replay.Recording, speed float64) (end func()) {
+	length := time.Duration(0) // as fast as possible: not known
+	if speed > 0 {
+		length = time.Duration(float64(r.End.Sub(r.Start)) / speed)
+	}
+	p.out = afterProgress{p.out}
+	return newTimed("replaying", length).end
 }
 
 func readRecording(path string) (*replay.Recording, error) {
