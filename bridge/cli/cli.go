@@ -37,6 +37,9 @@ func Usage(err error) error {
 // MissingValues returns an error if the value of a flag is left out, so that the next flag would be taken for
 // it: --ping --store file:x.
 func MissingValues(root *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // a command line that is not complete
+		return nil
+	}
 	cmd, rest, err := root.Find(args)
 	if err != nil { // the word that is no command may be the value of such a flag
 		cmd, rest = root, args

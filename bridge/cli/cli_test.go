@@ -36,6 +36,7 @@ func TestMissingValues(t *testing.T) {
 		"--wait --store x":             "",
 		"-- --ping --store":            "",
 		"--ping":                       "",
+		"__complete --ping --store":    "",
 	} {
 		err := MissingValues(tree(), strings.Fields(args))
 		switch {
