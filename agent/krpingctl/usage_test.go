@@ -14,6 +14,7 @@ func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"clinet":                 `unknown command "clinet" for "krpingctl": did you mean client?`,
 		"clinet --addr 1.2.3.4":  `unknown command "clinet" for "krpingctl": did you mean client?`,
+		"clent":                  `unknown command "clent" for "krpingctl": did you mean client?`,
 		"link dell":              `unknown command "dell" for "krpingctl link": did you mean del?`,
 		"link dell rxe0 --force": `unknown command "dell" for "krpingctl link": did you mean del?`,
 		"link foo":               `unknown command "foo" for "krpingctl link"`,

@@ -78,9 +78,8 @@ func find(cmd *cobra.Command, arg string) *pflag.Flag {
 
 // UnknownCommand returns the error for an unknown command, with those that were probably meant.
 func UnknownCommand(cmd *cobra.Command, name string) error {
-	cmd.SuggestionsMinimumDistance = distance(name)
 	hint := ""
-	if names := cmd.SuggestionsFor(name); len(names) > 0 {
+	if names := nearest(cmd, name); len(names) > 0 {
 		hint = ": did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return Usagef("unknown command %q for %q%s", name, cmd.CommandPath(), hint)
@@ -100,8 +99,15 @@ func UnknownFlag(cmd *cobra.Command, err error) error {
 	return UsageError{err}
 }
 
-// distance is how many letters a misspelled word may differ from what was meant.
-func distance(word string) int { return 1 + min(len(word)/5, 1) }
+// nearest returns the commands below cmd that differ from a misspelled word by one letter or, if there is none
+// and the word is not short, by two.
+func nearest(cmd *cobra.Command, word string) []string {
+	var names []string
+	for cmd.SuggestionsMinimumDistance = 1; len(names) == 0 && cmd.SuggestionsMinimumDistance <= 1+min(len(word)/5, 1); cmd.SuggestionsMinimumDistance++ {
+		names = cmd.SuggestionsFor(word)
+	}
+	return names
+}
 
 // Suggest returns the only name that cobra takes for a misspelled word, or "". For a word of less than three
 // letters it would be a guess.
@@ -109,11 +115,11 @@ func Suggest(word string, names []string) string {
 	if len(word) < 3 {
 		return ""
 	}
-	c := &cobra.Command{SuggestionsMinimumDistance: distance(word)}
+	c := &cobra.Command{}
 	for _, name := range names {
 		c.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
 	}
-	found := c.SuggestionsFor(word)
+	found := nearest(c, word)
 	found = slices.DeleteFunc(found, func(name string) bool { return len(name) < 3 })
 	if len(found) != 1 {
 		return ""
