@@ -170,7 +170,10 @@ func (p *program) trace(ctx context.Context, device string, f traceFlags) error 
 	log.Info().Msg("tracing")
 	shown := 0
 	each := func(b *biotrace.Bio) error { shown++; return view.add(b) }
-	if err := tracer.Run(ctx, each, out.Flush); err != nil {
+	shows := newTraceWait(f)
+	err = tracer.Run(ctx, each, out.Flush)
+	shows.end()
+	if err != nil {
 		return err
 	}
 	lost := tracer.Lost()
@@ -241,6 +244,14 @@ func newRecording(device, path string, start uint64) (traceView, error) {
 		return errors.Join(w.End(time.Now(), lost.Total()), file.Close())
 	}
 	return traceView{w.Add, end, discard}, nil
+}
+
+// newTraceWait shows progress if nothing is printed until the end.
+func newTraceWait(f traceFlags) *wait {
+	if f.summary || f.record != "" {
+		return newTimed("tracing", f.limit)
+	}
+	return &wait{done: make(chan struct{})}
 }
 
 // stuck is the age at which trace reports a bio that has not ended.
