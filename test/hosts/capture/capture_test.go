@@ -57,6 +57,9 @@ wait $!`, tcpPort))
 		t.Errorf("refused connections on lo: %s", loop)
 	}
 
+	h.wrapped()
+	h.refused()
+
 	kept := h.capture("--write /run/mixed.pcapng", "kept")
 	live := h.capture("--count --json >/lab/out/live.json", "live")
 	h.pings()
@@ -92,6 +95,54 @@ wait $!`, tcpPort))
 	checkCosts(t, fromFile)
 	checkLadders(t, file)
 	t.Logf("\n%s", krpingctl(t, "--read", file, "--count"))
+}
+
+// during returns what a capture prints and logs while a script runs on the client.
+func (h traffic) during(flags, script string) string {
+	h.T.Helper()
+	return h.Sh(h.client, fmt.Sprintf(`krpingctl capture %s >/run/during.log 2>&1 &
+for i in $(seq 100); do grep -q capturing /run/during.log && break; sleep 0.1; done
+%s
+kill -TERM $!
+wait $! || exit
+cat /run/during.log`, flags, script))
+}
+
+// wrapped captures packets in a tunnel, and below VLAN tags, which the kernel's filter must pass.
+func (h traffic) wrapped() {
+	h.T.Helper()
+	ends := []*lab.VM{h.server, h.client}
+	for i, vm := range ends {
+		h.Sh(vm, fmt.Sprintf(`set -e
+ip link add vx5 type vxlan id 5 dstport 4789 local %s remote %s
+ip link add link eth0 name q6 type vlan id 6 protocol 802.1ad
+ip link add link q6 name q7 type vlan id 7
+for device in vx5 q7; do ip addr add 10.$(echo $device | tr -d vxq).0.%d/24 dev $device; done
+for device in vx5 q6 q7; do ip link set $device up; done`, vm.Addr(), ends[1-i].Addr(), i+1))
+	}
+	for name, target := range map[string]string{"VXLAN": "10.5.0.1", "QinQ": "10.7.0.1"} {
+		out := h.during(fmt.Sprintf("--interface eth0 --port %d --json", tcpPort), fmt.Sprintf(`bash -c "echo > /dev/tcp/%s/%d" 2>/dev/null`, target, tcpPort))
+		if strings.Count(out, `"TCP SYN"`) != 1 || strings.Count(out, `"TCP RST ACK"`) != 1 || strings.Count(out, `"src":"`+target) != 1 {
+			h.T.Errorf("%s: a refused connection: %s", name, out)
+		}
+	}
+	for _, vm := range ends {
+		h.Sh(vm, "ip link del vx5 && ip link del q7 && ip link del q6")
+	}
+}
+
+// refused checks what a capture says of which nothing is shown, or that is not possible.
+func (h traffic) refused() {
+	h.T.Helper()
+	out := h.during("--interface lo --port 1", `ip -d link show lo | grep -q 'promiscuity 1' && bash -c "echo > /dev/tcp/127.0.0.1/9" 2>/dev/null`)
+	if !strings.Contains(out, "lo received and sent 4 packets meanwhile; none was RoCE, or NVMe/TCP on port 1") {
+		h.T.Errorf("packets of other protocols: %s", out)
+	}
+	h.Sh(h.client, "modprobe tun && ip tuntap add dev tun7 mode tun && ip link set tun7 up")
+	if out, err := h.Try(h.client, "krpingctl capture --interface tun7"); err == nil || !strings.Contains(out, "not Ethernet") || !strings.Contains(out, "a tunnel of IP packets") {
+		h.T.Errorf("a tunnel: %v\n%s", err, out)
+	}
+	h.Sh(h.client, "ip link del tun7")
 }
 
 // capture starts a capture in the client's VM, from the interface with the RDMA device, and waits until it
