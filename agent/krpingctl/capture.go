@@ -127,7 +127,13 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 			return usagef("--port %d: must be 1 to 65535", port)
 		}
 	}
-	return checkOutputs([]namedFile{{"--read", f.read}}, namedFile{"--write", f.write}, namedFile{"--svg", f.svg})
+	outputs := []namedFile{{"--write", f.write}, {"--svg", f.svg}}
+	for _, out := range outputs {
+		if err := checkNewFile(out); err != nil {
+			return err
+		}
+	}
+	return checkOutputs([]namedFile{{"--read", f.read}}, outputs...)
 }
 
 func (f *captureFlags) tcpPorts() []uint16 {

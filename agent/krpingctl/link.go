@@ -14,7 +14,7 @@ import (
 
 func linkCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{Use: "link", Short: "List, add, delete and keep RDMA devices"}
-	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand(), linkKeepCommand(p))
+	return group(cmd, linkListCommand(p), linkAddCommand(), linkDelCommand(p), linkKeepCommand(p))
 }
 
 func linkListCommand(p *program) *cobra.Command {
@@ -88,9 +88,19 @@ func likeRDMA(cmd *cobra.Command, words []string) error {
 	return nil
 }
 
-func linkDelCommand() *cobra.Command {
-	return &cobra.Command{
+func linkDelCommand(p *program) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
 		Use: "del NAME", Aliases: []string{"delete"}, Short: "Delete a software RDMA device", Args: arguments("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error { return rdmalink.Del(args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			if !force {
+				if err := p.mayDeleteLink(args[0]); err != nil {
+					return err
+				}
+			}
+			return rdmalink.Del(args[0])
+		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete it even if a disk that it connects is in use: its I/O then waits, and fails")
+	return cmd
 }

@@ -5,6 +5,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+
+	"krping/bridge/inuse"
 )
 
 // namedFile is a file that a command is given: by a flag or an argument, and its path. "" is no file, and
@@ -25,6 +27,20 @@ func checkOutputs(inputs []namedFile, outputs ...namedFile) error {
 				return usagef("%s and %s: cannot be the same file, %s", other.name, out.name, out.path)
 			}
 		}
+	}
+	return nil
+}
+
+// checkNewFile returns an error if a file that is to be written would be one in /dev, or overwrite a disk.
+func checkNewFile(out namedFile) error {
+	if out.path == "" || out.path == "-" {
+		return nil
+	}
+	if err := inuse.CheckPath(out.path); err != nil {
+		return usagef("%s: %w", out.name, err)
+	}
+	if info, err := os.Stat(out.path); err == nil && info.Mode().Type() == os.ModeDevice { // a block device
+		return usagef("%s %s: is a disk, and would be overwritten: give a file", out.name, out.path)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,17 @@ func TestOutputIsNotAnInput(t *testing.T) {
 	for _, arguments := range []string{"capture --read a --write /dev/null --svg /dev/null", "capture --read a --write b --svg c"} {
 		if err := run(t.Context(), strings.Fields(arguments), &bytes.Buffer{}); err != nil {
 			t.Errorf("%s: %v", arguments, err)
+		}
+	}
+}
+
+// An output is neither a new file in /dev nor a disk.
+func TestNewFiles(t *testing.T) {
+	for path, want := range map[string]string{
+		"": "", "-": "", "/dev/null": "", filepath.Join(t.TempDir(), "new"): "", "/dev/krping-no-such-disk": "--write: /dev/krping-no-such-disk: there is no such device",
+	} {
+		if err := checkNewFile(namedFile{"--write", path}); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
 }

@@ -111,6 +111,9 @@ func (p *program) saveSweep(dir string, plan sweep.Plan, reports []measure.Repor
 }
 
 func writeFile(path string, write func(io.Writer) error) error {
+	if err := checkNewFile(namedFile{"--out", path}); err != nil {
+		return err
+	}
 	file, err := os.Create(path)
 	if err != nil {
 		return err

@@ -231,6 +231,9 @@ func newRecording(device, path string, start uint64) (traceView, error) {
 		return traceView{}, err
 	}
 	defer d.Close()
+	if err := checkNewFile(namedFile{"--record", path}); err != nil {
+		return traceView{}, err
+	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return traceView{}, fmt.Errorf("--record does not overwrite files: %w", err)

@@ -108,8 +108,16 @@ func TestDiskInUse(t *testing.T) {
 		_ = reader.Process.Kill()
 		_ = reader.Wait()
 	})
+	t.Run("link del", func(t *testing.T) {
+		sh(t, "mount "+dev+" "+dir)
+		defer sh(t, "umount "+dir)
+		refused(t, []string{"rxe0", dev + " is mounted at " + dir + " (ext4)"}, "link", "del", "rxe0")
+	})
 	free(t, dev)
 	guest.MustKrpingctl(t, "write", dev, "--size", "4KiB")
+	if r := guest.Krpingctl(t, "capture", "--read", "/nothing.pcap", "--write", dev); r.Code != 2 || !strings.Contains(r.Stderr, dev+": is a disk") {
+		t.Errorf("capture --write: exit code %d\n%s", r.Code, r.Stderr)
+	}
 }
 
 // refused runs a command that must fail with exit code 1 and this in its error.
