@@ -73,7 +73,7 @@ func (s Sysfs) Explained() ([]Controller, error) {
 	controllers, err := s.Controllers()
 	found := doctor.ExamineControllers()
 	for i := range controllers {
-		if f, bad := found[controllers[i].Name]; bad {
+		if f, bad := found[controllers[i].Name]; bad && len(controllers[i].Namespaces) == 0 { // now as before
 			controllers[i].Problem, controllers[i].Fix = f.Found+": "+f.Cause, f.Fix
 		}
 	}

@@ -270,6 +270,12 @@ func (c *change) addPassthru(dir string, p Passthru) error {
 		return nil // it was before
 	}
 	if p.Enable {
+		if !exists(dir) {
+			return &kernel.Failure{
+				What: "cannot pass through " + p.Device["path"], Cause: "this kernel's target passes no controllers through",
+				Fix: "use a kernel with CONFIG_NVME_TARGET_PASSTHRU", Err: unix.EOPNOTSUPP,
+			}
+		}
 		if err := c.checkController(p.Device["path"]); err != nil {
 			return err
 		}
