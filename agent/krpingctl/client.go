@@ -230,7 +230,7 @@ func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) e
 		return err
 	}
 	if c, err = c.WithSourceAddress(); err != nil {
-		return err
+		return usageError{err}
 	}
 	commands, err := parallel.Spread(c, f.threads, !f.onePort)
 	if err != nil {

@@ -50,7 +50,7 @@ func completeValues(root *cobra.Command, p *program) {
 	}
 	ops := func() []string { return lower(biotrace.OpNames()) }
 	flags := map[string]lister{
-		"interface": netdevs, "netdev": netdevs, "host-iface": netdevs, "columns": bioview.ColumnNames, "op": ops, "pattern": pattern.Names,
+		"interface": netdevs, "netdev": netdevs, "source": netdevs, "host-iface": netdevs, "columns": bioview.ColumnNames, "op": ops, "pattern": pattern.Names,
 		"backing": func() []string { return append(blockDevices(), "ram:") }, "mem-mode": list("dma", "reg"), "mode": list("remote", "tap"),
 		"test": list("bw", "rlat", "ping"), "type": list("rxe", "siw"), "transport": list("rdma", "tcp"), "block-size": list("512", "4096"),
 		"protocol": func() []string { return strings.Split(protocolNames(), ", ") }, "forget": sessions(false), "device": blockDevices,

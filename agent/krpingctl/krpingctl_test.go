@@ -54,6 +54,7 @@ func TestDryRun(t *testing.T) {
 		"client -a [fd77::1]:7 -p 7 -b vol0 --heartbeat 7s":           "client,addr6=fd77::1,port=7,block=vol0,heartbeat=7",
 		"client -a 10.0.0.1 -b v --mode tap --backing ram:64MiB":      "client,addr=10.0.0.1,port=9999,block=v,mode=tap,backing=ram:64M",
 		"client -a 10.0.0.1 -b v --mode tap --backing vdb":            "client,addr=10.0.0.1,port=9999,block=v,mode=tap,backing=/dev/vdb",
+		"client -a 10.0.0.1 -b pool/image --source lo":                "client,addr=10.0.0.1,port=9999,block=pool/image,source=127.0.0.1",
 		"client -a localhost -p 7":                                    "client,addr=127.0.0.1,port=7",
 	} {
 		var out bytes.Buffer

@@ -50,12 +50,16 @@ page that needs no network.`,
 				return usagef("--test %s: must be bw, rlat or ping", test)
 			}
 			plan.Command.Test = proc.Test(test)
+			if plan.Command, err = plan.Command.WithSourceAddress(); err != nil {
+				return usageError{err}
+			}
 			return p.sweep(cmd, plan, out)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVarP(&addr, "addr", "a", "", "`address` of the peer's RDMA device, or a host name; perhaps with a port")
 	portVar(f, &plan.Command.Port, "port", "p", 9999, "port of krping-bridge --ping")
+	f.StringVar(&plan.Command.Source, "source", "", "connect from this `address` of this host, or from that of this network interface")
 	f.StringVar(&test, "test", "bw", "what to measure: bw, rlat or ping")
 	f.StringSliceVarP(&sizes, "sizes", "S", []string{"4KiB"}, "bytes per operation")
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "numbers of kernel threads")
