@@ -224,10 +224,10 @@ static int parse_addr4(const char *value, struct krping_options *opt, struct rea
 	return 0;
 }
 
-static bool printable(const char *text)
+static bool printable(const char *text, bool spaces)
 {
 	for (; *text; text++)
-		if (*text <= ' ' || *text > '~')
+		if (*text < (spaces ? ' ' : '!') || *text > '~')
 			return false;
 	return true;
 }
@@ -241,7 +241,7 @@ static const char *cut_scope(char *value, char ifname[KRPING_IFNAME_LEN])
 	if (!scope)
 		return NULL;
 	*scope++ = '\0';
-	if (!*scope || strlen(scope) >= KRPING_IFNAME_LEN || !printable(scope))
+	if (!*scope || strlen(scope) >= KRPING_IFNAME_LEN || !printable(scope, false))
 		return scope;
 	memcpy(ifname, scope, strlen(scope));
 	return NULL;
@@ -353,7 +353,7 @@ static int parse_backing(const char *value, struct krping_options *opt, struct r
 	if (!strncmp(value, "ram:", 4)) {
 		if (parse_ram(value + 4, &opt->ram))
 			return 0;
-	} else if (!strncmp(value, "/dev/", 5) && value[5] && printable(value) &&
+	} else if (!strncmp(value, "/dev/", 5) && value[5] && printable(value, false) &&
 		   strlen(value) < sizeof(opt->backing)) {
 		memcpy(opt->backing, value, strlen(value));
 		return 0;
@@ -366,7 +366,7 @@ static int parse_backing(const char *value, struct krping_options *opt, struct r
 
 static int parse_comm(const char *value, char *comm, struct reason *why)
 {
-	if (!*value || !printable(value) || strlen(value) >= KRPING_COMM_LEN) {
+	if (!*value || !printable(value, true) || strlen(value) >= KRPING_COMM_LEN) {
 		snprintf(why->buf, why->len, "comm=%s: must be 1 to %d printable characters",
 			 quote(why, value), KRPING_COMM_LEN - 1);
 		return -EINVAL;
@@ -427,7 +427,7 @@ static int parse_key(const char *value, char *key, struct reason *why)
 {
 	size_t prefix = strlen(KEY_PREFIX);
 
-	if (strncmp(value, KEY_PREFIX, prefix) || !value[prefix] || !printable(value) ||
+	if (strncmp(value, KEY_PREFIX, prefix) || !value[prefix] || !printable(value, false) ||
 	    strlen(value) >= KRPING_KEY_NAME_LEN) {
 		snprintf(why->buf, why->len,
 			 "key=%s: must be " KEY_PREFIX "NAME, of at most %d printable characters",

@@ -227,7 +227,7 @@ func volumeValues() (commands []Command) {
 	add(func(c *Command, v string) { c.Sectors = v },
 		"0-0", "1-0", "5", "5-", "-5", "1-2-3", "9999999999999999-9999999999999999", "0-99999999999999999", " 1-2")
 	add(func(c *Command, v string) { c.Comm = v },
-		"a", strings.Repeat("a", 15), strings.Repeat("a", 16), "a b", "a\x7f")
+		"a", strings.Repeat("a", 15), strings.Repeat("a", 16), "tmux: server", "kworker/0:1", " ", "a b, c", "a\tb", "a\x7f")
 	return commands
 }
 

@@ -94,7 +94,7 @@ func ParseNumber(text string) (uint32, error) {
 }
 
 var (
-	processName = regexp.MustCompile(`^[!-+\--~]{1,15}$`)
+	processName = regexp.MustCompile(`^[ -+\--~]{1,15}$`)
 	devicePath  = regexp.MustCompile(`^/dev/[!-+\--~]{1,122}$`)
 	ramSize     = regexp.MustCompile(`^ram:([0-9]{1,16})([KMGT]?)$`)
 	keyName     = regexp.MustCompile(`^krping:[!-+\--~]{1,64}$`)
