@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-systemd/v22/unit"
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -48,21 +49,44 @@ func bootBridges(r root) []Finding {
 func bootVolumes(r root, sessions []proc.Session) []Finding {
 	var findings []Finding
 	for _, s := range sessions {
-		if s.Role != "target" || r.isEnabled("krping-server@"+s.Name+".service") || r.starts("krping", s.Name) {
+		instance, hasFile := r.serverOf(s.Name)
+		service := "krping-server@" + unit.UnitNameEscape(instance) + ".service"
+		if s.Role != "target" || r.isEnabled(service) || r.starts("krping", s.Name) {
 			continue
 		}
-		if r.exists("/etc/krping/servers/" + s.Name + ".conf") {
-			findings = append(findings, lost(fmt.Sprintf("volume %s is not served after a boot", s.Name), "krping-server@"+s.Name+".service is not enabled", "systemctl enable krping-server@"+s.Name))
+		if hasFile {
+			findings = append(findings, lost(fmt.Sprintf("volume %s is not served after a boot", s.Name), service+" is not enabled", "systemctl enable "+service))
 			continue
 		}
-		options := "--addr ADDRESS"
+		options := "OPTIONS=--addr ADDRESS"
 		if addr, err := netip.ParseAddrPort(s.Peer); err == nil {
-			options = fmt.Sprintf("--addr %v --port %d", addr.Addr(), addr.Port())
+			options = fmt.Sprintf("OPTIONS=--addr %v --port %d", addr.Addr(), addr.Port())
+		}
+		if instance != s.Name {
+			options = "VOLUME=" + s.Name + "\\n" + options
 		}
 		findings = append(findings, lost(fmt.Sprintf("volume %s is served by hand: it is not served after a boot", s.Name), "no service serves it",
-			fmt.Sprintf("mkdir -p /etc/krping/servers && echo 'OPTIONS=%s --backing DISK' > /etc/krping/servers/%s.conf && systemctl daemon-reload && systemctl enable krping-server@%s", options, s.Name, s.Name)))
+			fmt.Sprintf("mkdir -p /etc/krping/servers && printf '%s --backing DISK\\n' > /etc/krping/servers/%s.conf && systemctl daemon-reload && systemctl enable %s", options, instance, service)))
 	}
 	return findings
+}
+
+// serverOf returns the instance of krping-server@.service that serves a volume, and whether it has a file: by
+// its VOLUME=, or else its name. Without a file, it is the name for a new one.
+func (r root) serverOf(volume string) (instance string, hasFile bool) {
+	for _, file := range r.glob("/etc/krping/servers/*.conf") {
+		name := strings.TrimSuffix(path.Base(file), ".conf")
+		served := name
+		for line := range strings.Lines(r.content(file)) {
+			if value, isVolume := strings.CutPrefix(strings.TrimSpace(line), "VOLUME="); isVolume {
+				served = strings.Trim(value, `"'`)
+			}
+		}
+		if served == volume {
+			return name, true
+		}
+	}
+	return strings.ReplaceAll(volume, "/", "_"), false
 }
 
 // savedTargets is the file that krping-nvmet.service and nvmetcli restore.
