@@ -68,7 +68,7 @@ recognised by its messages, or given with --protocol.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.netdev, "interface", "i", "", "network `interface` to capture from (default: the one with an RDMA device)")
 	flags.StringVarP(&f.read, "read", "r", "", "read this `file` instead: pcapng or pcap, plain or gzip; - is standard input")
-	flags.StringVarP(&f.write, "write", "w", "", "save the packets in this `file`, as pcapng")
+	flags.StringVarP(&f.write, "write", "w", "", "save the packets in this `file`, as pcapng; - is standard output")
 	flags.BoolVar(&f.ladder, "ladder", false, "draw each I/O as a sequence diagram")
 	flags.StringVar(&f.svg, "svg", "", "draw I/Os in this `file`, as SVG")
 	flags.IntVar(&f.examples, "examples", 0, "draw only the first `n` I/Os of each kind and size (default: --ladder all, --svg 1)")
@@ -113,6 +113,8 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 		return usagef("--examples %d: must be 1 or more", f.examples)
 	case given("examples") && !f.ladder && f.svg == "":
 		return usagef("--examples: needs --ladder or --svg")
+	case f.write == "-" && (f.count || f.ladder || f.asJSON):
+		return usagef("--write -: standard output has the packets, and cannot have what --count, --ladder or --json print")
 	case f.sizes && !f.count:
 		return usagef("--sizes: needs --count")
 	case f.asJSON && f.ladder:
@@ -127,7 +129,10 @@ func (f *captureFlags) check(cmd *cobra.Command) error {
 			return usagef("--port %d: must be 1 to 65535", port)
 		}
 	}
-	outputs := []namedFile{{"--write", f.write}, {"--svg", f.svg}}
+	outputs := []namedFile{{"--svg", f.svg}}
+	if f.write != "-" { // checkOutputs knows standard output
+		outputs = append(outputs, namedFile{"--write", f.write})
+	}
 	for _, out := range outputs {
 		if err := checkNewFile(out); err != nil {
 			return err

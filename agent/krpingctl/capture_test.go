@@ -146,6 +146,7 @@ func TestCaptureErrors(t *testing.T) {
 		"--read x --duration 1s":    {2, "--read and --duration"},
 		"--read x --write x":        {2, "cannot be the same file"},
 		"--read " + text + " --write " + filepath.Dir(text) + "/./" + filepath.Base(text): {2, "cannot be the same file"},
+		"--read x --write - --count":     {2, "--write -: standard output has the packets"},
 		"--limit 0":                      {2, "--limit 0: must be 1 or more"},
 		"--duration -1s":                 {2, "--duration -1s: must be longer than 0"},
 		"--read x --examples 1":          {2, "--examples: needs --ladder or --svg"},

@@ -42,7 +42,9 @@ func newCaptureView(out io.Writer, f captureFlags) (*captureView, error) {
 	if shown || v.perPacket {
 		v.dissector = dissect.New(dissect.Options{TCPPorts: v.ports, Assume: dissect.Protocol(f.assume), OnIO: v.addIO})
 	}
-	if f.write != "" {
+	if f.write == "-" {
+		v.writer = capture.NewWriter(os.Stdout, f.netdev)
+	} else if f.write != "" {
 		netdev := f.netdev
 		if f.read != "" {
 			netdev = "" // the origin of a file is not known
@@ -107,7 +109,12 @@ func (v *captureView) show(p *dissect.Packet) error {
 }
 
 // flush prints what is buffered while no packets arrive.
-func (v *captureView) flush() error { return v.out.Flush() }
+func (v *captureView) flush() error {
+	if v.writer != nil && v.flags.write == "-" {
+		return v.writer.Flush()
+	}
+	return v.out.Flush()
+}
 
 // countReport is the output of --count --json.
 type countReport struct {

@@ -13,9 +13,14 @@ import (
 // "-" standard input.
 type namedFile struct{ name, path string }
 
-// checkOutputs returns an error if writing an output would destroy an input or another output, by whatever
-// path, symbolic link or hard link. It must be called before an output is opened.
+// checkOutputs returns an error if writing an output, or to standard output, would destroy an input or
+// another output, by whatever path, symbolic link or hard link. It must be called before an output is opened.
 func checkOutputs(inputs []namedFile, outputs ...namedFile) error {
+	for _, in := range inputs {
+		if sameFile(in.path, "/dev/stdout") {
+			return usagef("%s and standard output: cannot be the same file, %s", in.name, in.path)
+		}
+	}
 	for i, out := range outputs {
 		for _, in := range inputs {
 			if sameFile(in.path, out.path) {

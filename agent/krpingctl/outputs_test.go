@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // No command overwrites its input, whatever the path of its output.
@@ -41,6 +43,11 @@ func TestOutputIsNotAnInput(t *testing.T) {
 			t.Fatalf("%s: the input was overwritten: %v", arguments, err)
 		}
 	}
+	for _, arguments := range []string{"capture --read a", "capture --read hard", "replay soft b --any-device"} {
+		if err := appending(t, "a", arguments); err == nil || !strings.Contains(err.Error(), "and standard output: cannot be the same file") {
+			t.Errorf("%s >>a: %v", arguments, err)
+		}
+	}
 	if _, err := os.Lstat("new"); err == nil {
 		t.Error("a refused command made a file")
 	}
@@ -60,4 +67,28 @@ func TestNewFiles(t *testing.T) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
+}
+
+// appending runs a command whose standard output is appended to a file.
+func appending(t *testing.T, path, arguments string) error {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	before, err := unix.Dup(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Dup3(int(file.Fd()), 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Dup3(before, 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(before)
+	}()
+	return run(t.Context(), strings.Fields(arguments), &bytes.Buffer{})
 }

@@ -34,7 +34,20 @@ func Create(path, netdev string) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{file: file, buffer: bufio.NewWriterSize(file, writeSize), netdev: netdev, interfaces: map[layers.LinkType]int{}, started: time.Now()}, nil
+	return NewWriter(file, netdev), nil
+}
+
+// NewWriter returns a Writer to an open file, such as a pipe. Close closes it.
+func NewWriter(file *os.File, netdev string) *Writer {
+	return &Writer{file: file, buffer: bufio.NewWriterSize(file, writeSize), netdev: netdev, interfaces: map[layers.LinkType]int{}, started: time.Now()}
+}
+
+// Flush writes what is buffered.
+func (w *Writer) Flush() error {
+	if w.ng == nil {
+		return nil
+	}
+	return errors.Join(w.ng.Flush(), w.buffer.Flush())
 }
 
 // add returns the number of the interface with a link type, and adds it if the file has none.
