@@ -13,7 +13,8 @@ import (
 )
 
 // Meter has histograms of the latencies of chosen devices, which the kernel fills without an event for
-// each bio. It must not be used by several goroutines at once.
+// each bio. Of a disk of NVMe multipath, whose requests are those of its paths, it has only the totals. It
+// must not be used by several goroutines at once.
 type Meter struct {
 	probe  *probe
 	series map[uint32][]uint32 // by device: indexes of its histograms, one for each of meteredOps
