@@ -143,15 +143,16 @@ func TestWaiting(t *testing.T) {
 	lineShown.Store(true)
 	removeLine()
 	os.Stderr = before
+	fmt.Fprint(terminal, "end")
 	text := ""
-	for part := make([]byte, 4096); !strings.HasSuffix(text, "\r\x1b[K"); {
+	for part := make([]byte, 4096); !strings.HasSuffix(text, "end"); {
 		n, err := master.Read(part)
 		if err != nil {
 			t.Fatalf("%q, %v", text, err)
 		}
 		text += string(part[:n])
 	}
-	if !strings.HasPrefix(text, "\rfive seconds [") || !strings.Contains(text, "%\r\x1b[Kresult ") || strings.Contains(text, "short") {
+	if !strings.HasPrefix(text, "\rfive seconds [") || !strings.Contains(text, "%\r\x1b[Kresult ") || !strings.HasSuffix(text, "\r\x1b[Kend") || strings.Contains(text, "short") {
 		t.Errorf("%q", text)
 	}
 }
