@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,8 +52,25 @@ func netInterfaces() ([]netInterface, error) {
 	return list, nil
 }
 
-// WithSourceAddress returns the command with an address that this host has as its Source. An interface
-// is replaced by its address in the subnet of c.Addr, or else its first one of that family.
+const rdmaClass = "/sys/class/infiniband"
+
+// netdevOf returns the network interface of an RDMA device's first port that has one, or "". class is a
+// directory as rdmaClass.
+func netdevOf(class, device string) string {
+	ports := filepath.Join(class, device, "ports")
+	entries, _ := os.ReadDir(ports) // none: not an RDMA device
+	for _, port := range entries {
+		name, err := os.ReadFile(filepath.Join(ports, port.Name(), "gid_attrs", "ndevs", "0"))
+		if err == nil {
+			return strings.TrimSpace(string(name))
+		}
+	}
+	return ""
+}
+
+// WithSourceAddress returns the command with an address that this host has as its Source. An interface, or
+// the RDMA device on it, is replaced by its address in the subnet of c.Addr, or else its first one of that
+// family.
 func (c Command) WithSourceAddress() (Command, error) {
 	if c.Source == "" {
 		return c, nil
@@ -60,7 +79,7 @@ func (c Command) WithSourceAddress() (Command, error) {
 	if err != nil {
 		return c, err
 	}
-	source, err := sourceAddress(c.Source, c.Addr.Unmap(), interfaces)
+	source, err := sourceAddress(c.Source, netdevOf(rdmaClass, c.Source), c.Addr.Unmap(), interfaces)
 	if err != nil {
 		return c, fmt.Errorf("source %q: %w", c.Source, err)
 	}
@@ -68,19 +87,20 @@ func (c Command) WithSourceAddress() (Command, error) {
 	return c, c.Check()
 }
 
-// sourceAddress returns the address that text, an address or an interface, stands for.
-func sourceAddress(text string, peer netip.Addr, interfaces []netInterface) (netip.Addr, error) {
+// sourceAddress returns the address that text, an address, an interface or an RDMA device, stands for. netdev
+// is the interface of the device, "" if text is none.
+func sourceAddress(text, netdev string, peer netip.Addr, interfaces []netInterface) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	if err == nil {
 		return ownAddress(addr.Unmap(), interfaces)
 	}
-	i := slices.IndexFunc(interfaces, func(n netInterface) bool { return n.name == text })
+	i := slices.IndexFunc(interfaces, func(n netInterface) bool { return n.name == text || n.name == netdev })
 	if i < 0 {
 		var names []string
 		for _, n := range interfaces {
 			names = append(names, n.name)
 		}
-		return addr, fmt.Errorf("is neither an IP address nor a network interface of this host, which has %s", strings.Join(names, ", "))
+		return addr, fmt.Errorf("is neither an IP address nor a network interface of this host, which has %s, nor an RDMA device on one of them", strings.Join(names, ", "))
 	}
 	return interfaces[i].addressFor(peer)
 }

@@ -4,6 +4,8 @@ package proc
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -32,6 +34,7 @@ func TestSourceAddress(t *testing.T) {
 		{"10.0.0.2", "192.168.77.1", "10.0.0.2"},
 		{"::ffff:192.168.77.3", "192.168.77.1", "192.168.77.3"},
 		{"eth1", "192.168.77.1", "192.168.77.3"},
+		{"mlx5_1", "192.168.77.1", "192.168.77.3"},
 		{"eth2", "192.168.77.1", "192.168.77.4"},
 		{"eth2", "172.16.0.1", "10.0.0.2"},
 		{"eth1", "fd77::1", "fd77::3"},
@@ -39,7 +42,7 @@ func TestSourceAddress(t *testing.T) {
 		{"fe80::3", "fe80::9%eth1", "fe80::3%eth1"},
 		{"fe80::1%eth0", "fe80::9%eth0", "fe80::1%eth0"},
 	} {
-		if got, err := sourceAddress(tc.source, netip.MustParseAddr(tc.peer), hostInterfaces()); err != nil || got.String() != tc.want {
+		if got, err := sourceAddress(tc.source, map[string]string{"mlx5_1": "eth1"}[tc.source], netip.MustParseAddr(tc.peer), hostInterfaces()); err != nil || got.String() != tc.want {
 			t.Errorf("%s to %s: %v, %v, want %s", tc.source, tc.peer, got, err, tc.want)
 		}
 	}
@@ -51,8 +54,31 @@ func TestSourceAddress(t *testing.T) {
 		{"down", "192.168.77.1", "no address from which to connect to 192.168.77.1"},
 		{"eth2", "fd77::1", "no address from which to connect to fd77::1"},
 	} {
-		if got, err := sourceAddress(tc.source, netip.MustParseAddr(tc.peer), hostInterfaces()); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if got, err := sourceAddress(tc.source, map[string]string{"mlx5_1": "eth1"}[tc.source], netip.MustParseAddr(tc.peer), hostInterfaces()); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s to %s: %v, %v, want an error with %q", tc.source, tc.peer, got, err, tc.want)
+		}
+	}
+}
+
+func TestNetdevOf(t *testing.T) {
+	class := t.TempDir()
+	for path, text := range map[string]string{
+		"rxe0/ports/1/gid_attrs/ndevs/0":   "eth0\n",
+		"mlx5_0/ports/2/gid_attrs/ndevs/0": "eth2\n", // of two ports, one without a network interface
+		"mlx5_0/ports/1/state":             "4: ACTIVE\n",
+		"ib0/ports/1/state":                "4: ACTIVE\n",
+	} {
+		path = filepath.Join(class, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for device, want := range map[string]string{"rxe0": "eth0", "mlx5_0": "eth2", "ib0": "", "none": ""} {
+		if got := netdevOf(class, device); got != want {
+			t.Errorf("%s: %q, want %q", device, got, want)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (o Option) CheckValue(value string) error {
 	case "UUID":
 		valid, want = uuid.MatchString(value) && strings.Trim(value, "0-") != "", "like 123e4567-e89b-12d3-a456-426614174000, not all zero"
 	case "IP address":
-		valid, want = validSource(value), "an IP address, with %INTERFACE if link-local, or a network interface"
+		valid, want = validSource(value), "an IP address, with %INTERFACE if link-local, a network interface or an RDMA device"
 	case "FIRST-LAST":
 		valid, want = validSectors(value), "FIRST-LAST, in sectors of 512 bytes"
 	}

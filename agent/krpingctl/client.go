@@ -128,7 +128,7 @@ print the path of its block device. "krpingctl help options" is the reference of
 	flags.StringVar(&f.rest.Op, "op", "", "tap: forward only these `operations`: read, write, flush, discard, joined by '+'")
 	flags.StringVar(&f.rest.UUID, "uuid", "", "attach only the volume with this `UUID`")
 	flags.BoolVar(&f.rest.ReadOnly, "read-only", false, "do not write: attaches beside the client that writes")
-	flags.StringVar(&f.rest.Source, "source", "", "connect from this `address` of this host, or from that of this network interface")
+	flags.StringVar(&f.rest.Source, "source", "", "connect from this `address` of this host, or from that of this network interface or RDMA device")
 	flags.BoolVar(&f.rest.TakeOver, "take-over", false, "if another client writes to the volume, fence and replace it")
 	f.registerKey(cmd)
 	flags.StringVar(&f.rest.Sectors, "sectors", "", "tap: forward only I/O that touches these sectors of 512 bytes: `FIRST-LAST`")

@@ -59,7 +59,7 @@ page that needs no network.`,
 	f := cmd.Flags()
 	f.StringVarP(&addr, "addr", "a", "", "`address` of the peer's RDMA device, or a host name; perhaps with a port")
 	portVar(f, &plan.Command.Port, "port", "p", 9999, "port of krping-bridge --ping")
-	f.StringVar(&plan.Command.Source, "source", "", "connect from this `address` of this host, or from that of this network interface")
+	f.StringVar(&plan.Command.Source, "source", "", "connect from this `address` of this host, or from that of this network interface or RDMA device")
 	f.StringVar(&test, "test", "bw", "what to measure: bw, rlat or ping")
 	f.StringSliceVarP(&sizes, "sizes", "S", []string{"4KiB"}, "bytes per operation")
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "numbers of kernel threads")
