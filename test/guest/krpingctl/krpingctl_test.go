@@ -73,7 +73,7 @@ func TestErrorsAndExitCodes(t *testing.T) {
 		{"clinet", 2, "client"},
 		{"client --addr 1.2.3", 2, "must be an IP address or a host name"},
 		{"client", 2, "--addr is needed"},
-		{"client --addr " + addr + " --block a/b", 2, "letters, digits"},
+		{"client --addr " + addr + " --block a//b", 2, "letters, digits"},
 		{"server --addr 1.2.3.4", 4, "no RDMA device serves"},
 		{"stop nosuch", 1, "krpingctl stat"},
 		{"stop", 2, "arg"},

@@ -80,7 +80,7 @@ func TestTapFilters(t *testing.T) {
 			second := make(chan struct{})
 			go func() {
 				defer close(second)
-				write(t, dev, "--name", "noise", "--seed", "1", "--offset", "8MiB", "--size", "8MiB", "--bs", "128KiB")
+				guest.Run(t, "dd", "if=/dev/urandom", "of="+dev, "bs=128K", "seek=64", "count=64", "oflag=direct", "status=none")
 			}()
 			write(t, dev, "--name", "write_data", "--seed", "1", "--size", "8MiB", "--bs", "128KiB")
 			<-second
@@ -250,7 +250,7 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second) // until the old connection has been cleaned up, which needs the CPU that is held next
-		sender := hold.Call(t, "tap_forward", 0, 4*time.Second)
+		sender := hold.Call(t, "tap_forward", 0, 8*time.Second)
 		stall(false)
 		guest.Eventually(t, 10*time.Second, "a copy is about to be sent", sender.Began)
 		bridge = guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
