@@ -78,8 +78,9 @@ func TestTapFilters(t *testing.T) {
 	}{
 		"comm": {",comm=write_data", func(t *testing.T, dev string) {
 			second := make(chan struct{})
-			go func() {
+			go func() { // writes beside krpingctl, which would refuse to begin beside another writer
 				defer close(second)
+				guest.Eventually(t, 10*time.Second, "krpingctl writes", func() bool { return number(t, "forwarded_bytes") > 0 })
 				guest.Run(t, "dd", "if=/dev/urandom", "of="+dev, "bs=128K", "seek=64", "count=64", "oflag=direct", "status=none")
 			}()
 			write(t, dev, "--name", "write_data", "--seed", "1", "--size", "8MiB", "--bs", "128KiB")

@@ -198,6 +198,7 @@ func TestSlowRequestAcrossReconnect(t *testing.T) {
 	guest.SessionBecomes(t, "reconnecting")
 	guest.StartBridge(t, 9962, bridge.Store, fmt.Sprint(volume))
 	w.Succeeds(20 * time.Second)
+	_ = file.Close() // krpingctl refuses to write beside another writer
 	write(t, dev, "quick", "--size", "64KiB", "--bs", "4KiB")
 	bios := all.bios()
 	all.complete()
