@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"krping/proc"
 )
 
 // system is where uses are looked for.
@@ -49,17 +51,7 @@ type search struct {
 // uses returns the uses of a device, its partitions, and what is stacked on them. Path names it.
 func (s system) uses(number uint64, path string) []Use {
 	q := &search{system: s}
-	if !q.add(number, path) {
-		return nil
-	}
-	dir := q.dir(number)
-	if exists(filepath.Join(dir, "partition")) { // whoever uses the disk uses the partition, too
-		if whole, err := q.numberIn(filepath.Dir(dir)); err == nil {
-			q.add(whole, "")
-		}
-	} else {
-		q.addPartitions(dir)
-	}
+	q.addDisk(number, path)
 	for i := 0; i < len(q.devices); i++ { // stacked devices are added at the end
 		q.stackedOn(q.devices[i])
 	}
@@ -71,6 +63,18 @@ func (s system) uses(number uint64, path string) []Use {
 	})
 	q.programs()
 	return q.uses
+}
+
+// addDisk adds a disk and its partitions, or a partition and its disk: whoever uses the disk uses the
+// partition, too.
+func (q *search) addDisk(number uint64, path string) {
+	q.add(number, path)
+	dir := q.dir(number)
+	if !exists(filepath.Join(dir, "partition")) {
+		q.addPartitions(dir)
+	} else if whole, err := q.numberIn(filepath.Dir(dir)); err == nil {
+		q.add(whole, "")
+	}
 }
 
 // add adds a device once. Without a path, the kernel's name is used.
@@ -162,30 +166,18 @@ func (q *search) stackedOn(d device) {
 			q.stack(d, number, "losetup -d /dev/"+filepath.Base(filepath.Dir(loop)))
 		}
 	}
-	for _, v := range q.sessions() {
-		backing, err := q.number(v["backing"])
+	sessions, _ := proc.ParseSessions(text(q.root, "/proc/krping_sessions")) // none without the module
+	for _, v := range sessions {
+		backing, err := q.number(v.Backing)
 		if err != nil || backing != d.number {
 			continue
 		}
-		if v["role"] == "target" {
-			q.found(d.path, "is served by the kernel as volume "+v["name"], "krpingctl stop --target "+v["name"])
-		} else if number, err := q.number("/dev/" + v["dev"]); err == nil {
-			q.stack(d, number, "krpingctl stop "+v["name"])
+		if v.Role == "target" {
+			q.found(d.path, "is served by the kernel as volume "+v.Name, "krpingctl stop --target "+v.Name)
+		} else if number, err := q.number(v.Device()); err == nil {
+			q.stack(d, number, "krpingctl stop "+v.Name)
 		}
 	}
-}
-
-// sessions returns the lines of /proc/krping_sessions, by key; their values have no spaces.
-func (s system) sessions() (all []map[string]string) {
-	for line := range strings.Lines(text(s.root, "/proc/krping_sessions")) {
-		session := map[string]string{}
-		for _, field := range strings.Fields(line) {
-			key, value, _ := strings.Cut(field, "=")
-			session[key] = value
-		}
-		all = append(all, session)
-	}
-	return all
 }
 
 func (q *search) stack(below device, number uint64, fix string) {

@@ -192,14 +192,7 @@ func (q *search) programs() {
 // have claimed it.
 func (s system) openers(path string, number uint64) []Use {
 	q := &search{system: s}
-	q.add(number, path)
-	if dir := q.dir(number); exists(filepath.Join(dir, "partition")) {
-		if whole, err := q.numberIn(filepath.Dir(dir)); err == nil {
-			q.add(whole, "")
-		}
-	} else {
-		q.addPartitions(dir)
-	}
+	q.addDisk(number, path)
 	q.open(opened{"is open", q.openPath, func(string) bool { return true }, 0})
 	if len(q.uses) == 0 {
 		q.found(path, "is held exclusively by the kernel or by a program", "")
