@@ -90,7 +90,7 @@ func Explain(path string) *Error {
 	}
 	uses := this.uses(number, path)
 	if len(uses) == 0 {
-		uses = this.openers(path, number)
+		uses = this.holders(path, number)
 	}
 	return &Error{path, uses}
 }
@@ -141,7 +141,7 @@ func Claim(path string) (io.Closer, error) {
 		case len(uses) == 0 && time.Since(began) < udevWait:
 			continue
 		case len(uses) == 0:
-			uses = this.openers(path, number)
+			uses = this.holders(path, number)
 		}
 		return nil, &Error{path, uses}
 	}
@@ -175,5 +175,5 @@ func claimFile(path string, info os.FileInfo) (io.Closer, error) {
 		return f, nil
 	}
 	_ = f.Close()
-	return nil, &Error{path, this.lockers(path)}
+	return nil, &Error{path, lockers(path)}
 }

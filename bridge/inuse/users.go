@@ -188,9 +188,9 @@ func (q *search) programs() {
 	}, os.Getpid()})
 }
 
-// openers returns the processes that have a device open in any way, if nothing else is known that could
+// holders returns the processes that have a device open in any way, if nothing else is known that could
 // have claimed it.
-func (s system) openers(path string, number uint64) []Use {
+func (s system) holders(path string, number uint64) []Use {
 	q := &search{system: s}
 	q.addDisk(number, path)
 	q.open(opened{"is open", q.openPath, func(string) bool { return true }, 0})
@@ -216,27 +216,41 @@ type opened struct {
 	except int // a process, or 0
 }
 
+// Process is a process that has a file open.
+type Process struct {
+	PID  int
+	Comm string // quoted if it could hide or forge something on a terminal
+}
+
+func (p Process) String() string { return fmt.Sprintf("process %d (%s)", p.PID, p.Comm) }
+
 // open adds a use for each process that has such a file open.
 func (q *search) open(o opened) {
-	for _, pid := range q.processes() {
-		if pid == strconv.Itoa(o.except) {
+	q.openers(o, func(p Process, path string) { q.found(path, o.how+" by "+p.String(), "") })
+}
+
+// openers calls each for the processes that have such a file open, with its path.
+func (s system) openers(o opened, each func(p Process, path string)) {
+	for _, name := range s.processes() {
+		pid, _ := strconv.Atoi(name)
+		if pid == o.except {
 			continue
 		}
-		if path := q.openBy(pid, o); path != "" {
-			q.found(path, fmt.Sprintf("%s by process %s (%s)", o.how, pid, q.comm(pid)), "")
+		if path := s.openBy(name, o); path != "" {
+			each(Process{pid, s.comm(name)}, path)
 		}
 	}
 }
 
 // openBy looks through the open files of a process. If its first thread has ended, the others tell.
-func (q *search) openBy(pid string, o opened) string {
-	dir := filepath.Join(q.root, "/proc", pid)
-	if path, found := q.openIn(dir, o); found {
+func (s system) openBy(pid string, o opened) string {
+	dir := filepath.Join(s.root, "/proc", pid)
+	if path, found := openIn(dir, o); found {
 		return path
 	}
 	tasks, _ := filepath.Glob(dir + "/task/[0-9]*")
 	for _, task := range tasks {
-		if path, found := q.openIn(task, o); found {
+		if path, found := openIn(task, o); found {
 			return path
 		}
 	}
@@ -244,7 +258,7 @@ func (q *search) openBy(pid string, o opened) string {
 }
 
 // openIn looks through the open files in a directory of /proc. found is false if it has none.
-func (q *search) openIn(dir string, o opened) (path string, found bool) {
+func openIn(dir string, o opened) (path string, found bool) {
 	entries, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil || len(entries) == 0 {
 		return "", false
@@ -319,21 +333,30 @@ func (s system) usesOfFile(path string, info fs.FileInfo) []Use {
 	return q.uses
 }
 
-// lockers returns the processes that have locked a regular file.
-func (s system) lockers(path string) []Use {
-	q := &search{system: s}
+// LockedBy returns the processes that have locked a regular file.
+func LockedBy(path string) (by []Process) {
 	var want unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO, &want); err == nil {
-		is := func(in unix.Statx_t) string {
-			if in.Ino != want.Ino || in.Dev_major != want.Dev_major || in.Dev_minor != want.Dev_minor {
-				return ""
-			}
-			return path
+	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO, &want) != nil {
+		return nil
+	}
+	is := func(in unix.Statx_t) string {
+		if in.Ino != want.Ino || in.Dev_major != want.Dev_major || in.Dev_minor != want.Dev_minor {
+			return ""
 		}
-		q.open(opened{"is locked", is, func(fdinfo string) bool { return strings.Contains(fdinfo, "\nlock:") }, 0})
+		return path
 	}
-	if len(q.uses) == 0 {
-		q.found(path, "is locked by a program", "")
+	locks := func(fdinfo string) bool { return strings.Contains(fdinfo, "\nlock:") }
+	this.openers(opened{path: is, counts: locks}, func(p Process, _ string) { by = append(by, p) })
+	return by
+}
+
+// lockers returns the processes that have locked a regular file, as uses.
+func lockers(path string) (uses []Use) {
+	for _, p := range LockedBy(path) {
+		uses = append(uses, Use{path, "is locked by " + p.String(), ""})
 	}
-	return q.uses
+	if len(uses) == 0 {
+		uses = append(uses, Use{path, "is locked by a program", ""})
+	}
+	return uses
 }

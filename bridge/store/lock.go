@@ -5,13 +5,11 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/inuse"
 )
 
 // lock locks a regular file against other bridges, and against a second volume of this one: for
@@ -34,49 +32,12 @@ func lock(f *os.File, readOnly bool) error {
 
 // holder names the process that has locked a file, or returns "" if it cannot be found.
 func holder(f *os.File) string {
-	info, err := f.Stat()
-	if err != nil {
+	by := inuse.LockedBy(f.Name())
+	switch {
+	case len(by) == 0:
 		return ""
+	case by[0].PID == os.Getpid():
+		return " by another volume of this bridge"
 	}
-	processes, _ := filepath.Glob("/proc/[0-9]*")
-	for _, process := range processes {
-		for _, files := range descriptorsOf(process) {
-			if !isLockedIn(files, info) {
-				continue
-			}
-			pid := filepath.Base(process)
-			if pid == strconv.Itoa(os.Getpid()) {
-				return " by another volume of this bridge"
-			}
-			comm, _ := os.ReadFile(process + "/comm")
-			return fmt.Sprintf(" by process %s (%s)", pid, strings.TrimSpace(string(comm)))
-		}
-	}
-	return ""
-}
-
-// descriptorsOf returns the directories in /proc with the open files of a process. Those of a process
-// whose first thread has ended are found through the others.
-func descriptorsOf(process string) []string {
-	if files, err := os.ReadDir(process + "/fd"); err == nil && len(files) > 0 {
-		return []string{process + "/fd"}
-	}
-	tasks, _ := filepath.Glob(process + "/task/[0-9]*/fd")
-	return tasks
-}
-
-// isLockedIn reports whether one of the open files in a directory in /proc is the file, and locked.
-func isLockedIn(files string, info fs.FileInfo) bool {
-	entries, _ := os.ReadDir(files)
-	for _, e := range entries {
-		opened, err := os.Stat(filepath.Join(files, e.Name()))
-		if err != nil || !os.SameFile(opened, info) {
-			continue
-		}
-		text, _ := os.ReadFile(filepath.Join(filepath.Dir(files), "fdinfo", e.Name()))
-		if strings.Contains(string(text), "\nlock:") {
-			return true
-		}
-	}
-	return false
+	return " by " + by[0].String()
 }
