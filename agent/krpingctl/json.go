@@ -68,11 +68,11 @@ type (
 // type of v, or what it points to, is one of schemas. An empty list is [], not null.
 func printJSON(out io.Writer, v any) error {
 	value := reflect.Indirect(reflect.ValueOf(v))
-	copied := reflect.New(value.Type())
-	copied.Elem().Set(value)
-	if !isSchema(value.Type()) {
+	if !schemaTypes[value.Type()] {
 		return fmt.Errorf("no schema for %s", value.Type())
 	}
+	copied := reflect.New(value.Type())
+	copied.Elem().Set(value)
 	noNulls(copied.Elem())
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -92,14 +92,14 @@ func printJSON(out io.Writer, v any) error {
 	return err
 }
 
-func isSchema(t reflect.Type) bool {
+// schemaTypes are the types of schemas.
+var schemaTypes = func() map[reflect.Type]bool {
+	types := map[reflect.Type]bool{}
 	for _, known := range schemas {
-		if reflect.TypeOf(known) == t {
-			return true
-		}
+		types[reflect.TypeOf(known)] = true
 	}
-	return false
-}
+	return types
+}()
 
 // noNulls makes nil slices and maps empty, in v and in what it contains. v can be set.
 func noNulls(v reflect.Value) {

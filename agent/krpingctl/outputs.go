@@ -4,7 +4,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 
 	"krping/bridge/inuse"
 )
@@ -61,7 +60,12 @@ func sameFile(a, b string) bool {
 	if err1 == nil && err2 == nil {
 		return os.SameFile(x, y) && (x.Mode().IsRegular() || x.Mode().Type() == os.ModeDevice)
 	}
-	return err1 != nil && err2 != nil && a != "-" && resolved(a) == resolved(b)
+	if err1 == nil || err2 == nil || a == "-" {
+		return false
+	}
+	path1, err1 := inuse.Resolve(a)
+	path2, err2 := inuse.Resolve(b)
+	return err1 == nil && err2 == nil && path1 == path2
 }
 
 func stat(path string) (os.FileInfo, error) {
@@ -69,23 +73,4 @@ func stat(path string) (os.FileInfo, error) {
 		return os.Stdin.Stat()
 	}
 	return os.Stat(path)
-}
-
-// resolved returns the path of a file that does not exist yet, without symbolic links.
-func resolved(path string) string {
-	if to, err := os.Readlink(path); err == nil {
-		if !filepath.IsAbs(to) {
-			to = filepath.Join(filepath.Dir(path), to)
-		}
-		path = to
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return path
-	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
-		return path
-	}
-	return filepath.Join(dir, filepath.Base(path))
 }

@@ -27,7 +27,7 @@ func checkPath(dev, path string) error {
 	if !missing && info.Mode()&os.ModeDevice != 0 {
 		return nil
 	}
-	full, err := resolve(path)
+	full, err := Resolve(path)
 	if err != nil {
 		return err
 	}
@@ -60,9 +60,9 @@ func within(dev, path string) bool {
 	return true
 }
 
-// resolve returns the path that an open with O_CREAT would create or open: all symbolic links
+// Resolve returns the path that an open with O_CREAT would create or open: all symbolic links
 // followed, also a last one that leads nowhere.
-func resolve(path string) (string, error) {
+func Resolve(path string) (string, error) {
 	full, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
