@@ -24,11 +24,7 @@ import (
 // bootBridges checks that the running bridges are started by the next boot.
 func bootBridges(r root) []Finding {
 	var findings []Finding
-	for _, comm := range r.glob("/proc/[0-9]*/comm") {
-		dir := path.Dir(comm)
-		if r.content(comm) != "krping-bridge" {
-			continue
-		}
+	for _, dir := range r.bridges() {
 		who := fmt.Sprintf("krping-bridge (process %s)", path.Base(dir))
 		group := r.content(dir + "/cgroup")
 		service := path.Base(group)

@@ -12,15 +12,14 @@ import (
 
 // pcie is the link of a device to its host.
 type pcie struct {
-	slot              string  // such as 0000:19:00.0
-	speed, fastest    float64 // GT/s a lane: now, and what the device can do
-	lanes, most       int
-	rate              float64 // of its fastest port, Gb/s
-	node              int     // NUMA node, -1 if it is not known
-	cpus              string  // of that node, such as 0-15
-	nodes             int     // of the host
-	interruptsOn      string  // CPUs, if none of them is of that node
-	interruptsAnyHere bool
+	slot           string  // such as 0000:19:00.0
+	speed, fastest float64 // GT/s a lane: now, and what the device can do
+	lanes, most    int
+	rate           float64 // of its fastest port, Gb/s
+	node           int     // NUMA node, -1 if it is not known
+	cpus           string  // of that node, such as 0-15
+	nodes          int     // of the host
+	interruptsOn   string  // CPUs, if all interrupts go to those of other nodes
 }
 
 const classDir = "/sys/class/infiniband/"
@@ -58,9 +57,10 @@ func (r root) readPCIe(d device) pcie {
 	var others []string
 	for _, irq := range r.glob(dir + "msi_irqs/*") {
 		on := r.content("/proc/irq/" + path.Base(irq) + "/effective_affinity_list")
-		if on != "" && intersect(on, c.cpus) {
-			c.interruptsAnyHere = true
-		} else if on != "" && !slices.Contains(others, on) {
+		if intersect(on, c.cpus) {
+			return c
+		}
+		if on != "" && !slices.Contains(others, on) {
 			others = append(others, on)
 		}
 	}
@@ -112,7 +112,7 @@ func (c pcie) nodeFindings(device string, elsewhere []Finding) []Finding {
 		return nil
 	}
 	findings := []Finding{ok("numa", "%s is at node %d of %d, CPUs %s", device, c.node, c.nodes, c.cpus)}
-	if c.interruptsOn != "" && !c.interruptsAnyHere {
+	if c.interruptsOn != "" {
 		findings = append(findings, Finding{
 			Check: "numa", Level: Note, Found: fmt.Sprintf("all interrupts of %s go to CPUs of other nodes: %s", device, c.interruptsOn),
 			Cause: fmt.Sprintf("the device is at node %d, CPUs %s: each completion crosses the nodes", c.node, c.cpus),
@@ -126,14 +126,11 @@ func (c pcie) nodeFindings(device string, elsewhere []Finding) []Finding {
 // any of some CPUs.
 func (h host) bridgesElsewhere(r root, d device, cpus string) []Finding {
 	var findings []Finding
-	for _, comm := range r.glob("/proc/[0-9]*/comm") {
-		pid := path.Base(path.Dir(comm))
-		if r.content(comm) != "krping-bridge" {
-			continue
-		}
-		_, after, _ := strings.Cut(r.content("/proc/"+pid+"/status"), "Cpus_allowed_list:")
+	for _, dir := range r.bridges() {
+		pid := path.Base(dir)
+		_, after, _ := strings.Cut(r.content(dir+"/status"), "Cpus_allowed_list:")
 		allowed, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
-		uses := slices.ContainsFunc(bridgeEndpoints(0, r.content("/proc/"+pid+"/cmdline")), func(e endpoint) bool {
+		uses := slices.ContainsFunc(bridgeEndpoints(0, r.content(dir+"/cmdline")), func(e endpoint) bool {
 			by, _, found := h.serving(e.addr.Addr())
 			return found && by.name == d.name
 		})

@@ -17,7 +17,7 @@ const (
 // limited reports whether a kernel has these limits, or may have them.
 func limited(release string) (surely, perhaps bool) {
 	n := number(release)
-	return n != 0 && n < number(limitedUntil)+1, n != 0 && n < number(liftedFrom)
+	return n != 0 && n <= number(limitedUntil), n != 0 && n < number(liftedFrom)
 }
 
 // softRoCEFindings reports the limits of the kernel's Soft-RoCE that this host's devices meet.

@@ -33,13 +33,8 @@ func (e endpoint) log() string {
 // lines.
 func readBridges() []endpoint {
 	own, _ := os.Stat("/proc/self/ns/net")
-	names, _ := filepath.Glob("/proc/[0-9]*/comm") // fails for bad patterns only
 	var bridges []endpoint
-	for _, name := range names {
-		dir := filepath.Dir(name)
-		if content(name) != "krping-bridge" {
-			continue
-		}
+	for _, dir := range root("/").bridges() {
 		if space, err := os.Stat(filepath.Join(dir, "ns/net")); err == nil && !os.SameFile(own, space) {
 			continue
 		}
@@ -48,6 +43,17 @@ func readBridges() []endpoint {
 		bridges = append(bridges, bridgeEndpoints(uint32(pid), string(command))...)
 	}
 	return bridges
+}
+
+// bridges returns the directories in /proc of the running bridges.
+func (r root) bridges() []string {
+	var dirs []string
+	for _, comm := range r.glob("/proc/[0-9]*/comm") {
+		if r.content(comm) == "krping-bridge" {
+			dirs = append(dirs, filepath.Dir(comm))
+		}
+	}
+	return dirs
 }
 
 // bridgeEndpoints parses a command line, whose arguments end with a NUL.
