@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"krping/agent/host/rdmalink"
 )
 
 // pcie is the link of a device to its host.
@@ -45,9 +47,7 @@ func (r root) readPCIe(d device) pcie {
 	c.speed, c.fastest = speed("current_link_speed"), speed("max_link_speed")
 	c.lanes, c.most = width("current_link_width"), width("max_link_width")
 	for _, p := range d.ports {
-		first, _, _ := strings.Cut(r.content(fmt.Sprintf("%s%s/ports/%d/rate", classDir, d.name, p.number)), " ") // "100 Gb/sec (4X EDR)"
-		rate, _ := strconv.ParseFloat(first, 64)
-		c.rate = max(c.rate, rate)
+		c.rate = max(c.rate, float64(rdmalink.Rate(r.path("/sys"), d.name, p.number))*8/1e9)
 	}
 	if node, err := strconv.Atoi(r.content(dir + "numa_node")); err == nil {
 		c.node = node

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -88,20 +87,9 @@ func defaultInterface(links []rdmalink.Link) (string, error) {
 		}
 	}
 	if len(all) == 0 {
-		return "", usagef("--interface is needed, as no interface has an RDMA device; this host has %s", strings.Join(interfaces(), ", "))
+		return "", usagef("--interface is needed, as no interface has an RDMA device; this host has %s", strings.Join(netdevs(), ", "))
 	}
 	return "", usagef("--interface is needed, as several have RDMA devices: %s", strings.Join(slices.Compact(all), ", "))
-}
-
-func interfaces() (names []string) {
-	devices, err := net.Interfaces()
-	if err != nil {
-		return []string{err.Error()}
-	}
-	for _, d := range devices {
-		names = append(names, d.Name)
-	}
-	return names
 }
 
 // packetSource is a file or an interface.
@@ -138,7 +126,7 @@ func openFile(path string) (packetSource, error) {
 	file, err := os.Stdin, error(nil)
 	if path != "-" {
 		file, err = os.Open(path)
-	} else if _, terminal := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); terminal == nil {
+	} else if isTerminal(file) {
 		err = usagef("--read -: standard input is a terminal; it must be a capture, as from tcpdump -w -")
 	}
 	if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,7 +113,14 @@ func entries(dir string) []string {
 	return names
 }
 
-func netdevs() []string { return entries("/sys/class/net") }
+func netdevs() []string {
+	devices, _ := net.Interfaces()
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return names
+}
 
 // krpingDisks returns the paths of the disks that this program is for.
 func krpingDisks() []string {
