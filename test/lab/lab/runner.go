@@ -201,7 +201,7 @@ func (t *trial) inGuest(ctx context.Context) error {
 		}
 	}
 	if report := l.Complaints(); report != "" {
-		err = errors.Join(err, errors.New(report))
+		err = errors.Join(errors.New(report), err)
 	}
 	if stuck := l.StuckCPU(); err != nil && err != errTests && stuck != "" {
 		err = fmt.Errorf("a CPU was stuck: %s\n%w", stuck, err)

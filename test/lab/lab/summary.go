@@ -24,6 +24,7 @@ type result struct {
 	NotApplicable  int
 	Reasons        []string // why it or tests in it were not applicable
 	Failures       []string // what the failed tests said
+	Report         string   // what is wrong with the suite as a whole, in a line
 	Seconds        float64
 	Boot           float64 // of Seconds, until its VM ran
 	CPU            float64 // seconds, of its VMs
@@ -38,6 +39,15 @@ func (r result) save(path string) error {
 		return err
 	}
 	return os.WriteFile(path, data, 0o644)
+}
+
+// headlines returns a line for each test that failed, and one for the report on the suite as a whole.
+func (r result) headlines() []string {
+	lines := slices.DeleteFunc(slices.Clone(r.Failures), func(line string) bool { return !strings.HasPrefix(line, "--- FAIL: ") })
+	if r.Report != "" {
+		lines = append(lines, r.Report)
+	}
+	return lines
 }
 
 func summaryCommand() *cobra.Command {
@@ -98,26 +108,30 @@ func printTimes(out io.Writer, dir string) error {
 	return err
 }
 
-// summarize prints the results in dir: a table, what was not applicable, and last the failures, where a
-// log that was cut off still has them; also those of tests that passed when they ran again.
+// summarize prints the results in dir: a table, what was not applicable, the failures of tests that passed
+// when they ran again, the others, and last each of those in a line, where a log that was cut off still
+// has them.
 func summarize(out io.Writer, dir string) error {
 	all, err := results(dir)
 	if err != nil {
 		return err
 	}
 	var sum result
-	var failures strings.Builder
+	var again, failures, lines strings.Builder
 	fmt.Fprintf(out, "%-34s %6s %6s %6s %8s %8s %8s\n", "", "passed", "failed", "n/a", "time", "boot", "CPU")
 	for _, r := range all {
 		if r.Passed+r.Failed > 0 {
 			fmt.Fprintf(out, "%-34s %6d %6d %6d %6.0f s %6.0f s %6.0f s\n", r.name, r.Passed, r.Failed, r.NotApplicable, r.Seconds, r.Boot, r.CPU)
 		}
-		if r.Failed+r.Again > 0 {
-			what := "FAILED"
-			if r.Failed == 0 {
-				what = "PASSED THE SECOND TIME"
+		said := strings.TrimSpace(strings.Join(r.Failures, "\n"))
+		switch {
+		case r.Failed > 0:
+			fmt.Fprintf(&failures, "FAILED  %s\n%s\n", r.name, said)
+			for _, what := range r.headlines() {
+				fmt.Fprintf(&lines, "%s: %s\n", r.name, what)
 			}
-			fmt.Fprintf(&failures, "%s  %s\n%s\n", what, r.name, strings.TrimSpace(strings.Join(r.Failures, "\n")))
+		case r.Again > 0:
+			fmt.Fprintf(&again, "PASSED THE SECOND TIME  %s\n%s\n", r.name, said)
 		}
 		sum.Passed, sum.Failed, sum.Again = sum.Passed+r.Passed, sum.Failed+r.Failed, sum.Again+r.Again
 		sum.NotApplicable += r.NotApplicable
@@ -126,13 +140,14 @@ func summarize(out io.Writer, dir string) error {
 	for _, reason := range sum.Reasons {
 		fmt.Fprintf(out, "NOT APPLICABLE  %s\n", reason)
 	}
-	fmt.Fprint(out, failures.String())
+	fmt.Fprint(out, again.String(), failures.String())
 	if sum.NotApplicable > 0 {
 		fmt.Fprintf(out, "%d not applicable\n", sum.NotApplicable)
 	}
 	if sum.Again > 0 {
 		fmt.Fprintf(out, "%d of those that passed were too late the first time\n", sum.Again)
 	}
+	fmt.Fprint(out, lines.String())
 	fmt.Fprintf(out, "%d passed, %d failed\n", sum.Passed, sum.Failed)
 	if sum.Failed > 0 || sum.Passed == 0 {
 		return errors.New("the tests failed")

@@ -118,10 +118,10 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 	if err := summarize(&out, dir); err == nil {
 		t.Error("no error for failed tests")
 	}
-	_, failures, _ := strings.Cut(out.String(), "FAILED")
+	_, failures, _ := strings.Cut(out.String(), "PASSED THE SECOND")
 	for _, want := range []string{
 		"guest-a-6.1", "wrong answer", "--- FAIL: TestTwo", "guest-c-6.1", "out of reach", "the VM is gone",
-		"PASSED THE SECOND TIME  guest-d-6.1", "it took a while", "1 of those that passed were too late", "\n7 passed, 4 failed\n",
+		" TIME  guest-d-6.1", "it took a while", "1 of those that passed were too late", "\n7 passed, 4 failed\n",
 		"a long table\n--- FAIL: TestFive (0.2s)\n    f_test.go:1: a is wrong\n    --- FAIL: TestFive/a (0.1s)",
 		"waits\npanic: test timed out\n\tTestHangs", "complains: first\nand more",
 	} {
@@ -138,6 +138,9 @@ func TestSummaryRepeatsFailures(t *testing.T) {
 		if strings.Contains(failures, not) {
 			t.Errorf("the failures hold %q:\n%s", not, out.String())
 		}
+	}
+	if last := "guest-e-6.1: the kernel complains: first\nguest-f-6.1: --- FAIL: TestFive (0.2s)\n7 passed, 4 failed\n"; !strings.HasSuffix(out.String(), last) {
+		t.Errorf("the summary does not end with\n%s\n%s", last, out.String())
 	}
 	if err := summarize(io.Discard, filepath.Join(dir, "none")); err == nil {
 		t.Error("no error where nothing was run")

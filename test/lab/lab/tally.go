@@ -169,15 +169,17 @@ func (t *tally) after(first *tally) {
 // result returns what the summary needs to know. An error other than errTests counts as a failure of
 // the suite as a whole.
 func (t *tally) result(took time.Duration, err error) result {
+	var headline string
 	if err != nil && err != errTests {
 		t.failed++
 		t.failures = append(t.failures, lastWords(t.said[t.speaker])...)
 		report := strings.Split(strings.TrimSpace(err.Error()), "\n")
 		t.failures = append(t.failures, report[:min(len(report), reportLines)]...)
+		headline = report[0]
 	}
 	return result{
 		Passed: t.passed, Failed: t.failed, Again: t.again, NotApplicable: len(t.reasons), Reasons: t.reasons,
-		Failures: t.failures, Seconds: took.Seconds(), Boot: t.boot.Seconds(), CPU: t.cpu.Seconds(),
+		Failures: t.failures, Report: headline, Seconds: took.Seconds(), Boot: t.boot.Seconds(), CPU: t.cpu.Seconds(),
 	}
 }
 
