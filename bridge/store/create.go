@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/atomicfile"
 	"krping/bridge/inuse"
 	"krping/bridge/uuid"
 )
@@ -102,7 +103,7 @@ func (n New) fill(f *os.File) error {
 	if err := saveRecord(f, record{uuid: n.UUID, file: id}, f.Sync); err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), syncDir(filepath.Dir(n.Path))); err != nil {
+	if err := errors.Join(f.Sync(), f.Close(), atomicfile.SyncDir(filepath.Dir(n.Path))); err != nil {
 		return fmt.Errorf("cannot put the store on stable storage: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/atomicfile"
 	"krping/bridge/uuid"
 )
 
@@ -98,7 +99,7 @@ func saveRecord(f *os.File, r record, sync func() error) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(path, r.String()); err != nil {
+	if err := atomicfile.Write(path, []byte(r.String())); err != nil {
 		return fmt.Errorf("cannot write the record of %s: %w", f.Name(), err)
 	}
 	return nil
@@ -111,37 +112,6 @@ func recordPath(f *os.File) (string, error) {
 		return "", fmt.Errorf("cannot find the record of %s: %w", f.Name(), err)
 	}
 	return path + recordSuffix, nil
-}
-
-// replaceFile replaces a file, or makes one.
-func replaceFile(path, text string) (err error) {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir puts the names in a directory on stable storage.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // some file systems sync no directories
-		return err
-	}
-	return nil
 }
 
 // fileID identifies a file within its file system, also after a restart of the host: a copy has another

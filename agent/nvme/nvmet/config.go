@@ -6,6 +6,7 @@
 package nvmet
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"krping/bridge/atomicfile"
 	"krping/bridge/inuse"
 )
 
@@ -275,16 +277,9 @@ func (c Config) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
+	var text bytes.Buffer
+	if err := c.Write(&text); err != nil {
 		return err
 	}
-	err = errors.Join(c.Write(f), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.Write(path, text.Bytes())
 }

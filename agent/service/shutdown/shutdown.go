@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/atomicfile"
 	"krping/proc"
 )
 
@@ -187,7 +188,7 @@ func readFile(path string, content any) error {
 	return nil
 }
 
-// writeFile writes content durably.
+// writeFile replaces a file, and creates its directory if needed.
 func writeFile(path string, content any) error {
 	data, err := json.Marshal(content)
 	if err != nil {
@@ -196,10 +197,5 @@ func writeFile(path string, content any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	return errors.Join(err, f.Sync(), f.Close())
+	return atomicfile.Write(path, append(data, '\n'))
 }

@@ -5,6 +5,7 @@ package shutdown
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,25 @@ func TestShutdownWithoutLosses(t *testing.T) {
 		}
 		if err := h.Report(); err != nil || strings.Contains(out.String(), "not written") {
 			t.Errorf("%v, log: %s", err, out)
+		}
+	}
+}
+
+// A host may lose power while it shuts down: a file is replaced as a whole, never cut short.
+func TestFilesAreReplaced(t *testing.T) {
+	m := &module{sessions: []proc.Session{session("vol0", "krping0", "live", 5, 3)}}
+	h, _ := newHost(t, m)
+	before := filepath.Join(t.TempDir(), "before")
+	if err := errors.Join(h.Begin(10*time.Second), os.Link(h.Begun, before)); err != nil {
+		t.Fatal(err)
+	}
+	m.sessions[0].Errors = 4
+	if err := h.Begin(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{before: `{"vol0":3}`, h.Begun: `{"vol0":4}`} {
+		if text, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(text)) != want {
+			t.Errorf("%s: %q, %v, want %s", path, text, err, want)
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/atomicfile"
 )
 
 // DefaultPath is where the agent keeps the file.
@@ -159,7 +161,11 @@ func (f File) change(change func(map[string]Volume) bool) error {
 			return fmt.Errorf("remember the volume: %w", err)
 		}
 	}
-	if err := f.write(content{version, all}); err != nil {
+	data, err := json.MarshalIndent(content{version, all}, "", "  ")
+	if err == nil {
+		err = atomicfile.Write(f.path, append(data, '\n'))
+	}
+	if err != nil {
 		return fmt.Errorf("remember the volume: %w", err)
 	}
 	return nil
@@ -179,31 +185,4 @@ func (f File) lock() (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), d.Close())
 	}
 	return d, nil
-}
-
-// write replaces the file atomically and durably.
-func (f File) write(c content) error {
-	data, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return err
-	}
-	dir := filepath.Dir(f.path)
-	temp, err := os.CreateTemp(dir, filepath.Base(f.path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(append(data, '\n'))
-	err = errors.Join(err, temp.Sync(), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), f.path)
-	}
-	if err != nil {
-		_ = os.Remove(temp.Name())
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
