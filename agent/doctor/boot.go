@@ -14,6 +14,7 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 
 	"krping/agent/service/config"
+	"krping/bridge/sysfs"
 	"krping/proc"
 )
 
@@ -21,7 +22,7 @@ import (
 type root string
 
 func (r root) path(name string) string    { return filepath.Join(string(r), name) }
-func (r root) content(name string) string { return content(r.path(name)) }
+func (r root) content(name string) string { return sysfs.Text(r.path(name)) }
 func (r root) exists(name string) bool    { return exists(r.path(name)) }
 
 // glob returns the files of patterns, without the root.

@@ -13,6 +13,7 @@ import (
 
 	"krping/agent/host/display"
 	"krping/agent/host/kernel"
+	"krping/bridge/sysfs"
 )
 
 // controller is an NVMe over Fabrics controller of this host.
@@ -53,10 +54,7 @@ func readControllers(class string) []controller {
 	dirs, _ := filepath.Glob(filepath.Join(class, "nvme*"))
 	var all []controller
 	for _, dir := range dirs {
-		read := func(name string) string {
-			data, _ := os.ReadFile(filepath.Join(dir, name)) // "" if this kernel does not tell
-			return strings.TrimSpace(string(data))
-		}
+		read := func(name string) string { return sysfs.Text(dir, name) } // "" if this kernel does not tell
 		if transport := read("transport"); transport == "pcie" || transport == "" {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/rdmalink"
+	"krping/bridge/sysfs"
 )
 
 // device is an RDMA device.
@@ -90,17 +91,17 @@ func readDevices() ([]device, error) {
 func readDevice(class, name string) device {
 	dir := filepath.Join(class, name)
 	d := device{name: name}
-	parent := content(filepath.Join(dir, "parent")) // Soft-RoCE only
+	parent := sysfs.Text(dir, "parent") // Soft-RoCE only
 	switch {
 	case parent != "":
 		d.kind = rxe
-	case strings.HasPrefix(content(filepath.Join(dir, "node_type")), "4:"):
+	case strings.HasPrefix(sysfs.Text(dir, "node_type"), "4:"):
 		d.kind = iwarp
 	}
 	for _, sub := range subdirectories(filepath.Join(dir, "ports")) {
 		p := port{
-			state: content(filepath.Join(sub, "state")), netdev: parent, gids: readGIDs(sub),
-			infiniband: content(filepath.Join(sub, "link_layer")) == "InfiniBand",
+			state: sysfs.Text(sub, "state"), netdev: parent, gids: readGIDs(sub),
+			infiniband: sysfs.Text(sub, "link_layer") == "InfiniBand",
 		}
 		p.number, _ = strconv.Atoi(filepath.Base(sub)) // sysfs names ports by number
 		if i := slices.IndexFunc(p.gids, func(g gid) bool { return g.netdev != "" }); i >= 0 && parent == "" {
@@ -126,7 +127,7 @@ func subdirectories(dir string) []string {
 func readGIDs(port string) []gid {
 	var gids []gid
 	for _, file := range subdirectories(filepath.Join(port, "gids")) {
-		addr, err := netip.ParseAddr(content(file))
+		addr, err := netip.ParseAddr(sysfs.Text(file))
 		if err != nil || addr.IsUnspecified() || isEmptyGID(addr) {
 			continue // a free table entry
 		}
@@ -134,7 +135,7 @@ func readGIDs(port string) []gid {
 		index, _ := strconv.Atoi(name)
 		gids = append(gids, gid{
 			index: index, addr: addr.Unmap(),
-			netdev: content(filepath.Join(port, "gid_attrs/ndevs", name)), kind: content(filepath.Join(port, "gid_attrs/types", name)),
+			netdev: sysfs.Text(port, "gid_attrs/ndevs", name), kind: sysfs.Text(port, "gid_attrs/types", name),
 		})
 	}
 	slices.SortFunc(gids, func(a, b gid) int { return a.index - b.index })

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/distro"
+	"krping/bridge/sysfs"
 )
 
 const rocePort = 4791
@@ -109,7 +110,7 @@ func (h host) firewallFindings(o Options) (findings []Finding, dropsSent bool) {
 			findings = append(findings, firewallFinding(tables, n, packets))
 		}
 	}
-	if legacy := content("/proc/net/ip_tables_names") + content("/proc/net/ip6_tables_names"); legacy != "" {
+	if legacy := sysfs.Text("/proc/net/ip_tables_names") + sysfs.Text("/proc/net/ip6_tables_names"); legacy != "" {
 		findings = append(findings, Finding{
 			Check: "firewall", Level: Note, Found: "tables of iptables-legacy are in use",
 			Cause: "doctor does not check their rules", Fix: "iptables-legacy-save | grep -E 'DROP|REJECT'; iptables-legacy -I INPUT -p udp --dport 4791 -j ACCEPT",

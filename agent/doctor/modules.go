@@ -11,6 +11,7 @@ import (
 
 	"krping/agent/host/distro"
 	"krping/agent/host/kernel"
+	"krping/bridge/sysfs"
 )
 
 const krping = "rdma_krping"
@@ -34,8 +35,8 @@ func readModules() (modules, error) {
 	m.distro = distro.Read("/", m.release)
 	dir := filepath.Join("/lib/modules", m.release)
 	m.headers = exists(filepath.Join(dir, "build", "Makefile"))
-	m.version, m.taint = content("/sys/module/"+krping+"/version"), content("/sys/module/"+krping+"/taint")
-	m.signedOnly = content("/sys/module/module/parameters/sig_enforce") == "Y" || isLockedDown(content("/sys/kernel/security/lockdown"))
+	m.version, m.taint = sysfs.Text("/sys/module/"+krping+"/version"), sysfs.Text("/sys/module/"+krping+"/taint")
+	m.signedOnly = sysfs.Text("/sys/module/module/parameters/sig_enforce") == "Y" || isLockedDown(sysfs.Text("/sys/kernel/security/lockdown"))
 	m.noFile, m.noFileNumber = root("/").missingFile()
 	m.loaded = map[string]bool{}
 	entries, err := os.ReadDir("/sys/module")
@@ -45,8 +46,8 @@ func readModules() (modules, error) {
 	for _, e := range entries {
 		m.loaded[e.Name()] = true
 	}
-	if list := content(filepath.Join(dir, "modules.dep")); list != "" {
-		m.installed = parseModuleList(list + "\n" + content(filepath.Join(dir, "modules.builtin")))
+	if list := sysfs.Text(dir, "modules.dep"); list != "" {
+		m.installed = parseModuleList(list + "\n" + sysfs.Text(dir, "modules.builtin"))
 	}
 	return m, nil
 }
@@ -60,15 +61,6 @@ func (r root) missingFile() (name, number string) {
 		}
 	}
 	return "", ""
-}
-
-// content returns the text of a small file, "" if it cannot be read.
-func content(name string) string {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }
 
 func exists(name string) bool {

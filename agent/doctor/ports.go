@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // listener is a listening id of the RDMA connection manager.
@@ -87,7 +89,7 @@ func portFindings(addr netip.Addr, port uint16) []Finding {
 	}
 	for _, l := range listeners {
 		if l.pid != 0 {
-			l.name = content(fmt.Sprintf("/proc/%d/comm", l.pid))
+			l.name = sysfs.Text(fmt.Sprintf("/proc/%d/comm", l.pid))
 		}
 		if l.takes(addr, port) {
 			return []Finding{l.finding()}

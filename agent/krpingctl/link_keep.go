@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -20,6 +18,7 @@ import (
 	"krping/agent/host/rdmalink"
 	"krping/agent/host/softroce"
 	"krping/agent/service"
+	"krping/bridge/sysfs"
 	"krping/proc"
 )
 
@@ -70,8 +69,7 @@ func (softRoCEHost) Netdev(name string) (softroce.Netdev, error) {
 		return softroce.Netdev{}, fmt.Errorf("network device %s: %w", name, err)
 	}
 	const up = unix.IFF_UP | unix.IFF_LOWER_UP
-	data, _ := os.ReadFile(filepath.Join("/sys/class/net", name, "carrier_changes")) // 0 if it has just gone
-	changes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	changes, _ := strconv.ParseUint(sysfs.Text("/sys/class/net", name, "carrier_changes"), 10, 64) // 0 if it has just gone
 	return softroce.Netdev{Exists: true, Up: link.Attrs().RawFlags&up == up, Changes: changes}, nil
 }
 

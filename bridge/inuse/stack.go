@@ -3,7 +3,6 @@
 package inuse
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/sysfs"
 	"krping/proc"
 )
 
@@ -69,10 +69,13 @@ func (s system) uses(number uint64, path string) []Use {
 // partition, too.
 func (q *search) addDisk(number uint64, path string) {
 	q.add(number, path)
-	dir := q.dir(number)
-	if !exists(filepath.Join(dir, "partition")) {
+	dir, disk, err := sysfs.Block(q.root+"/sys", number)
+	if err != nil {
+		return
+	}
+	if dir == disk {
 		q.addPartitions(dir)
-	} else if whole, err := q.numberIn(filepath.Dir(dir)); err == nil {
+	} else if whole, err := sysfs.Number(disk); err == nil {
 		q.add(whole, "")
 	}
 }
@@ -95,7 +98,7 @@ func (q *search) addPartitions(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		part := filepath.Join(dir, e.Name())
-		if number, err := q.numberIn(part); err == nil && exists(filepath.Join(part, "partition")) {
+		if number, err := sysfs.Number(part); err == nil && exists(filepath.Join(part, "partition")) {
 			q.add(number, "")
 		}
 	}
@@ -116,29 +119,19 @@ func (q *search) pathOf(number uint64, err error) string {
 
 // dir returns the directory of a device in sysfs.
 func (s system) dir(number uint64) string {
-	link := filepath.Join(s.root, "/sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(number), unix.Minor(number)))
-	if dir, err := filepath.EvalSymlinks(link); err == nil {
+	if dir, _, err := sysfs.Block(s.root+"/sys", number); err == nil {
 		return dir
 	}
-	return link
-}
-
-// numberIn returns the number of a device by its directory in sysfs.
-func (s system) numberIn(dir string) (uint64, error) {
-	var major, minor uint32
-	if _, err := fmt.Sscanf(text(dir, "dev"), "%d:%d", &major, &minor); err != nil {
-		return 0, err
-	}
-	return unix.Mkdev(major, minor), nil
+	return sysfs.Link(s.root+"/sys", number)
 }
 
 // name returns the path of a device.
 func (s system) name(number uint64) string {
 	dir := s.dir(number)
-	if mapped := text(dir, "dm/name"); mapped != "" && exists(filepath.Join(s.root, "/dev/mapper", mapped)) { // udev has made it
+	if mapped := sysfs.Text(dir, "dm/name"); mapped != "" && exists(filepath.Join(s.root, "/dev/mapper", mapped)) { // udev has made it
 		return "/dev/mapper/" + quoted(mapped)
 	}
-	for line := range strings.Lines(text(dir, "uevent")) {
+	for line := range strings.Lines(sysfs.Text(dir, "uevent")) {
 		if name, found := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); found {
 			return "/dev/" + name
 		}
@@ -151,7 +144,7 @@ func (q *search) stackedOn(d device) {
 	holders, _ := os.ReadDir(filepath.Join(q.dir(d.number), "holders"))
 	for _, h := range holders {
 		dir := filepath.Join(q.root, "/sys/class/block", h.Name())
-		number, err := q.numberIn(dir)
+		number, err := sysfs.Number(dir)
 		if err != nil {
 			q.found(d.path, "is used by "+quoted(h.Name()), "")
 			continue
@@ -160,13 +153,13 @@ func (q *search) stackedOn(d device) {
 	}
 	loops, _ := filepath.Glob(filepath.Join(q.root, "/sys/block/loop*/loop"))
 	for _, loop := range loops {
-		backing, err := q.number(text(loop, "backing_file"))
-		number, err2 := q.numberIn(filepath.Dir(loop))
+		backing, err := q.number(sysfs.Text(loop, "backing_file"))
+		number, err2 := sysfs.Number(filepath.Dir(loop))
 		if err == nil && err2 == nil && backing == d.number {
 			q.stack(d, number, "losetup -d /dev/"+filepath.Base(filepath.Dir(loop)))
 		}
 	}
-	sessions, _ := proc.ParseSessions(text(q.root, "/proc/krping_sessions")) // none without the module
+	sessions, _ := proc.ParseSessions(sysfs.Text(q.root, "/proc/krping_sessions")) // none without the module
 	for _, v := range sessions {
 		backing, err := q.number(v.Backing)
 		if err != nil || backing != d.number {
@@ -189,8 +182,8 @@ func (q *search) stack(below device, number uint64, fix string) {
 
 // unstack returns the command that removes a stacked device.
 func (q *search) unstack(dir, path string) string {
-	kind, _, _ := strings.Cut(text(dir, "dm/uuid"), "-")
-	mapped := quoted(text(dir, "dm/name"))
+	kind, _, _ := strings.Cut(sysfs.Text(dir, "dm/uuid"), "-")
+	mapped := quoted(sysfs.Text(dir, "dm/name"))
 	switch {
 	case kind == "LVM":
 		return "lvchange -an " + path
@@ -209,15 +202,6 @@ func (q *search) unstack(dir, path string) string {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-// text returns the content of a small file without white space at its ends, or "".
-func text(dir, name string) string {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }
 
 // quoted returns a text of others, quoted if it could hide or forge something on a terminal.

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // mounts finds mounted file systems, in the mount namespaces of all processes.
@@ -125,7 +127,7 @@ func (q *search) btrfs() map[uint64][]uint64 {
 		entries, _ := os.ReadDir(dir)
 		var all []uint64
 		for _, e := range entries {
-			if number, err := q.numberIn(filepath.Join(dir, e.Name())); err == nil {
+			if number, err := sysfs.Number(filepath.Join(dir, e.Name())); err == nil {
 				all = append(all, number)
 			}
 		}
@@ -146,7 +148,7 @@ func (q *search) swaps() {
 
 // swapPaths returns the devices and files that are swap space.
 func (s system) swapPaths() (paths []string) {
-	for line := range strings.Lines(text(s.root, "/proc/swaps")) {
+	for line := range strings.Lines(sysfs.Text(s.root, "/proc/swaps")) {
 		if fields := strings.Fields(line); len(fields) > 0 && strings.HasPrefix(fields[0], "/") {
 			paths = append(paths, unescape(fields[0]))
 		}
@@ -160,18 +162,18 @@ func (q *search) targets(of func(served string) string) {
 	namespaces, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/nvmet/subsystems/*/namespaces/*"))
 	for _, dir := range namespaces {
 		nqn := quoted(filepath.Base(filepath.Dir(filepath.Dir(dir))))
-		if path := of(text(dir, "device_path")); path != "" && text(dir, "enable") == "1" {
+		if path := of(sysfs.Text(dir, "device_path")); path != "" && sysfs.Text(dir, "enable") == "1" {
 			q.found(path, "is served by the NVMe subsystem "+nqn, "krpingctl nvme target remove "+nqn)
 		}
 	}
 	stores, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/target/core/*/*"))
 	for _, dir := range stores {
-		served := text(dir, "udev_path")
-		if match := fileOfLIO.FindStringSubmatch(text(dir, "info")); match != nil {
+		served := sysfs.Text(dir, "udev_path")
+		if match := fileOfLIO.FindStringSubmatch(sysfs.Text(dir, "info")); match != nil {
 			served = match[1]
 		}
 		name := quoted(filepath.Base(dir))
-		if path := of(served); path != "" && text(dir, "enable") == "1" {
+		if path := of(served); path != "" && sysfs.Text(dir, "enable") == "1" {
 			q.found(path, "is served by the SCSI target (LIO) as "+name, "")
 		}
 	}
@@ -268,7 +270,7 @@ func openIn(dir string, o opened) (path string, found bool) {
 		if unix.Statx(unix.AT_FDCWD, filepath.Join(dir, "fd", e.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_INO, &in) != nil {
 			continue
 		}
-		if path := o.path(in); path != "" && o.counts(text(dir, filepath.Join("fdinfo", e.Name()))) {
+		if path := o.path(in); path != "" && o.counts(sysfs.Text(dir, filepath.Join("fdinfo", e.Name()))) {
 			return path, true
 		}
 	}
@@ -299,7 +301,7 @@ func (s system) processes() []string {
 }
 
 func (s system) comm(pid string) string {
-	return quoted(text(filepath.Join(s.root, "/proc", pid), "comm"))
+	return quoted(sysfs.Text(filepath.Join(s.root, "/proc", pid), "comm"))
 }
 
 // usesOfFile returns the uses of a regular file by the kernel.
@@ -311,10 +313,10 @@ func (s system) usesOfFile(path string, info fs.FileInfo) []Use {
 	}
 	loops, _ := filepath.Glob(filepath.Join(s.root, "/sys/block/loop*/loop"))
 	for _, loop := range loops {
-		if is(text(loop, "backing_file")) {
+		if is(sysfs.Text(loop, "backing_file")) {
 			name := "/dev/" + filepath.Base(filepath.Dir(loop))
 			q.found(path, "is used by "+name, "losetup -d "+name)
-			if number, err := s.numberIn(filepath.Dir(loop)); err == nil {
+			if number, err := sysfs.Number(filepath.Dir(loop)); err == nil {
 				q.uses = append(q.uses, s.uses(number, name)...)
 			}
 		}

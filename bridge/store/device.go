@@ -3,9 +3,7 @@
 package store
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,17 +11,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/sysfs"
 	"krping/bridge/uuid"
 )
 
-// sysfs is where the kernel describes block devices.
-type sysfs struct {
+// host is where the kernel and udev describe block devices.
+type host struct {
 	root    string // "/sys"
 	parts   string // "/dev/disk/by-partuuid": udev's links to partitions
 	devices func(path string) (uint64, error)
 }
 
-var system = sysfs{"/sys", "/dev/disk/by-partuuid", deviceNumber}
+var system = host{"/sys", "/dev/disk/by-partuuid", deviceNumber}
 
 // deviceNumber returns the number of the device that a path names.
 func deviceNumber(path string) (uint64, error) {
@@ -65,13 +64,12 @@ func deviceName(f *os.File) (string, error) {
 	return system.name(in.Rdev), nil
 }
 
-func (s sysfs) name(device uint64) string {
+func (s host) name(device uint64) string {
 	dir, part := s.disk(device)
 	for _, attributes := range nameAttributes {
 		var values []string
 		for _, a := range attributes {
-			text, _ := os.ReadFile(filepath.Join(dir, a))
-			values = append(values, strings.TrimSpace(string(text)))
+			values = append(values, sysfs.Text(dir, a))
 		}
 		if values[0] == "" || dir == "" {
 			continue
@@ -96,27 +94,21 @@ func (s sysfs) name(device uint64) string {
 
 // disk returns the folder of a disk, or of the disk of a partition and that one's number. The folder is ""
 // if there is none, as for the device numbers of btrfs.
-func (s sysfs) disk(device uint64) (dir, part string) {
-	link := filepath.Join(s.root, "dev/block", fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)))
-	dir, err := filepath.EvalSymlinks(link)
-	if err != nil {
-		return "", ""
-	}
-	number, err := os.ReadFile(filepath.Join(dir, "partition"))
-	if errors.Is(err, fs.ErrNotExist) {
+func (s host) disk(device uint64) (dir, part string) {
+	own, dir, err := sysfs.Block(s.root, device)
+	if err != nil || own == dir {
 		return dir, ""
 	}
-	return filepath.Dir(dir), strings.TrimSpace(string(number))
+	return dir, sysfs.Text(own, "partition")
 }
 
 // limit returns a number that a disk's queue has, 0 if there is none.
-func (s sysfs) limit(device uint64, name string) uint64 {
+func (s host) limit(device uint64, name string) uint64 {
 	dir, _ := s.disk(device)
-	text, err := os.ReadFile(filepath.Join(dir, "queue", name))
-	if dir == "" || err != nil {
+	if dir == "" {
 		return 0
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	n, _ := strconv.ParseUint(sysfs.Text(dir, "queue", name), 10, 64)
 	return n
 }
 

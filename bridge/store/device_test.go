@@ -12,9 +12,9 @@ import (
 )
 
 // fakeSys makes a sysfs with the files, and links dev/block/8:0 to sda and 8:1 to its first partition.
-func fakeSys(t *testing.T, files map[string]string) sysfs {
+func fakeSys(t *testing.T, files map[string]string) host {
 	t.Helper()
-	s := sysfs{root: t.TempDir(), parts: t.TempDir(), devices: func(path string) (uint64, error) {
+	s := host{root: t.TempDir(), parts: t.TempDir(), devices: func(path string) (uint64, error) {
 		if filepath.Base(path) == "ABCD-01" {
 			return unix.Mkdev(8, 1), nil
 		}

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // Buffer returns page-aligned memory of n bytes outside the Go heap.
@@ -102,20 +104,13 @@ func (d *Device) Whole() (path string, start int64, err error) {
 
 // whole returns the name of the disk that a partition is on, or "" for a disk.
 func whole(sys string, number uint64) (disk string, start int64, err error) {
-	dir, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/block/%d:%d", sys, unix.Major(number), unix.Minor(number)))
-	if err != nil {
+	dir, diskDir, err := sysfs.Block(sys, number)
+	if err != nil || dir == diskDir {
 		return "", 0, err
 	}
-	if _, err := os.Stat(filepath.Join(dir, "partition")); errors.Is(err, os.ErrNotExist) {
-		return "", 0, nil
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "start"))
-	if err != nil {
-		return "", 0, err
-	}
-	sectors, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	sectors, err := strconv.ParseInt(sysfs.Text(dir, "start"), 10, 64)
 	if err != nil {
 		return "", 0, fmt.Errorf("%s/start: %w", dir, err)
 	}
-	return filepath.Base(filepath.Dir(dir)), sectors * 512, nil // sectors of 512 bytes, whatever the block size
+	return filepath.Base(diskDir), sectors * 512, nil // sectors of 512 bytes, whatever the block size
 }

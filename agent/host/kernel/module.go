@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/distro"
+	"krping/bridge/sysfs"
 )
 
 // ErrNoModule is wrapped by failures to load a module.
@@ -29,8 +30,7 @@ func Loaded(name string) bool {
 
 // Version returns the version of a loaded module, "" if it has none or is not loaded.
 func Version(name string) string {
-	text, _ := os.ReadFile(filepath.Join("/sys/module", strings.ReplaceAll(name, "-", "_"), "version"))
-	return strings.TrimSpace(string(text))
+	return sysfs.Text("/sys/module", strings.ReplaceAll(name, "-", "_"), "version")
 }
 
 // Load loads modules with modprobe, in this order, unless they are loaded. If modprobe fails, the error

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // Details are what sysfs has of a port beside its state.
@@ -26,7 +28,7 @@ type Details struct {
 // left empty.
 func read(class, device string) Link {
 	dir := filepath.Join(class, device)
-	l := Link{Name: device, NodeGUID: content(filepath.Join(dir, "node_guid")), Ports: []Port{}}
+	l := Link{Name: device, NodeGUID: sysfs.Text(dir, "node_guid"), Ports: []Port{}}
 	for _, number := range numbers(filepath.Join(dir, "ports")) {
 		l.Ports = append(l.Ports, readPort(dir, number))
 	}
@@ -35,13 +37,13 @@ func read(class, device string) Link {
 
 func readPort(dir string, number int) Port {
 	port := filepath.Join(dir, "ports", strconv.Itoa(number))
-	state := content(filepath.Join(port, "state")) // such as "4: ACTIVE"
+	state := sysfs.Text(port, "state") // such as "4: ACTIVE"
 	if _, name, ok := strings.Cut(state, ": "); ok {
 		state = name
 	}
 	return Port{
 		Number: number, State: state,
-		Layer: content(filepath.Join(port, "link_layer")), Netdev: content(filepath.Join(port, "gid_attrs/ndevs/0")),
+		Layer: sysfs.Text(port, "link_layer"), Netdev: sysfs.Text(port, "gid_attrs/ndevs/0"),
 	}
 }
 
@@ -75,12 +77,12 @@ func Ports(sys, device string) ([]Details, error) {
 
 // Rate returns the rate of a port in bytes per second, or 0 if it is not known.
 func Rate(sys, device string, port int) uint64 {
-	return rate(content(filepath.Join(sys, "class/infiniband", device, "ports", strconv.Itoa(port), "rate")))
+	return rate(sysfs.Text(sys, "class/infiniband", device, "ports", strconv.Itoa(port), "rate"))
 }
 
 // Firmware returns the version of a device's firmware, or "": software devices have none.
 func Firmware(sys, device string) string {
-	return content(filepath.Join(sys, "class/infiniband", device, "fw_ver"))
+	return sysfs.Text(sys, "class/infiniband", device, "fw_ver")
 }
 
 // rate parses a text such as "100 Gb/sec (4X EDR)". It returns bytes per second, or 0.
@@ -145,12 +147,4 @@ func numbers(dir string) []int {
 	}
 	slices.Sort(list)
 	return list
-}
-
-func content(path string) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }

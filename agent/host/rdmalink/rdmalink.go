@@ -7,10 +7,11 @@ package rdmalink
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // Link is an RDMA device.
@@ -77,7 +78,7 @@ func List() ([]Link, error) {
 	return links, nil
 }
 
-func attribute(device, name string) string { return content(filepath.Join(class, device, name)) }
+func attribute(device, name string) string { return sysfs.Text(class, device, name) }
 
 // SoftRoCE returns the name of the Soft-RoCE device of a network device, "" if it has none.
 func SoftRoCE(netdev string) (string, error) {

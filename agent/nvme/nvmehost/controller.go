@@ -12,9 +12,9 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"krping/agent/doctor"
+	"krping/bridge/sysfs"
 )
 
 // DefaultMount is where sysfs is mounted.
@@ -111,9 +111,9 @@ func (s Sysfs) Controller(name string) (c Controller, found bool) {
 		return Controller{}, false
 	}
 	c = Controller{
-		Name: name, NQN: text(dir, "subsysnqn"), Transport: text(dir, "transport"), Address: text(dir, "address"), State: text(dir, "state"),
-		HostNQN: text(dir, "hostnqn"), HostID: text(dir, "hostid"), Model: text(dir, "model"), Serial: text(dir, "serial"), Firmware: text(dir, "firmware_rev"),
-		KeepAlive: number(dir, "kato"), CtrlLossTMO: text(dir, "ctrl_loss_tmo"), ReconnectDelay: text(dir, "reconnect_delay"), Namespaces: []Disk{},
+		Name: name, NQN: sysfs.Text(dir, "subsysnqn"), Transport: sysfs.Text(dir, "transport"), Address: sysfs.Text(dir, "address"), State: sysfs.Text(dir, "state"),
+		HostNQN: sysfs.Text(dir, "hostnqn"), HostID: sysfs.Text(dir, "hostid"), Model: sysfs.Text(dir, "model"), Serial: sysfs.Text(dir, "serial"), Firmware: sysfs.Text(dir, "firmware_rev"),
+		KeepAlive: number(dir, "kato"), CtrlLossTMO: sysfs.Text(dir, "ctrl_loss_tmo"), ReconnectDelay: sysfs.Text(dir, "reconnect_delay"), Namespaces: []Disk{},
 	}
 	if n := number(dir, "queue_count"); n > 0 {
 		c.IOQueues = n - 1 // without the admin queue
@@ -147,7 +147,7 @@ func (s Sysfs) disk(controller, entry string) (Disk, bool) {
 	if d.Path != "" {
 		dir = filepath.Join(s.mount, "class/block", d.Name)
 	}
-	d.NSID, d.UUID, d.BlockSize = number(dir, "nsid"), text(dir, "uuid"), number(dir, "queue/logical_block_size")
+	d.NSID, d.UUID, d.BlockSize = number(dir, "nsid"), sysfs.Text(dir, "uuid"), number(dir, "queue/logical_block_size")
 	d.Size = int64(number(dir, "size")) * 512 // in sectors of 512 bytes, whatever the block size
 	return d, true
 }
@@ -175,16 +175,8 @@ func (s Sysfs) Of(device string) ([]Controller, Disk, error) {
 	return of, disk, nil
 }
 
-func text(dir, name string) string {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
-}
-
 func number(dir, name string) int {
-	n, _ := strconv.Atoi(text(dir, name)) // 0 if it is not there
+	n, _ := strconv.Atoi(sysfs.Text(dir, name)) // 0 if it is not there
 	return n
 }
 

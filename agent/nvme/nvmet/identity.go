@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/host/kernel"
+	"krping/bridge/sysfs"
 )
 
 // system is where a device's identity is read.
@@ -56,30 +57,30 @@ func fileIdentity(path string) string {
 }
 
 func (h system) diskIdentity(dev uint64) string {
-	number := fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
-	dir, err := filepath.EvalSymlinks(filepath.Join(h.sys, "dev/block", number))
+	dir, disk, err := sysfs.Block(h.sys, dev)
 	if err != nil {
 		return ""
 	}
-	if start := line(dir, "start"); start != "" { // only partitions have one
-		if disk := wholeIdentity(filepath.Dir(dir)); disk != "" {
-			return fmt.Sprintf("%s, sectors %s from %s", disk, line(dir, "size"), start)
-		}
-		return h.partUUID(dir, number)
+	identity := wholeIdentity(disk)
+	switch {
+	case dir == disk:
+		return identity
+	case identity != "":
+		return fmt.Sprintf("%s, sectors %s from %s", identity, sysfs.Text(dir, "size"), sysfs.Text(dir, "start"))
 	}
-	return wholeIdentity(dir)
+	return h.partUUID(dir, fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev)))
 }
 
 // wholeIdentity returns the identity of a disk by its directory in sysfs.
 func wholeIdentity(dir string) string {
 	for _, name := range []string{"wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"} {
-		if value := line(dir, name); value != "" {
+		if value := sysfs.Text(dir, name); value != "" {
 			return name + " " + value
 		}
 	}
-	if file := line(dir, "loop/backing_file"); file != "" {
+	if file := sysfs.Text(dir, "loop/backing_file"); file != "" {
 		if id := fileIdentity(file); id != "" {
-			return "loop of " + id + ", offset " + line(dir, "loop/offset")
+			return "loop of " + id + ", offset " + sysfs.Text(dir, "loop/offset")
 		}
 	}
 	return ""
@@ -105,14 +106,6 @@ func (h system) partUUID(dir, number string) string {
 		_ = f.Close()
 	}
 	return ""
-}
-
-func line(dir, name string) string {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }
 
 // StableUUID returns a UUID of version 5 (RFC 9562) that depends only on the NQN and on the

@@ -626,6 +626,7 @@ func TestDiskIdentity(t *testing.T) {
 		write("sys/devices/disk/size", "128\n")
 		target := "disk"
 		if tc.part {
+			write("sys/devices/disk/p1/partition", "1\n")
 			write("sys/devices/disk/p1/start", "2048\n")
 			write("sys/devices/disk/p1/size", "64\n")
 			target = "disk/p1"

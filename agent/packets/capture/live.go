@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,6 +17,8 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // The TPACKET_V3 ring (Documentation/networking/packet_mmap.rst): the kernel fills a block with
@@ -157,11 +157,7 @@ func ethernet(hardware uint16) error {
 // passed returns the packets that an interface has received and sent, 0 if that is not known.
 func passed(netdev string) (packets uint64) {
 	for _, name := range []string{"rx_packets", "tx_packets"} {
-		text, err := os.ReadFile(filepath.Join("/sys/class/net", netdev, "statistics", name))
-		if err != nil {
-			return 0
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		n, err := strconv.ParseUint(sysfs.Text("/sys/class/net", netdev, "statistics", name), 10, 64)
 		if err != nil {
 			return 0
 		}

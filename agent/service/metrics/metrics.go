@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +20,7 @@ import (
 	"krping/agent/service/raid"
 	"krping/agent/service/reconciler"
 	"krping/agent/trace/biotrace"
+	"krping/bridge/sysfs"
 	"krping/proc"
 )
 
@@ -172,9 +172,5 @@ func (c *collector) module(e emitter) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	attribute := func(name string) string {
-		data, _ := os.ReadFile(filepath.Join(dir, name)) // "" if the kernel has no such attribute
-		return strings.TrimSpace(string(data))
-	}
-	e.gauge(moduleInfo, 1, attribute("version"), attribute("srcversion"))
+	e.gauge(moduleInfo, 1, sysfs.Text(dir, "version"), sysfs.Text(dir, "srcversion")) // "" if the kernel has no such attribute
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"krping/bridge/sysfs"
 )
 
 // BlockDevice is a block device by its number: major << 20 | minor.
@@ -73,22 +75,23 @@ func NewBlockDevice(path string) (*BlockDevice, error) {
 		return nil, err
 	}
 	d := &BlockDevice{number: number, disk: number}
-	dir, err := filepath.EvalSymlinks(filepath.Join(sysDev, numberText(number)))
+	dir, disk, err := sysfs.Block("/sys", unix.Mkdev(number>>20, number&0xfffff))
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", path, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
-		if d.start, err = readSector(filepath.Join(dir, "start")); err != nil {
-			return nil, fmt.Errorf("partition %s: %w", path, err)
+	if dir != disk {
+		if d.start, err = strconv.ParseUint(sysfs.Text(dir, "start"), 10, 64); err != nil {
+			return nil, fmt.Errorf("start of partition %s: %w", path, err)
 		}
-		dir = filepath.Dir(dir)
-		if d.disk, err = readNumber(filepath.Join(dir, "dev")); err != nil {
+		whole, err := sysfs.Number(disk)
+		if err != nil {
 			return nil, fmt.Errorf("disk of partition %s: %w", path, err)
 		}
+		d.disk = kernelNumber(whole)
 	}
-	d.stages = stagesOf(dir)
+	d.stages = stagesOf(disk)
 	// A krping disk with a backing is stacked on a hidden disk of this name, its target's.
-	if name := filepath.Base(dir) + "target"; strings.HasPrefix(name, "krping") {
+	if name := filepath.Base(disk) + "target"; strings.HasPrefix(name, "krping") {
 		if _, err := os.Stat(filepath.Join("/sys/block", name)); err == nil {
 			d.hidden = name
 		}
@@ -105,34 +108,13 @@ func deviceNumber(path string) (uint32, error) {
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return 0, fmt.Errorf("device %s: not a block device", path)
 	}
-	return unix.Major(stat.Rdev)<<20 | unix.Minor(stat.Rdev), nil
+	return kernelNumber(stat.Rdev), nil
 }
+
+// kernelNumber returns a number of user space as the kernel has it.
+func kernelNumber(dev uint64) uint32 { return unix.Major(dev)<<20 | unix.Minor(dev) }
 
 func numberText(dev uint32) string { return fmt.Sprintf("%d:%d", dev>>20, dev&0xfffff) }
-
-func readSector(path string) (uint64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	sector, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return sector, nil
-}
-
-func readNumber(path string) (uint32, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	var major, minor uint32
-	if _, err := fmt.Sscanf(string(data), "%d:%d", &major, &minor); err != nil {
-		return 0, fmt.Errorf("%s: %q is not a device number: %w", path, data, err)
-	}
-	return major<<20 | minor, nil
-}
 
 // deviceNames maps device numbers to names, with a cache.
 type deviceNames struct {
