@@ -8,37 +8,36 @@ import (
 	"strings"
 
 	"github.com/rs/zerolog/log"
+	"github.com/spf13/cobra"
 
 	"krping/bridge/input"
 )
 
 // parseAddr returns the address that an address flag gives, as an IP address or a host name. Without one, the
 // address is not valid.
-func parseAddr(flag, text string) (netip.Addr, error) {
+func parseAddr(cmd *cobra.Command, flag, text string) (netip.Addr, error) {
 	if text == "" {
 		return netip.Addr{}, nil
 	}
-	addr, port, err := resolve(context.Background(), flag, text)
+	addr, port, err := resolve(cmd.Context(), flag, text)
 	if err == nil && port != 0 {
-		return addr, usagef("--%s %s: must have no port: it has a flag of its own", flag, text)
+		return addr, usagef("--%s %s: must have no port", flag, text)
 	}
 	return addr, err
 }
 
-// parseAddrPort is parseAddr of --addr, which may have a port. It must not contradict --port, if that is
-// given.
-func parseAddrPort(ctx context.Context, text string, port uint16, given bool) (netip.Addr, uint16, error) {
-	return parseEndpoint(ctx, "addr", text, port, given)
-}
-
-// parseEndpoint is parseAddrPort for any flag.
-func parseEndpoint(ctx context.Context, flag, text string, port uint16, given bool) (netip.Addr, uint16, error) {
-	addr, own, err := resolve(ctx, flag, text)
+// parseEndpoint is parseAddr for an address that may have a port. Without one the port is that of portFlag,
+// which it must not contradict if that is given.
+func parseEndpoint(cmd *cobra.Command, flag, text, portFlag string, port uint16) (netip.Addr, uint16, error) {
+	if text == "" {
+		return netip.Addr{}, port, nil
+	}
+	addr, own, err := resolve(cmd.Context(), flag, text)
 	switch {
 	case err != nil || own == 0:
 		return addr, port, err
-	case given && own != port:
-		return addr, 0, usagef("--%s %s and --port %d: the ports differ", flag, text, port)
+	case own != port && cmd.Flags().Changed(portFlag):
+		return addr, 0, usagef("--%s %s and --%s %d: the ports differ", flag, text, portFlag, port)
 	}
 	return addr, own, nil
 }

@@ -171,7 +171,8 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 }
 
 // command checks the flags and converts them to a command of the module.
-func (f *commandFlags) command(ctx context.Context, role proc.Role, flags *pflag.FlagSet) (proc.Command, error) {
+func (f *commandFlags) command(cmd *cobra.Command, role proc.Role) (proc.Command, error) {
+	flags := cmd.Flags()
 	c := f.rest
 	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
 	if flags.Changed("addr") && flags.Changed("addr6") {
@@ -181,7 +182,7 @@ func (f *commandFlags) command(ctx context.Context, role proc.Role, flags *pflag
 		return c, usagef("--addr is needed: the address of the server's RDMA device")
 	}
 	var err error
-	if c.Addr, c.Port, err = parseAddrPort(ctx, f.addr, c.Port, flags.Changed("port")); err != nil {
+	if c.Addr, c.Port, err = parseEndpoint(cmd, "addr", f.addr, "port", c.Port); err != nil {
 		return c, err
 	}
 	c.Backing = proc.Backing(c.Backing)
@@ -222,7 +223,7 @@ func (f *commandFlags) command(ctx context.Context, role proc.Role, flags *pflag
 }
 
 func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) error {
-	c, err := f.command(cmd.Context(), role, cmd.Flags())
+	c, err := f.command(cmd, role)
 	if err != nil {
 		return err
 	}

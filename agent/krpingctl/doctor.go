@@ -36,11 +36,11 @@ The exit code is 1 if there is a problem, 0 if there are only warnings and notes
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if o.Addr, err = parseAddr("addr", addr); err != nil {
+			if o.Addr, err = parseAddr(cmd, "addr", addr); err != nil {
 				return err
 			}
 			if peer != "" {
-				if o.Peer, o.Port, err = parseEndpoint(cmd.Context(), "peer", peer, o.Port, cmd.Flags().Changed("port")); err != nil {
+				if o.Peer, o.Port, err = parseEndpoint(cmd, "peer", peer, "port", o.Port); err != nil {
 					return err
 				}
 			}

@@ -31,7 +31,7 @@ type hostFlags struct {
 func (f *hostFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.o.Transport, "transport", "t", "rdma", "`transport`: rdma or tcp")
-	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target")
+	flags.StringVarP(&f.addr, "traddr", "a", "", "`address` of the target: IPv4, IPv6, a host name, or with a port, as in 10.0.0.1:4420")
 	portVar(flags, &f.o.Port, "trsvcid", "s", 4420, "`port` of the target")
 	flags.StringVarP(&f.hostAddr, "host-traddr", "w", "", "`address` of this host to connect from")
 	flags.StringVarP(&f.o.HostIface, "host-iface", "f", "", "tcp: network `interface` to connect through")
@@ -114,12 +114,12 @@ func (o *optionalInt) Set(text string) error {
 }
 
 // options checks the flags and returns them with this host's identity.
-func (f *hostFlags) options() (nvmehost.Options, error) {
+func (f *hostFlags) options(cmd *cobra.Command) (nvmehost.Options, error) {
 	var err error
-	if f.o.Addr, err = parseAddr("traddr", f.addr); err != nil {
+	if f.o.Addr, f.o.Port, err = parseEndpoint(cmd, "traddr", f.addr, "trsvcid", f.o.Port); err != nil {
 		return f.o, err
 	}
-	if f.o.HostAddr, err = parseAddr("host-traddr", f.hostAddr); err != nil {
+	if f.o.HostAddr, err = parseAddr(cmd, "host-traddr", f.hostAddr); err != nil {
 		return f.o, err
 	}
 	if err := f.o.Check(); err != nil {
@@ -137,7 +137,7 @@ func discoverCommand(p *program) *cobra.Command {
 		Example: "  krpingctl nvme discover --transport rdma --traddr 10.0.0.1",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options()
+			o, err := f.options(cmd)
 			if err != nil {
 				return err
 			}
@@ -193,7 +193,7 @@ with --dhchap-secret can be read by other users of this host (ps) while the comm
   krpingctl nvme connect -n nqn.2024-01.org.example:disk0 -t tcp -a 10.0.0.1 -i 4 -Q 128 -l -1`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options()
+			o, err := f.options(cmd)
 			if err != nil {
 				return err
 			}
@@ -237,10 +237,10 @@ those that it refers to. What is connected already stays. If some cannot be conn
 are, and the exit code is not 0.
 
 ` + nvmeCLIOnly,
-		Example: "  krpingctl nvme connect-all --transport tcp --traddr 10.0.0.1 --trsvcid 8009",
+		Example: "  krpingctl nvme connect-all --transport tcp --traddr 10.0.0.1:8009",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options()
+			o, err := f.options(cmd)
 			if err != nil {
 				return err
 			}

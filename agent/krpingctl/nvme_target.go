@@ -52,7 +52,7 @@ target, but not to another disk under the same path. A disk without WWID gets a 
   krpingctl nvme target add --nqn nqn.2024-01.org.example:scratch --null 1GiB --addr 10.0.0.1 --allow-host "$(cat /etc/nvme/hostnqn)"`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := f.serve()
+			s, err := f.serve(cmd)
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ target, but not to another disk under the same path. A disk without WWID gets a 
 	flags.StringVar(&f.nqn, "nqn", "", "`NQN` of the subsystem, such as nqn.2024-01.org.example:disk0")
 	flags.StringVar(&f.device, "device", "", "`path` of the block device or file to serve")
 	flags.Var(&nullFlag{&f.null}, "null", "serve a new disk of this size in memory; its data is lost when it is removed")
-	flags.StringVar(&f.addr, "addr", "", "IP `address` of this host to serve at")
+	flags.StringVar(&f.addr, "addr", "", "IP `address` of this host to serve at, perhaps with a port, as in 10.0.0.1:4420")
 	portVar(flags, &f.port, "port", "", 4420, "port to serve at")
 	flags.StringVar(&f.transport, "transport", nvmet.RDMA, "`transport`: rdma or tcp")
 	flags.Var(&f.inline, "inline-size", "maximum in-capsule data, at most 16KiB with rdma (default: the kernel's)")
@@ -93,7 +93,7 @@ func (n *nullFlag) Set(text string) error {
 }
 
 // serve checks the flags and returns what they describe.
-func (f *addFlags) serve() (nvmet.Serve, error) {
+func (f *addFlags) serve(cmd *cobra.Command) (nvmet.Serve, error) {
 	s := nvmet.Serve{NQN: f.nqn, Device: f.device, Null: int64(f.null), Transport: f.transport, AllowHosts: f.allow}
 	if err := nvmet.CheckNQN(f.nqn); err != nil {
 		return s, usagef("--nqn: %w", err)
@@ -107,7 +107,7 @@ func (f *addFlags) serve() (nvmet.Serve, error) {
 	if s.Device, err = devicePath(f.device); err != nil {
 		return s, err
 	}
-	addr, err := parseAddr("addr", f.addr)
+	addr, port, err := parseEndpoint(cmd, "addr", f.addr, "port", f.port)
 	fresh := f.device != "" || f.null != 0
 	switch {
 	case err != nil:
@@ -126,7 +126,7 @@ func (f *addFlags) serve() (nvmet.Serve, error) {
 		return s, usagef("--inline-size %d: at most 1MiB", f.inline)
 	}
 	if addr.IsValid() {
-		s.Addr = netip.AddrPortFrom(addr, f.port)
+		s.Addr = netip.AddrPortFrom(addr, port)
 	}
 	if f.inline >= 0 {
 		size := int(f.inline)

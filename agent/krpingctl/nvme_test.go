@@ -4,10 +4,13 @@ package main
 
 import (
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
@@ -29,15 +32,22 @@ func TestNVMeUsage(t *testing.T) {
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --inline-size 32KiB": "at most 16384",
 		"target add --nqn a,b --addr 1.2.3.4 --null 1MiB":                   "not contain spaces, commas or slashes",
 		"target add --nqn x --addr 1.2.3.4 --null 1MiB --allow-host a/b":    "--allow-host",
-		"target remove":                                          "give the NQN",
-		"target remove x --nqn y":                                "give the NQN",
-		"target remove x --all":                                  "give the NQN",
-		"target restore nvme_test.go":                            "not a save file",
-		"connect --nqn x":                                        "--traddr is needed",
-		"connect --traddr 1.2.3.4":                               "--nqn is needed",
-		"connect --nqn x --traddr 1.2.3.4 --queue-size 8":        "--queue-size 8",
-		"connect --nqn x --traddr 1.2.3.4 --nr-io-queues many":   "--nr-io-queues many: must be a whole number",
-		"connect --nqn x --traddr 1.2.3.4 --hdr-digest":          "for --transport tcp",
+		"target remove":               "give the NQN",
+		"target remove x --nqn y":     "give the NQN",
+		"target remove x --all":       "give the NQN",
+		"target restore nvme_test.go": "not a save file",
+		"connect --nqn x":             "--traddr is needed",
+		"connect --nqn x --traddr 1.2.3.4:4421 --trsvcid 4420":     "--traddr 1.2.3.4:4421 and --trsvcid 4420: the ports differ",
+		"connect --nqn x -a [fd77::1]:9 -s 8":                      "--traddr [fd77::1]:9 and --trsvcid 8: the ports differ",
+		"connect-all --traddr 1.2.3.4:9 --trsvcid 8":               "--traddr 1.2.3.4:9 and --trsvcid 8: the ports differ",
+		"discover --traddr 1.2.3.4:0":                              `--traddr 1.2.3.4:0: port "0": must be 1 to 65535`,
+		"discover --traddr [1.2.3.4]:9":                            "--traddr [1.2.3.4]:9: must be an IP address or a host name, perhaps with a port",
+		"discover --traddr 1.2.3.4 --host-traddr 1.2.3.5:9":        "--host-traddr 1.2.3.5:9: must have no port",
+		"target add --nqn x --addr 1.2.3.4:9 --null 1MiB --port 8": "--addr 1.2.3.4:9 and --port 8: the ports differ",
+		"connect --traddr 1.2.3.4":                                 "--nqn is needed",
+		"connect --nqn x --traddr 1.2.3.4 --queue-size 8":          "--queue-size 8",
+		"connect --nqn x --traddr 1.2.3.4 --nr-io-queues many":     "--nr-io-queues many: must be a whole number",
+		"connect --nqn x --traddr 1.2.3.4 --hdr-digest":            "for --transport tcp",
 		"disconnect":                                             "give one of",
 		"disconnect --all --nqn x":                               "give one of",
 		"discover --traddr 1.2.3.4 -t loop":                      "must be rdma or tcp",
@@ -51,6 +61,36 @@ func TestNVMeUsage(t *testing.T) {
 		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("nvme %s: %v, want %q", args, err, want)
 		}
+	}
+}
+
+// An address may have a port, as with the other commands.
+func TestNVMeAddresses(t *testing.T) {
+	for args, want := range map[string]string{
+		"-a 10.0.0.1":                       "10.0.0.1:4420",
+		"-a 10.0.0.1 -s 8009":               "10.0.0.1:8009",
+		"-a 10.0.0.1:8009":                  "10.0.0.1:8009",
+		"--traddr 10.0.0.1:80 --trsvcid 80": "10.0.0.1:80",
+		"-a fd77::1":                        "[fd77::1]:4420",
+		"-a [fd77::1]":                      "[fd77::1]:4420",
+		"--traddr [fd77::1]:8009":           "[fd77::1]:8009",
+		"--traddr [fe80::1%eth0]:1 --host-iface eth0 -t tcp": "[fe80::1%eth0]:1",
+	} {
+		var f hostFlags
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		f.register(cmd)
+		if err := cmd.ParseFlags(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		o, err := f.options(cmd)
+		if got := netip.AddrPortFrom(o.Addr, o.Port).String(); got != want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", args, got, err, want)
+		}
+	}
+	f := addFlags{nqn: "x", null: nvmet.MiB, addr: "[fd77::1]:9", transport: nvmet.TCP, port: 4420}
+	if s, err := f.serve(&cobra.Command{}); err != nil || s.Addr.String() != "[fd77::1]:9" {
+		t.Errorf("target add: %s, %v", s.Addr, err)
 	}
 }
 

@@ -36,7 +36,7 @@ page that needs no network.`,
 			if addr == "" {
 				return usagef("--addr is needed: the address of the peer's RDMA device")
 			}
-			if plan.Command.Addr, plan.Command.Port, err = parseAddrPort(cmd.Context(), addr, plan.Command.Port, cmd.Flags().Changed("port")); err != nil {
+			if plan.Command.Addr, plan.Command.Port, err = parseEndpoint(cmd, "addr", addr, "port", plan.Command.Port); err != nil {
 				return err
 			}
 			for _, text := range sizes {
