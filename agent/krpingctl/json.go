@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"reflect"
@@ -15,6 +13,7 @@ import (
 	"krping/agent/disk/verify"
 	"krping/agent/doctor"
 	"krping/agent/host/rdmalink"
+	"krping/agent/host/schema"
 	"krping/agent/measure"
 	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
@@ -24,10 +23,6 @@ import (
 	"krping/agent/trace/biotrace"
 	"krping/proc"
 )
-
-// schemaVersion is "version" of each JSON object that a command prints. Adding a field does not change it;
-// removing a field, or changing its name, type or meaning, does. testdata/schemas.txt has all fields.
-const schemaVersion = 1
 
 // schemas has the type of what each command prints with --json. Lists have an object around them.
 var schemas = map[string]any{
@@ -64,31 +59,17 @@ type (
 	}
 )
 
-// printJSON prints a result as an object on one line, whose first member is the version of the schemas. The
-// type of v, or what it points to, is one of schemas. An empty list is [], not null.
+// printJSON prints a result as package schema encodes it, on a line. The type of v, or what it points to, is
+// one of schemas.
 func printJSON(out io.Writer, v any) error {
-	value := reflect.Indirect(reflect.ValueOf(v))
-	if !schemaTypes[value.Type()] {
-		return fmt.Errorf("no schema for %s", value.Type())
+	if t := reflect.Indirect(reflect.ValueOf(v)).Type(); !schemaTypes[t] {
+		return fmt.Errorf("no schema for %s", t)
 	}
-	copied := reflect.New(value.Type())
-	copied.Elem().Set(value)
-	noNulls(copied.Elem())
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // commands contain &&
-	if err := encoder.Encode(copied.Interface()); err != nil {
+	line, err := schema.Marshal(v)
+	if err != nil {
 		return err
 	}
-	line := text.Bytes()
-	if _, has := value.Type().FieldByName("Version"); !has || !bytes.HasPrefix(line, []byte(`{"version":`)) {
-		first := fmt.Sprintf(`{"version":%d,`, schemaVersion)
-		if bytes.HasPrefix(line, []byte("{}")) {
-			first = first[:len(first)-1]
-		}
-		line = append([]byte(first), line[1:]...)
-	}
-	_, err := out.Write(line)
+	_, err = out.Write(append(line, '\n'))
 	return err
 }
 
@@ -100,33 +81,6 @@ var schemaTypes = func() map[reflect.Type]bool {
 	}
 	return types
 }()
-
-// noNulls makes nil slices and maps empty, in v and in what it contains. v can be set.
-func noNulls(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			noNulls(v.Elem())
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				noNulls(v.Field(i))
-			}
-		}
-	case reflect.Slice:
-		if v.IsNil() {
-			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
-		}
-		for i := range v.Len() {
-			noNulls(v.Index(i))
-		}
-	case reflect.Map:
-		if v.IsNil() {
-			v.Set(reflect.MakeMap(v.Type()))
-		}
-	}
-}
 
 // jsonFlag adds --json, and -o json, which means the same.
 func jsonFlag(cmd *cobra.Command, asJSON *bool) { jsonFlagSays(cmd, asJSON, "print JSON") }

@@ -3,7 +3,6 @@
 package web
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"krping/agent/host/schema"
 	"krping/agent/stats/sampler"
 )
 
@@ -42,9 +42,9 @@ type feed struct {
 	closed  bool
 }
 
-// publish sends a sample as an event. Its id is the sample's time in milliseconds.
+// publish sends a sample as an event, with the JSON of `krpingctl top`. Its id is the sample's time in milliseconds.
 func (f *feed) publish(s sampler.Sample) error {
-	data, err := json.Marshal(s)
+	data, err := schema.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode a sample: %w", err)
 	}
