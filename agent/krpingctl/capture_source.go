@@ -18,6 +18,7 @@ import (
 
 	"krping/agent/host/rdmalink"
 	"krping/agent/packets/capture"
+	"krping/bridge/cli"
 )
 
 func (p *program) capture(ctx context.Context, f captureFlags) error {
@@ -126,7 +127,7 @@ func openFile(path string) (packetSource, error) {
 	file, err := os.Stdin, error(nil)
 	if path != "-" {
 		file, err = os.Open(path)
-	} else if isTerminal(file) {
+	} else if cli.IsTerminal(file) {
 		err = usagef("--read -: standard input is a terminal; it must be a capture, as from tcpdump -w -")
 	}
 	if err != nil {

@@ -318,9 +318,9 @@ func (p *program) measure(ctx context.Context, commands []proc.Command, f *comma
 	bar := newProgress(fmt.Sprintf("%s, %s", commands[0].Role, count(len(commands), "thread")), 1000)
 	outcomes, err := parallel.Run(ctx, p.proc, commands, parallel.Options{
 		Duration: f.duration,
-		Progress: bar.fraction(),
+		Progress: bar.Fraction(),
 	})
-	bar.end()
+	bar.End()
 	var results []proc.Result
 	var ops uint64
 	for _, o := range outcomes {

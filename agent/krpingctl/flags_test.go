@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/cli"
 	"krping/proc"
 )
 
@@ -187,8 +188,8 @@ func TestTerminals(t *testing.T) {
 	} {
 		t.Setenv("TERM", tc.term)
 		t.Setenv("NO_COLOR", tc.noColor)
-		if canOverwrite(tc.f) != tc.bars || hasColors(tc.f) != tc.colors {
-			t.Errorf("%+v: bars %v, colors %v", tc, canOverwrite(tc.f), hasColors(tc.f))
+		if cli.CanOverwrite(tc.f) != tc.bars || hasColors(tc.f) != tc.colors {
+			t.Errorf("%+v: bars %v, colors %v", tc, cli.CanOverwrite(tc.f), hasColors(tc.f))
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"krping/agent/disk/verify"
 	"krping/agent/doctor"
 	"krping/agent/stats/status"
+	"krping/bridge/cli"
 	"krping/proc"
 )
 
@@ -137,11 +138,11 @@ func TestWaiting(t *testing.T) {
 	newWait("a short time").end()
 	w := newTimed("five seconds", 5*time.Second)
 	time.Sleep(2100 * time.Millisecond)
-	fmt.Fprint(afterProgress{terminal}, "result ") // removes the line
+	fmt.Fprint(cli.AfterProgress(terminal), "result ") // removes the line
 	w.end()
 	w.end()
-	lineShown.Store(true)
-	removeLine()
+	cli.ShowLine("left")
+	cli.RemoveLine()
 	os.Stderr = before
 	fmt.Fprint(terminal, "end")
 	text := ""

@@ -15,6 +15,7 @@ import (
 	"krping/agent/disk/pattern"
 	"krping/agent/disk/rawio"
 	"krping/agent/trace/replay"
+	"krping/bridge/cli"
 )
 
 // replayFlags are the flags of replay.
@@ -109,7 +110,7 @@ func (p *program) showReplay(r *replay.Recording, speed float64) (end func()) {
 	if speed > 0 {
 		length = time.Duration(float64(r.End.Sub(r.Start)) / speed)
 	}
-	p.out = afterProgress{p.out}
+	p.out = cli.AfterProgress(p.out)
 	return newTimed("replaying", length).end
 }
 

@@ -36,7 +36,7 @@ const exitHelp = `Exit codes:
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	p := &program{out: out}
-	log.Logger = newLogger(afterProgress{os.Stderr}, hasColors(os.Stderr)).Level(zerolog.InfoLevel)
+	log.Logger = newLogger(cli.AfterProgress(os.Stderr), hasColors(os.Stderr)).Level(zerolog.InfoLevel)
 	root := newRoot(p)
 	root.SetOut(out)
 	checkCompletion(root, args)

@@ -84,8 +84,8 @@ func (p *program) sweep(cmd *cobra.Command, plan sweep.Plan, dir string) error {
 		return err
 	}
 	bar := newProgress(fmt.Sprintf("%d points", len(points)), 1000)
-	reports, err := plan.Run(cmd.Context(), p.proc, bar.fraction())
-	bar.end()
+	reports, err := plan.Run(cmd.Context(), p.proc, bar.Fraction())
+	bar.End()
 	if len(reports) == 0 {
 		return err
 	}

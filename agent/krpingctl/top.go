@@ -14,6 +14,7 @@ import (
 	"krping/agent/stats/sampler"
 	"krping/agent/stats/top"
 	"krping/agent/trace/biotrace"
+	"krping/bridge/cli"
 )
 
 func topCommand(p *program) *cobra.Command {
@@ -33,7 +34,7 @@ With --once or --json, top needs no terminal.`,
 				return usagef("--interval %v: must be 100ms or more", interval)
 			}
 			onTerminal := !once && !asJSON
-			if onTerminal && (!isTerminal(os.Stdin) || !canOverwrite(os.Stdout)) {
+			if onTerminal && (!cli.IsTerminal(os.Stdin) || !cli.CanOverwrite(os.Stdout)) {
 				return usagef("top needs a terminal; without one, use --once or --json")
 			}
 			host, err := os.Hostname()

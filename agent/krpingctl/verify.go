@@ -83,9 +83,9 @@ func (p *program) verify(ctx context.Context, path, backing string, f *dataFlags
 		log.Warn().Msg(err.Error())
 	}
 	bar := newProgress("verifying", length)
-	o.Done = bar.set
+	o.Done = bar.Set
 	result, err := verify.Run(ctx, d, asker, o)
-	bar.end()
+	bar.End()
 	if err != nil {
 		return err
 	}

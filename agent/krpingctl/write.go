@@ -205,7 +205,7 @@ func (w *writer) write(ctx context.Context, d *rawio.Device, data pattern.Patter
 	}
 	defer rawio.Free(buf)
 	bar := newProgress("writing", length)
-	defer bar.end()
+	defer bar.End()
 	sum := sha256.New()
 	start := time.Now()
 	for result.Bytes < length {
@@ -220,7 +220,7 @@ func (w *writer) write(ctx context.Context, d *rawio.Device, data pattern.Patter
 		}
 		_, _ = sum.Write(part)
 		result.Bytes += int64(len(part))
-		bar.set(result.Bytes)
+		bar.Set(result.Bytes)
 	}
 	if w.fsync {
 		if err := d.Sync(); err != nil {

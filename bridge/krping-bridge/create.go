@@ -15,7 +15,7 @@ import (
 // createCommand makes the file of a new volume.
 func createCommand() *cobra.Command {
 	var location, size, id string
-	var preallocate bool
+	var preallocate, quiet bool
 	cmd := &cobra.Command{
 		Use:   "create --store file:PATH --size SIZE",
 		Short: "Create the file of a new volume",
@@ -23,7 +23,7 @@ func createCommand() *cobra.Command {
 
 The UUID is kept with the file: in its extended attribute user.krping, or where the file system has
 none, in PATH.krping. By it clients notice when they reconnect to another volume. The file is sparse
-unless --preallocate is given. If the command fails, it leaves nothing.`,
+unless --preallocate is given. If the command fails or is interrupted, it leaves nothing.`,
 		Example: `  krping-bridge create --store file:/var/lib/krping/vol0.img --size 100GiB --preallocate`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +41,13 @@ unless --preallocate is given. If the command fails, it leaves nothing.`,
 			if n.UUID, err = parseUUID(id); err != nil {
 				return cli.Usagef("--uuid: %w", err)
 			}
-			made, err := store.Create(n)
+			var bar *cli.Progress
+			if preallocate && !quiet {
+				bar = cli.NewProgress("allocating", n.Size)
+			}
+			n.Allocated = bar.Set
+			made, err := store.Create(cmd.Context(), n)
+			bar.End()
 			if err != nil {
 				return err
 			}
@@ -54,6 +60,7 @@ unless --preallocate is given. If the command fails, it leaves nothing.`,
 	f.StringVarP(&size, "size", "S", "", "`size` of the volume, a multiple of 512 bytes")
 	f.BoolVar(&preallocate, "preallocate", false, "allocate all space now, so that no write fails for want of it")
 	f.StringVar(&id, "uuid", "", "the volume's `UUID`; without it, a random one")
+	f.BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	return cmd
 }
 

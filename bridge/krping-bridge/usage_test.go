@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -76,5 +77,19 @@ func TestVolumeSpecs(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() != 65536 {
 		t.Errorf("%v %v", info, err)
+	}
+}
+
+// An interrupted create leaves nothing.
+func TestInterruptedCreate(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := run(ctx, []string{"create", "-s", filepath.Join(dir, "a.img"), "-S", "64k", "--preallocate"})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("error %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
 	}
 }

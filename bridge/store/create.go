@@ -3,6 +3,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,11 +25,16 @@ type New struct {
 	Preallocate bool  // allocate all space now
 	UUID        uuid.UUID
 	Log         func(msg string)
+	Allocated   func(n int64) // if not nil, is told of each step of --preallocate how many bytes are allocated
 }
 
+// allocateStep is how many bytes are allocated at a time: some file systems write zeros, which takes long.
+// Tests change it.
+var allocateStep int64 = 256 << 20
+
 // Create makes the file of a new volume, of zeros, and returns its UUID. It checks all it can first. If
-// it fails, it leaves nothing.
-func Create(n New) (uuid.UUID, error) {
+// it fails, or ctx ends before, it leaves nothing.
+func Create(ctx context.Context, n New) (uuid.UUID, error) {
 	if n.UUID.IsZero() {
 		n.UUID = uuid.New()
 	}
@@ -39,7 +45,7 @@ func Create(n New) (uuid.UUID, error) {
 	if err != nil {
 		return uuid.UUID{}, fmt.Errorf("cannot create the store: %w", err)
 	}
-	if err := n.fill(f); err != nil {
+	if err := n.fill(ctx, f); err != nil {
 		_ = f.Close()
 		_ = os.Remove(n.Path)
 		_ = os.Remove(n.Path + recordSuffix)
@@ -83,17 +89,13 @@ func (n New) check() error {
 }
 
 // fill gives the new file its size and its record, and puts all on stable storage.
-func (n New) fill(f *os.File) error {
+func (n New) fill(ctx context.Context, f *os.File) error {
 	if err := f.Truncate(n.Size); err != nil {
 		return fmt.Errorf("cannot set the size of the store: %w", err)
 	}
 	if n.Preallocate {
-		err := fallocate(f, 0, 0, n.Size)
-		if errors.Is(err, ErrUnsupported) {
-			return fmt.Errorf("the file system of %s cannot preallocate: leave --preallocate out", n.Path)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot allocate %s: %w", humanize.IBytes(uint64(n.Size)), err)
+		if err := n.allocate(ctx, f); err != nil {
+			return err
 		}
 	}
 	id, err := fileID(f)
@@ -105,6 +107,28 @@ func (n New) fill(f *os.File) error {
 	}
 	if err := errors.Join(f.Sync(), f.Close(), atomicfile.SyncDir(filepath.Dir(n.Path))); err != nil {
 		return fmt.Errorf("cannot put the store on stable storage: %w", err)
+	}
+	return nil
+}
+
+// allocate allocates the file's space, unless ctx ends before.
+func (n New) allocate(ctx context.Context, f *os.File) error {
+	for done := int64(0); done < n.Size; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("interrupted, nothing is created: %w", err)
+		}
+		step := min(allocateStep, n.Size-done)
+		err := fallocate(f, 0, done, step)
+		if errors.Is(err, ErrUnsupported) {
+			return fmt.Errorf("the file system of %s cannot preallocate: leave --preallocate out", n.Path)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot allocate %s: %w", humanize.IBytes(uint64(n.Size)), err)
+		}
+		done += step
+		if n.Allocated != nil {
+			n.Allocated(done)
+		}
 	}
 	return nil
 }

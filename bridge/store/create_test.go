@@ -3,8 +3,11 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +19,7 @@ import (
 func TestCreate(t *testing.T) {
 	for _, preallocate := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "a.img")
-		id, err := Create(New{Path: path, Size: 1 << 20, Preallocate: preallocate})
+		id, err := Create(t.Context(), New{Path: path, Size: 1 << 20, Preallocate: preallocate})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,9 +37,42 @@ func TestCreate(t *testing.T) {
 		_ = s.Close()
 	}
 	id := uuid.New()
-	if got, err := Create(New{Path: filepath.Join(t.TempDir(), "a.img"), Size: 512, UUID: id}); err != nil || got != id {
+	if got, err := Create(t.Context(), New{Path: filepath.Join(t.TempDir(), "a.img"), Size: 512, UUID: id}); err != nil || got != id {
 		t.Errorf("with a UUID: %s, %v", got, err)
 	}
+}
+
+// Space is allocated in steps, so that an interrupted create ends soon. It leaves nothing.
+func TestPreallocateInSteps(t *testing.T) {
+	before := allocateStep
+	allocateStep = 256 << 10
+	defer func() { allocateStep = before }()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.img")
+	var told []int64
+	n := New{Path: path, Size: 1<<20 - 512, Preallocate: true, Allocated: func(n int64) { told = append(told, n) }}
+	if _, err := Create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	var in unix.Stat_t
+	if err := unix.Stat(path, &in); err != nil || in.Size != n.Size || 512*in.Blocks < n.Size {
+		t.Errorf("%d bytes, %d blocks, %v", in.Size, in.Blocks, err)
+	}
+	if want := []int64{256 << 10, 512 << 10, 768 << 10, n.Size}; !slices.Equal(told, want) {
+		t.Errorf("told %d, want %d", told, want)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	n.Path, told = filepath.Join(dir, "b.img"), nil
+	n.Allocated = func(n int64) {
+		if told = append(told, n); len(told) == 2 {
+			cancel()
+		}
+	}
+	if _, err := Create(ctx, n); !errors.Is(err, context.Canceled) || len(told) != 2 {
+		t.Errorf("interrupted: %v after %d steps", err, len(told))
+	}
+	wantFiles(t, dir, "a.img")
 }
 
 func TestCreateRefuses(t *testing.T) {
@@ -64,7 +100,7 @@ func TestCreateRefuses(t *testing.T) {
 			}
 		}
 		tc.n.Path = filepath.Join(dir, tc.n.Path)
-		if _, err := Create(tc.n); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Create(t.Context(), tc.n); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 		_ = os.Remove(filepath.Join(dir, "b.img.krping"))
@@ -79,7 +115,7 @@ func TestMoreThanTheFreeSpaceIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.img")
 	var log []string
 	tell := func(msg string) { log = append(log, msg) }
-	if _, err := Create(New{Path: path, Size: 1 << 43, Log: tell}); err != nil { // ext4 allows 16 TiB
+	if _, err := Create(t.Context(), New{Path: path, Size: 1 << 43, Log: tell}); err != nil { // ext4 allows 16 TiB
 		t.Skipf("no file system for such a file: %v", err)
 	}
 	s, err := Open("file:"+path, Options{Log: tell})
@@ -100,7 +136,7 @@ func TestMissingDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []string{path, link} {
-		if _, err := Create(New{Path: p, Size: 4096}); err == nil || !strings.Contains(err.Error(), "there is no such device") {
+		if _, err := Create(t.Context(), New{Path: p, Size: 4096}); err == nil || !strings.Contains(err.Error(), "there is no such device") {
 			t.Errorf("create %s: %v", p, err)
 		}
 		if _, err := Open("file:"+p, Options{Size: 4096}); err == nil || !strings.Contains(err.Error(), "there is no such device") {

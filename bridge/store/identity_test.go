@@ -74,7 +74,7 @@ func TestCopyIsRefused(t *testing.T) { withRecords(t, testCopyIsRefused) }
 
 func testCopyIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.img")
-	id, err := Create(New{Path: path, Size: 4096})
+	id, err := Create(t.Context(), New{Path: path, Size: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}

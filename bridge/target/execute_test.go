@@ -113,7 +113,7 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(t.TempDir(), "grows")
-	if _, err := store.Create(store.New{Path: path, Size: 1 << 20}); err != nil {
+	if _, err := store.Create(t.Context(), store.New{Path: path, Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := store.Open("file:"+path, store.Options{Writeback: true})

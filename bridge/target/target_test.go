@@ -80,7 +80,7 @@ func TestProbe(t *testing.T) {
 
 func TestWelcomeFlags(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.img")
-	if _, err := store.Create(store.New{Path: path, Size: 4096}); err != nil {
+	if _, err := store.Create(t.Context(), store.New{Path: path, Size: 4096}); err != nil {
 		t.Fatal(err)
 	}
 	file, err := store.Open("file:"+path, store.Options{})

@@ -28,7 +28,7 @@ func recordedFixture(t *testing.T, key access.Key) *fixture {
 	f := &fixture{t: t}
 	open := func(name string) *Volume {
 		path := filepath.Join(t.TempDir(), name)
-		if _, err := store.Create(store.New{Path: path, Size: 8 << 20}); err != nil {
+		if _, err := store.Create(t.Context(), store.New{Path: path, Size: 8 << 20}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := store.Open("file:"+path, store.Options{Writeback: true})

@@ -246,7 +246,7 @@ func TestSharedAndReadOnlyVolumesHaveNoWriter(t *testing.T) {
 func TestWriterIsKept(t *testing.T) {
 	inBubbleAlone(t, func(t *testing.T, f *fixture) {
 		path := filepath.Join(t.TempDir(), "a.img")
-		if _, err := store.Create(store.New{Path: path, Size: 1 << 20}); err != nil {
+		if _, err := store.Create(t.Context(), store.New{Path: path, Size: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}
 		restart := func(shared bool) {
