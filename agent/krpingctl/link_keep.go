@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,6 +18,7 @@ import (
 	"krping/agent/host/softroce"
 	"krping/agent/service"
 	"krping/bridge/sysfs"
+	"krping/bridge/systemd"
 	"krping/proc"
 )
 
@@ -42,11 +42,9 @@ krping-rxe@NETDEV.service runs this command.`,
 				name = "rxe_" + netdev
 			}
 			log := service.NewLogger(os.Stderr)
-			ready := daemon.SdNotifyReady + "\n"
+			ready := systemd.Ready + "\n"
 			state := func(text string) {
-				if _, err := daemon.SdNotify(false, ready+"STATUS="+text); err != nil {
-					log.Warn().Err(err).Msg("cannot notify systemd")
-				}
+				systemd.Notify(log, ready+"STATUS="+text)
 				ready = ""
 			}
 			k := softroce.Keeper{Netdev: netdev, Name: name, Host: softRoCEHost{p.proc}, Log: log, State: state}

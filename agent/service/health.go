@@ -11,11 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
-
 	"krping/agent/doctor"
 	"krping/agent/service/config"
 	"krping/agent/service/reconciler"
+	"krping/bridge/systemd"
 )
 
 const (
@@ -38,7 +37,7 @@ func (a *agent) checkHealth(ctx context.Context, c config.Config) {
 	statuses := a.reconciler.Status()
 	if text := statusText(statuses, c.Listen); text != a.health.told {
 		a.health.told = text
-		a.notify("STATUS=" + text)
+		systemd.Notify(a.Log, "STATUS="+text)
 	}
 	for _, s := range statuses {
 		if !isAway(s) {
@@ -124,5 +123,5 @@ func (a *agent) ready(ctx context.Context, c config.Config) {
 		time.Sleep(readyInterval)
 	}
 	a.health.told = statusText(a.reconciler.Status(), c.Listen)
-	a.notify(daemon.SdNotifyReady + "\nSTATUS=" + a.health.told)
+	systemd.Notify(a.Log, systemd.Ready+"\nSTATUS="+a.health.told)
 }

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -29,6 +28,7 @@ import (
 	"krping/agent/service/volumes"
 	"krping/agent/service/web"
 	"krping/agent/stats/sampler"
+	"krping/bridge/systemd"
 	"krping/proc"
 )
 
@@ -121,24 +121,18 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 	a.running.Go(func() { a.latencies.run(ctx, a.Meter) }) // takes a second of CPU time: after the disks
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
-	// The watchdog checks that this loop runs.
-	var watchdog <-chan time.Time
-	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
-		ticker := time.NewTicker(limit / 3)
-		defer ticker.Stop()
-		watchdog = ticker.C
-	}
+	watchdog := systemd.Watchdog() // checks that this loop runs
 	for {
 		select {
 		case <-ctx.Done():
-			a.notify(daemon.SdNotifyStopping)
+			systemd.Notify(a.Log, systemd.Stopping)
 			a.page.Close()
 			a.Log.Info().Msg("stopping; sessions stay attached")
 			return a.endpointClosed()
 		case err := <-a.broken:
 			return fmt.Errorf("serve at %s: %w", a.endpoint.address, err)
 		case <-watchdog:
-			a.notify(daemon.SdNotifyWatchdog)
+			systemd.Notify(a.Log, systemd.Alive)
 		case <-tick.C:
 			a.checkHealth(ctx, c)
 		case <-hangup:
@@ -168,7 +162,7 @@ func (a *agent) endpointClosed() error {
 func (a *agent) reload(ctx context.Context, old config.Config) config.Config {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
-	a.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
+	systemd.Notify(a.Log, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", systemd.Reloading, now.Nano()/1000))
 	c, err := a.adopt(old)
 	if err != nil {
 		LogMistakes(a.Log, err)
@@ -238,13 +232,6 @@ func (a *agent) logAt(level zerolog.Level) {
 		level = zerolog.DebugLevel
 	}
 	zerolog.SetGlobalLevel(level)
-}
-
-// notify sends a state to systemd, if systemd started the agent.
-func (a *agent) notify(state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
-		a.Log.Warn().Err(err).Msg("cannot notify systemd")
-	}
 }
 
 // LogMistakes logs an error; of config.Errors, each mistake in its own line.

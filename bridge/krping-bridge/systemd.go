@@ -6,16 +6,15 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rs/zerolog"
+
+	"krping/bridge/systemd"
 )
 
-// manager tells systemd what the bridge does, if systemd has started it with Type=notify.
+// manager tells systemd what the bridge does.
 type manager struct {
-	log  zerolog.Logger
-	send func(state string) error
+	notify func(states string)
 
 	mu    sync.Mutex // protects the fields below
 	order []*endpoint
@@ -24,10 +23,7 @@ type manager struct {
 }
 
 func newManager(log zerolog.Logger) *manager {
-	return &manager{
-		log: log, texts: map[*endpoint]string{},
-		send: func(state string) error { _, err := daemon.SdNotify(false, state); return err },
-	}
+	return &manager{texts: map[*endpoint]string{}, notify: func(states string) { systemd.Notify(log, states) }}
 }
 
 // set notes where an endpoint listens, or why it does not.
@@ -49,7 +45,7 @@ func (m *manager) started() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ready = true
-	m.notify(daemon.SdNotifyReady + "\n" + m.status())
+	m.notify(systemd.Ready + "\n" + m.status())
 }
 
 // status returns what all endpoints do. mu is locked.
@@ -64,25 +60,14 @@ func (m *manager) status() string {
 // run answers systemd's watchdog until ctx ends. It waits for no store and no client: a disk that
 // stalls must not restart the bridge, which would take the other volumes away.
 func (m *manager) run(ctx context.Context) {
-	var watchdog <-chan time.Time
-	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
-		tick := time.NewTicker(limit / 3)
-		defer tick.Stop()
-		watchdog = tick.C
-	}
+	watchdog := systemd.Watchdog()
 	for {
 		select {
 		case <-ctx.Done():
-			m.notify(daemon.SdNotifyStopping)
+			m.notify(systemd.Stopping)
 			return
 		case <-watchdog:
-			m.notify(daemon.SdNotifyWatchdog)
+			m.notify(systemd.Alive)
 		}
-	}
-}
-
-func (m *manager) notify(state string) {
-	if err := m.send(state); err != nil {
-		m.log.Warn().Err(err).Msg("cannot notify systemd")
 	}
 }

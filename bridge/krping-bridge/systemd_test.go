@@ -15,7 +15,7 @@ import (
 func TestStateForSystemd(t *testing.T) {
 	var sent []string
 	m := newManager(zerolog.Nop())
-	m.send = func(state string) error { sent = append(sent, state); return nil }
+	m.notify = func(states string) { sent = append(sent, states) }
 	var volumes, pings endpoint
 	m.set(&volumes, "listening on 10.0.0.1:9999 (rxe0)")
 	m.set(&pings, "not listening on 10.0.0.2:9900: no device")
