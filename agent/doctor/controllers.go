@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"krping/agent/host/display"
 	"krping/agent/host/kernel"
+	"krping/bridge/display"
 	"krping/bridge/sysfs"
 )
 

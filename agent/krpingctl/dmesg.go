@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/host/display"
+	"krping/bridge/display"
 	"krping/proc"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"krping/agent/doctor"
-	"krping/agent/host/display"
+	"krping/bridge/display"
 )
 
 func doctorCommand(p *program) *cobra.Command {

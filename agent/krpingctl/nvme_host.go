@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
+	"krping/bridge/display"
 )
 
 // hostFlags are the flags of connect and discover, with nvme-cli's names and letters.

@@ -17,8 +17,8 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/host/display"
 	"krping/agent/nvme/nvmet"
+	"krping/bridge/display"
 )
 
 func targetCommand(p *program) *cobra.Command {

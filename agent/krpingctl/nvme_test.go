@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"krping/agent/host/display"
 	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
+	"krping/bridge/display"
 )
 
 func TestNVMeUsage(t *testing.T) {

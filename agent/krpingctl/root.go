@@ -14,8 +14,8 @@ import (
 	"github.com/rs/zerolog/log"
 	"github.com/spf13/cobra"
 
-	"krping/agent/host/display"
 	"krping/bridge/cli"
+	"krping/bridge/display"
 	"krping/proc"
 )
 

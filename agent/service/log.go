@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"krping/agent/host/display"
+	"krping/bridge/display"
 	"krping/bridge/journal"
 )
 

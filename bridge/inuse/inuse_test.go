@@ -95,9 +95,9 @@ func TestUses(t *testing.T) {
 		}, want: []string{"/dev/sda is mounted at /mnt (btrfs)"}},
 		"another mount namespace": {make: func(f fake) {
 			f.link("proc/7/ns/mnt", "mnt:[2]")
-			f.put("proc/7/comm", "podman\x1b[2K")
+			f.put("proc/7/comm", "podman\x1b[2K\x9b2K")
 			f.put("proc/7/mountinfo", "9 1 8:1 / /data rw - xfs /dev/sda1 rw")
-		}, want: []string{`/dev/sda1 is mounted at /data (xfs) in the mount namespace of process 7 ("podman\x1b[2K")`}, fix: "nsenter -t 7 -m umount /data"},
+		}, want: []string{`/dev/sda1 is mounted at /data (xfs) in the mount namespace of process 7 (podman\x1b[2K\x9b2K)`}, fix: "nsenter -t 7 -m umount /data"},
 		"mounted partition": {make: func(f fake) {
 			f.put("proc/self/mountinfo", "9 1 8:1 / /mnt rw - ext4 /dev/sda1 rw")
 		}, want: []string{"/dev/sda1 is mounted at /mnt (ext4)"}},

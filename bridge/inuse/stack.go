@@ -5,12 +5,11 @@ package inuse
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/display"
 	"krping/bridge/sysfs"
 	"krping/proc"
 )
@@ -129,7 +128,7 @@ func (s system) dir(number uint64) string {
 func (s system) name(number uint64) string {
 	dir := s.dir(number)
 	if mapped := sysfs.Text(dir, "dm/name"); mapped != "" && exists(filepath.Join(s.root, "/dev/mapper", mapped)) { // udev has made it
-		return "/dev/mapper/" + quoted(mapped)
+		return "/dev/mapper/" + display.Text(mapped)
 	}
 	for line := range strings.Lines(sysfs.Text(dir, "uevent")) {
 		if name, found := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); found {
@@ -146,7 +145,7 @@ func (q *search) stackedOn(d device) {
 		dir := filepath.Join(q.root, "/sys/class/block", h.Name())
 		number, err := sysfs.Number(dir)
 		if err != nil {
-			q.found(d.path, "is used by "+quoted(h.Name()), "")
+			q.found(d.path, "is used by "+display.Text(h.Name()), "")
 			continue
 		}
 		q.stack(d, number, q.unstack(dir, q.name(number)))
@@ -183,7 +182,7 @@ func (q *search) stack(below device, number uint64, fix string) {
 // unstack returns the command that removes a stacked device.
 func (q *search) unstack(dir, path string) string {
 	kind, _, _ := strings.Cut(sysfs.Text(dir, "dm/uuid"), "-")
-	mapped := quoted(sysfs.Text(dir, "dm/name"))
+	mapped := display.Text(sysfs.Text(dir, "dm/name"))
 	switch {
 	case kind == "LVM":
 		return "lvchange -an " + path
@@ -202,12 +201,4 @@ func (q *search) unstack(dir, path string) string {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-// quoted returns a text of others, quoted if it could hide or forge something on a terminal.
-func quoted(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/display"
 	"krping/bridge/sysfs"
 )
 
@@ -48,7 +49,7 @@ func (q *search) mountsOf(pid string, members map[uint64][]uint64, mounted map[s
 			if mounted[path] {
 				continue
 			}
-			by, fix := "is mounted at "+quoted(m.at)+" ("+m.kind+")", "umount "+quoted(m.at)
+			by, fix := "is mounted at "+display.Text(m.at)+" ("+m.kind+")", "umount "+display.Text(m.at)
 			if pid != "self" {
 				by += fmt.Sprintf(" in the mount namespace of process %s (%s)", pid, q.comm(pid))
 				fix = "nsenter -t " + pid + " -m " + fix
@@ -141,7 +142,7 @@ func (q *search) btrfs() map[uint64][]uint64 {
 func (q *search) swaps() {
 	for _, swap := range q.swapPaths() {
 		if path := q.pathOf(q.number(swap)); path != "" {
-			q.found(path, "is swap space", "swapoff "+quoted(swap))
+			q.found(path, "is swap space", "swapoff "+display.Text(swap))
 		}
 	}
 }
@@ -161,7 +162,7 @@ func (s system) swapPaths() (paths []string) {
 func (q *search) targets(of func(served string) string) {
 	namespaces, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/nvmet/subsystems/*/namespaces/*"))
 	for _, dir := range namespaces {
-		nqn := quoted(filepath.Base(filepath.Dir(filepath.Dir(dir))))
+		nqn := display.Text(filepath.Base(filepath.Dir(filepath.Dir(dir))))
 		if path := of(sysfs.Text(dir, "device_path")); path != "" && sysfs.Text(dir, "enable") == "1" {
 			q.found(path, "is served by the NVMe subsystem "+nqn, "krpingctl nvme target remove "+nqn)
 		}
@@ -172,7 +173,7 @@ func (q *search) targets(of func(served string) string) {
 		if match := fileOfLIO.FindStringSubmatch(sysfs.Text(dir, "info")); match != nil {
 			served = match[1]
 		}
-		name := quoted(filepath.Base(dir))
+		name := display.Text(filepath.Base(dir))
 		if path := of(served); path != "" && sysfs.Text(dir, "enable") == "1" {
 			q.found(path, "is served by the SCSI target (LIO) as "+name, "")
 		}
@@ -221,7 +222,7 @@ type opened struct {
 // Process is a process that has a file open.
 type Process struct {
 	PID  int
-	Comm string // quoted if it could hide or forge something on a terminal
+	Comm string // as package display shows it
 }
 
 func (p Process) String() string { return fmt.Sprintf("process %d (%s)", p.PID, p.Comm) }
@@ -301,7 +302,7 @@ func (s system) processes() []string {
 }
 
 func (s system) comm(pid string) string {
-	return quoted(sysfs.Text(filepath.Join(s.root, "/proc", pid), "comm"))
+	return display.Text(sysfs.Text(filepath.Join(s.root, "/proc", pid), "comm"))
 }
 
 // usesOfFile returns the uses of a regular file by the kernel.
@@ -323,7 +324,7 @@ func (s system) usesOfFile(path string, info fs.FileInfo) []Use {
 	}
 	for _, swap := range s.swapPaths() {
 		if is(swap) {
-			q.found(path, "is swap space", "swapoff "+quoted(swap))
+			q.found(path, "is swap space", "swapoff "+display.Text(swap))
 		}
 	}
 	q.targets(func(served string) string {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/agent/doctor"
-	"krping/agent/host/display"
+	"krping/bridge/display"
 )
 
 // listener describes what listens on the address of a port, or returns "" if that is not known.

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"strings"
 
-	"krping/agent/host/display"
 	"krping/agent/packets/dissect"
 	"krping/agent/packets/roce"
+	"krping/bridge/display"
 )
 
 // Lines prints one line per packet.

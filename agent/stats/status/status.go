@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/procfs/blockdevice"
 	"github.com/rs/zerolog"
 
-	"krping/agent/host/display"
 	"krping/agent/host/rdmalink"
 	"krping/agent/service/volumes"
+	"krping/bridge/display"
 	"krping/proc"
 )
 

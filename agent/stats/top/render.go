@@ -12,9 +12,9 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/dustin/go-humanize"
 
-	"krping/agent/host/display"
 	"krping/agent/host/rdmalink"
 	"krping/agent/stats/sampler"
+	"krping/bridge/display"
 )
 
 // The smallest terminal supported.

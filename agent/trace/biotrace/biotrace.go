@@ -19,7 +19,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 
-	"krping/agent/host/display"
+	"krping/bridge/display"
 )
 
 //go:generate go tool bpf2go -go-package biotrace -tags linux -target bpfel -type event -type slot_set -type krping_cmd -type measured -type series_key bio bio.bpf.c -- -O2 -mcpu=v3 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu

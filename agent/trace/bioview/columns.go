@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"krping/agent/host/display"
 	"krping/agent/trace/biotrace"
+	"krping/bridge/display"
 )
 
 type column struct {
