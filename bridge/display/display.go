@@ -32,6 +32,36 @@ func Lines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
+// Word returns s as a word of a command for bash, quoted if that is needed, and safe to print.
+func Word(s string) string {
+	switch {
+	case s != "" && !strings.ContainsFunc(s, special):
+		return s
+	case Text(s) == s:
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == '\\' || r == '\'':
+			b.WriteString(`\` + string(r))
+		case printed(s[i:], r):
+			b.WriteRune(r)
+		default:
+			_, size := utf8.DecodeRuneInString(s[i:])
+			for _, c := range []byte(s[i : i+size]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		}
+	}
+	return "$'" + b.String() + "'"
+}
+
+// special reports whether a shell may take r for something else than itself.
+func special(r rune) bool {
+	return r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-:=@%+,", r)
+}
+
 // printed reports whether r, with which s begins, is printed as itself.
 func printed(s string, r rune) bool {
 	if r < utf8.RuneSelf {

@@ -3,6 +3,7 @@
 package display
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 	"unicode"
@@ -26,6 +27,31 @@ func TestText(t *testing.T) {
 	} {
 		if got := Text(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A word is one to the shell, whatever it has.
+func TestWord(t *testing.T) {
+	for text, want := range map[string]string{
+		"/mnt/a_1.b-c":        "/mnt/a_1.b-c",
+		"nqn.2024-01.org:a=b": "nqn.2024-01.org:a=b",
+		"":                    "''",
+		"/mnt/a b":            "'/mnt/a b'",
+		"/mnt/$(reboot);`id`": "'/mnt/$(reboot);`id`'",
+		"it's":                `'it'\''s'`,
+		"köder":               "'köder'",
+		`a\b`:                 `'a\b'`,
+		"a\x1b[2K\nb'c\\d":    `$'a\x1b[2K\x0ab\'c\\d'`,
+		"\x9b1":               `$'\x9b1'`,
+		"\u009b1\u202e":       `$'\xc2\x9b1\xe2\x80\xae'`,
+	} {
+		got := Word(text)
+		if got != want || Text(got) != got {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+		if out, err := exec.Command("bash", "-c", "printf %s "+got).Output(); err != nil || string(out) != text {
+			t.Errorf("%q: the shell takes %s for %q, %v", text, got, out, err)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestUses(t *testing.T) {
 		}},
 		"mounted": {make: func(f fake) {
 			f.put("proc/self/mountinfo", "8 1 0:5 / /proc rw - proc proc rw\n9 1 8:0 / /mnt/a\\040b rw shared:1 - ext4 /dev/root rw")
-		}, want: []string{"/dev/sda is mounted at /mnt/a b (ext4)"}, fix: "umount /mnt/a b"},
+		}, want: []string{"/dev/sda is mounted at /mnt/a b (ext4)"}, fix: "umount '/mnt/a b'"},
 		"a line of 100 KiB before": {make: func(f fake) {
 			f.put("proc/self/mountinfo", "8 1 0:5 / / rw - overlay none lowerdir="+strings.Repeat("x", 100<<10)+"\n9 1 8:0 / /mnt rw - ext4 /dev/sda rw")
 		}, want: []string{"/dev/sda is mounted at /mnt (ext4)"}},

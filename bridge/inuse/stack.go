@@ -182,7 +182,7 @@ func (q *search) stack(below device, number uint64, fix string) {
 // unstack returns the command that removes a stacked device.
 func (q *search) unstack(dir, path string) string {
 	kind, _, _ := strings.Cut(sysfs.Text(dir, "dm/uuid"), "-")
-	mapped := display.Text(sysfs.Text(dir, "dm/name"))
+	mapped := display.Word(sysfs.Text(dir, "dm/name"))
 	switch {
 	case kind == "LVM":
 		return "lvchange -an " + path
@@ -190,7 +190,7 @@ func (q *search) unstack(dir, path string) string {
 		return "cryptsetup close " + mapped
 	case kind == "mpath":
 		return "multipath -f " + mapped
-	case mapped != "":
+	case exists(filepath.Join(dir, "dm")):
 		return "dmsetup remove " + mapped
 	case exists(filepath.Join(dir, "md")):
 		return "mdadm --stop " + path

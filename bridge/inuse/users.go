@@ -49,7 +49,7 @@ func (q *search) mountsOf(pid string, members map[uint64][]uint64, mounted map[s
 			if mounted[path] {
 				continue
 			}
-			by, fix := "is mounted at "+display.Text(m.at)+" ("+m.kind+")", "umount "+display.Text(m.at)
+			by, fix := "is mounted at "+display.Text(m.at)+" ("+display.Text(m.kind)+")", "umount "+display.Word(m.at)
 			if pid != "self" {
 				by += fmt.Sprintf(" in the mount namespace of process %s (%s)", pid, q.comm(pid))
 				fix = "nsenter -t " + pid + " -m " + fix
@@ -142,7 +142,7 @@ func (q *search) btrfs() map[uint64][]uint64 {
 func (q *search) swaps() {
 	for _, swap := range q.swapPaths() {
 		if path := q.pathOf(q.number(swap)); path != "" {
-			q.found(path, "is swap space", "swapoff "+display.Text(swap))
+			q.found(path, "is swap space", "swapoff "+display.Word(swap))
 		}
 	}
 }
@@ -162,9 +162,9 @@ func (s system) swapPaths() (paths []string) {
 func (q *search) targets(of func(served string) string) {
 	namespaces, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/nvmet/subsystems/*/namespaces/*"))
 	for _, dir := range namespaces {
-		nqn := display.Text(filepath.Base(filepath.Dir(filepath.Dir(dir))))
+		nqn := filepath.Base(filepath.Dir(filepath.Dir(dir)))
 		if path := of(sysfs.Text(dir, "device_path")); path != "" && sysfs.Text(dir, "enable") == "1" {
-			q.found(path, "is served by the NVMe subsystem "+nqn, "krpingctl nvme target remove "+nqn)
+			q.found(path, "is served by the NVMe subsystem "+display.Text(nqn), "krpingctl nvme target remove "+display.Word(nqn))
 		}
 	}
 	stores, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/target/core/*/*"))
@@ -324,7 +324,7 @@ func (s system) usesOfFile(path string, info fs.FileInfo) []Use {
 	}
 	for _, swap := range s.swapPaths() {
 		if is(swap) {
-			q.found(path, "is swap space", "swapoff "+display.Text(swap))
+			q.found(path, "is swap space", "swapoff "+display.Word(swap))
 		}
 	}
 	q.targets(func(served string) string {
