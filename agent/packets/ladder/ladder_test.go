@@ -135,9 +135,9 @@ func TestCountsOfManySizes(t *testing.T) {
 		o.ID, o.Bytes = i, 4096+i*4096
 		c.AddIO(o)
 	}
-	for _, bytes := range []int{512, 4096} { // few sizes
+	for i, bytes := range []int{512, 4096} { // few sizes
 		o := write()
-		o.ID, o.Bytes, o.Name = 100, bytes, "READ"
+		o.ID, o.Bytes, o.Name = 100+i, bytes, "READ"
 		c.AddIO(o)
 	}
 	table := func(eachSize bool) (rows []string) {
