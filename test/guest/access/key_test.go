@@ -140,8 +140,8 @@ func TestManyRejectedClients(t *testing.T) {
 				// Both log ten lines in five seconds, of all clients: earlier tests may have used these up.
 				lines, most := len(line.FindAllString(s.Log(), -1))-before, 10*(int(time.Since(start)/(5*time.Second))+2)
 				t.Logf("%d rejected clients in %v, %d in the log", n, time.Since(start).Round(time.Millisecond), lines)
-				if lines > min(most, n-1) {
-					t.Errorf("%d of %d rejected clients are in the log, want %d at most", lines, n, min(most, n-1))
+				if lines > most { // on a slow machine, all of them may be
+					t.Errorf("%d of %d rejected clients are in the log, want %d at most", lines, n, most)
 				}
 				time.Sleep(5*time.Second + 100*time.Millisecond)
 				fakeclient.Rejected(t, tc.name, port, tc.hello(t, port), tc.want)
