@@ -56,7 +56,11 @@ func TestSource(t *testing.T) {
 		served.Stop()
 		served = served.Again(t)
 		krpingctl(t, "verify", dev)
-		guest.WantFields(t, guest.Session(t, "vol0"), "state", "live", "source", second, "reconnects", "1")
+		session := guest.Session(t, "vol0")
+		guest.WantFields(t, session, "state", "live", "source", second)
+		if session["reconnects"] == "0" { // there may be more than one on a slow machine
+			t.Error("the session has not reconnected")
+		}
 		served.WantVolume(t, "writer", second)
 		if stat := guest.MustKrpingctl(t, "stat"); !strings.Contains(stat, " from "+second) {
 			t.Errorf("krpingctl stat has no source:\n%s", stat)
