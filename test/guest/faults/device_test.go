@@ -78,7 +78,7 @@ func attachOther(t *testing.T) (works func()) {
 	dev := guest.OpenDirect(t, "/dev/"+guest.Session(t, "vol5")["dev"])
 	return func() {
 		t.Helper()
-		guest.Eventually(t, 10*time.Second, "vol5 is live", func() bool { return guest.Session(t, "vol5")["state"] == "live" })
+		guest.Eventually(t, 30*time.Second, "vol5 is live", func() bool { return guest.Session(t, "vol5")["state"] == "live" })
 		guest.WriteAndSync(t, dev)
 	}
 }
