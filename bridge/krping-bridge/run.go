@@ -386,6 +386,7 @@ func (b *bridge) connect(ctx context.Context, refusals zerolog.Logger, request *
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,
 		Budget:     b.memory,
+		Polls:      true,
 	})
 	if err != nil {
 		refusals.Error().Str("peer", peer).Err(err).Msg("connection not accepted")

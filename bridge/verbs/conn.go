@@ -3,6 +3,7 @@
 package verbs
 
 /*
+#include <stdlib.h>
 #include "shim.h"
 */
 import "C"
@@ -11,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"krping/bridge/transport"
 )
@@ -26,6 +29,9 @@ type Config struct {
 	Buffers    int // data buffers for RDMA, of MaxData each, allocated on first use
 	MaxData    int
 	Budget     *Budget // of this and other connections; nil for no limit
+	// Polls says that Recv is called again soon whenever it has returned a message: it then takes all
+	// completions, also those for which other calls wait, which saves a goroutine's turn.
+	Polls bool
 }
 
 const sendBuffers = 32
@@ -39,7 +45,7 @@ type Conn struct {
 	device     *device
 	peer       string
 	config     Config
-	queue      C.struct_shim_queue
+	queue      *C.struct_shim_queue // of C's memory
 	file       *os.File
 	raw        syscall.RawConn
 
@@ -57,26 +63,38 @@ type Conn struct {
 	once    sync.Once
 	drained chan struct{} // closed when no completion will follow
 
-	mu      sync.Mutex // protects all below
-	posted  int        // work requests without a completion
-	sends   progress   // of the send queue
-	reason  error      // why the connection was closed, nil while it is open
-	abandon bool       // do not wait for completions: the device does not flush the queue pair
+	polling sync.Mutex // held while completions are taken; protects queue.wc. Taken before mu
+
+	mu      sync.Mutex   // protects all below, and queue.wr
+	posted  int          // work requests that will have a completion
+	quiet   int          // SENDs since the last signalled work request
+	sendQ   []C.uint64_t // ids of the send queue's work requests without a completion, in order
+	sends   progress     // of the signalled work requests of the send queue
+	reason  error        // why the connection was closed, nil while it is open
+	abandon bool         // do not wait for completions: the device does not flush the queue pair
 }
 
 // A work request's id has its kind in the upper 32 bits and the slot it uses in the lower.
 const (
 	kindRecv  = iota + 1
+	kindQuiet // SEND of a message that has a completion only if it fails
 	kindSend  // of a message
 	kindData  // RDMA; await waits for it
-	kindFree  // RDMA; nobody waits, the completion frees its buffer
+	kindFree  // RDMA; nobody waits, the completion of the SEND behind it frees its buffer
 	kindProbe // empty RDMA WRITE
+	kindLast  // empty RDMA WRITE behind quiet SENDs; nobody waits
 )
+
+// maxQuiet is how many SENDs may follow each other without a completion, which costs the program a
+// wake-up. Their slots are free when that of a later work request arrives.
+const maxQuiet = sendBuffers/4 - 1
 
 // trimIntervals is after how many watchIntervals memory that was not used is freed: 10 s.
 const trimIntervals = 5
 
 func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(slot) }
+
+func splitID(id C.uint64_t) (kind, slot int) { return int(id >> 32), int(id & 0xffffffff) }
 
 // newConn makes a connection of an id, which it owns unless it fails.
 func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config) (*Conn, error) {
@@ -88,9 +106,11 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 		closed:    make(chan struct{}),
 		drained:   make(chan struct{}),
 		probed:    make(chan bool, 1),
+		queue:     (*C.struct_shim_queue)(C.calloc(1, C.sizeof_struct_shim_queue)), // never nil: see cgo
 	}
-	sends, receives := C.uint32_t(sendBuffers+config.Buffers+1), C.uint32_t(config.Receives)
-	if errno := C.shim_queue_create(id, sends, receives, &c.queue); errno != 0 {
+	sends, receives := C.uint32_t(sendBuffers+config.Buffers+2), C.uint32_t(config.Receives)
+	if errno := C.shim_queue_create(id, sends, receives, c.queue); errno != 0 {
+		C.free(unsafe.Pointer(c.queue))
 		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
 	}
 	if err := c.alloc(); err != nil {
@@ -98,7 +118,9 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
 	}
 	ch.handle(id, c.onEvent)
-	go c.completions()
+	if !config.Polls {
+		go c.completions()
+	}
 	go c.watch()
 	return c, nil
 }
@@ -154,9 +176,10 @@ func (c *Conn) free() {
 	c.ch.taking.Lock()
 	C.shim_queue_detach(c.id)
 	c.ch.taking.Unlock()
-	C.shim_qp_destroy(&c.queue)
+	C.shim_qp_destroy(c.queue)
 	c.freeMemory()
-	C.shim_queue_destroy(&c.queue)
+	C.shim_queue_destroy(c.queue)
+	C.free(unsafe.Pointer(c.queue))
 }
 
 func (c *Conn) onEvent(e event) {
@@ -187,7 +210,7 @@ func (c *Conn) postRecv(slot int) error {
 		return c.reason
 	}
 	size := c.config.MaxMessage
-	errno := C.shim_post_recv(c.queue.qp, wrID(kindRecv, slot), c.recv.addr(slot*size), C.uint32_t(size), c.recv.lkey())
+	errno := C.shim_post_recv(c.handle(), wrID(kindRecv, slot), c.recv.addr(slot*size), C.uint32_t(size), c.recv.lkey())
 	if errno != 0 {
 		return fmt.Errorf("post a receive: %w", syscall.Errno(errno))
 	}
@@ -195,25 +218,46 @@ func (c *Conn) postRecv(slot int) error {
 	return nil
 }
 
-// post posts work requests in one call. If it fails, some may have been posted.
+// handle returns the queue as calls take it: see shim.h.
+func (c *Conn) handle() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(c.queue))) }
+
+// post posts work requests in one call. If it fails, some may have been posted. A SEND is quiet if it is
+// alone and few are.
 func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reason != nil {
 		return c.reason
 	}
-	var posted C.int
-	errno := C.shim_post_send(c.queue.qp, &wrs[0], C.int(len(wrs)), &posted)
-	c.posted += int(posted)
-	c.sends.posted(int(posted), time.Now())
+	last := &wrs[len(wrs)-1]
+	if kind, slot := splitID(last.wr_id); kind == kindSend && len(wrs) == 1 && c.quiet < maxQuiet {
+		last.wr_id = wrID(kindQuiet, slot)
+		c.quiet++
+	} else {
+		last.flags = C.IBV_SEND_SIGNALED
+		c.quiet = 0
+	}
+	copy(c.queue.wr[:], wrs)
+	errno := C.shim_post_send(c.handle(), C.int(len(wrs)))
+	now := time.Now()
+	for _, wr := range wrs[:c.queue.posted] {
+		c.sendQ = append(c.sendQ, wr.wr_id)
+		if wr.flags&C.IBV_SEND_SIGNALED != 0 {
+			c.posted++
+			c.sends.posted(1, now)
+		}
+	}
 	if errno != 0 {
 		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
 	}
 	return nil
 }
 
-// Recv returns the next message.
+// Recv returns the next message. Only one call at a time is allowed.
 func (c *Conn) Recv() (transport.Message, error) {
+	if c.config.Polls {
+		c.pollMessage()
+	}
 	select {
 	case slot := <-c.received:
 		start := slot * c.config.MaxMessage
@@ -224,6 +268,30 @@ func (c *Conn) Recv() (transport.Message, error) {
 	case <-c.closed:
 		return transport.Message{}, c.err()
 	}
+}
+
+// pollMessage polls until there is a message or the connection is closed.
+func (c *Conn) pollMessage() {
+	c.polling.Lock()
+	defer c.polling.Unlock()
+	for len(c.received) == 0 && !c.isClosed() {
+		if _, err := c.poll(); err != nil {
+			c.giveUp(err)
+			return
+		}
+	}
+}
+
+// poll waits for completions and handles them. It returns how many: none at the read deadline.
+func (c *Conn) poll() (int, error) {
+	n, err := c.next()
+	if err != nil {
+		return 0, fmt.Errorf("completion queue: %w", err)
+	}
+	for i := range n {
+		c.complete(&c.queue.wc[i])
+	}
+	return n, nil
 }
 
 // Send sends a copy of msg, by SEND_WITH_INV if the key to invalidate is not 0.
@@ -280,8 +348,11 @@ func rdmaRequest(kind int, opcode C.uint32_t, b *buffer, n int, remote transport
 }
 
 // Flush waits until the peer's device has acknowledged every message of Send. Only one call at
-// a time is allowed.
+// a time is allowed, and none of Probe meanwhile.
 func (c *Conn) Flush() error {
+	if err := c.Probe(); err != nil { // its completion is also that of all before it
+		return err
+	}
 	for range sendBuffers {
 		select {
 		case slot := <-c.freeSends:
@@ -304,8 +375,11 @@ func (c *Conn) Write(p []byte, to transport.Remote) error { return c.rdma(C.IBV_
 // Probe sends an RDMA WRITE of 0 bytes, which the peer's device acknowledges whatever its program
 // does. Only one call at a time is allowed.
 func (c *Conn) Probe() error {
-	wr := C.struct_shim_wr{wr_id: wrID(kindProbe, 0), opcode: C.IBV_WR_RDMA_WRITE, addr: c.send.addr(0), lkey: c.send.lkey()}
-	return c.await(wr, c.probed)
+	return c.await(c.emptyWrite(kindProbe), c.probed)
+}
+
+func (c *Conn) emptyWrite(kind int) C.struct_shim_wr {
+	return C.struct_shim_wr{wr_id: wrID(kind, 0), opcode: C.IBV_WR_RDMA_WRITE, addr: c.send.addr(0), lkey: c.send.lkey()}
 }
 
 func (c *Conn) rdma(opcode C.uint32_t, p []byte, remote transport.Remote) error {
@@ -365,57 +439,45 @@ func (c *Conn) Lend(n int) (transport.Remote, error) {
 // completions polls until the connection is closed and nothing is posted.
 func (c *Conn) completions() {
 	defer close(c.drained)
-	var wc [16]C.struct_shim_wc
+	c.polling.Lock()
+	defer c.polling.Unlock()
 	for {
-		n := int(C.shim_poll(&c.queue, &wc[0], C.int(len(wc))))
-		if n < 0 {
-			c.giveUp(fmt.Errorf("poll the completion queue: %w", syscall.Errno(-n)))
+		n, err := c.poll()
+		if err != nil {
+			c.giveUp(err)
 			return
 		}
-		for i := range n {
-			c.complete(&wc[i])
-		}
-		if n > 0 {
-			continue
-		}
-		if c.idle() {
-			return
-		}
-		if err := c.nextEvent(); err != nil {
-			c.giveUp(fmt.Errorf("completion channel: %w", err))
+		if n == 0 && c.idle() {
 			return
 		}
 	}
 }
 
-// giveUp closes a connection whose completions cannot be read. completions returns next.
+// next waits for completions, which are in queue.wc then, or for the read deadline that drain sets.
+func (c *Conn) next() (int, error) {
+	var n C.int
+	err := c.raw.Read(func(uintptr) bool {
+		n = C.shim_next(c.handle())
+		return n != -C.EAGAIN
+	})
+	if os.IsTimeout(err) {
+		n, err = C.shim_next(c.handle()), nil
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case n == -C.EAGAIN:
+		return 0, nil
+	case n < 0:
+		return 0, syscall.Errno(-n)
+	}
+	return int(n), nil
+}
+
+// giveUp closes a connection whose completions cannot be read.
 func (c *Conn) giveUp(reason error) {
 	c.setReason(reason) // before drained is closed
 	go c.fail(reason)
-}
-
-// nextEvent arms an empty completion queue, which must then be polled again. If it is armed already,
-// nextEvent waits for its event or for the read deadline that drain sets.
-func (c *Conn) nextEvent() error {
-	var errno C.int
-	if c.queue.armed == 0 {
-		errno = C.shim_arm(&c.queue)
-	} else {
-		err := c.raw.Read(func(uintptr) bool {
-			errno = C.shim_completion_event(&c.queue)
-			return errno != C.EAGAIN
-		})
-		switch {
-		case os.IsTimeout(err):
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-	if errno != 0 {
-		return syscall.Errno(errno)
-	}
-	return nil
 }
 
 // watch closes a connection whose device is removed or whose send queue is stuck, and frees memory that
@@ -433,11 +495,17 @@ func (c *Conn) watch() {
 		case <-ticker.C:
 		}
 		c.mu.Lock()
-		stuck := c.sends.isStuck(time.Now())
+		stuck, unknown := c.sends.isStuck(time.Now()), len(c.sendQ) > 0 && c.sends.pending == 0
 		c.mu.Unlock()
 		if stuck {
 			c.fail(errStuck)
 			return
+		}
+		if unknown { // whether the last SENDs are acknowledged
+			if err := c.post(c.emptyWrite(kindLast)); err != nil {
+				c.fail(err)
+				return
+			}
 		}
 		if n%trimIntervals == 0 {
 			c.data.trim()
@@ -448,14 +516,21 @@ func (c *Conn) watch() {
 // idle reports whether the connection is closed and nothing is posted. drain sets read deadlines,
 // so that the poll loop calls it again.
 func (c *Conn) idle() bool {
-	select {
-	case <-c.closed:
-	default:
+	if !c.isClosed() {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.posted == 0 || c.abandon
+}
+
+func (c *Conn) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 var errImmediate = errors.New("the peer sent an RDMA WRITE with immediate data instead of a message")
@@ -464,13 +539,7 @@ var errImmediate = errors.New("the peer sent an RDMA WRITE with immediate data i
 // the length of what was written elsewhere.
 func (c *Conn) complete(wc *C.struct_shim_wc) {
 	ok := wc.status == C.IBV_WC_SUCCESS
-	kind, slot := int(wc.wr_id>>32), int(wc.wr_id&0xffffffff)
-	c.mu.Lock()
-	c.posted--
-	if kind != kindRecv {
-		c.sends.completed(time.Now())
-	}
-	c.mu.Unlock()
+	kind, slot := splitID(wc.wr_id)
 	reason := ErrClosed
 	if ok && kind == kindRecv && (wc.opcode != C.IBV_WC_RECV || int(wc.byte_len) > c.config.MaxMessage) {
 		ok, reason = false, errImmediate
@@ -482,21 +551,49 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		c.setReason(reason) // before anyone is told about this completion
 		go c.fail(reason)
 	}
-	switch kind {
-	case kindRecv:
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kind == kindRecv {
+		c.posted--
 		if ok {
 			c.lengths[slot] = int(wc.byte_len)
 			c.received <- slot
 		}
-	case kindSend:
-		c.freeSends <- slot
-	case kindData:
-		c.data.complete(slot, ok)
-	case kindProbe:
-		c.probed <- ok
-	case kindFree:
-		c.data.idle <- c.data.at(slot)
+		return
 	}
+	c.sent(wc.wr_id, ok)
+}
+
+// sent handles the completion of a work request of the send queue, which is also that of all before it:
+// they have succeeded, or had one of their own. mu is locked; the channels have room.
+func (c *Conn) sent(id C.uint64_t, ok bool) {
+	n := slices.Index(c.sendQ, id) + 1
+	for _, id := range c.sendQ[:n] {
+		switch kind, slot := splitID(id); kind {
+		case kindQuiet:
+			c.freeSends <- slot
+		case kindFree:
+			c.data.idle <- c.data.at(slot)
+		case kindSend:
+			c.freeSends <- slot
+			c.signalled()
+		case kindData:
+			c.data.complete(slot, ok)
+			c.signalled()
+		case kindProbe:
+			c.probed <- ok
+			c.signalled()
+		case kindLast:
+			c.signalled()
+		}
+	}
+	c.sendQ = slices.Delete(c.sendQ, 0, n)
+}
+
+// signalled counts the completion of a signalled work request of the send queue.
+func (c *Conn) signalled() {
+	c.posted--
+	c.sends.completed(time.Now())
 }
 
 func (c *Conn) err() error {
@@ -529,6 +626,9 @@ func (c *Conn) fail(reason error) {
 		C.rdma_disconnect(c.id)
 		C.shim_error_state(c.queue.qp)
 		close(c.closed)
+		if c.config.Polls {
+			go c.completions() // Recv returns
+		}
 		c.drain()
 	})
 }

@@ -10,8 +10,6 @@
 
 #include "shim.h"
 
-#define MAX_BATCH	16
-
 /* Called once, before any other function of the libraries. */
 void shim_prepare(void)
 {
@@ -64,7 +62,6 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 {
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
 		.cap = {
 			.max_send_wr = send_wr,
 			.max_recv_wr = recv_wr,
@@ -109,6 +106,39 @@ void shim_qp_destroy(struct shim_queue *q)
 	q->qp = NULL;
 }
 
+static int poll_queue(struct shim_queue *q)
+{
+	struct ibv_wc wc[SHIM_BATCH];
+	int got, i;
+
+	got = ibv_poll_cq(q->cq, SHIM_BATCH, wc);
+	if (got < 0)
+		return -EIO;
+	if (got > 0)
+		q->event_due = q->armed;
+	for (i = 0; i < got; i++) {
+		q->wc[i].wr_id = wc[i].wr_id;
+		q->wc[i].status = wc[i].status;
+		q->wc[i].opcode = wc[i].opcode;
+		q->wc[i].byte_len = wc[i].byte_len;
+	}
+	return got;
+}
+
+/* Takes an event from the non-blocking completion channel. The queue is no longer armed. */
+static int take_event(struct shim_queue *q)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(q->channel, &cq, &context))
+		return errno;
+	ibv_ack_cq_events(cq, 1);
+	q->armed = 0;
+	q->event_due = 0;
+	return 0;
+}
+
 #define EVENT_MS 100	/* some devices raise no event for completions of a destroyed queue pair */
 
 /*
@@ -119,14 +149,13 @@ static void wait_for_due_event(struct shim_queue *q)
 {
 	struct pollfd events = { .fd = q->channel->fd, .events = POLLIN };
 	const struct timespec limit = { .tv_nsec = EVENT_MS * 1000000 };
-	struct shim_wc wc[MAX_BATCH];
 	sigset_t all;
 
-	while (shim_poll(q, wc, MAX_BATCH) > 0)
+	while (poll_queue(q) > 0)
 		;
 	sigfillset(&all);	/* the Go runtime's signals must not end the wait */
 	if (q->event_due && ppoll(&events, 1, &limit, &all) > 0)
-		shim_completion_event(q);
+		take_event(q);
 }
 
 /* Undoes shim_queue_create(), after shim_queue_detach(). The PD has no memory regions left. */
@@ -194,83 +223,75 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 	return attr.max_qp_init_rd_atom;
 }
 
-/* Sets *posted to the number of posted work requests, also on failure. */
-int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted)
+/* Posts the first n of q->wr, and sets q->posted, also on failure. */
+int shim_post_send(uintptr_t queue, int n)
 {
-	struct ibv_send_wr wrs[MAX_BATCH] = {}, *bad;
-	struct ibv_sge sges[MAX_BATCH];
+	struct shim_queue *q = (struct shim_queue *)queue;
+	struct ibv_send_wr wrs[SHIM_BATCH], *bad;
+	struct ibv_sge sges[SHIM_BATCH];
 	int i, ret;
 
-	*posted = 0;
-	if (n < 1 || n > MAX_BATCH)
+	q->posted = 0;
+	if (n < 1 || n > SHIM_BATCH)
 		return EINVAL;
 	for (i = 0; i < n; i++) {
+		const struct shim_wr *wr = &q->wr[i];
+
 		sges[i] = (struct ibv_sge){
-			.addr = wr[i].addr,
-			.length = wr[i].length,
-			.lkey = wr[i].lkey,
+			.addr = wr->addr,
+			.length = wr->length,
+			.lkey = wr->lkey,
 		};
-		wrs[i].wr_id = wr[i].wr_id;
-		wrs[i].opcode = wr[i].opcode;
-		wrs[i].sg_list = &sges[i];
-		wrs[i].num_sge = 1;
-		wrs[i].wr.rdma.rkey = wr[i].rkey;
-		wrs[i].wr.rdma.remote_addr = wr[i].remote_addr;
-		if (wr[i].opcode == IBV_WR_SEND_WITH_INV) /* libsiw reads wr.rdma.rkey */
-			wrs[i].invalidate_rkey = wr[i].rkey;
-		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
+		wrs[i] = (struct ibv_send_wr){
+			.wr_id = wr->wr_id,
+			.opcode = wr->opcode,
+			.send_flags = wr->flags,
+			.sg_list = &sges[i],
+			.num_sge = 1,
+			.wr.rdma.rkey = wr->rkey,
+			.wr.rdma.remote_addr = wr->remote_addr,
+			.next = i + 1 < n ? &wrs[i + 1] : NULL,
+		};
+		if (wr->opcode == IBV_WR_SEND_WITH_INV) /* libsiw reads wr.rdma.rkey */
+			wrs[i].invalidate_rkey = wr->rkey;
 	}
-	ret = ibv_post_send(qp, wrs, &bad);
-	*posted = ret ? bad - wrs : n;
+	ret = ibv_post_send(q->qp, wrs, &bad);
+	q->posted = ret ? bad - wrs : n;
 	return ret;
 }
 
-int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey)
+int shim_post_recv(uintptr_t queue, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey)
 {
+	struct shim_queue *q = (struct shim_queue *)queue;
 	struct ibv_sge sge = { .addr = addr, .length = len, .lkey = lkey };
 	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	return ibv_post_recv(qp, &wr, &bad);
+	return ibv_post_recv(q->qp, &wr, &bad);
 }
 
-int shim_poll(struct shim_queue *q, struct shim_wc *out, int n)
+/*
+ * Puts completions into q->wc. Without any, it arms the queue, takes the event if there is one, and
+ * returns -EAGAIN when the next completion will cause an event.
+ */
+int shim_next(uintptr_t queue)
 {
-	struct ibv_wc wc[MAX_BATCH];
-	int got, i;
+	struct shim_queue *q = (struct shim_queue *)queue;
+	int got, error;
 
-	got = ibv_poll_cq(q->cq, n < MAX_BATCH ? n : MAX_BATCH, wc);
-	if (got < 0)
-		return -EIO;
-	if (got > 0)
-		q->event_due = q->armed;
-	for (i = 0; i < got; i++) {
-		out[i].wr_id = wc[i].wr_id;
-		out[i].status = wc[i].status;
-		out[i].opcode = wc[i].opcode;
-		out[i].byte_len = wc[i].byte_len;
+	got = poll_queue(q);
+	if (got)
+		return got;
+	if (q->armed) {
+		error = take_event(q);
+		if (error)
+			return -error;
 	}
-	return got;
-}
-
-/* The queue was polled empty. The caller polls it again, as completions may have arrived since. */
-int shim_arm(struct shim_queue *q)
-{
 	q->armed = 1;
-	return ibv_req_notify_cq(q->cq, 0);
-}
-
-/* Takes an event from the non-blocking completion channel. The queue is no longer armed. */
-int shim_completion_event(struct shim_queue *q)
-{
-	struct ibv_cq *cq;
-	void *context;
-
-	if (ibv_get_cq_event(q->channel, &cq, &context))
-		return errno;
-	ibv_ack_cq_events(cq, 1);
-	q->armed = 0;
-	q->event_due = 0;
-	return 0;
+	error = ibv_req_notify_cq(q->cq, 0);
+	if (error)
+		return -error;
+	got = poll_queue(q);	/* what has arrived before */
+	return got ? got : -EAGAIN;
 }
 
 int shim_error_state(struct ibv_qp *qp)

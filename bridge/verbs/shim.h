@@ -24,8 +24,9 @@ struct shim_event {
 struct shim_wr {
 	uint64_t wr_id;
 	uint32_t opcode;
-	uint32_t length;
+	uint32_t flags;
 	uint64_t addr;
+	uint32_t length;
 	uint32_t lkey;
 	uint32_t rkey;		/* for an RDMA operation, or to invalidate */
 	uint64_t remote_addr;
@@ -38,7 +39,9 @@ struct shim_wc {
 	uint32_t byte_len;
 };
 
-/* The verbs objects of a connection. */
+#define SHIM_BATCH	16
+
+/* The verbs objects of a connection, and what its calls take and return. */
 struct shim_queue {
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
@@ -46,12 +49,20 @@ struct shim_queue {
 	struct ibv_qp *qp;
 	int armed;		/* the next completion causes an event */
 	int event_due;		/* a completion was polled whose event was not taken yet */
+	int posted;		/* work requests of the last shim_post_send(), also if it failed */
+	struct shim_wr wr[SHIM_BATCH];
+	struct shim_wc wc[SHIM_BATCH];
 };
 
 void shim_prepare(void);
 void shim_close_files(struct ibv_context *context);
 
-/* Functions return 0 or an errno, except shim_poll: the number of completions or -errno. */
+/*
+ * Functions return 0 or an errno, except shim_next: the number of completions or -errno.
+ *
+ * What each message calls takes a queue as an integer: of pointers, cgo checks what they point to,
+ * which takes longer than the calls. A queue is C's memory, so no pointer to Go's hides in it.
+ */
 int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 		      struct shim_queue *q);
@@ -61,11 +72,9 @@ void shim_queue_destroy(struct shim_queue *q);
 int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
 int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
 uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered);
-int shim_post_send(struct ibv_qp *qp, const struct shim_wr *wr, int n, int *posted);
-int shim_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);
-int shim_poll(struct shim_queue *q, struct shim_wc *wc, int n);
-int shim_arm(struct shim_queue *q);
-int shim_completion_event(struct shim_queue *q);
+int shim_post_send(uintptr_t queue, int n);
+int shim_post_recv(uintptr_t queue, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);
+int shim_next(uintptr_t queue);
 int shim_error_state(struct ibv_qp *qp);
 
 #endif /* KRPING_VERBS_SHIM_H */

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"testing"
+	"time"
+)
+
+// A completion is also that of the quiet SENDs before it. One of a quiet SEND that failed is no other's.
+func TestCompletionsOfQuietSends(t *testing.T) {
+	c := &Conn{freeSends: make(chan int, sendBuffers)}
+	c.sendQ = append(c.sendQ, wrID(kindQuiet, 5), wrID(kindQuiet, 6), wrID(kindSend, 7), wrID(kindQuiet, 8), wrID(kindQuiet, 9))
+	c.posted = 3 // with two receives
+	c.sends.posted(1, time.Now())
+
+	want := func(posted, pending, left int, free ...int) {
+		t.Helper()
+		if c.posted != posted || c.sends.pending != pending || len(c.sendQ) != left {
+			t.Errorf("posted %d, pending %d, left %d; want %d, %d, %d", c.posted, c.sends.pending, len(c.sendQ), posted, pending, left)
+		}
+		for _, slot := range free {
+			if got := <-c.freeSends; got != slot {
+				t.Errorf("slot %d is free, want %d", got, slot)
+			}
+		}
+		if len(c.freeSends) > 0 {
+			t.Errorf("%d more slots are free", len(c.freeSends))
+		}
+	}
+	c.sent(wrID(kindSend, 7), true)
+	want(2, 0, 2, 5, 6, 7)
+	c.sent(wrID(kindQuiet, 8), false)
+	want(2, 0, 1, 8)
+}
