@@ -5,6 +5,7 @@ package store
 import (
 	"fmt"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,8 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	if !f.direct || isAligned(p) {
 		return f.File.ReadAt(p, off)
 	}
-	b := alignedBytes(len(p))
+	b, done := alignedBytes(len(p))
+	defer done()
 	n, err := f.File.ReadAt(b, off)
 	copy(p, b[:n])
 	return n, err
@@ -49,7 +51,8 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 
 func (f *file) WriteAt(p []byte, off int64) (int, error) {
 	if f.direct && !isAligned(p) {
-		b := alignedBytes(len(p))
+		b, done := alignedBytes(len(p))
+		defer done()
 		copy(b, p)
 		p = b
 	}
@@ -67,8 +70,23 @@ func misalignment(p []byte) int {
 
 func isAligned(p []byte) bool { return misalignment(p) == 0 }
 
-func alignedBytes(n int) []byte {
-	b := make([]byte, n+directAlign)
+// pooledBytes is the size of aligned memory that is used again: that of data inside messages, which is
+// nowhere aligned.
+const pooledBytes = 4096
+
+var aligned = sync.Pool{New: func() any { b := align(make([]byte, pooledBytes+directAlign)); return &b }}
+
+// alignedBytes returns n bytes, and a function that gives them back.
+func alignedBytes(n int) ([]byte, func()) {
+	if n > pooledBytes {
+		return align(make([]byte, n+directAlign))[:n], func() {}
+	}
+	b := aligned.Get().(*[]byte)
+	return (*b)[:n], func() { aligned.Put(b) }
+}
+
+// align returns the aligned part of memory, without its last directAlign bytes or less.
+func align(b []byte) []byte {
 	skip := (directAlign - misalignment(b)) % directAlign
-	return b[skip : skip+n]
+	return b[skip : len(b)-directAlign+skip]
 }
