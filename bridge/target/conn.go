@@ -3,8 +3,8 @@
 package target
 
 import (
-	"bytes"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +18,8 @@ import (
 // probeInterval is how often a silent client is probed.
 const probeInterval = 10 * time.Second
 
-// conn is a connection that is served. One goroutine receives, one executes each command in
-// flight, and one sends.
+// conn is a connection that is served. One goroutine receives, a worker executes each command in
+// flight, and one of the workers whose commands are done sends their responses.
 type conn struct {
 	log       zerolog.Logger
 	session   *Session
@@ -31,24 +31,43 @@ type conn struct {
 
 	operations *operations
 
-	replies   chan reply
-	workers   sync.WaitGroup
+	workers   *workers
 	executing atomic.Int32 // commands
 
-	mu       sync.Mutex
+	mu       sync.Mutex      // protects all below
 	inFlight map[uint16]bool // by tag
+	replies  []reply         // to send
+	sending  bool            // a worker sends them
 }
+
+// task is a command to execute, and the message that it came in.
+type task struct {
+	wire.Request
+	message *message
+}
+
+// message is a copy of a received message.
+type message struct {
+	data []byte
+	left atomic.Int32 // commands that are not executed yet
+}
+
+var (
+	messages = sync.Pool{New: func() any { return &message{} }}
+	inline   = sync.Pool{New: func() any { b := make([]byte, MaxInline); return &b }}
+)
 
 // reply is a response to send.
 type reply struct {
 	wire.Response
 	inline []byte           // data in the message
+	pooled *[]byte          // what inline is part of, if it goes back to the pool
 	rdma   []byte           // data to write to the client's memory; from Transport.Buffer
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
 func newConn(log zerolog.Logger, s *Session, tr transport.Transport, bye func()) *conn {
-	return &conn{
+	c := &conn{
 		log:       log,
 		session:   s,
 		volume:    s.volume,
@@ -63,9 +82,10 @@ func newConn(log zerolog.Logger, s *Session, tr transport.Transport, bye func())
 			Depth:      s.Welcome.Depth,
 		},
 		operations: newOperations(),
-		replies:    make(chan reply, s.Welcome.Depth+1),
 		inFlight:   map[uint16]bool{},
 	}
+	c.workers = newWorkers(c.handle)
+	return c
 }
 
 // hasEnded reports whether the connection has ended or is about to.
@@ -74,23 +94,19 @@ func (c *conn) hasEnded() bool { return c.operations.isStopped() || c.transport.
 // run serves the connection until it ends and all its operations have ended. It calls left as soon as
 // the connection will start no more operations. The error says why it ended.
 func (c *conn) run(left func()) error {
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		c.send()
-	}()
-	c.workers.Go(c.probe)
+	var probing sync.WaitGroup
+	probing.Go(c.probe)
 	err := c.receive()
 	c.operations.stop()
 	left()
 	c.transport.Close()
-	c.workers.Wait()
-	close(c.replies)
-	<-sent
+	c.workers.wait()
+	probing.Wait()
 	return err
 }
 
 func (c *conn) receive() error {
+	var tasks []task
 	for {
 		msg, err := c.transport.Recv()
 		if err != nil {
@@ -98,21 +114,25 @@ func (c *conn) receive() error {
 		}
 		c.received.Store(true)
 		// The receive buffer is posted again before the first response is sent.
-		data := bytes.Clone(msg.Data)
+		m := messages.Get().(*message)
+		m.data = append(m.data[:0], msg.Data...)
 		if err := msg.Release(); err != nil {
 			return err
 		}
-		requests, err := wire.DecodeRequests(data, c.limits)
+		requests, err := wire.DecodeRequests(m.data, c.limits)
 		if err != nil {
 			return err
 		}
 		if err := c.startTags(requests); err != nil {
 			return err
 		}
+		m.left.Store(int32(len(requests)))
 		c.executing.Add(int32(len(requests)))
+		tasks = tasks[:0]
 		for _, r := range requests {
-			c.workers.Go(func() { c.handle(r) })
+			tasks = append(tasks, task{r, m})
 		}
+		c.workers.add(tasks)
 	}
 }
 
@@ -157,63 +177,88 @@ func (c *conn) startTags(requests []wire.Request) error {
 	return nil
 }
 
-// endTag allows the client to use the tag again. Called before the response is sent.
-func (c *conn) endTag(tag uint16) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.inFlight, tag)
-}
-
-// handle executes a command and queues the reply.
-func (c *conn) handle(r wire.Request) {
-	defer c.executing.Add(-1)
-	answer := reply{Response: wire.Response{Tag: r.Tag}, client: transport.Remote{Addr: r.Addr, Rkey: r.Rkey}}
-	if err := c.execute(r, &answer); err != nil {
+// handle executes a command and answers it.
+func (c *conn) handle(t task) {
+	answer := reply{Response: wire.Response{Tag: t.Tag}, client: transport.Remote{Addr: t.Addr, Rkey: t.Rkey}}
+	err := c.command(t.Request, &answer)
+	if t.message.left.Add(-1) == 0 {
+		messages.Put(t.message)
+	}
+	c.executing.Add(-1)
+	switch {
+	case err != nil:
 		if !c.transport.Ended() {
 			c.log.Warn().Err(err).Msg("cannot access the client's memory, closing the connection")
 		}
 		c.transport.Close()
 		return
-	}
-	if c.operations.isStopped() { // nobody waits for the reply
+	case c.operations.isStopped(): // nobody waits for the reply
 		return
-	}
-	if answer.Status != wire.StatusOK {
+	case answer.Status != wire.StatusOK:
 		c.volume.Counters.Errors.Add(1)
 		c.transport.Free(answer.rdma)
 		answer.Length, answer.Flags, answer.CRC, answer.inline, answer.rdma = 0, 0, 0, nil, nil
 	}
-	c.replies <- answer
+	c.mu.Lock()
+	c.replies = append(c.replies, answer)
+	first := !c.sending
+	c.sending = true
+	c.mu.Unlock()
+	if first {
+		c.send()
+	}
 }
 
-// send packs ready responses into few messages. One that invalidates a key ends its message,
-// as one SEND invalidates one key.
+// send sends responses until none is left.
 func (c *conn) send() {
-	msg := make([]byte, 0, c.limits.MaxMessage)
-	var next *reply
+	buffer := messages.Get().(*message)
+	defer messages.Put(buffer)
 	for {
-		msg = msg[:0]
-		var last reply
-		for last.client.Rkey == 0 {
-			if next == nil {
-				if next = c.nextReply(len(msg) == 0); next == nil {
-					break
-				}
-			}
-			if len(msg)+wire.ResponseSize+wire.Padded(len(next.inline)) > int(c.limits.MaxMessage) {
-				break
-			}
-			c.endTag(next.Tag)
-			msg = next.Response.Append(msg, next.inline)
-			last, next = *next, nil
-		}
+		msg, last := c.nextMessage(buffer.data[:0])
 		if len(msg) == 0 {
 			return
 		}
+		buffer.data = msg
 		if c.post(msg, last) != nil {
 			c.transport.Close() // receive returns the reason
 		}
 	}
+}
+
+// nextMessage appends responses to an empty message, and returns it with the last of them. It is empty
+// if there are none; then the caller no longer sends.
+func (c *conn) nextMessage(msg []byte) (_ []byte, last reply) {
+	for yielded := false; ; yielded = true {
+		msg, last = c.pack(msg, last)
+		// Other workers may be about to finish a command for the same message.
+		if yielded || len(msg) == 0 || last.client.Rkey != 0 || c.executing.Load() == 0 {
+			return msg, last
+		}
+		runtime.Gosched()
+	}
+}
+
+// pack appends those responses that are ready and fit. One that invalidates a key ends its message, as
+// one SEND invalidates one key.
+func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for ; n < len(c.replies) && last.client.Rkey == 0; n++ {
+		r := &c.replies[n]
+		if len(msg)+wire.ResponseSize+wire.Padded(len(r.inline)) > int(c.limits.MaxMessage) {
+			break
+		}
+		delete(c.inFlight, r.Tag) // the client may use it again
+		msg = r.Response.Append(msg, r.inline)
+		if r.pooled != nil {
+			inline.Put(r.pooled)
+		}
+		last = *r
+	}
+	c.replies = slices.Delete(c.replies, 0, n)
+	c.sending = len(msg) > 0
+	return msg, last
 }
 
 // post sends a message of responses, of which last is the last.
@@ -222,30 +267,4 @@ func (c *conn) post(msg []byte, last reply) error {
 		return c.transport.WriteAndSend(last.rdma, last.client, msg)
 	}
 	return c.transport.Send(msg, last.client.Rkey)
-}
-
-// nextReply returns the next reply, or nil if the connection has ended. Without wait it also
-// returns nil if none is ready, but first lets the workers run once, as they may be about to
-// finish one for the same message.
-func (c *conn) nextReply(wait bool) *reply {
-	if wait {
-		if r, ok := <-c.replies; ok {
-			return &r
-		}
-		return nil
-	}
-	for yielded := false; ; yielded = true {
-		select {
-		case r, ok := <-c.replies:
-			if ok {
-				return &r
-			}
-			return nil
-		default:
-		}
-		if yielded || c.executing.Load() == 0 {
-			return nil
-		}
-		runtime.Gosched()
-	}
 }

@@ -25,6 +25,11 @@ func (c *conn) acquire(slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:
 		return true
+	default:
+	}
+	select {
+	case slots <- struct{}{}:
+		return true
 	case <-c.operations.stopped:
 		return false
 	}
@@ -53,9 +58,9 @@ func (c *conn) readAt(p []byte, off uint64) error {
 	})
 }
 
-// execute executes a command and fills in the reply. An error means that the connection is
+// command executes a command and fills in the reply. An error means that the connection is
 // broken; a failure of the store is a status.
-func (c *conn) execute(r wire.Request, answer *reply) error {
+func (c *conn) command(r wire.Request, answer *reply) error {
 	size := c.volume.capacity()
 	if r.Offset > size || uint64(r.Length) > size-r.Offset {
 		answer.Status = wire.StatusRange
@@ -84,7 +89,8 @@ func (c *conn) execute(r wire.Request, answer *reply) error {
 func (c *conn) read(r wire.Request, answer *reply) error {
 	var data []byte
 	if r.Rkey == 0 {
-		data = make([]byte, r.Length)
+		answer.pooled = inline.Get().(*[]byte)
+		data = (*answer.pooled)[:r.Length]
 		answer.Flags, answer.inline = wire.ResponseInline, data
 	} else {
 		buf, err := c.transport.Buffer(int(r.Length))
