@@ -80,7 +80,7 @@ const (
 	kindQuiet // SEND of a message that has a completion only if it fails
 	kindSend  // of a message
 	kindData  // RDMA; await waits for it
-	kindFree  // RDMA; nobody waits, the completion of the SEND behind it frees its buffer
+	kindFree  // RDMA WRITE; nobody waits, the completion of a SEND behind it frees its buffer
 	kindProbe // empty RDMA WRITE
 	kindLast  // empty RDMA WRITE behind quiet SENDs; nobody waits
 )
@@ -137,6 +137,7 @@ func (c *Conn) alloc() error {
 	if err != nil {
 		return err
 	}
+	c.data.beforeWait = c.confirm
 	if c.file, c.raw, err = pollable(c.queue.channel.fd, "completion channel"); err != nil {
 		return err
 	}
@@ -221,8 +222,8 @@ func (c *Conn) postRecv(slot int) error {
 // handle returns the queue as calls take it: see shim.h.
 func (c *Conn) handle() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(c.queue))) }
 
-// post posts work requests in one call. If it fails, some may have been posted. A SEND is quiet if it is
-// alone and few are.
+// post posts work requests in one call. If it fails, some may have been posted. A SEND is quiet if few are,
+// and if there are enough buffers while the one of an RDMA WRITE before it is not free yet.
 func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +231,7 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 		return c.reason
 	}
 	last := &wrs[len(wrs)-1]
-	if kind, slot := splitID(last.wr_id); kind == kindSend && len(wrs) == 1 && c.quiet < maxQuiet {
+	if kind, slot := splitID(last.wr_id); kind == kindSend && c.quiet < maxQuiet && (len(wrs) == 1 || c.data.hasPlenty()) {
 		last.wr_id = wrID(kindQuiet, slot)
 		c.quiet++
 	} else {
@@ -480,6 +481,20 @@ func (c *Conn) giveUp(reason error) {
 	go c.fail(reason)
 }
 
+// confirm makes sure that there will be a completion of the last SENDs.
+func (c *Conn) confirm() {
+	c.mu.Lock()
+	quiet := false
+	if n := len(c.sendQ); n > 0 {
+		kind, _ := splitID(c.sendQ[n-1])
+		quiet = kind == kindQuiet
+	}
+	c.mu.Unlock()
+	if quiet {
+		_ = c.post(c.emptyWrite(kindLast)) // fails if the connection has ended
+	}
+}
+
 // watch closes a connection whose device is removed or whose send queue is stuck, and frees memory that
 // it does not use.
 func (c *Conn) watch() {
@@ -495,18 +510,13 @@ func (c *Conn) watch() {
 		case <-ticker.C:
 		}
 		c.mu.Lock()
-		stuck, unknown := c.sends.isStuck(time.Now()), len(c.sendQ) > 0 && c.sends.pending == 0
+		stuck := c.sends.isStuck(time.Now())
 		c.mu.Unlock()
 		if stuck {
 			c.fail(errStuck)
 			return
 		}
-		if unknown { // whether the last SENDs are acknowledged
-			if err := c.post(c.emptyWrite(kindLast)); err != nil {
-				c.fail(err)
-				return
-			}
-		}
+		c.confirm()
 		if n%trimIntervals == 0 {
 			c.data.trim()
 		}

@@ -18,6 +18,8 @@ type bufferPool struct {
 	budget   *Budget
 	register func() (*memory, error)
 
+	beforeWait func() // called before get waits for an idle buffer
+
 	idle  chan *buffer
 	spare chan int // slots without a buffer
 
@@ -32,7 +34,7 @@ func (p *bufferPool) init(n, size int, budget *Budget, register func() (*memory,
 	if err := budget.take(size); err != nil {
 		return err
 	}
-	p.size, p.budget, p.register = size, budget, register
+	p.size, p.budget, p.register, p.beforeWait = size, budget, register, func() {}
 	p.idle = make(chan *buffer, n)
 	p.spare = make(chan int, n)
 	p.byAddr = map[*byte]*buffer{}
@@ -58,6 +60,9 @@ func (p *bufferPool) take(closed <-chan struct{}) (*buffer, error) {
 		return b, nil
 	default:
 	}
+	if len(p.spare) == 0 {
+		p.beforeWait()
+	}
 	select {
 	case b := <-p.idle:
 		return b, nil
@@ -68,6 +73,7 @@ func (p *bufferPool) take(closed <-chan struct{}) (*buffer, error) {
 	case <-closed:
 		return nil, ErrClosed
 	}
+	p.beforeWait()
 	select {
 	case b := <-p.idle:
 		return b, nil
@@ -75,6 +81,9 @@ func (p *bufferPool) take(closed <-chan struct{}) (*buffer, error) {
 		return nil, ErrClosed
 	}
 }
+
+// hasPlenty reports whether at least half of the buffers are free.
+func (p *bufferPool) hasPlenty() bool { return len(p.idle)+len(p.spare) >= cap(p.idle)/2 }
 
 func (p *bufferPool) isEmpty() bool {
 	p.mu.Lock()

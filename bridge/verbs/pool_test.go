@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"sync"
 	"testing"
 )
 
@@ -96,7 +97,10 @@ func TestBufferPoolsOfOneBudget(t *testing.T) {
 	c.free()
 	mustGet(t, &b)
 	third := make(chan *buffer)
+	waits := make(chan struct{})
+	a.beforeWait = sync.OnceFunc(func() { close(waits) })
 	go func() { x, _ := a.get(nil); third <- x }()
+	<-waits
 	a.put(second.data)
 	if x := <-third; x != second {
 		t.Error("a pool did not wait for its own buffer")
