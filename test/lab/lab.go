@@ -19,6 +19,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"krping/test/lab/insns"
 )
 
 // Config describes a lab.
@@ -34,6 +36,7 @@ type Config struct {
 	CPUs    int           // of one VM; 0 for 2
 	InTurn  bool          // run a VM's CPUs in turn, for tests in which the kernel patches its code: see inTurn
 	Shells  bool          // open a shell on a second console of each VM: see ShellSocket
+	Count   bool          // count the instructions of each VM, which has one CPU: see VM.Counts
 }
 
 // Lab is a set of running VMs.
@@ -44,6 +47,7 @@ type Lab struct {
 	dir    string // holds sockets and the initramfs; removed by Close
 	image  string // path of the kernel's image, unpacked unless it is a built kernel
 	kvm    bool
+	plugin string        // of QEMU, which counts instructions; "" without Config.Count
 	used   time.Duration // CPU time of VMs that are gone
 }
 
@@ -84,8 +88,9 @@ func Start(ctx context.Context, config Config) (*Lab, error) {
 	if _, err := os.Stat(agent); err != nil {
 		return nil, fmt.Errorf("the guest agent is not built (make build): %w", err)
 	}
-	l, err := start(ctx, config, kernel, agent, hasVirtualization())
-	if err != nil && ctx.Err() == nil && hasVirtualization() {
+	kvm := hasVirtualization() && !config.Count
+	l, err := start(ctx, config, kernel, agent, kvm)
+	if err != nil && ctx.Err() == nil && kvm {
 		fmt.Fprintln(os.Stderr, "lab: the VM does not boot under KVM, trying emulation:", err)
 		return start(ctx, config, kernel, agent, false)
 	}
@@ -113,7 +118,7 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 		}
 		l.image = image
 	}
-	archive, err := initramfs(l.Kernel, Repo(), agent)
+	archive, err := initramfs(l.Kernel, Repo(), agent, config.Count)
 	if err != nil {
 		return err
 	}
@@ -125,6 +130,9 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	}
 	if config.Boot == 0 {
 		config.Boot = time.Minute * time.Duration(l.Kernel.Slow)
+		if config.Count {
+			config.Boot *= 3 // counting takes time, and one CPU boots alone
+		}
 	}
 	if config.Memory == 0 {
 		config.Memory = 1536 * min(l.Kernel.Slow, 2)
@@ -134,6 +142,12 @@ func (l *Lab) boot(ctx context.Context, config Config, agent string) error {
 	}
 	if config.CPUs == 0 {
 		config.CPUs = 2
+	}
+	if config.Count {
+		config.CPUs = 1
+		if l.plugin, err = insns.Build(l.dir); err != nil {
+			return err
+		}
 	}
 	l.config = config
 	return onceMore(ctx, l.bootVMs)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+
+	"krping/test/lab/insns"
 )
 
 // VM is one running virtual machine.
@@ -30,7 +32,8 @@ type VM struct {
 	socket  string
 	shell   string
 	monitor string
-	began   int // offset of its boot in the console
+	counts  string // file of the plugin that counts instructions
+	began   int    // offset of its boot in the console
 	session *yamux.Session
 
 	mu      sync.Mutex
@@ -59,6 +62,10 @@ func hasVirtualization() bool {
 // AES goes with PCLMULQDQ: aesni_intel of Linux 6.1 oopses on a CPU that has only the former.
 const emulated = "max,erms=off,fsrm=off,pclmulqdq=off,sse4.2=off,aes=off"
 
+// counted is a CPU with the instructions for CRCs that hosts have. How long the emulator takes for them does not
+// matter where instructions are counted.
+const counted = "max,erms=off,fsrm=off"
+
 // If one CPU translates an instruction while another one patches it, QEMU 7.2 may keep the old translation:
 // a breakpoint, if the kernel was attaching a tracer or switching another static key. The CPU then takes
 // that exception without end: a soft lockup in asm_exc_int3 or at an innocent instruction. Switching the
@@ -69,11 +76,13 @@ const (
 	inTurn = "tcg,thread=single"
 )
 
-func accelerator(kvm, turns bool) []string {
+func accelerator(kvm bool, config Config) []string {
 	switch {
 	case kvm:
 		return []string{"-accel", "kvm", "-cpu", "max"}
-	case turns:
+	case config.Count:
+		return []string{"-accel", inTurn, "-cpu", counted}
+	case config.InTurn:
 		return []string{"-accel", inTurn, "-cpu", emulated}
 	}
 	return []string{"-accel", atOnce, "-cpu", emulated}
@@ -83,7 +92,7 @@ func accelerator(kvm, turns bool) []string {
 // and the network device.
 func machineArgs(kvm bool, config Config, index int, agent, monitor string) []string {
 	// The default machine routes interrupts by ACPI code: 1 s of a boot, and minutes under KASAN.
-	return append(accelerator(kvm, config.InTurn), "-machine", "q35", "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
+	return append(accelerator(kvm, config), "-machine", "q35", "-smp", fmt.Sprint(config.CPUs), "-m", fmt.Sprint(config.Memory),
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+agent,
 		"-device", "virtserialport,chardev=agent,name="+PortName,
@@ -104,6 +113,9 @@ func kernelParameters(kvm bool) string {
 func qemuArgs(l *Lab, index int, out, socket string) []string {
 	config := l.config
 	cmdline := fmt.Sprintf("%s lab.index=%d lab.slow=%d", kernelParameters(l.kvm), index+1, l.Kernel.Slow)
+	if config.Count {
+		cmdline += " nokaslr norandmaps" // the same code at the same address in all runs
+	}
 	if config.NoRXE {
 		cmdline += " lab.norxe=1"
 	}
@@ -118,6 +130,9 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 	}
 	args := append(machineArgs(l.kvm, config, index, socket, monitorSocket(l, index)),
 		"-kernel", l.image, "-initrd", filepath.Join(l.dir, "initramfs"), "-append", cmdline)
+	if config.Count {
+		args = append(args, "-plugin", "file="+l.plugin+",out="+countsFile(l, index))
+	}
 	args = append(args, share("/", "hostroot", ",readonly=on")...)
 	args = append(args, share(Repo(), "repo", ",readonly=on")...)
 	args = append(args, share(out, "out", "")...)
@@ -138,6 +153,11 @@ func qemuArgs(l *Lab, index int, out, socket string) []string {
 	return args
 }
 
+func countsFile(l *Lab, index int) string { return filepath.Join(l.dir, fmt.Sprintf("insns%d", index)) }
+
+// Counts returns the instructions that the VM has executed so far, if Config.Count asked for it.
+func (vm *VM) Counts() (insns.Counts, error) { return insns.Read(vm.counts) }
+
 func shellSocket(l *Lab, index int) string {
 	return filepath.Join(l.dir, fmt.Sprintf("shell%d", index))
 }
@@ -154,7 +174,7 @@ func startVM(l *Lab, index int, console string) (*VM, error) {
 	}
 	vm := &VM{
 		index: index, out: out, copy: config.Console, socket: filepath.Join(l.dir, fmt.Sprintf("agent%d", index)),
-		shell: shellSocket(l, index), monitor: monitorSocket(l, index),
+		shell: shellSocket(l, index), monitor: monitorSocket(l, index), counts: countsFile(l, index),
 	}
 	if err := vm.start(qemuArgs(l, index, out, vm.socket), filepath.Join(config.Out, fmt.Sprintf("console%d.log", index+1)), console); err != nil {
 		return nil, err
