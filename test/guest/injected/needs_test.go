@@ -6,4 +6,4 @@ package injected
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.FaultBuild, needs.OneTransport, needs.Ends)
+var _ = needs.Suite(needs.FaultBuild, needs.OneTransport, needs.Once)
