@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races test-reboot programs modules generate check check-go check-kmod test test-unit test-vm bench bench-verbs bench-trace soak fuzz demo lab help clean
+.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races test-reboot programs modules generate check check-go check-kmod test test-unit test-vm bench bench-cost bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
@@ -131,6 +131,10 @@ test-vm: build	## suites on one kernel: KERNEL=6.12 SUITES="block target"
 # krping's disks compared with NVMe over fabrics and nbd: about an hour on two cores. See test/bench/README.md.
 bench: build	## disks compared with NVMe over fabrics and nbd
 	go run ./test/bench/bench-blocks --kernel $(KERNEL)
+
+# Instructions an I/O of krping's disks and of NVMe over RDMA. Other work on this machine hardly matters.
+bench-cost: build	## instructions an I/O of disks and of NVMe over RDMA
+	go run ./test/bench/bench-cost --kernel $(KERNEL)
 
 # The suites on a kernel with KASAN, lockdep, kmemleak, UBSAN and more (test/lab/config/debug.config), over
 # RoCE and over iWARP. Any report of the kernel fails.

@@ -42,6 +42,12 @@ func (o FIO) measure(device string, j Job) string {
 	return o.command(device, args...)
 }
 
+// fixed returns a command that does a number of I/Os and prints nothing else.
+func (o FIO) fixed(device string, j Job, ios int) string {
+	return o.command(device, "--name="+j.Name, "--rw="+j.Mode, fmt.Sprintf("--bs=%d --iodepth=%d --io_size=%d", j.Size, j.Depth, ios*j.Size),
+		"--norandommap --randseed=1 --output-format=terse")
+}
+
 // About describes the options for the report.
 func (o FIO) About() string {
 	batch := "iodepth_batch_submit=1, fio's default: one system call for each I/O"

@@ -35,6 +35,12 @@ func BootInTurn(t *testing.T, vms int) *Hosts {
 	return boot(t, lab.Config{VMs: vms, InTurn: true}, nil)
 }
 
+// BootCounted boots two VMs whose instructions are counted: see lab.Config.Count.
+func BootCounted(t *testing.T) *Hosts {
+	t.Helper()
+	return boot(t, lab.Config{VMs: 2, Memory: 2048, Count: true}, nil)
+}
+
 func boot(t *testing.T, config lab.Config, expected []string) *Hosts {
 	t.Helper()
 	kernel := os.Getenv("KERNEL")

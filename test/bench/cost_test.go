@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"krping/test/lab/insns"
+)
+
+const kallsyms = `ffffffff81000000 T startup_64
+0000000000000000 A fixed_percpu_data
+ffffffff81100000 t blk_mq_submit_bio
+ffffffff81200000 T memcpy
+ffffffff82000000 D some_data
+ffffffffc0001000 t loop_64	[crc32_pclmul]
+ffffffffc0002000 t rxe_requester	[rdma_rxe]
+ffffffffc0002800 t rxe_icrc_hdr	[rdma_rxe]
+ffffffffc0003000 t krping_queue_rq	[rdma_krping]
+`
+
+func TestFunctionsAndLayers(t *testing.T) {
+	s, err := parseKallsyms(kallsyms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		address  uint64
+		function string
+		server   bool
+		layer    Layer
+	}{
+		{0xffffffff81100010, "blk_mq_submit_bio", false, layerBlock},
+		{0xffffffff81200000, "memcpy", false, layerCopies},
+		{0xffffffffc0001fff, "loop_64 [crc32_pclmul]", false, layerChecksums},
+		{0xffffffffc0002001, "rxe_requester [rdma_rxe]", false, layerRXE},
+		{0xffffffffc0002801, "rxe_icrc_hdr [rdma_rxe]", true, layerChecksums},
+		{0xffffffffc0003001, "krping_queue_rq [rdma_krping]", true, layerKrping},
+		{0x401000, "(user space)", true, layerBridge},
+		{0x401000, "(user space)", false, layerApplication},
+	} {
+		f := s.at(want.address)
+		if name, layer := describeFunction(f), layerOf(f, want.server); name != want.function || layer != want.layer {
+			t.Errorf("%#x is %s of layer %s, want %s, %s", want.address, name, layer, want.function, want.layer)
+		}
+	}
+	for _, text := range []string{"", "ffffffff81000000 T", "x T name", strings.Repeat("0000000000000000 T hidden\n", 3)} {
+		if _, err := parseKallsyms(text); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+func TestMarginalCost(t *testing.T) {
+	s, err := parseKallsyms(kallsyms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const block, krping, startup, fio = 0xffffffff81100000, 0xffffffffc0003000, 0xffffffff81000000, 0x401000
+	few := insns.Counts{block: 200, krping: 100, startup: 5000, fio: 70000}
+	many := insns.Counts{block: 800, krping: 400, startup: 5000, fio: 40000}
+	h := hostCost(few, many, 3, s, false)
+	if h.All != 300 || h.Layers[layerApplication] != -10000 || h.Layers[layerBlock] != 200 || h.Layers[layerKrping] != 100 || h.Layers[layerOther] != 0 || h.onNIC() != 300 {
+		t.Errorf("%+v, %v with a NIC", h, h.onNIC())
+	}
+}
