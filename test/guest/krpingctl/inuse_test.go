@@ -108,6 +108,14 @@ func TestDiskInUse(t *testing.T) {
 		_ = reader.Process.Kill()
 		_ = reader.Wait()
 	})
+	t.Run("LIO", func(t *testing.T) {
+		const store = "/sys/kernel/config/target/core/iblock_0/krping"
+		sh(t, "modprobe target_core_iblock; mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config")
+		sh(t, "mkdir -p "+store+" && cd "+store+" && echo "+dev+" >udev_path && echo udev_path="+dev+" >control && echo 1 >enable")
+		defer sh(t, "rmdir "+store+" && rmdir "+filepath.Dir(store))
+		refused(t, []string{dev + " is served by the SCSI target (LIO) as krping"}, "write", dev, "--size", "4KiB")
+		refused(t, []string{dev + " is served by the SCSI target (LIO) as krping"}, "stop", "vol0")
+	})
 	t.Run("link del", func(t *testing.T) {
 		sh(t, "mount "+dev+" "+dir)
 		defer sh(t, "umount "+dir)

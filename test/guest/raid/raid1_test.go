@@ -91,6 +91,7 @@ func TestCheckAndRepair(t *testing.T) {
 	r := newRig(t)
 	guest.Attach(t, r.port, options)
 	r.create()
+	inUse(t, r.disk(), array)
 	writeRandom(t, array, 4096, 1024)
 	if n := r.sync("check"); n != 0 {
 		t.Errorf("mismatch_cnt=%d of an array without faults", n)

@@ -7,6 +7,7 @@ package raid
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 
 	"krping/test/guest/internal/guest"
@@ -36,6 +37,16 @@ func (r *rig) finish() {
 	}
 }
 
+// inUse tests that a disk that is used is neither overwritten nor taken away.
+func inUse(t *testing.T, disk, by string) {
+	t.Helper()
+	for _, args := range [][]string{{"write", disk, "--size", "4KiB"}, {"stop", "vol0"}} {
+		if r := guest.Krpingctl(t, args...); r.Code != 1 || !strings.Contains(r.Stderr, disk+" is used by "+by) {
+			t.Errorf("%q: exit code %d, want %s is used by %s\n%s", args, r.Code, disk, by, r.Stderr)
+		}
+	}
+}
+
 func TestLVM(t *testing.T) {
 	guest.Run(t, "modprobe", "dm-mod")
 	r := newRig(t)
@@ -49,6 +60,7 @@ func TestLVM(t *testing.T) {
 	lvm("pvcreate", disk)
 	lvm("vgcreate", "krping", disk)
 	lvm("lvcreate", "--yes", "--wipesignatures", "n", "--zero", "n", "--extents", "100%FREE", "--name", "data", "krping")
+	inUse(t, disk, "/dev/mapper/krping-data")
 	useFileSystem(t, "/dev/mapper/krping-data")
 	lvm("vgchange", "--activate", "n", "krping")
 	r.finish()
@@ -65,6 +77,7 @@ func TestCrypt(t *testing.T) {
 	t.Setenv("DM_DISABLE_UDEV", "1")
 	guest.Run(t, "cryptsetup", "luksFormat", "--batch-mode", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", key, disk)
 	guest.Run(t, "cryptsetup", "open", "--key-file", key, disk, "secret")
+	inUse(t, disk, "/dev/mapper/secret")
 	useFileSystem(t, "/dev/mapper/secret")
 	guest.Run(t, "cryptsetup", "close", "secret")
 	r.finish()
