@@ -7,11 +7,14 @@ import (
 	"errors"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/rs/zerolog"
 
 	"krping/agent/service/config"
 )
@@ -51,7 +54,9 @@ func (a *agent) serve(address config.Address) (*endpoint, error) {
 	}}
 	e.server.RegisterOnShutdown(cancel)
 	a.running.Go(func() {
-		if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		flags := &web.FlagConfig{WebConfigFile: &address.Web}
+		log := slog.New(zerolog.NewSlogHandler(a.Log.Level(zerolog.WarnLevel)))
+		if err := web.Serve(l, e.server, flags, log); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			a.broken <- err
 		}
 	})

@@ -6,9 +6,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +27,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/rs/zerolog"
+	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/service/config"
@@ -258,16 +266,88 @@ func TestReload(t *testing.T) {
 	ends(t, ended)
 }
 
-// An address that overlaps the old one cannot be listened at before that is given up.
-func TestReloadToOverlappingAddress(t *testing.T) {
-	r := start(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+// freeAddress returns an address of this host at which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(free.Addr().String())
-	_ = free.Close()
-	local, all := "127.0.0.1:"+port, "0.0.0.0:"+port
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// With a web configuration, the page and the metrics need TLS and a password.
+func TestWebConfig(t *testing.T) {
+	r := start(t)
+	web := filepath.Join(r.dir, "web.yml")
+	cert, key := filepath.Join(r.dir, "cert.pem"), filepath.Join(r.dir, "key.pem")
+	pool := writeCertificate(t, cert, key)
+	password, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s}\nbasic_auth_users: {prometheus: %s}\n", cert, key, password)
+	if err := os.WriteFile(web, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	r.configure("listen: " + address + "\nweb_config: " + web + "\n" + vol0)
+	r.reload()
+	c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	for password, want := range map[string]int{"secret": http.StatusOK, "wrong": http.StatusUnauthorized} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.SetBasicAuth("prometheus", password)
+		answer, err := c.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("with the password %q: %s, want %d", password, answer.Status, want)
+		}
+	}
+	c.CloseIdleConnections()
+	r.configure("listen: " + address + "\n" + vol0) // the same address without TLS
+	r.reload()
+	get(t, http.MethodGet, address, "/healthz", "")
+}
+
+// writeCertificate makes a certificate of 127.0.0.1 and returns a pool with it.
+func writeCertificate(t *testing.T, certFile, keyFile string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certText := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	if err := errors.Join(os.WriteFile(certFile, certText, 0o600), os.WriteFile(keyFile, keyText, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certText)
+	return pool
+}
+
+// An address that overlaps the old one cannot be listened at before that is given up.
+func TestReloadToOverlappingAddress(t *testing.T) {
+	r := start(t)
+	local := freeAddress(t)
+	_, port, _ := net.SplitHostPort(local)
+	all := "0.0.0.0:" + port
 	for _, address := range []string{local, all, local} {
 		r.configure("listen: " + address + "\n" + vol0)
 		r.reload()

@@ -32,7 +32,10 @@ type Config struct {
 }
 
 // Address is an address for net.Listen: network "unix" with a path, or "tcp" with ADDRESS:PORT.
-type Address struct{ Network, Address string }
+type Address struct {
+	Network, Address string
+	Web              string // path of a web configuration of Prometheus' exporters, for TLS and passwords; "": none
+}
 
 func (a Address) String() string { return a.Address }
 

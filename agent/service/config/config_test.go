@@ -47,7 +47,7 @@ sessions:
     addr: 10.0.0.1
     raid: /dev/md/replica
 `)
-	if c.Listen != (Address{"tcp", "127.0.0.1:9450"}) || c.LogLevel != zerolog.WarnLevel {
+	if c.Listen != (Address{"tcp", "127.0.0.1:9450", ""}) || c.LogLevel != zerolog.WarnLevel {
 		t.Errorf("listen %v, log %v", c.Listen, c.LogLevel)
 	}
 	var commands []string
@@ -87,10 +87,10 @@ sessions:
     mode: tap
     backing: vdb
 `)
-	if c.Listen != (Address{"tcp", ":9450"}) {
+	if c.Listen != (Address{"tcp", ":9450", ""}) {
 		t.Errorf("listen %v", c.Listen)
 	}
-	if c := parse(t, "listen: localhost:9450"); c.Listen != (Address{"tcp", "127.0.0.1:9450"}) {
+	if c := parse(t, "listen: localhost:9450"); c.Listen != (Address{"tcp", "127.0.0.1:9450", ""}) {
 		t.Errorf("listen %v", c.Listen)
 	}
 	want := []string{
@@ -111,7 +111,7 @@ sessions:
 
 func TestEmptyFile(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing\n", "sessions:\n", "sessions: []\n", "---\n"} {
-		if c := parse(t, text); c.Listen != (Address{"unix", DefaultListen}) || c.LogLevel != zerolog.InfoLevel || len(c.Sessions) != 0 {
+		if c := parse(t, text); c.Listen != (Address{"unix", DefaultListen, ""}) || c.LogLevel != zerolog.InfoLevel || len(c.Sessions) != 0 {
 			t.Errorf("%q: %+v", text, c)
 		}
 	}
@@ -140,6 +140,38 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%s: %v, %v", tc.name, c.Sessions, err)
 		case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want)):
 			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
+		}
+	}
+}
+
+func TestWebConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "web.yml")
+	for text, want := range map[string]string{
+		"basic_auth_users: {}\n":      "",
+		"basic_auth_users: {a: b}\n":  "f:2:13: web_config " + file + ": ",
+		"tls_server_config: {x: y}\n": "f:2:13: web_config " + file + ": ",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse("f", []byte("listen: :9450\nweb_config: "+file+"\n"))
+		switch {
+		case want == "" && (err != nil || c.Listen.Web != file):
+			t.Errorf("%q: %+v, %v", text, c.Listen, err)
+		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"listen: :9450\nweb_config: web.yml\n":           `f:2:13: web_config "web.yml": must be an absolute path`,
+		"listen: :9450\nweb_config: " + file + ".none\n": "f:2:13: web_config " + file + ".none: ",
+		"web_config: " + file + "\n":                     "f:1:1: web_config: only with listen: ADDRESS:PORT",
+	} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse("f", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
 }
@@ -175,7 +207,7 @@ func TestIdentityAndAccess(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string][]string{
 		"lisen: x\n":                 {`f:1:1: unknown key "lisen": did you mean listen?`},
-		"colour: x\n":                {`f:1:1: unknown key "colour": it must be one of listen, log, sessions`},
+		"colour: x\n":                {`f:1:1: unknown key "colour": it must be one of listen, web_config, log, sessions`},
 		"log: info\nlog: warn\n":     {`f:2:1: log is given twice, first on line 1`},
 		"log: loud\n":                {`f:1:6: log "loud": must be debug, info, warn or error`},
 		"log: [info]\n":              {`f:1:6: log must have a single plain value`},
@@ -299,7 +331,7 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the example: %v", err)
 	}
-	if len(c.Sessions) != 2 || c.Listen != (Address{"unix", DefaultListen}) {
+	if len(c.Sessions) != 2 || c.Listen != (Address{"unix", DefaultListen, ""}) {
 		t.Errorf("the example: %+v", c)
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {

@@ -19,6 +19,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/rs/zerolog"
 
 	"krping/bridge/access"
@@ -50,7 +51,7 @@ func (d *decoder) sorted() Errors {
 }
 
 func (d *decoder) config(text []byte) Config {
-	c := Config{Listen: Address{"unix", DefaultListen}, LogLevel: zerolog.InfoLevel}
+	c := Config{Listen: Address{Network: "unix", Address: DefaultListen}, LogLevel: zerolog.InfoLevel}
 	if text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")); bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
 		d.fail(nil, "the file is UTF-16: it must be UTF-8")
 		return c
@@ -75,16 +76,23 @@ func (d *decoder) config(text []byte) Config {
 		return c
 	}
 	d.findAnchors(root)
-	d.mapping(root, "the file", []string{"listen", "log", "sessions"}, func(key string, _ *token.Token, value ast.Node) {
+	var webAt *token.Token
+	d.mapping(root, "the file", []string{"listen", "web_config", "log", "sessions"}, func(key string, at *token.Token, value ast.Node) {
 		switch key {
 		case "listen":
 			d.listen(&c.Listen, value)
+		case "web_config":
+			webAt = at
+			d.webConfig(&c.Listen, value)
 		case "log":
 			d.level(&c.LogLevel, value)
 		case "sessions":
 			c.Sessions = d.sessions(value)
 		}
 	})
+	if webAt != nil && c.Listen.Network == "unix" {
+		d.fail(webAt, "web_config: only with listen: ADDRESS:PORT, as a Unix socket is for root only")
+	}
 	return c
 }
 
@@ -152,12 +160,12 @@ func (d *decoder) listen(to *Address, n ast.Node) {
 		return
 	}
 	if filepath.IsAbs(text) {
-		*to = Address{"unix", filepath.Clean(text)}
+		to.Network, to.Address = "unix", filepath.Clean(text)
 		return
 	}
 	number, everywhere := strings.CutPrefix(text, ":")
 	if port, err := strconv.ParseUint(number, 10, 16); everywhere && err == nil && port != 0 {
-		*to = Address{"tcp", fmt.Sprintf(":%d", port)}
+		to.Network, to.Address = "tcp", fmt.Sprintf(":%d", port)
 		return
 	}
 	addr, err := netip.ParseAddrPort(strings.Replace(text, "localhost:", "127.0.0.1:", 1))
@@ -165,7 +173,23 @@ func (d *decoder) listen(to *Address, n ast.Node) {
 		d.fail(tokenOf(n), "listen %q: must be the absolute path of a socket, or ADDRESS:PORT, such as %s or 127.0.0.1:9450 (:9450 for all addresses)", text, DefaultListen)
 		return
 	}
-	*to = Address{"tcp", addr.String()}
+	to.Network, to.Address = "tcp", addr.String()
+}
+
+func (d *decoder) webConfig(to *Address, n ast.Node) {
+	text, ok := d.scalar("web_config", n)
+	if !ok {
+		return
+	}
+	if !filepath.IsAbs(text) {
+		d.fail(tokenOf(n), "web_config %q: must be an absolute path", text)
+		return
+	}
+	if err := web.Validate(text); err != nil {
+		d.fail(tokenOf(n), "web_config %s: %v", text, err)
+		return
+	}
+	to.Web = text
 }
 
 func (d *decoder) level(to *zerolog.Level, n ast.Node) {
