@@ -5,6 +5,7 @@
 package reboot
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -107,6 +108,35 @@ func (r *rig) awayAndBack() {
 	}
 }
 
+// survives tests what doctor says of the next boot: nothing is lost, but for a disk whose agent is not enabled.
+func (r *rig) survives() {
+	r.t.Helper()
+	boot := func(h *distro.Host, want string) {
+		r.t.Helper()
+		var report struct {
+			Findings []struct{ Check, Found string }
+		}
+		if err := json.Unmarshal([]byte(r.sh(h, "krpingctl doctor --json 2>/dev/null || true")), &report); err != nil {
+			r.t.Fatal(err)
+		}
+		var found []string
+		for _, f := range report.Findings {
+			if f.Check == "boot" {
+				found = append(found, f.Found)
+			}
+		}
+		if len(found) != 1 || !strings.Contains(found[0], want) {
+			r.t.Errorf("%s: doctor says of the next boot %q, want %q", h.Name, found, want)
+		}
+	}
+	for _, h := range r.lab.Hosts {
+		boot(h, "is there after a boot, too")
+	}
+	r.sh(r.client, "systemctl disable krping-agent")
+	boot(r.client, "is not there after a boot")
+	r.sh(r.client, "systemctl enable krping-agent")
+}
+
 // A short form, on Debian 12 with the packages installed as its image is made, without an emulated compiler. It runs
 // beside other suites, on a busy machine.
 func TestReboots(t *testing.T) {
@@ -114,6 +144,7 @@ func TestReboots(t *testing.T) {
 	r := newRig(t, "12-installed")
 	r.busy = 3
 	r.configure()
+	r.survives()
 	r.rebootTarget()
 	r.dirty()
 	r.away()
@@ -134,6 +165,7 @@ func TestOperating(t *testing.T) {
 			before := r.files()
 			r.install()
 			r.configure()
+			r.survives()
 			rounds := 10
 			if testing.Short() {
 				rounds = 1
