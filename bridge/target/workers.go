@@ -64,8 +64,7 @@ func (w *workers) wake() {
 
 func (w *workers) run() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for {
+	for { // without a deferred unlock, which would hide a panic of do
 		w.waking = false
 		for len(w.queue) > 0 {
 			t := w.queue[0]
@@ -76,6 +75,7 @@ func (w *workers) run() {
 			w.mu.Lock()
 		}
 		if w.closed || w.idle >= maxIdle {
+			w.mu.Unlock()
 			return
 		}
 		w.idle++

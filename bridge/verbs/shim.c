@@ -223,11 +223,14 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 	return attr.max_qp_init_rd_atom;
 }
 
-/* Posts the first n of q->wr, and sets q->posted, also on failure. */
+/*
+ * Posts the first n of q->wr, and sets q->posted, also on failure. The library of rxe does not say which
+ * one failed if the device is gone: then it is as if all had.
+ */
 int shim_post_send(uintptr_t queue, int n)
 {
 	struct shim_queue *q = (struct shim_queue *)queue;
-	struct ibv_send_wr wrs[SHIM_BATCH], *bad;
+	struct ibv_send_wr wrs[SHIM_BATCH], *bad = wrs;
 	struct ibv_sge sges[SHIM_BATCH];
 	int i, ret;
 
