@@ -165,6 +165,7 @@ func TestWebConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: :9450\nweb_config: web.yml\n":           `f:2:13: web_config "web.yml": must be an absolute path`,
 		"listen: :9450\nweb_config: " + file + ".none\n": "f:2:13: web_config " + file + ".none: ",
+		"listen: :9450\nweb_config: /dev/zero\n":         "f:2:13: web_config /dev/zero: must be a regular file",
 		"web_config: " + file + "\n":                     "f:1:1: web_config: only with listen: ADDRESS:PORT",
 	} {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -183,6 +184,10 @@ func (d *decoder) webConfig(to *Address, n ast.Node) {
 	}
 	if !filepath.IsAbs(text) {
 		d.fail(tokenOf(n), "web_config %q: must be an absolute path", text)
+		return
+	}
+	if info, err := os.Stat(text); err == nil && !info.Mode().IsRegular() {
+		d.fail(tokenOf(n), "web_config %s: must be a regular file", text)
 		return
 	}
 	if err := web.Validate(text); err != nil {
