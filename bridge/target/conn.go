@@ -46,7 +46,7 @@ type task struct {
 	message *message
 }
 
-// message is a copy of a received message.
+// message is a copy of a received message. While responses are sent, one is the buffer for them.
 type message struct {
 	data []byte
 	left atomic.Int32 // commands that are not executed yet

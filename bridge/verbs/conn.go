@@ -29,8 +29,8 @@ type Config struct {
 	Buffers    int // data buffers for RDMA, of MaxData each, allocated on first use
 	MaxData    int
 	Budget     *Budget // of this and other connections; nil for no limit
-	// Polls says that Recv is called again soon whenever it has returned a message: it then takes all
-	// completions, also those for which other calls wait, which saves a goroutine's turn.
+	// Polls says that Recv is called again soon after each message. Recv then handles all completions
+	// itself, also those that other calls wait for, instead of a goroutine that does only that.
 	Polls bool
 }
 
@@ -85,8 +85,8 @@ const (
 	kindLast  // empty RDMA WRITE behind quiet SENDs; nobody waits
 )
 
-// maxQuiet is how many SENDs may follow each other without a completion, which costs the program a
-// wake-up. Their slots are free when that of a later work request arrives.
+// maxQuiet is how many SENDs in a row may have no completion: each one wakes the program. Their slots
+// are freed by the completion of a later work request.
 const maxQuiet = sendBuffers/4 - 1
 
 // trimIntervals is after how many watchIntervals memory that was not used is freed: 10 s.

@@ -60,8 +60,8 @@ void shim_close_files(struct ibv_context *context);
 /*
  * Functions return 0 or an errno, except shim_next: the number of completions or -errno.
  *
- * What each message calls takes a queue as an integer: of pointers, cgo checks what they point to,
- * which takes longer than the calls. A queue is C's memory, so no pointer to Go's hides in it.
+ * Calls made for each message take the queue as an integer: cgo checks what a pointer points to, which
+ * takes longer than the call. A queue is C memory and holds no Go pointers.
  */
 int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out);
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,

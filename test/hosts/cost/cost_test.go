@@ -21,16 +21,16 @@ type cost struct {
 	all    float64
 }
 
-// Of each figure the lowest of a few rounds counts: what else this machine does only adds.
+// The lowest of a few rounds counts: other work on this machine only adds.
 const rounds = 2
 
-// By how much a figure may exceed the recorded one. Time has a part in the bridge's by Go's scheduler and
-// garbage collector, and a large one in all.
+// By how much a figure may exceed the recorded one. The bridge's depends a little on time, by Go's
+// scheduler and garbage collector. With the kernel's scheduler, all depend on it a lot.
 var steadyLimits = map[string]float64{"krping": 1.05, "krping-bridge": 1.10}
 
 const limit = 1.30
 
-// recorded are the figures by contender and job, of Linux 6.1. Who makes one better records it here.
+// recorded are the figures by contender and job, of Linux 6.1. Whoever improves one records it here.
 var recorded = map[string]map[string]cost{
 	"krping": {
 		"4k-randread-qd1":   {86937, 112411},

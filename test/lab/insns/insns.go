@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package insns counts the instructions that an emulated guest executes, with a plugin of QEMU. Other than
+// Package insns counts the instructions that an emulated guest executes, with a plugin of QEMU. Unlike
 // times, these figures do not depend on what else the host does.
 package insns
 
