@@ -90,11 +90,9 @@ func (tr *tracing) complete() {
 // emulated CPUs are in such a program for long, so that counts as late.
 func lost(t *testing.T, what string) {
 	t.Helper()
-	fail := t.Errorf
-	if strings.Contains(what, " missed because ") && !strings.Contains(what, " dropped because ") && !strings.Contains(what, " not followed because ") {
-		fail = func(format string, args ...any) { t.Helper(); late.Errorf(t, format, args...) }
-	}
-	fail("the trace: %s", what)
+	t.Helper()
+	missed := strings.Contains(what, " missed because ") && !strings.Contains(what, " dropped because ") && !strings.Contains(what, " not followed because ")
+	late.ErrorfIf(t, missed, "the trace: %s", what)
 }
 
 func write(t *testing.T, dev, name string, args ...string) {

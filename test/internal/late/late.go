@@ -22,6 +22,15 @@ func Errorf(t testing.TB, format string, args ...any) {
 	t.Errorf(Mark+format, args...)
 }
 
+// ErrorfIf is Errorf if being late explains the failure, else t.Errorf.
+func ErrorfIf(t testing.TB, explained bool, format string, args ...any) {
+	t.Helper()
+	if explained {
+		format = Mark + format
+	}
+	t.Errorf(format, args...)
+}
+
 // Waited fails and ends a test that has waited for an event until the limit.
 func Waited(t testing.TB, limit time.Duration, format string, args ...any) {
 	t.Helper()
