@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,20 +53,12 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	pattern, err := regexp.Compile(*jobs)
-	if err != nil {
+	var err error
+	if b.Jobs, err = bench.MatchingJobs(bench.AllJobs(), *jobs); err != nil {
 		return o, fmt.Errorf("--jobs: %w", err)
 	}
-	for _, j := range bench.AllJobs() {
-		if pattern.MatchString(j.Name) {
-			b.Jobs = append(b.Jobs, j)
-		}
-	}
-	b.Contenders = strings.Split(*contenders, ",")
-	for i, name := range b.Contenders {
-		if !slices.Contains(bench.ContenderNames(), name) || slices.Contains(b.Contenders[:i], name) {
-			return o, fmt.Errorf("--contenders: %q is unknown or named twice; known are %s", name, strings.Join(bench.ContenderNames(), ", "))
-		}
+	if b.Contenders, err = bench.ParseContenders(*contenders, bench.ContenderNames()); err != nil {
+		return o, fmt.Errorf("--contenders: %w", err)
 	}
 	switch {
 	case flags.NArg() > 0:

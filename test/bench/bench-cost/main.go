@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"krping/test/bench"
@@ -32,16 +31,12 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	pattern, err := regexp.Compile(*jobs)
-	if err != nil {
+	if c.Jobs, err = bench.MatchingJobs(bench.CostJobs(), *jobs); err != nil {
 		return fmt.Errorf("--jobs: %w", err)
 	}
-	for _, j := range bench.CostJobs() {
-		if pattern.MatchString(j.Name) {
-			c.Jobs = append(c.Jobs, j)
-		}
+	if c.Contenders, err = bench.ParseContenders(*contenders, bench.CostContenders()); err != nil {
+		return fmt.Errorf("--contenders: %w", err)
 	}
-	c.Contenders = strings.Split(*contenders, ",")
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
