@@ -222,8 +222,9 @@ func (c *Conn) postRecv(slot int) error {
 // handle returns the queue as calls take it: see shim.h.
 func (c *Conn) handle() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(c.queue))) }
 
-// post posts work requests in one call. If it fails, some may have been posted. A SEND is quiet if few are,
-// and if there are enough buffers while the one of an RDMA WRITE before it is not free yet.
+// post posts work requests in one call. If it fails, some may have been posted, and the connection ends.
+// A SEND is quiet if few are, and if there are enough buffers while the one of an RDMA WRITE before it is
+// not free yet.
 func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,9 +250,10 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 		}
 	}
 	if errno != 0 {
-		return fmt.Errorf("post a work request: %w", syscall.Errno(errno))
+		c.reason = fmt.Errorf("post a work request: %w", syscall.Errno(errno))
+		go c.fail(c.reason)
 	}
-	return nil
+	return c.reason
 }
 
 // Recv returns the next message. Only one call at a time is allowed.
@@ -399,9 +401,10 @@ func (c *Conn) bufferOf(p []byte) (*buffer, error) {
 	return b, nil
 }
 
-// await posts a work request and waits for its completion.
+// await posts a work request and waits until it uses no memory any more.
 func (c *Conn) await(wr C.struct_shim_wr, done <-chan bool) error {
 	if err := c.post(wr); err != nil {
+		<-c.drained
 		return err
 	}
 	select {

@@ -224,13 +224,13 @@ uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered)
 }
 
 /*
- * Posts the first n of q->wr, and sets q->posted, also on failure. The library of rxe does not say which
- * one failed if the device is gone: then it is as if all had.
+ * Posts the first n of q->wr, and sets q->posted, also on failure. If the device is gone, the library of
+ * rxe fails with bad NULL: all are in the queue then, but the device was not told.
  */
 int shim_post_send(uintptr_t queue, int n)
 {
 	struct shim_queue *q = (struct shim_queue *)queue;
-	struct ibv_send_wr wrs[SHIM_BATCH], *bad = wrs;
+	struct ibv_send_wr wrs[SHIM_BATCH], *bad = NULL;
 	struct ibv_sge sges[SHIM_BATCH];
 	int i, ret;
 
@@ -259,7 +259,7 @@ int shim_post_send(uintptr_t queue, int n)
 			wrs[i].invalidate_rkey = wr->rkey;
 	}
 	ret = ibv_post_send(q->qp, wrs, &bad);
-	q->posted = ret ? bad - wrs : n;
+	q->posted = ret && bad ? bad - wrs : n;
 	return ret;
 }
 

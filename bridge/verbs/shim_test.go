@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// What is said to be posted when a post fails is never garbage: see testdata/post.c.
+func TestPostThatFails(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "post")
+	compile := exec.Command("cc", "-Wall", "-o", program, "testdata/post.c", "shim.c", "-lrdmacm", "-libverbs")
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", compile, err, out)
+	}
+	if out, err := exec.Command(program).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
