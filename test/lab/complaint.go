@@ -51,6 +51,29 @@ func findStuckCPU(log string) string {
 	return ""
 }
 
+// stackEntry matches an entry of a stack of which the kernel is sure.
+var stackEntry = regexp.MustCompile(`^(?:\[[^]]*\]\s*)?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+`)
+
+// stackEntries is how many of a stack the first line of a report has.
+const stackEntries = 12
+
+// stackOf returns the functions of the first stack in lines, innermost first, or "".
+func stackOf(lines []string) string {
+	var functions []string
+	for _, line := range lines {
+		if m := stackEntry.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			functions = append(functions, m[1])
+		}
+		if len(functions) == stackEntries || strings.Contains(line, "</TASK>") {
+			break
+		}
+	}
+	if len(functions) == 0 {
+		return ""
+	}
+	return " (in " + strings.Join(functions, " < ") + ")"
+}
+
 // findComplaint returns a report on the first complaint in the console's log, with the
 // lines around it, or "". Lines that contain one of the expected strings do not count.
 func findComplaint(log string, expected []string) string {
@@ -61,7 +84,7 @@ func findComplaint(log string, expected []string) string {
 			continue
 		}
 		from, to := max(0, i-around/3), min(len(lines), i+around)
-		return fmt.Sprintf("the kernel complains: %s\n--- console around it:\n%s\n---", strings.TrimSpace(line), strings.Join(lines[from:to], "\n"))
+		return fmt.Sprintf("the kernel complains: %s%s\n--- console around it:\n%s\n---", strings.TrimSpace(line), stackOf(lines[i:to]), strings.Join(lines[from:to], "\n"))
 	}
 	return ""
 }

@@ -78,6 +78,27 @@ func TestComplaintIsReportedWithItsSurroundings(t *testing.T) {
 	}
 }
 
+// A summary shows the first line of a report alone.
+func TestComplaintBeginsWithStack(t *testing.T) {
+	log := `[   93.330366] INFO: task krpingctl:819 blocked for more than 30 seconds.
+[   93.331000]       Tainted: G           OE      7.3.4 #1
+[   93.332000] task:krpingctl       state:D stack:0     pid:819   tgid:819   ppid:300    flags:0x00004002
+[   93.333000] Call Trace:
+[   93.334000]  <TASK>
+[   93.335000]  __schedule+0x3f1/0x8a0
+[   93.336000]  ? srso_return_thunk+0x5/0x5f
+[   93.337000]  __flush_work.isra.0+0x1a2/0x2b0
+[   93.338000]  delete_store+0x5e/0x70 [nvme_core]
+[   93.339000]  </TASK>
+[   93.340000] Showing all locks
+[   93.341000]  other+0x1/0x2
+`
+	want := "the kernel complains: [   93.330366] INFO: task krpingctl:819 blocked for more than 30 seconds. (in __schedule < __flush_work.isra.0 < delete_store)"
+	if first, _, _ := strings.Cut(findComplaint(log, nil), "\n"); first != want {
+		t.Errorf("the report begins with %q, want %q", first, want)
+	}
+}
+
 func TestBootsThatTheEmulatorSpoils(t *testing.T) {
 	other := errors.New("QEMU has ended")
 	for _, c := range []struct {
