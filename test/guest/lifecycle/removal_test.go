@@ -110,7 +110,8 @@ func TestDeviceRemovedUnderCommand(t *testing.T) {
 	}
 }
 
-// The same with a bridge as the server, which goes on.
+// The same with a bridge as the server, which goes on. The kernel may free a program's memory regions before its queue
+// pairs: what the client sends, reads or writes in between is refused (EPROTO).
 func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 	bridge := guest.StartPingBridge(t, port+5)
 	for _, options := range []string{"validate", "rlat", "bw", "fr"} {
@@ -118,8 +119,8 @@ func TestDeviceRemovedUnderPingBridge(t *testing.T) {
 			client := startClient(t, options, 1)
 			bridge.RemoveDevice(t)
 			guest.AddDevice(t)
-			if err := ends(t, "client", client); !isLost(err) {
-				t.Errorf("client: %v, want ENODEV or a lost connection", err)
+			if err := ends(t, "client", client); !isLost(err) && !errors.Is(err, unix.EPROTO) {
+				t.Errorf("client: %v, want ENODEV, a lost connection or a refused operation", err)
 			}
 			guest.NoThreads(t)
 			wasRunning(t)
