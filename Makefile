@@ -117,7 +117,7 @@ test:	## all tests that CI runs
 	@$(MAKE) --no-print-directory packages	# for hosts/reboot
 	@rm -rf build/results
 	@ok=yes; \
-	build/lab suites --jobs $(JOBS) --kernel $(subst $() ,$(comma),$(KERNELS)) \
+	build/lab suites --jobs $(JOBS) --short --kernel $(subst $() ,$(comma),$(KERNELS)) \
 		--beside unit-tests='go test -v -race ./...' --beside check-go='make -s check-go' --beside check-kmod='make -s check-kmod' \
 		--beside fuzz-options='scripts/fuzz-module 20 options' --beside fuzz-wire='scripts/fuzz-module 20 wire' || ok=no; \
 	build/lab summary && [ $$ok = yes ]
@@ -125,7 +125,7 @@ test:	## all tests that CI runs
 test-unit: | deps	## the tests that need no virtual machine
 	go test -race ./...
 
-test-vm: build	## suites on one kernel: KERNEL=6.12 SUITES="block target"
+test-vm: build	## suites on one kernel, with all cases: KERNEL=6.12 SUITES="block target"
 	build/lab suites --kernel $(KERNEL) $(SUITES)
 
 # krping's disks compared with NVMe over fabrics and nbd: about an hour on two cores. See test/bench/README.md.

@@ -48,7 +48,7 @@ func findMachines(boot bootOptions, short bool) (machines []machine, missing map
 		}
 	}
 	for i, kernel := range kernels {
-		m := machine{kernel: kernel.Name, boot: boot, slow: kernel.Slow, short: short || i > 0}
+		m := machine{kernel: kernel.Name, boot: boot, slow: kernel.Slow, short: short}
 		m.boot.kernel = kernel.Name
 		version, _, _ := strings.Cut(kernel.Release, "-")
 		m.has = has(m, needs.Kernel(version))

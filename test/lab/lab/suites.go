@@ -50,7 +50,7 @@ as failed; the suites run on the others.`,
 	f.StringVar(&o.pattern, "run", "", "only tests that match this `pattern`")
 	f.StringSliceVar(&o.skip, "skip", nil, "not these `suites`")
 	f.IntVarP(&o.jobs, "jobs", "j", 1, "suites at a time; a suite of two VMs counts as two")
-	f.BoolVar(&o.short, "short", false, "run a part of the cases in tests of many, also on the first kernel")
+	f.BoolVar(&o.short, "short", false, "run a part of the cases in tests of many")
 	f.DurationVar(&o.soak, "soak", 0, "how long tests of faults repeat them (default: once)")
 	f.StringArrayVar(&o.beside, "beside", nil, "NAME=COMMAND: a check that runs beside the suites, at low priority; several run one after the other")
 	return cmd

@@ -103,8 +103,8 @@ func TestFirstAndLastKernel(t *testing.T) {
 	}
 	for i, want := range []struct{ once, ends bool }{{true, true}, {false, false}, {false, true}} {
 		once, ends := machines[i].lacks([]needs.Need{needs.Once}) == "", machines[i].lacks([]needs.Need{needs.Ends}) == ""
-		if once != want.once || ends != want.ends || machines[i].short == once {
-			t.Errorf("%v: once: %t, ends: %t, short: %t; want %+v", machines[i], once, ends, machines[i].short, want)
+		if once != want.once || ends != want.ends || machines[i].short {
+			t.Errorf("%v: once: %t, ends: %t, short: %t; want %+v and all cases", machines[i], once, ends, machines[i].short, want)
 		}
 	}
 }
