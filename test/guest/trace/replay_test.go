@@ -42,9 +42,15 @@ func TestRecordAndReplay(t *testing.T) {
 		t.Fatalf("only %d bios: %q", len(recorded), recorded)
 	}
 
-	again := start(t, dev, "--json")
-	out := guest.MustKrpingctl(t, "replay", path, dev, "--seed", "9", "--speed", "4")
-	replayed := workload(again.bios())
+	var again *tracing
+	var out string
+	var replayed []string
+	repeat(func() *tracing {
+		again = start(t, dev, "--json")
+		out = guest.MustKrpingctl(t, "replay", path, dev, "--seed", "9", "--speed", "4")
+		replayed = workload(again.bios())
+		return again
+	})
 	again.complete()
 	if !slices.Equal(recorded, replayed) {
 		t.Errorf("recorded %d bios:\n%s\nreplayed %d:\n%s", len(recorded), strings.Join(recorded, "\n"), len(replayed), strings.Join(replayed, "\n"))

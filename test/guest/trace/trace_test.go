@@ -90,9 +90,21 @@ func (tr *tracing) complete() {
 // emulated CPUs are in such a program for long, so that counts as late.
 func lost(t *testing.T, what string) {
 	t.Helper()
-	t.Helper()
-	missed := strings.Contains(what, " missed because ") && !strings.Contains(what, " dropped because ") && !strings.Contains(what, " not followed because ")
-	late.ErrorfIf(t, missed, "the trace: %s", what)
+	late.ErrorfIf(t, onlyMissed(what), "the trace: %s", what)
+}
+
+// onlyMissed reports whether all that a trace says it has lost was lost to an interrupt.
+func onlyMissed(what string) bool {
+	return strings.Contains(what, " missed because ") && !strings.Contains(what, " dropped because ") && !strings.Contains(what, " not followed because ")
+}
+
+// repeat calls f, which has ended a trace, up to five times, until an interrupt has lost none of its events.
+func repeat(f func() *tracing) {
+	for range 5 {
+		if tr := f(); !onlyMissed(tr.stderr.String()) {
+			return
+		}
+	}
 }
 
 func write(t *testing.T, dev, name string, args ...string) {
