@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // attachAs is attach with a size and without a bridge to look into.
@@ -48,6 +49,7 @@ func background(t *testing.T, argv ...string) *exec.Cmd {
 
 // A disk is neither overwritten nor taken away while anybody uses it, by whatever way.
 func TestDiskInUse(t *testing.T) {
+	needs.Test(t, needs.StockKernel) // btrfs
 	sh(t, "modprobe loop max_part=8; modprobe dm-mod; modprobe btrfs")
 	dev := attachAs(t, 9921, "160MiB")
 	part := dev + "p1"
