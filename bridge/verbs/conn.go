@@ -85,8 +85,8 @@ const (
 	kindLast  // empty RDMA WRITE behind quiet SENDs; nobody waits
 )
 
-// maxQuiet is how many SENDs in a row may have no completion: each one wakes the program. Their slots
-// are freed by the completion of a later work request.
+// maxQuiet is how many SENDs in a row may have no completion, as each completion wakes the program. Their
+// slots are freed by the completion of a later work request.
 const maxQuiet = sendBuffers/4 - 1
 
 // trimIntervals is after how many watchIntervals memory that was not used is freed: 10 s.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is said to be posted when a post fails is never garbage: see testdata/post.c.
+// When a post fails, the number of posted work requests is right: see testdata/post.c.
 func TestPostThatFails(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "post")
 	compile := exec.Command("cc", "-Wall", "-o", program, "testdata/post.c", "shim.c", "-lrdmacm", "-libverbs")

@@ -51,7 +51,7 @@ func findStuckCPU(log string) string {
 	return ""
 }
 
-// stackEntry matches an entry of a stack of which the kernel is sure.
+// stackEntry matches an entry of a stack, but not one that the kernel marks as a guess by a "?".
 var stackEntry = regexp.MustCompile(`^(?:\[[^]]*\]\s*)?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+`)
 
 // stackEntries is how many of a stack the first line of a report has.
