@@ -47,6 +47,7 @@ enum krping_test_kind {
 	KRPING_TEST_RLAT	= 2,	/* one RDMA READ after another */
 	KRPING_TEST_BW		= 3,	/* RDMA WRITEs, the send queue kept full */
 	KRPING_TEST_FR		= 4,	/* REG_MR and LOCAL_INV, one pair after another */
+	KRPING_TEST_VERBS	= 5,	/* struct krping_verbs_params follows the hello */
 };
 
 /* krping_test_hello.flags */
@@ -81,6 +82,237 @@ struct krping_test_hello {
 };
 
 static_assert(sizeof(struct krping_test_hello) == 16, "krping_test_hello");
+
+/* ---- KRPING_TEST_VERBS ---- */
+
+/* krping_verbs_params.verb */
+enum krping_verb {
+	KRPING_VERB_SEND	= 1,
+	KRPING_VERB_WRITE	= 2,
+	KRPING_VERB_WRITE_IMM	= 3,	/* RDMA WRITE with immediate data */
+	KRPING_VERB_READ	= 4,
+	KRPING_VERB_FETCH_ADD	= 5,	/* of 8 bytes, adds 1 */
+	KRPING_VERB_CMP_SWAP	= 6,	/* of 8 bytes, replaces n by n + 1 */
+};
+
+/* krping_verbs_params.qp_type */
+enum krping_verbs_qp_type {
+	KRPING_VERBS_RC		= 1,
+	KRPING_VERBS_UC		= 2,	/* SEND, WRITE and WRITE_IMM */
+	KRPING_VERBS_UD		= 3,	/* SEND */
+};
+
+/* krping_verbs_params.measure */
+enum krping_verbs_measure {
+	KRPING_VERBS_BW		= 1,	/* many messages in flight */
+	KRPING_VERBS_LAT	= 2,	/* one message in flight */
+};
+
+/* krping_verbs_params.flags */
+#define KRPING_VERBS_DUPLEX	0x01	/* BW: the server sends, too */
+#define KRPING_VERBS_VALIDATE	0x02	/* each message is filled and checked */
+#define KRPING_VERBS_SRQ	0x04	/* SEND, WRITE_IMM: one receive queue for all queue pairs */
+
+#define KRPING_VERBS_FLAGS	(KRPING_VERBS_DUPLEX | KRPING_VERBS_VALIDATE | KRPING_VERBS_SRQ)
+
+#define KRPING_VERBS_QPS_MAX	1024
+#define KRPING_VERBS_DEPTH_MAX	16384	/* of a send or receive queue */
+#define KRPING_VERBS_MTU_MAX	4096
+
+/**
+ * struct krping_verbs_params - the test of a KRPING_TEST_VERBS client; follows its hello
+ * @verb:	enum krping_verb
+ * @qp_type:	enum krping_verbs_qp_type, of the data queue pairs
+ * @measure:	enum krping_verbs_measure
+ * @flags:	KRPING_VERBS_*; krping_test_hello.flags is zero
+ * @connection:	0: control connection; i + 1: data queue pair i (RC only)
+ * @mtu:	bytes of a packet: 256, 512, 1024, 2048 or 4096; 0: what the path allows
+ * @count:	messages that each queue pair sends; 0: no limit
+ * @duration:	seconds that each side sends; 0: no limit. Not both @count and @duration
+ * @rate:	messages a second that each side sends, on all queue pairs together; 0: no limit
+ * @txdepth:	messages in flight on a queue pair, 1 to KRPING_VERBS_DEPTH_MAX; LAT: 1
+ * @rxdepth:	SEND, WRITE_IMM: receives posted on a queue pair, or with KRPING_VERBS_SRQ for all
+ *		together; 1 (with KRPING_VERBS_SRQ: krping_test_hello.qps) to
+ *		KRPING_VERBS_DEPTH_MAX; other verbs: 0
+ * @signal:	one message in so many is signalled, 1 to @txdepth
+ * @inline_len:	krping_test_hello.size if SENDs and WRITEs are inline, else 0
+ * @reads:	READ, FETCH_ADD, CMP_SWAP: outstanding on a queue pair, at least 1; else 0
+ * @reserved:	zero
+ *
+ * The client says all this for both sides. krping_test_hello.size is 8 for FETCH_ADD and CMP_SWAP;
+ * krping_test_hello.qps is the number of data queue pairs, 1 to KRPING_VERBS_QPS_MAX; LAT: 1.
+ * It is the same in the requests of all connections, except for @connection.
+ */
+struct krping_verbs_params {
+	__u8 verb;
+	__u8 qp_type;
+	__u8 measure;
+	__u8 flags;
+	__be16 connection;
+	__be16 mtu;
+	__be32 count;
+	__be32 duration;
+	__be32 rate;
+	__be16 txdepth;
+	__be16 rxdepth;
+	__be16 signal;
+	__be16 inline_len;
+	__u8 reads;
+	__u8 reserved[3];
+};
+
+static_assert(sizeof(struct krping_verbs_params) == 32, "krping_verbs_params");
+
+/* The private data of a KRPING_TEST_VERBS client; 56 bytes is the limit. */
+struct krping_verbs_hello {
+	struct krping_test_hello hello;
+	struct krping_verbs_params params;
+};
+
+static_assert(sizeof(struct krping_verbs_hello) == 48, "krping_verbs_hello");
+
+/* What a device cannot do: the upper 8 bits of krping_reject.value with KRPING_REJ_DEVICE. */
+enum krping_verbs_need {
+	KRPING_NEED_UC		= 1,
+	KRPING_NEED_UD		= 2,
+	KRPING_NEED_SRQ		= 3,
+	KRPING_NEED_ATOMICS	= 4,
+	KRPING_NEED_IMM		= 5,
+	KRPING_NEED_MTU		= 6,	/* packets of another MTU */
+	/* limits: the lower 24 bits have what it can do */
+	KRPING_NEED_WR		= 7,	/* work requests in a queue */
+	KRPING_NEED_SRQ_WR	= 8,	/* work requests in a shared receive queue */
+	KRPING_NEED_INLINE	= 9,	/* bytes of inline data */
+	KRPING_NEED_READS	= 10,	/* outstanding READs and atomics */
+	KRPING_NEED_CQE		= 11,	/* completion queue entries */
+	KRPING_NEED_QP		= 12,	/* queue pairs */
+};
+
+#define KRPING_NEED_SHIFT	24
+#define KRPING_NEED_LIMIT_MAX	0xffffff
+
+/* krping_verbs_msg.type */
+enum krping_verbs_msg_type {
+	KRPING_VERBS_QUEUE	= 1,	/* @queue, @info: a queue pair of the sender, its memory */
+	KRPING_VERBS_GO		= 2,	/* client: the test begins */
+	KRPING_VERBS_CHECK	= 3,	/* @queue, @number: messages sent that are to be checked */
+	KRPING_VERBS_CREDIT	= 4,	/* @queue, @number: messages checked */
+	KRPING_VERBS_DONE	= 5,	/* @number: messages sent on all queue pairs */
+	KRPING_VERBS_REPORT	= 6,	/* @queue, @report: what has arrived; answers DONE */
+	KRPING_VERBS_ERROR	= 7,	/* @number: enum krping_verbs_error; the last message */
+};
+
+/* krping_verbs_msg.number of KRPING_VERBS_ERROR */
+enum krping_verbs_error {
+	KRPING_VERBS_E_RESOURCES = 1,	/* out of memory or RDMA resources */
+	KRPING_VERBS_E_PROTOCOL	= 2,	/* the peer broke the protocol */
+	KRPING_VERBS_E_STOPPED	= 3,	/* a user stopped this side */
+	KRPING_VERBS_E_TIMEOUT	= 4,	/* the peer did not go on */
+	KRPING_VERBS_E_DEVICE	= 5,	/* a work request failed, or the device is gone */
+};
+
+/* krping_verbs_report.damage: what the first wrong word of a message is */
+enum krping_verbs_damage {
+	KRPING_VERBS_INTACT	= 0,
+	KRPING_VERBS_FOREIGN	= 1,	/* of another queue pair, or of the other direction */
+	KRPING_VERBS_SHIFTED	= 2,	/* of another place in the message */
+	KRPING_VERBS_STALE	= 3,	/* all of it is another message */
+	KRPING_VERBS_TORN	= 4,	/* a part of it is another message */
+	KRPING_VERBS_DAMAGED	= 5,	/* nothing that anyone has sent */
+};
+
+/**
+ * struct krping_verbs_info - a data queue pair and the memory that the peer accesses by it
+ * @qpn:	UC, UD: queue pair number; RC: 0
+ * @psn:	UC, UD: first packet sequence number that it sends, 24 bits; RC: 0
+ * @qkey:	UD: queue key, the highest bit is zero; else 0
+ * @slots:	messages that may be unchecked (PROTOCOL.md section 1.3); 0: none come
+ * @addr:	WRITE, WRITE_IMM, READ: address of @slots slots of KRPING_VERBS_SLOT(size) bytes;
+ *		FETCH_ADD, CMP_SWAP: address of a counter of 8 bytes, aligned; else 0
+ * @rkey:	its remote key, 0 if @addr is not used
+ * @reserved:	zero
+ */
+struct krping_verbs_info {
+	__be32 qpn;
+	__be32 psn;
+	__be32 qkey;
+	__be32 slots;
+	__be64 addr;
+	__be32 rkey;
+	__be32 reserved;
+};
+
+static_assert(sizeof(struct krping_verbs_info) == 32, "krping_verbs_info");
+
+/**
+ * struct krping_verbs_report - what has arrived
+ * @received:	different messages; what counts: PROTOCOL.md section 1.3
+ * @lost:	those of @sent of DONE that did not arrive
+ * @repeated:	messages that had arrived already
+ * @reordered:	messages that arrived after a later one; also in @received
+ * @damaged:	messages whose data was wrong; also in @received
+ * @number:	number of the first one of them
+ * @offset:	of its first wrong byte
+ * @damage:	enum krping_verbs_damage of it
+ * @reserved:	zero
+ *
+ * Without damage, krping_verbs_msg.queue, @number, @offset and @damage are zero.
+ */
+struct krping_verbs_report {
+	__be64 received;
+	__be64 lost;
+	__be64 repeated;
+	__be64 reordered;
+	__be64 damaged;
+	__be64 number;
+	__be32 offset;
+	__u8 damage;
+	__u8 reserved[3];
+};
+
+static_assert(sizeof(struct krping_verbs_report) == 56, "krping_verbs_report");
+
+/**
+ * struct krping_verbs_msg - the only message on the control connection
+ * @type:	enum krping_verbs_msg_type
+ * @reserved:	zero
+ * @queue:	index of a data queue pair, from 0; zero where the type has none
+ * @reserved2:	zero
+ * @number:	as the type says
+ * @info:	as the type says
+ * @report:	as the type says
+ * @body:	what the type does not use of it is zero
+ */
+struct krping_verbs_msg {
+	__u8 type;
+	__u8 reserved;
+	__be16 queue;
+	__be32 reserved2;
+	union {
+		__be64 number;
+		struct krping_verbs_info info;
+		struct krping_verbs_report report;
+		__u8 body[56];
+	};
+};
+
+static_assert(sizeof(struct krping_verbs_msg) == 64, "krping_verbs_msg");
+
+/* Receives for control messages that each side has posted, and always posts again at once. */
+#define KRPING_VERBS_CONTROL_DEPTH(qps)	(4 * (qps) + 8)
+
+/* WRITE with VALIDATE: receives for CHECK that a target has posted on each data queue pair. */
+#define KRPING_VERBS_CHECK_DEPTH	4
+
+/* Bytes from one slot to the next. */
+#define KRPING_VERBS_SLOT(size)	(((size) + 63u) & ~63u)
+
+/* Messages after which a target with so many slots gives credit. */
+#define KRPING_VERBS_BATCH(slots)	(((slots) + 1) / 2)
+
+#define KRPING_VERBS_GRH_LEN	40	/* UD: bytes of a receive before the data */
+#define KRPING_VERBS_QUIET_MS	200	/* UC, UD: what has not arrived after that is lost */
+#define KRPING_VERBS_STALL_MS	100	/* UC: without credit for so long, ask for it */
 
 /* ---- block protocol: connection set-up (rdma_cm private data) ---- */
 
@@ -280,6 +512,8 @@ enum krping_reject_reason {
 	KRPING_REJ_NO_KEY	= 18,	/* the client has a key, the volume has none */
 	KRPING_REJ_STALE	= 19,	/* this client has no such challenge, or it has expired */
 	KRPING_REJ_IN_USE	= 20,	/* another session writes: struct krping_in_use */
+	/* from a ping/pong server */
+	KRPING_REJ_DEVICE	= 21,	/* value: enum krping_verbs_need and a limit */
 };
 
 /**
