@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "options.h"
+#include "verbs/params.h"
 #include "wire/wire.h"
 
 #ifdef __KERNEL__
@@ -24,11 +25,13 @@
 
 #define TEST(kind)	BIT(KRPING_TEST_##kind)
 #define PERF_TESTS	(TEST(WLAT) | TEST(RLAT) | TEST(BW))
-#define ALL_TESTS	(TEST(PING) | PERF_TESTS | TEST(FR))
+#define VERBS_SERVER	BIT(KRPING_TEST_VERBS + 1)	/* it takes less than its client */
+#define CLIENT_TESTS	(TEST(PING) | PERF_TESTS | TEST(FR) | TEST(VERBS))
+#define ALL_TESTS	(CLIENT_TESTS | VERBS_SERVER)
 
 enum value_kind {
 	FLAG, NUMBER, ADDR4, ADDR6, NAME, MEM_MODE, MODE, BACKING, COMM, OPS, SECTORS, KEY, ALLOW,
-	UUID, ADDR,
+	UUID, ADDR, VERB, QP_TYPE,
 };
 
 /* In the order of the table below. */
@@ -39,7 +42,8 @@ enum option_id {
 	OPT_DUPLEX, OPT_TXDEPTH, OPT_QPS, OPT_BLOCK, OPT_QUEUES, OPT_DEPTH, OPT_FAST_FAIL,
 	OPT_HEARTBEAT, OPT_MODE, OPT_BACKING, OPT_COMM, OPT_PID, OPT_OP, OPT_SECTORS,
 	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_KEY, OPT_ALLOW, OPT_TARGET, OPT_FORCE,
-	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER, OPT_SOURCE,
+	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER, OPT_SOURCE, OPT_VERB, OPT_VERBS, OPT_LAT, OPT_QP,
+	OPT_DURATION, OPT_RXDEPTH, OPT_SRQ, OPT_SIGNAL, OPT_INLINE, OPT_MTU, OPT_READS, OPT_RATE,
 };
 
 #define GIVEN(id)	BIT_ULL(id)
@@ -48,7 +52,8 @@ enum option_id {
  * Options of ping/pong that upstream's krping lacks. Its own may be repeated, as its last one wins;
  * another option that is given twice is a mistake.
  */
-#define NOT_UPSTREAM	(GIVEN(OPT_TIMEOUT) | GIVEN(OPT_QPS) | GIVEN(OPT_ALLOW) | GIVEN(OPT_SOURCE))
+#define NOT_UPSTREAM	(GIVEN(OPT_TIMEOUT) | GIVEN(OPT_QPS) | GIVEN(OPT_ALLOW) | \
+			 ~(GIVEN(OPT_SOURCE) - 1))
 
 /* An option: its value, its field, and the roles and tests that take it. */
 struct option_def {
@@ -81,13 +86,14 @@ static const struct option_def option_defs[] = {
 	[OPT_ADDR]	= OTHER_OPTION("addr", ADDR4, NO_FIELD, CONNECTED, ALL_TESTS),
 	[OPT_ADDR6]	= OTHER_OPTION("addr6", ADDR6, NO_FIELD, CONNECTED, ALL_TESTS),
 	[OPT_PORT]	= NUMBER_OPTION("port", FIELD(port), 1, 65535, CONNECTED, ALL_TESTS),
-	[OPT_COUNT]	= NUMBER_OPTION("count", FIELD(count), 0, U32_MAX, PING, ALL_TESTS),
+	[OPT_COUNT]	= NUMBER_OPTION("count", FIELD(count), 0, U32_MAX, PING, CLIENT_TESTS),
 	[OPT_SIZE]	= NUMBER_OPTION("size", FIELD(size), 1, 1u << 30, PING, ALL_TESTS),
 	[OPT_TIMEOUT]	= NUMBER_OPTION("timeout", FIELD(timeout), 1, 86400, PING | BLOCK_CLIENT,
 					ALL_TESTS),
 	[OPT_TOS]	= NUMBER_OPTION("tos", FIELD(tos), 0, 255, PING, ALL_TESTS),
 	[OPT_VERBOSE]	= FLAG_OPTION("verbose", FIELD(verbose), PING, TEST(PING)),
-	[OPT_VALIDATE]	= FLAG_OPTION("validate", FIELD(validate), PING, TEST(PING)),
+	[OPT_VALIDATE]	= FLAG_OPTION("validate", FIELD(validate), PING,
+				      TEST(PING) | TEST(VERBS)),
 	[OPT_MEM_MODE]	= OTHER_OPTION("mem_mode", MEM_MODE, FIELD(mem_reg), PING,
 				       TEST(PING) | PERF_TESTS),
 	[OPT_SERVER_INV] = FLAG_OPTION("server_inv", FIELD(server_inv), PING, TEST(PING)),
@@ -96,12 +102,14 @@ static const struct option_def option_defs[] = {
 					   TEST(PING) | TEST(WLAT) | TEST(BW)),
 	[OPT_WLAT]	= FLAG_OPTION("wlat", NO_FIELD, PING, TEST(WLAT)),
 	[OPT_RLAT]	= FLAG_OPTION("rlat", NO_FIELD, PING, TEST(RLAT)),
-	[OPT_BW]	= FLAG_OPTION("bw", NO_FIELD, PING, TEST(BW)),
+	[OPT_BW]	= FLAG_OPTION("bw", NO_FIELD, PING, TEST(BW) | TEST(VERBS)),
 	[OPT_FR]	= FLAG_OPTION("fr", NO_FIELD, PING, TEST(FR)),
-	[OPT_POLL]	= FLAG_OPTION("poll", FIELD(poll), PING, PERF_TESTS),
-	[OPT_DUPLEX]	= FLAG_OPTION("duplex", FIELD(duplex), PING, TEST(BW)),
-	[OPT_TXDEPTH]	= NUMBER_OPTION("txdepth", FIELD(txdepth), 1, 16384, PING, TEST(BW)),
-	[OPT_QPS]	= NUMBER_OPTION("qps", FIELD(qps), 1, 1024, PING, TEST(BW)),
+	[OPT_POLL]	= FLAG_OPTION("poll", FIELD(poll), PING,
+				      PERF_TESTS | TEST(VERBS) | VERBS_SERVER),
+	[OPT_DUPLEX]	= FLAG_OPTION("duplex", FIELD(duplex), PING, TEST(BW) | TEST(VERBS)),
+	[OPT_TXDEPTH]	= NUMBER_OPTION("txdepth", FIELD(txdepth), 1, 16384, PING,
+					TEST(BW) | TEST(VERBS)),
+	[OPT_QPS]	= NUMBER_OPTION("qps", FIELD(qps), 1, 1024, PING, TEST(BW) | TEST(VERBS)),
 	[OPT_BLOCK]	= OTHER_OPTION("block", NAME, FIELD(block), BLOCK, 0),
 	[OPT_QUEUES]	= NUMBER_OPTION("queues", FIELD(queues), 1, 64, BLOCK_CLIENT, 0),
 	[OPT_DEPTH]	= NUMBER_OPTION("depth", FIELD(depth), 1, 1024, BLOCK_CLIENT, 0),
@@ -129,7 +137,24 @@ static const struct option_def option_defs[] = {
 	[OPT_SHARED]	= FLAG_OPTION("shared", FIELD(shared), BLOCK_SERVER, 0),
 	[OPT_TAKE_OVER]	= FLAG_OPTION("take_over", FIELD(take_over), BLOCK_CLIENT, 0),
 	[OPT_SOURCE]	= OTHER_OPTION("source", ADDR, NO_FIELD, PING_CLIENT | BLOCK_CLIENT,
-				       ALL_TESTS),
+				       CLIENT_TESTS),
+	[OPT_VERB]	= OTHER_OPTION("verb", VERB, FIELD(verb), PING_CLIENT, TEST(VERBS)),
+	[OPT_VERBS]	= FLAG_OPTION("verbs", NO_FIELD, PING_SERVER, VERBS_SERVER),
+	[OPT_LAT]	= FLAG_OPTION("lat", NO_FIELD, PING_CLIENT, TEST(VERBS)),
+	[OPT_QP]	= OTHER_OPTION("qp", QP_TYPE, FIELD(qp_type), PING_CLIENT, TEST(VERBS)),
+	[OPT_DURATION]	= NUMBER_OPTION("duration", FIELD(duration), 1, 86400, PING_CLIENT,
+					TEST(VERBS)),
+	[OPT_RXDEPTH]	= NUMBER_OPTION("rxdepth", FIELD(rxdepth), 1, 16384, PING_CLIENT,
+					TEST(VERBS)),
+	[OPT_SRQ]	= FLAG_OPTION("srq", FIELD(srq), PING_CLIENT, TEST(VERBS)),
+	[OPT_SIGNAL]	= NUMBER_OPTION("signal", FIELD(signal), 1, 16384, PING_CLIENT,
+					TEST(VERBS)),
+	[OPT_INLINE]	= NUMBER_OPTION("inline", FIELD(inline_len), 1, 4096, PING_CLIENT,
+					TEST(VERBS)),
+	[OPT_MTU]	= NUMBER_OPTION("mtu", FIELD(mtu), 256, 4096, PING_CLIENT, TEST(VERBS)),
+	[OPT_READS]	= NUMBER_OPTION("reads", FIELD(reads), 1, 255, PING_CLIENT, TEST(VERBS)),
+	[OPT_RATE]	= NUMBER_OPTION("rate", FIELD(rate), 1, 1000000000, PING_CLIENT,
+					TEST(VERBS)),
 };
 
 static const char *const test_names[] = {
@@ -138,6 +163,8 @@ static const char *const test_names[] = {
 	[KRPING_TEST_RLAT]	= "rlat",
 	[KRPING_TEST_BW]	= "bw",
 	[KRPING_TEST_FR]	= "fr",
+	[KRPING_TEST_VERBS]	= "verb",
+	[KRPING_TEST_VERBS + 1]	= "verbs",
 };
 
 static const char *const role_names[] = {
@@ -286,72 +313,67 @@ static int parse_source(char *value, struct krping_options *opt, struct reason *
 	return -EINVAL;
 }
 
-static int parse_mem_mode(const char *value, bool *reg, struct reason *why)
+/* Return: the index in @names, or -EINVAL. */
+static int parse_choice(const struct option_def *def, const char *value, const char *const *names,
+			int nr, struct reason *why)
 {
-	if (!strcmp(value, "reg") || !strcmp(value, "dma")) {
-		*reg = value[0] == 'r';
-		return 0;
+	size_t len;
+	int i;
+
+	for (i = 0; i < nr; i++)
+		if (!strcmp(value, names[i]))
+			return i;
+	snprintf(why->buf, why->len, "%s=%s: must be ", def->name, quote(why, value));
+	for (i = 0; i < nr; i++) {
+		len = strlen(why->buf);
+		snprintf(why->buf + len, why->len - len, "%s%s", names[i],
+			 i + 2 < nr ? ", " : i + 2 == nr ? " or " : "");
 	}
-	snprintf(why->buf, why->len, "mem_mode=%s: must be dma or reg", quote(why, value));
 	return -EINVAL;
 }
 
-static int parse_mode(const char *value, enum krping_mode *mode, struct reason *why)
+static int parse_mem_mode(const struct option_def *def, const char *value, bool *reg,
+			  struct reason *why)
 {
-	static const char *const names[] = {
-		[KRPING_MODE_REMOTE]	= "remote",
-		[KRPING_MODE_TAP]	= "tap",
-	};
-	size_t i;
+	static const char *const names[] = { "dma", "reg" };
+	int i = parse_choice(def, value, names, ARRAY_SIZE(names), why);
 
-	for (i = 0; i < ARRAY_SIZE(names); i++) {
-		if (!strcmp(value, names[i])) {
-			*mode = i;
-			return 0;
-		}
-	}
-	snprintf(why->buf, why->len, "mode=%s: must be remote or tap", quote(why, value));
-	return -EINVAL;
+	*reg = i > 0;
+	return min(i, 0);
 }
 
-/* Return: whether @text begins with 1 to 16 digits; @end is set to the character after them. */
-static bool parse_u64(const char *text, u64 *out, const char **end)
+static int parse_mode(const struct option_def *def, const char *value, enum krping_mode *mode,
+		      struct reason *why)
 {
-	const char *c;
-	u64 n = 0;
+	static const char *const names[] = { "remote", "tap" };	/* enum krping_mode */
+	int i = parse_choice(def, value, names, ARRAY_SIZE(names), why);
 
-	for (c = text; *c >= '0' && *c <= '9' && c < text + 16; c++)
-		n = n * 10 + (*c - '0');
-	*out = n;
-	*end = c;
-	return c != text && !(*c >= '0' && *c <= '9');
+	*mode = max(i, 0);
+	return min(i, 0);
 }
 
-#define RAM_MIN		BIT_ULL(20)
-#define RAM_MAX		BIT_ULL(40)
-
-static bool parse_ram(const char *text, u64 *ram)
+static int parse_verb(const struct option_def *def, const char *value, u32 *verb,
+		      struct reason *why)
 {
-	static const char units[] = "KMGT";
-	const char *end, *unit;
-	u64 n;
+	int i = parse_choice(def, value, krping_verb_names + 1, KRPING_VERB_CMP_SWAP, why);
 
-	if (!parse_u64(text, &n, &end))
-		return false;
-	if (*end) {
-		unit = strchr(units, *end++);
-		if (!unit || *end || n > RAM_MAX >> 10 * (unit - units + 1))
-			return false;
-		n <<= 10 * (unit - units + 1);
-	}
-	*ram = n;
-	return n >= RAM_MIN && n <= RAM_MAX && !(n % 4096);
+	*verb = i + 1;
+	return min(i, 0);
+}
+
+static int parse_qp_type(const struct option_def *def, const char *value, u32 *type,
+			 struct reason *why)
+{
+	int i = parse_choice(def, value, krping_verbs_qp_names + 1, KRPING_VERBS_UD, why);
+
+	*type = i + 1;
+	return min(i, 0);
 }
 
 static int parse_backing(const char *value, struct krping_options *opt, struct reason *why)
 {
 	if (!strncmp(value, "ram:", 4)) {
-		if (parse_ram(value + 4, &opt->ram))
+		if (krping_parse_ram(value + 4, &opt->ram))
 			return 0;
 	} else if (!strncmp(value, "/dev/", 5) && value[5] && printable(value, false) &&
 		   strlen(value) < sizeof(opt->backing)) {
@@ -411,8 +433,8 @@ static int parse_sectors(const char *value, struct krping_options *opt, struct r
 {
 	const char *end;
 
-	if (parse_u64(value, &opt->first_sector, &end) && *end == '-' &&
-	    parse_u64(end + 1, &opt->last_sector, &end) && !*end &&
+	if (krping_parse_u64(value, &opt->first_sector, &end) && *end == '-' &&
+	    krping_parse_u64(end + 1, &opt->last_sector, &end) && !*end &&
 	    opt->first_sector <= opt->last_sector)
 		return 0;
 	snprintf(why->buf, why->len, "sectors=%s: must be FIRST-LAST, in units of 512 bytes",
@@ -438,29 +460,9 @@ static int parse_key(const char *value, char *key, struct reason *why)
 	return 0;
 }
 
-/* Hexadecimal digits in groups of 8, 4, 4, 4 and 12 (RFC 9562). */
-static bool read_uuid(const char *c, u8 uuid[KRPING_UUID_LEN])
-{
-	int high, low, i;
-	u8 any = 0;
-
-	for (i = 0; i < KRPING_UUID_LEN; i++) {
-		if ((i == 4 || i == 6 || i == 8 || i == 10) && *c++ != '-')
-			return false;
-		high = hex_to_bin(c[0]);
-		low = high < 0 ? -1 : hex_to_bin(c[1]);
-		if (low < 0)
-			return false;
-		uuid[i] = high << 4 | low;
-		any |= uuid[i];
-		c += 2;
-	}
-	return !*c && any;
-}
-
 static int parse_uuid(const char *value, u8 *uuid, struct reason *why)
 {
-	if (read_uuid(value, uuid))
+	if (krping_parse_uuid(value, uuid))
 		return 0;
 	snprintf(why->buf, why->len,
 		 "uuid=%s: must be like 123e4567-e89b-12d3-a456-426614174000, not all zero",
@@ -509,6 +511,8 @@ static int find_option(const char *name)
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++)
 		if (same_name(option_defs[id].name, name))
 			return id;
+	if (same_name("rx_depth", name))
+		return OPT_RXDEPTH;
 	return same_name("tx_depth", name) ? OPT_TXDEPTH : -ENOENT;
 }
 
@@ -536,9 +540,13 @@ static int parse_value(const struct option_def *def, char *value, struct krping_
 	case NAME:
 		return parse_name(value, field, why);
 	case MEM_MODE:
-		return parse_mem_mode(value, field, why);
+		return parse_mem_mode(def, value, field, why);
 	case MODE:
-		return parse_mode(value, field, why);
+		return parse_mode(def, value, field, why);
+	case VERB:
+		return parse_verb(def, value, field, why);
+	case QP_TYPE:
+		return parse_qp_type(def, value, field, why);
 	case BACKING:
 		return parse_backing(value, opt, why);
 	case COMM:
@@ -607,9 +615,12 @@ static int decide_role(struct krping_options *opt, u64 given, struct reason *why
 
 static int decide_test(struct krping_options *opt, u64 given, struct reason *why)
 {
+	u64 verbs = given & (GIVEN(OPT_VERB) | GIVEN(OPT_VERBS) | GIVEN(OPT_LAT));
+
 	switch (given & (GIVEN(OPT_WLAT) | GIVEN(OPT_RLAT) | GIVEN(OPT_BW) | GIVEN(OPT_FR))) {
 	case 0:
-		opt->test = KRPING_TEST_PING;
+		opt->test = verbs ? KRPING_TEST_VERBS : KRPING_TEST_PING;
+		opt->measure = given & GIVEN(OPT_LAT) ? KRPING_VERBS_LAT : 0;
 		return 0;
 	case GIVEN(OPT_WLAT):
 		opt->test = KRPING_TEST_WLAT;
@@ -618,7 +629,8 @@ static int decide_test(struct krping_options *opt, u64 given, struct reason *why
 		opt->test = KRPING_TEST_RLAT;
 		return 0;
 	case GIVEN(OPT_BW):
-		opt->test = KRPING_TEST_BW;
+		opt->test = verbs ? KRPING_TEST_VERBS : KRPING_TEST_BW;
+		opt->measure = verbs && !(given & GIVEN(OPT_LAT)) ? KRPING_VERBS_BW : 0;
 		return 0;
 	case GIVEN(OPT_FR):
 		opt->test = KRPING_TEST_FR;
@@ -632,8 +644,9 @@ static int decide_test(struct krping_options *opt, u64 given, struct reason *why
 
 static int check_role(const struct krping_options *opt, u64 given, struct reason *why)
 {
-	unsigned int role = BIT(opt->role), test = BIT(opt->test);
+	int test = opt->test + (opt->test == KRPING_TEST_VERBS && opt->role == KRPING_PING_SERVER);
 	bool tap = opt->mode == KRPING_MODE_TAP;
+	unsigned int role = BIT(opt->role);
 	int id;
 
 	for (id = 0; id < (int)ARRAY_SIZE(option_defs); id++) {
@@ -644,12 +657,15 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 				 option_defs[id].name, role_names[opt->role]);
 			return -EINVAL;
 		}
-		if (role & PING && !(option_defs[id].tests & test)) {
+		if (role & PING && !(option_defs[id].tests & BIT(test))) {
 			snprintf(why->buf, why->len, "%s does not go with %s",
-				 option_defs[id].name, test_names[opt->test]);
+				 option_defs[id].name, test_names[test]);
 			return -EINVAL;
 		}
 	}
+	if (role & PING_CLIENT && opt->test == KRPING_TEST_VERBS &&
+	    krping_verbs_check(opt, given & GIVEN(OPT_COUNT), why->buf, why->len))
+		return -EINVAL;
 	if ((opt->server_inv || opt->read_inv) && given & GIVEN(OPT_MEM_MODE) && !opt->mem_reg) {
 		snprintf(why->buf, why->len, "%s does not go with mem_mode=dma",
 			 opt->server_inv ? "server_inv" : "read_inv");
@@ -701,18 +717,20 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 
 static void set_defaults(struct krping_options *opt, u64 given)
 {
+	if (opt->test == KRPING_TEST_VERBS)
+		krping_verbs_defaults(opt);
 	if (!(given & GIVEN(OPT_PORT)))
 		opt->port = KRPING_PORT;
 	if (!(given & GIVEN(OPT_MEM_MODE)))
 		opt->mem_reg = opt->server_inv || opt->read_inv;
-	if (!(given & GIVEN(OPT_SIZE)))
+	if (!opt->size)
 		opt->size = opt->role == KRPING_PING_SERVER ? 65536 : 64;
 	if (!(given & GIVEN(OPT_TIMEOUT)))
 		opt->timeout = opt->role == KRPING_BLOCK_CLIENT ? 600 : 10;
 	opt->has_tos = given & GIVEN(OPT_TOS);
-	if (!(given & GIVEN(OPT_TXDEPTH)))
+	if (!opt->txdepth)
 		opt->txdepth = 64;
-	if (!(given & GIVEN(OPT_QPS)))
+	if (!opt->qps)
 		opt->qps = 1;
 	if (!(given & GIVEN(OPT_DEPTH)))
 		opt->depth = 128;

@@ -46,6 +46,7 @@ enum krping_mode {
 #define KRPING_KEY_NAME_LEN	72	/* of a key's description, with the NUL: krping:NAME */
 #define KRPING_FAST_FAIL_MAX	86400	/* seconds */
 #define KRPING_ALLOW_MAX	16	/* entries of a list of addresses */
+#define KRPING_VERBS_SIZE_MAX	1048576	/* of a server, by default */
 
 /**
  * struct krping_allowed - clients that a server serves
@@ -69,10 +70,20 @@ struct krping_allowed {
  * @src_ifname:	its scope, as @ifname
  * @port:	host order
  * @count:	pings, or operations of a test on each connection; 0 for endless
+ * @verb:	operation of a verbs test; 0 in a server's command
+ * @qp_type:	type of its data queue pairs
+ * @measure:	what it measures
+ * @duration:	seconds that it sends; 0: @count decides
+ * @rate:	messages a second that each side sends at most; 0: no limit
+ * @rxdepth:	receives posted on each queue pair, or with @srq for all; 0: the verb has none
+ * @signal:	one work request in so many is signalled
+ * @inline_len:	bytes of inline data in a work request; 0: none
+ * @mtu:	bytes of a packet; 0: what the path allows
+ * @reads:	READs and atomics outstanding on each queue pair; 0: what the device does well
  * @size:	bytes of one operation; for a server, the largest size that it accepts
  * @timeout:	seconds
  * @tos:	type of service of the connection's packets, if @has_tos
- * @txdepth:	RDMA WRITEs in flight on each connection of a bandwidth test
+ * @txdepth:	messages in flight on each connection of a bandwidth test
  * @qps:	connections of a bandwidth test
  * @queues:	queue pairs of a block session; 0: one per CPU
  * @depth:	requests in flight on each queue
@@ -91,6 +102,7 @@ struct krping_allowed {
  * @server_inv:	the server's SENDs invalidate the client's key
  * @read_inv:	the server's RDMA READs invalidate its own key
  * @local_dma_lkey: the source of RDMA WRITEs is not registered
+ * @srq:	one receive queue for all queue pairs
  * @poll:	spin for completions, do not sleep
  * @duplex:	the server of a bandwidth test writes as well
  * @force:	stop a device although it is in use
@@ -122,6 +134,16 @@ struct krping_options {
 	u32 tos;
 	u32 txdepth;
 	u32 qps;
+	u32 verb;	/* enum krping_verb */
+	u32 qp_type;	/* enum krping_verbs_qp_type */
+	u32 measure;	/* enum krping_verbs_measure */
+	u32 duration;
+	u32 rate;
+	u32 rxdepth;
+	u32 signal;
+	u32 inline_len;
+	u32 mtu;
+	u32 reads;
 	u32 queues;
 	u32 depth;
 	enum krping_mode mode;
@@ -141,6 +163,7 @@ struct krping_options {
 	bool local_dma_lkey;
 	bool poll;
 	bool duplex;
+	bool srq;
 	bool has_tos;
 	bool force;
 	bool writeback;
@@ -167,6 +190,9 @@ struct krping_options {
  * Return: 0 or -EINVAL.
  */
 int krping_options_parse(char *text, struct krping_options *opt, char *why, size_t why_len);
+bool krping_parse_u64(const char *text, u64 *out, const char **end);
+bool krping_parse_ram(const char *text, u64 *ram);
+bool krping_parse_uuid(const char *c, u8 uuid[KRPING_UUID_LEN]);
 bool krping_parse_allowed(char *text, struct krping_allowed *allowed);
 bool krping_is_allowed(const struct krping_options *opt, const u8 addr[16]);
 

@@ -33,6 +33,7 @@ const (
 	ReadLatency  Test = "rlat"
 	Bandwidth    Test = "bw"
 	FastRegister Test = "fr"
+	Verbs        Test = "verbs" // a client also has Verb and Measure
 )
 
 // Command is a command of /proc/krping. A zero field is not written: the module uses its default.
@@ -59,6 +60,19 @@ type Command struct {
 	Duplex       bool
 	TxDepth      uint32
 	QPs          uint32
+
+	// Verbs
+	Verb     string        // of a client: send, write, write_imm, read, fetch_add or cmp_swap
+	Measure  string        // of a client: bw or lat
+	QPType   string        // rc, uc or ud
+	Duration time.Duration // whole seconds
+	RxDepth  uint32
+	SRQ      bool
+	Signal   uint32
+	Inline   uint32 // bytes
+	MTU      uint32 // bytes
+	Reads    uint32
+	Rate     uint32 // messages a second
 
 	// block sessions
 	Block     string // name of a volume
@@ -114,8 +128,10 @@ func (c Command) Check() error {
 	switch {
 	case c.Role != Client && c.Role != Server && c.Role != Stop:
 		return fmt.Errorf("role %q: must be client, server or stop", c.Role)
-	case !slices.Contains([]Test{Ping, WriteLatency, ReadLatency, Bandwidth, FastRegister}, c.test()):
-		return fmt.Errorf("test %q: must be ping, wlat, rlat, bw or fr", c.Test)
+	case !slices.Contains([]Test{Ping, WriteLatency, ReadLatency, Bandwidth, FastRegister, Verbs}, c.test()):
+		return fmt.Errorf("test %q: must be ping, wlat, rlat, bw, fr or verbs", c.Test)
+	case !slices.Contains([]string{"", "bw", "lat"}, c.Measure):
+		return fmt.Errorf("measure %q: must be bw or lat", c.Measure)
 	case c.Role == Stop && c.Block == "":
 		return errors.New("stop needs the name of a volume")
 	case c.Role != Stop && !c.Addr.IsValid():
@@ -132,6 +148,9 @@ func (c Command) Check() error {
 		}
 	}
 	if err := c.checkBlock(); err != nil {
+		return err
+	}
+	if err := c.checkVerbs(); err != nil {
 		return err
 	}
 	if source, err := netip.ParseAddr(c.Source); err == nil && source.Unmap().Is4() != c.Addr.Unmap().Is4() {
@@ -209,8 +228,19 @@ func (c Command) settings() []setting {
 	value("addr6", addr.String(), addr.Is6())
 	number("port", uint32(c.Port))
 	if c.Test != "" {
-		flag(string(c.Test), c.Test != Ping)
+		flag(string(c.Test), c.Test != Ping && (c.Test != Verbs || c.Role != Client))
 	}
+	value("verb", c.Verb, c.Verb != "")
+	flag(c.Measure, c.Measure != "")
+	value("qp", c.QPType, c.QPType != "")
+	number("duration", uint32(c.Duration/time.Second))
+	number("rxdepth", c.RxDepth)
+	flag("srq", c.SRQ)
+	number("signal", c.Signal)
+	number("inline", c.Inline)
+	number("mtu", c.MTU)
+	number("reads", c.Reads)
+	number("rate", c.Rate)
 	if c.Count != nil {
 		value("count", strconv.FormatUint(uint64(*c.Count), 10), true)
 	}

@@ -51,14 +51,33 @@ const (
 	testRlat
 	testBw
 	testFr
-	perfTests = testWlat | testRlat | testBw
-	allTests  = testPing | perfTests | testFr
+	testVerb    // a client with verb
+	testVerbs   // a server with verbs
+	perfTests   = testWlat | testRlat | testBw
+	clientTests = testPing | perfTests | testFr | testVerb
+	allTests    = clientTests | testVerbs
 )
 
 var testBits = []struct {
 	bit  Tests
-	test Test
-}{{testPing, Ping}, {testWlat, WriteLatency}, {testRlat, ReadLatency}, {testBw, Bandwidth}, {testFr, FastRegister}}
+	name string
+}{
+	{testPing, string(Ping)}, {testWlat, string(WriteLatency)}, {testRlat, string(ReadLatency)}, {testBw, string(Bandwidth)}, {testFr, string(FastRegister)},
+	{testVerb, "verb"}, {testVerbs, string(Verbs)},
+}
+
+// testBit returns the test of a ping/pong command as a set.
+func testBit(c Context, t Test) Tests {
+	if c == PingClient && t == Verbs {
+		return testVerb
+	}
+	for _, b := range testBits {
+		if b.name == string(t) {
+			return b.bit
+		}
+	}
+	return 0
+}
 
 func (t Tests) String() string {
 	if t == 0 {
@@ -70,7 +89,7 @@ func (t Tests) String() string {
 	var names []string
 	for _, b := range testBits {
 		if t&b.bit != 0 {
-			names = append(names, string(b.test))
+			names = append(names, b.name)
 		}
 	}
 	return strings.Join(names, ", ")
@@ -107,16 +126,16 @@ var Options = []Option{
 	{Name: "addr", Value: "IPv4 address", Contexts: connected, Tests: allTests, Text: "address of the server; a server may listen at 0.0.0.0"},
 	{Name: "addr6", Value: "IPv6 address", Contexts: connected, Tests: allTests, Text: "IPv6 address of the server, with `%ifname` if link-local; a server may listen at ::"},
 	{Name: "port", Value: "number", Min: 1, Max: 65535, Contexts: connected, Tests: allTests, Default: "9999", Text: "port of the server in the RDMA connection manager's TCP port space"},
-	{Name: "count", Value: "number", Max: math.MaxUint32, Contexts: ping, Tests: allTests, Default: "0",
+	{Name: "count", Value: "number", Max: math.MaxUint32, Contexts: ping, Tests: clientTests, Default: "0",
 		Text: "number of pings, or of operations per connection; 0: a client until interrupted, a server until its client disconnects"},
-	{Name: "size", Value: "number", Min: 1, Max: 1 << 30, Contexts: ping, Tests: allTests, Default: "64 (server: 65536)",
+	{Name: "size", Value: "number", Min: 1, Max: 1 << 30, Contexts: ping, Tests: allTests, Default: "64 (server: 65536, `verbs`: 1048576; atomics: 8)",
 		Text: "bytes per operation; server: the largest it accepts. A device's own limit may be lower; the error message names it"},
 	{Name: "timeout", Value: "number", Min: 1, Max: 86400, Contexts: ping | BlockClient, Tests: allTests, Default: "10 (block: 600)",
 		Text: "seconds; ping/pong: limit of connection set-up and of each step; block: how long I/O waits for a lost target"},
 	{Name: "tos", Value: "number", Max: 255, Contexts: ping, Tests: allTests,
 		Text: "IP type of service of both sides' packets; server: the one it requires of its client"},
 	{Name: "verbose", Contexts: ping, Tests: testPing, Text: "log the first 64 bytes of pings, at most a few per second"},
-	{Name: "validate", Contexts: ping, Tests: testPing, Text: "check the data of each ping; a mismatch fails with `EBADMSG`"},
+	{Name: "validate", Contexts: ping, Tests: testPing | testVerb, Text: "check the data of each ping or message; a mismatch fails with `EBADMSG`"},
 	{Name: "mem_mode", Value: "dma or reg", Contexts: ping, Tests: testPing | perfTests, Default: "dma (with `server_inv` or `read_inv`: reg)",
 		Text: "dma: memory has one key for the whole connection; reg: a new key for each use"},
 	{Name: "server_inv", Contexts: ping, Tests: testPing, Text: "the server's SENDs invalidate the client's keys; must be set on both sides; implies `mem_mode=reg`"},
@@ -124,12 +143,12 @@ var Options = []Option{
 	{Name: "local_dma_lkey", Contexts: ping, Tests: testPing | testWlat | testBw, Text: "RDMA WRITE from unregistered memory, with the device's local key"},
 	{Name: "wlat", Contexts: ping, Tests: testWlat, Text: "measure the latency of RDMA WRITEs, client and server in turn"},
 	{Name: "rlat", Contexts: ping, Tests: testRlat, Text: "measure the latency of RDMA READs by the client"},
-	{Name: "bw", Contexts: ping, Tests: testBw, Text: "measure the bandwidth of RDMA WRITEs by the client"},
+	{Name: "bw", Contexts: ping, Tests: testBw | testVerb, Text: "measure the bandwidth of RDMA WRITEs by the client, or of `verb`"},
 	{Name: "fr", Contexts: ping, Tests: testFr, Text: "measure the time of a REG_MR and its LOCAL_INV, independently on each side"},
-	{Name: "poll", Contexts: ping, Tests: perfTests, Text: "busy-poll for completions instead of sleeping"},
-	{Name: "duplex", Contexts: ping, Tests: testBw, Text: "the server writes, too; must be set on both sides"},
-	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw, Default: "64", Text: "RDMA WRITEs in flight on each connection"},
-	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw, Default: "1", Text: "connections of one thread; must be equal on both sides"},
+	{Name: "poll", Contexts: ping, Tests: perfTests | testVerb | testVerbs, Text: "busy-poll for completions instead of sleeping"},
+	{Name: "duplex", Contexts: ping, Tests: testBw | testVerb, Text: "the server sends, too; `bw` alone: must be set on both sides"},
+	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw | testVerb, Default: "64", Text: "messages in flight on each connection or queue pair"},
+	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw | testVerb, Default: "1", Text: "connections or queue pairs of one thread; `bw` alone: must be equal on both sides"},
 	{Name: "block", Value: "name", Contexts: block, Text: "name of a volume: 1 to 63 characters, parts of `[A-Za-z0-9._-]` joined by `/`; no part is empty, `.` or `..`"},
 	{Name: "queues", Value: "number", Min: 1, Max: 64, Contexts: BlockClient, Default: "one per CPU, at most 16", Text: "queues (connections) of the block device"},
 	{Name: "depth", Value: "number", Min: 1, Max: 1024, Contexts: BlockClient, Default: "128", Text: "requests in flight on each queue"},
@@ -157,8 +176,27 @@ var Options = []Option{
 	{Name: "uuid", Value: "UUID", Contexts: BlockClient | BlockServer, Text: "a server's volume has this UUID; a client attaches to the volume with this UUID only"},
 	{Name: "shared", Contexts: BlockServer, Text: "any number of clients may write to the volume (for cluster file systems)"},
 	{Name: "take_over", Contexts: BlockClient, Text: "if another client writes to the volume, fence and replace it"},
-	{Name: "source", Value: "IP address", Contexts: PingClient | BlockClient, Tests: allTests,
+	{Name: "source", Value: "IP address", Contexts: PingClient | BlockClient, Tests: clientTests,
 		Text: "connect from this address of this host, with `%ifname` if link-local; it must be of the family of `addr` or `addr6`"},
+	{Name: "verb", Value: "operation", Contexts: PingClient, Tests: testVerb,
+		Text: "measure this operation against a server with `verbs`: `send`, `write`, `write_imm`, `read`, `fetch_add` or `cmp_swap`; with `bw` or `lat`"},
+	{Name: "verbs", Contexts: PingServer, Tests: testVerbs, Text: "serve one client with `verb`, whatever it measures: it tells the server"},
+	{Name: "lat", Contexts: PingClient, Tests: testVerb, Text: "measure the latency of `verb`: a round trip of `send`, `write` and `write_imm`, else from post to completion"},
+	{Name: "qp", Value: "queue pair type", Contexts: PingClient, Tests: testVerb, Default: "rc",
+		Text: "`rc`, `uc` (`send`, `write` and `write_imm`) or `ud` (`send`); of `uc` and `ud` lost messages are counted"},
+	{Name: "duration", Value: "number", Min: 1, Max: 86400, Contexts: PingClient, Tests: testVerb, Text: "seconds that it sends, instead of `count`"},
+	{Name: "rxdepth", Value: "number", Min: 1, Max: 16384, Contexts: PingClient, Tests: testVerb, Default: "128, with `srq` at least `qps`",
+		Text: "`send`, `write_imm`: receives posted on each queue pair, or with `srq` for all together"},
+	{Name: "srq", Contexts: PingClient, Tests: testVerb, Text: "`send`, `write_imm`: all queue pairs take their receives from one shared receive queue"},
+	{Name: "signal", Value: "number", Min: 1, Max: 16384, Contexts: PingClient, Tests: testVerb, Default: "`txdepth`/4, 1 to 64",
+		Text: "one message in so many has a completion; at most `txdepth`"},
+	{Name: "inline", Value: "number", Min: 1, Max: 4096, Contexts: PingClient, Tests: testVerb,
+		Text: "post messages inline, with data in the work request: its bytes, at least `size`"},
+	{Name: "mtu", Value: "number", Min: 256, Max: 4096, Contexts: PingClient, Tests: testVerb, Default: "that of the path",
+		Text: "bytes of data in a packet, at most: 256, 512, 1024, 2048 or 4096"},
+	{Name: "reads", Value: "number", Min: 1, Max: 255, Contexts: PingClient, Tests: testVerb, Default: "16, or the device's limit",
+		Text: "`read`, `fetch_add`, `cmp_swap`: operations that a queue pair has outstanding on the wire"},
+	{Name: "rate", Value: "number", Min: 1, Max: 1000000000, Contexts: PingClient, Tests: testVerb, Text: "`bw`: messages a second that each side sends at most, on all queue pairs together"},
 }
 
 func option(name string) Option {
@@ -173,10 +211,8 @@ func (o Option) check(value string, c Context, t Test) error {
 			PingClient: "a ping client", PingServer: "a server", BlockClient: "a block client", BlockServer: "a block server", BlockStop: "stop",
 		}[c])
 	}
-	for _, b := range testBits {
-		if c&ping != 0 && b.test == t && o.Tests&b.bit == 0 {
-			return fmt.Errorf("%s cannot be used with %s", o.Name, t)
-		}
+	if bit := testBit(c, t); c&ping != 0 && o.Tests&bit == 0 {
+		return fmt.Errorf("%s cannot be used with %s", o.Name, bit)
 	}
 	return o.CheckValue(value)
 }

@@ -18,7 +18,7 @@ import (
 func module(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "options")
-	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../kmod", "-o", program, "../kmod/fuzz/options_dump.c", "../kmod/allow.c", "../kmod/wire/name.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-I../kmod", "-o", program, "../kmod/fuzz/options_dump.c", "../kmod/values.c", "../kmod/allow.c", "../kmod/verbs/params.c", "../kmod/wire/name.c").CombinedOutput(); err != nil {
 		t.Fatalf("build the module's parser: %v\n%s", err, out)
 	}
 	return program
@@ -30,7 +30,7 @@ func TestOptionsMatchModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12, "UUID": 13, "IP address": 14}
+	kinds := map[string]int{"": 0, "number": 1, "IPv4 address": 2, "IPv6 address": 3, "name": 4, "dma or reg": 5, "mode": 6, "/dev/NAME or ram:SIZE": 7, "process name": 8, "operations": 9, "FIRST-LAST": 10, "krping:NAME": 11, "addresses": 12, "UUID": 13, "IP address": 14, "operation": 15, "queue pair type": 16}
 	var want strings.Builder
 	for _, o := range Options {
 		tests := o.Tests
@@ -57,7 +57,7 @@ func TestProtocolHasOptionTable(t *testing.T) {
 // Check and the module's parser must agree on every command.
 func TestCheckAgreesWithModule(t *testing.T) {
 	commands := slices.Concat(
-		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(), sources(),
+		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(), sources(), verbsCombinations(), verbsServers(),
 	)
 	legal := 0
 	for i, answer := range moduleAnswers(t, commands) {
@@ -161,6 +161,59 @@ func numbersOverTheLimit() []Command {
 	}
 	for i := range commands {
 		commands[i].Role, commands[i].Addr = Client, netip.MustParseAddr("fe80::1%eth0")
+	}
+	return commands
+}
+
+// verbsCombinations returns tests of each verb with each set of options, valid and not.
+func verbsCombinations() (commands []Command) {
+	for _, verb := range []string{"", Send, Write, WriteImm, Read, FetchAdd, CmpSwap, "nothing"} {
+		for _, qp := range []string{"", "rc", "uc", "ud", "xrc"} {
+			for _, measure := range []string{"", "bw", "lat"} {
+				if verb == "" && measure != "lat" {
+					continue // written, it is another test
+				}
+				for b := range bits(1 << 10) {
+					commands = append(commands, verbsCombination(verb, qp, measure, b))
+				}
+			}
+		}
+	}
+	return commands
+}
+
+func verbsCombination(verb, qp, measure string, b bits) Command {
+	c := Command{Role: Client, Addr: testAddr, Test: Verbs, Verb: verb, QPType: qp, Measure: measure, SRQ: b.has(0), Validate: b.has(1), Duplex: b.has(2)}
+	set := func(n int, field *uint32, value uint32) {
+		if b.has(n) {
+			*field = value
+		}
+	}
+	set(3, &c.Size, 3)
+	set(4, &c.QPs, 200)
+	set(5, &c.RxDepth, 100)
+	set(6, &c.Signal, 65)
+	set(6, &c.Inline, 63)
+	set(7, &c.TxDepth, 128)
+	set(8, &c.MTU, 257)
+	set(8, &c.Reads, 8)
+	if b.has(9) {
+		c.Duration, c.Rate, c.MTU = time.Second, 1000, 1024
+		if b.has(7) {
+			count := uint32(0)
+			c.Count, c.Size = &count, 1025
+		}
+	}
+	return c
+}
+
+func verbsServers() (commands []Command) {
+	count := uint32(0)
+	for _, c := range []Command{
+		{}, {Size: 4096}, {Poll: true}, {Allow: "1.2.3.4"}, {Validate: true}, {Count: &count}, {QPs: 1}, {Verb: Send}, {Measure: "bw"}, {Duplex: true}, {Block: "v"}, {SRQ: true}, {Duration: time.Second},
+	} {
+		c.Role, c.Addr, c.Test = Server, testAddr, Verbs
+		commands = append(commands, c)
 	}
 	return commands
 }

@@ -46,6 +46,19 @@ type Result struct {
 	Max       time.Duration
 	Sum       time.Duration
 	Histogram []Bucket // of the timed operations, ascending
+
+	// Verbs; kmod/INTERFACE.md section 1.1
+	Verb        string
+	QPType      string
+	Sent        uint64 // messages
+	Received    uint64
+	Lost        uint64
+	Repeated    uint64
+	Reordered   uint64
+	Damaged     uint64
+	PeakOps     uint64 // most operations a second over 100 ms; 0: not known
+	Posts       uint64 // work requests posted
+	Completions uint64 // completions polled
 }
 
 var errNoResult = errors.New("the module has no result of the command")
@@ -137,6 +150,28 @@ func (r *Result) set(key, value string) (err error) {
 		r.Max = time.Duration(number(63))
 	case "sum_ns":
 		r.Sum = time.Duration(number(63))
+	case "verb":
+		r.Verb = value
+	case "qp":
+		r.QPType = value
+	case "sent":
+		r.Sent = number(64)
+	case "received":
+		r.Received = number(64)
+	case "lost":
+		r.Lost = number(64)
+	case "repeated":
+		r.Repeated = number(64)
+	case "reordered":
+		r.Reordered = number(64)
+	case "damaged":
+		r.Damaged = number(64)
+	case "peak_ops":
+		r.PeakOps = number(64)
+	case "posts":
+		r.Posts = number(64)
+	case "completions":
+		r.Completions = number(64)
 	case "hist":
 		r.Histogram, err = parseHistogram(value)
 	}

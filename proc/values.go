@@ -55,6 +55,10 @@ func (o Option) CheckValue(value string) error {
 		}
 	case "dma or reg":
 		valid = value == "dma" || value == "reg"
+	case "operation":
+		valid, want = slices.Contains(verbNames, value), "send, write, write_imm, read, fetch_add or cmp_swap"
+	case "queue pair type":
+		valid, want = slices.Contains(queuePairs, value), "rc, uc or ud"
 	case "mode":
 		valid, want = value == "remote" || value == "tap", "remote or tap"
 	case "/dev/NAME or ram:SIZE":

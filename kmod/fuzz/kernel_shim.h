@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The parts of the kernel that options.c and wire.c need in user space. */
+/* The parts of the kernel that options.c, wire.c and the pure parts of verbs/ need in user space. */
 #ifndef KRPING_KERNEL_SHIM_H
 #define KRPING_KERNEL_SHIM_H
 
@@ -29,6 +29,12 @@ typedef __u64 u64;
 #define ALIGN shim_align
 #define IS_ALIGNED(x, a) ((x) % (a) == 0)
 #define PAGE_SIZE 4096u
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+#define clamp(x, low, high) min(max(x, low), high)
+#define cpu_to_be16 htobe16
+#define cpu_to_be32 htobe32
+#define cpu_to_be64 htobe64
 #define be16_to_cpu be16toh
 #define be32_to_cpu be32toh
 #define be64_to_cpu be64toh

@@ -23,8 +23,11 @@ static void dump_options(const struct krping_options *opt)
 	printf("ok role=%d test=%d addr=%u.%u.%u.%u ifname=%s port=%u count=%u size=%u tos=%u",
 	       opt->role, opt->test, opt->addr[0], opt->addr[1], opt->addr[2], opt->addr[3],
 	       opt->ifname, opt->port, opt->count, opt->size, opt->tos);
-	printf(" txdepth=%u mem_reg=%d server_inv=%d read_inv=%d\n", opt->txdepth, opt->mem_reg,
+	printf(" txdepth=%u mem_reg=%d server_inv=%d read_inv=%d", opt->txdepth, opt->mem_reg,
 	       opt->server_inv, opt->read_inv);
+	printf(" verb=%s qp=%s measure=%u rxdepth=%u signal=%u inline=%u\n",
+	       krping_verb_names[opt->verb], krping_verbs_qp_names[opt->qp_type], opt->measure,
+	       opt->rxdepth, opt->signal, opt->inline_len);
 }
 
 int main(void)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "options.h"
+#include "verbs/params.h"
 
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 
@@ -22,9 +23,9 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->txdepth >= 1 && opt->txdepth <= 16384);
 	REQUIRE(opt->qps >= 1 && opt->qps <= 1024);
 	REQUIRE(opt->tos <= 255 && (opt->has_tos || !opt->tos));
-	REQUIRE(opt->test <= KRPING_TEST_FR);
+	REQUIRE(opt->test <= KRPING_TEST_VERBS);
 	REQUIRE(opt->test == KRPING_TEST_PING || !opt->server_inv);
-	REQUIRE(opt->test == KRPING_TEST_BW || !opt->duplex);
+	REQUIRE(opt->test == KRPING_TEST_BW || opt->test == KRPING_TEST_VERBS || !opt->duplex);
 	REQUIRE(opt->mem_reg || (!opt->server_inv && !opt->read_inv));
 	REQUIRE(strnlen(opt->ifname, sizeof(opt->ifname)) < sizeof(opt->ifname));
 	REQUIRE(len < sizeof(opt->block));
@@ -59,6 +60,27 @@ static void require_valid(const struct krping_options *opt)
 		REQUIRE(opt->family == AF_INET || opt->family == AF_INET6);
 }
 
+/* A server must accept the hello of every valid test that its size allows. */
+static void require_hello(const struct krping_options *opt)
+{
+	struct krping_options server = { .size = 1u << 30 }, test, reads = *opt;
+	struct krping_verbs_hello hello;
+	u16 connection;
+	u32 value;
+
+	if (opt->test != KRPING_TEST_VERBS || opt->role != KRPING_PING_CLIENT)
+		return;
+	if (krping_verbs_is_read(opt) && !reads.reads)
+		reads.reads = 1;
+	krping_verbs_fill_hello(&hello, &reads, 7, 0);
+	REQUIRE(!krping_verbs_read_hello(&hello, sizeof(hello), &server, &test, &connection,
+					 &value));
+	REQUIRE(test.size == opt->size && test.qps == opt->qps && test.count == opt->count);
+	REQUIRE(test.verb == opt->verb && test.qp_type == opt->qp_type && !connection);
+	REQUIRE(test.rxdepth == opt->rxdepth && test.inline_len == opt->inline_len);
+	REQUIRE(test.srq == opt->srq && test.validate == opt->validate);
+}
+
 static void require_reason(const char *why)
 {
 	size_t i, len = strnlen(why, KRPING_REASON_MAX);
@@ -81,10 +103,12 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	REQUIRE(text);
 	memcpy(text, data, size);
 	text[size] = '\0';
-	if (krping_options_parse(text, &opt, why, sizeof(why)))
+	if (krping_options_parse(text, &opt, why, sizeof(why))) {
 		require_reason(why);
-	else
+	} else {
 		require_valid(&opt);
+		require_hello(&opt);
+	}
 	free(text);
 	return 0;
 }

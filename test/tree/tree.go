@@ -23,12 +23,13 @@ const prefix = "krping_"
 // mayUse says which folders the files of a folder may include, beside their own. Everyone may
 // include options.h and uapi/krping.h. The folder of main.c and control.c is ".".
 var mayUse = map[string][]string{
-	".":      {"lib", "wire", "rdma", "ping", "client", "local", "target"},
+	".":      {"lib", "wire", "rdma", "ping", "verbs", "client", "local", "target"},
 	"lib":    {"probe"},
 	"probe":  {},
 	"wire":   {"lib"},
 	"rdma":   {"lib"},
 	"ping":   {"lib", "wire", "rdma"},
+	"verbs":  {"lib", "rdma", "ping"},
 	"client": {"lib", "wire", "rdma"},
 	"target": {"lib", "wire", "rdma"},
 	"local":  {"lib", "wire", "rdma", "client"},
@@ -39,7 +40,7 @@ var mayUse = map[string][]string{
 var forAll = []string{"options.h", "uapi/krping.h"}
 
 // inUserSpace lists the files that also compile in user space, with fuzz/kernel_shim.h.
-var inUserSpace = []string{"options.h", "wire/wire.h"}
+var inUserSpace = []string{"options.h", "wire/wire.h", "verbs/message.h", "verbs/account.h"}
 
 // Callbacks maps functions that a lower file calls in a higher one to the reason why that is no
 // dependency. Calls of them are not counted.
