@@ -21,6 +21,8 @@ typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
 
 #define U32_MAX UINT32_MAX
 #define U64_MAX UINT64_MAX
@@ -35,6 +37,7 @@ typedef __u64 u64;
 #define cpu_to_be16 htobe16
 #define cpu_to_be32 htobe32
 #define cpu_to_be64 htobe64
+#define div64_u64(a, b) ((a) / (b))
 #define be16_to_cpu be16toh
 #define be32_to_cpu be32toh
 #define be64_to_cpu be64toh

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "verbs/message.h"
+
+#ifdef __KERNEL__
+#include <linux/kernel.h>
+#include <linux/string.h>
+#endif
+
+/* How far apart the numbers of two messages may be, for one to be taken for the other. */
+#define NEAR	(1u << 20)
+
+/* @by_server: the server fills the data. */
+u16 krping_message_tag(u16 group, u16 queue, bool by_server)
+{
+	u16 tag = group ^ queue;
+
+	return by_server ? ~tag : tag;
+}
+
+static u64 word_of(u16 tag, u32 index, u64 number)
+{
+	return (u64)tag << 48 | (u64)(index & 0xffff) << 32 | (u32)number;
+}
+
+/* Bytes of the first word that the message lacks. */
+static u32 lacking(u32 size)
+{
+	return -size % KRPING_WORD;
+}
+
+static u32 nr_words(u32 size)
+{
+	return (size + lacking(size)) / KRPING_WORD;
+}
+
+static void put_word(u8 *at, u64 word)
+{
+	__be64 raw = cpu_to_be64(word);
+
+	memcpy(at, &raw, sizeof(raw));
+}
+
+static u64 get_word(const u8 *at)
+{
+	__be64 raw;
+
+	memcpy(&raw, at, sizeof(raw));
+	return be64_to_cpu(raw);
+}
+
+void krping_message_fill(u8 *data, u32 size, u16 tag, u64 number)
+{
+	u32 skip = lacking(size), nr = nr_words(size), i = 0;
+
+	if (skip) {
+		__be64 raw = cpu_to_be64(word_of(tag, 0, number));
+
+		memcpy(data, (u8 *)&raw + skip, sizeof(raw) - skip);
+		data += sizeof(raw) - skip;
+		i = 1;
+	}
+	for (; i < nr; i++, data += KRPING_WORD)
+		put_word(data, word_of(tag, i, number));
+}
+
+/* The bits of word @i that are in the message. */
+static u64 mask_of(u32 size, u32 i)
+{
+	return i ? ~0ull : ~0ull >> 8 * lacking(size);
+}
+
+/* Word @i; bits that are not in the message are those of @want. */
+static u64 word_at(const u8 *data, u32 size, u32 i, u64 want)
+{
+	u64 mask = mask_of(size, i), low = 0;
+	u32 skip = lacking(size), j;
+
+	if (mask == ~0ull)
+		return get_word(data + i * KRPING_WORD - skip);
+	for (j = 0; j < KRPING_WORD - skip; j++)
+		low = low << 8 | data[j];
+	return (want & ~mask) | low;
+}
+
+static bool is_right(const u8 *data, u32 size, u32 i, u16 tag, u64 number)
+{
+	u64 want = word_of(tag, i, number);
+
+	return word_at(data, size, i, want) == want;
+}
+
+static bool is_near(u32 a, u32 b)
+{
+	return a - b < NEAR || b - a < NEAR;
+}
+
+/* Whether both tags can be of one test. */
+static bool is_related(u16 a, u16 b)
+{
+	u32 difference = a ^ b;
+
+	return difference < KRPING_VERBS_QPS_MAX || 0xffff - difference < KRPING_VERBS_QPS_MAX;
+}
+
+/* @i: the first wrong word. */
+static enum krping_verbs_damage classify(const u8 *data, u32 size, u16 tag, u64 number, u32 i,
+					 const struct krping_finding *f)
+{
+	u16 got_tag = f->got >> 48, got_index = f->got >> 32;
+	bool same_tag = got_tag == tag, same_index = got_index == (i & 0xffff);
+	bool same_number = f->number == (u32)number;
+	u32 last = nr_words(size) - 1;
+
+	if (f->lone)
+		return KRPING_VERBS_DAMAGED;
+	if (same_tag && same_index && is_near(f->number, number))
+		return !i && !is_right(data, size, last, tag, number) ? KRPING_VERBS_STALE :
+									 KRPING_VERBS_TORN;
+	if (same_tag && !same_index && same_number)
+		return KRPING_VERBS_SHIFTED;
+	if (!same_tag && same_index && is_related(got_tag, tag) && is_near(f->number, number))
+		return KRPING_VERBS_FOREIGN;
+	return KRPING_VERBS_DAMAGED;
+}
+
+static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i,
+		    struct krping_finding *f)
+{
+	u64 want = word_of(tag, i, number), got = word_at(data, size, i, want), mask;
+	u32 start = i * KRPING_WORD, byte;
+
+	mask = mask_of(size, i);
+	for (byte = 0; !((want ^ got) >> (56 - 8 * byte) & 0xff); byte++)
+		;
+	*f = (struct krping_finding){
+		.offset = start + byte - lacking(size),
+		.number = got,
+		.lone = i + 1 < nr_words(size) && is_right(data, size, i + 1, tag, number),
+		.blank = (got & mask) == mask,
+		.want = want,
+		.got = got,
+	};
+	f->damage = classify(data, size, tag, number, i, f);
+}
+
+/**
+ * krping_message_check - check all words of a message
+ * @data:	the message
+ * @size:	its bytes, at least 1
+ * @tag:	expected tag
+ * @number:	expected message number
+ * @finding:	filled in
+ */
+void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
+			  struct krping_finding *finding)
+{
+	u32 skip = lacking(size), nr = nr_words(size), i = 0;
+	const u8 *at = data - skip;
+
+	finding->damage = KRPING_VERBS_INTACT;
+	if (skip && !is_right(data, size, i++, tag, number)) {
+		examine(data, size, tag, number, 0, finding);
+		return;
+	}
+	for (; i < nr; i++) {
+		if (get_word(at + i * KRPING_WORD) != word_of(tag, i, number)) {
+			examine(data, size, tag, number, i, finding);
+			return;
+		}
+	}
+}
+
+/**
+ * krping_number_near - the message number of which only the low bytes are known
+ * @low:	its low @bytes bytes
+ * @bytes:	1 to 4
+ * @near:	a number that it is close to
+ *
+ * Return: the closest number to @near with these bytes; not below 0.
+ */
+u64 krping_number_near(u32 low, u32 bytes, u64 near)
+{
+	u32 shift = 32 - 8 * bytes;
+	s64 difference = (s32)((low - (u32)near) << shift) >> shift;
+
+	if (difference < 0 && near < (u64)-difference)
+		difference += 1ll << (8 * bytes);
+	return near + difference;
+}
+
+/* The number that the last @bytes bytes of a message have. @bytes: 1 to 4, at most @size. */
+u64 krping_message_number(const u8 *data, u32 size, u32 bytes, u64 near)
+{
+	u32 low = 0, i;
+
+	for (i = size - bytes; i < size; i++)
+		low = low << 8 | data[i];
+	return krping_number_near(low, bytes, near);
+}
+
+const char *krping_damage_text(enum krping_verbs_damage damage)
+{
+	switch (damage) {
+	case KRPING_VERBS_FOREIGN:
+		return "foreign: of another queue pair, or of the other direction";
+	case KRPING_VERBS_SHIFTED:
+		return "shifted: of another place in the message";
+	case KRPING_VERBS_STALE:
+		return "stale: all of it is another message";
+	case KRPING_VERBS_TORN:
+		return "torn: a part of it is another message";
+	default:
+		return "damaged: nothing that was sent";
+	}
+}
