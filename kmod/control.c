@@ -16,6 +16,7 @@
 #include "ping/result.h"
 #include "target/target.h"
 #include "ping/thread.h"
+#include "verbs/verbs.h"
 
 #define COMMANDS_NAME	"krping"
 #define RESULTS_NAME	"krping_results"
@@ -68,7 +69,10 @@ static int run_thread(struct command_file *cf, const struct krping_options *opt)
 	if (!result)
 		return -ENOMEM;
 	show_result(cf, result);
-	ret = krping_thread_run(opt, result);
+	if (opt->test == KRPING_TEST_VERBS)
+		ret = krping_verbs_run(opt, result);
+	else
+		ret = krping_thread_run(opt, result);
 	krping_result_put(result);
 	return ret;
 }

@@ -180,6 +180,10 @@ struct krping_options {
 	u32 nr_allow;
 };
 
+/* Indexed by enum krping_verb and enum krping_verbs_qp_type; the first entry is "-". */
+extern const char *const krping_verb_names[];
+extern const char *const krping_verbs_qp_names[];
+
 /**
  * krping_options_parse - parse one command
  * @text:	NUL-terminated, a trailing newline is allowed; modified

@@ -8,6 +8,12 @@
 #include <linux/string.h>
 #endif
 
+const char *const krping_verb_names[] = {
+	"-", "send", "write", "write_imm", "read", "fetch_add", "cmp_swap",
+};
+
+const char *const krping_verbs_qp_names[] = { "-", "rc", "uc", "ud" };
+
 /* Return: whether @text begins with 1 to 16 digits; @end is set to the character after them. */
 bool krping_parse_u64(const char *text, u64 *out, const char **end)
 {

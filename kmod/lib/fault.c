@@ -67,6 +67,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_ACCEPT_STALL]		= { .name = "accept_stall" },
 	[KRPING_FAULT_FRAGMENTED]		= { .name = "fragmented" },
 	[KRPING_FAULT_SMALL_DEVICE]		= { .name = "small_device" },
+	[KRPING_FAULT_VERBS_CORRUPT]		= { .name = "verbs_corrupt" },
 };
 
 static_assert(ARRAY_SIZE(faults) == KRPING_FAULTS_NR);

@@ -51,6 +51,7 @@ enum krping_fault {
 	KRPING_FAULT_ACCEPT_STALL,	/* a ping server accepts late (ms) */
 	KRPING_FAULT_FRAGMENTED,	/* memory for messages has no large blocks */
 	KRPING_FAULT_SMALL_DEVICE,	/* devices report limits as small as an Intel X722's */
+	KRPING_FAULT_VERBS_CORRUPT,	/* a bit of a message is flipped before its check */
 	KRPING_FAULTS_NR
 };
 

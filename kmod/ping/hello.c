@@ -60,7 +60,7 @@ static const char *reason_text(u32 reason)
 	case KRPING_REJ_VERSION:
 		return "the versions of the protocol differ; the server's is";
 	case KRPING_REJ_TEST:
-		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr):";
+		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr, 5 verbs):";
 	case KRPING_REJ_SIZE:
 		return "size is too large; the server's limit is";
 	case KRPING_REJ_QPS:
@@ -75,6 +75,8 @@ static const char *reason_text(u32 reason)
 		return "the server requires tos";
 	case KRPING_REJ_BUSY:
 		return "the server has its maximum of connections:";
+	case KRPING_REJ_RESOURCES:
+		return "the server has not enough memory or queue pairs for the test:";
 	case KRPING_REJ_NOT_ALLOWED:
 		return "the server does not allow this host's address:";
 	default:
@@ -100,13 +102,22 @@ u16 krping_hello_group(const void *data, u8 len)
 	return be16_to_cpu(read_hello(data, len).group);
 }
 
-static void hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
+/* Rejects a client, and logs why. */
+void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value)
 {
 	krping_err_ratelimited(conn->log_prefix, "a client was rejected: %s %u",
 			       reason_text(reason), value);
 	rdma_lock_handler(conn->id);
 	krping_reject(conn->id, KRPING_TEST_VERSION, reason, value);
 	rdma_unlock_handler(conn->id);
+}
+
+/* Return: whether a client's request has the server's tos, if the server demands one. */
+bool krping_hello_tos_fits(struct krping_conn *conn, const struct krping_options *opt)
+{
+	const struct sa_path_rec *path = conn->id->route.path_rec;
+
+	return !opt->has_tos || !path || path->traffic_class == opt->tos;
 }
 
 /**
@@ -121,19 +132,18 @@ static void hello_reject(struct krping_conn *conn, enum krping_reject_reason rea
  */
 int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt)
 {
-	const struct sa_path_rec *path = conn->id->route.path_rec;
 	struct krping_test_hello hello = read_hello(conn->private, conn->private_len);
 	u32 reason = 0, value = 0;
 
 	if (hello.magic)
 		reason = unsuited(&hello, opt, &value);
-	if (!reason && opt->has_tos && path && path->traffic_class != opt->tos) {
+	if (!reason && !krping_hello_tos_fits(conn, opt)) {
 		reason = KRPING_REJ_TOS;
 		value = opt->tos;
 	}
 	if (!reason)
 		return 0;
-	hello_reject(conn, reason, value);
+	krping_hello_reject(conn, reason, value);
 	return -EPROTO;
 }
 

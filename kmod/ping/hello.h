@@ -9,6 +9,8 @@
 void krping_hello_fill(struct krping_test_hello *hello, const struct krping_options *opt,
 		       u16 group);
 u16 krping_hello_group(const void *data, u8 len);
+void krping_hello_reject(struct krping_conn *conn, enum krping_reject_reason reason, u32 value);
+bool krping_hello_tos_fits(struct krping_conn *conn, const struct krping_options *opt);
 int krping_hello_check(struct krping_conn *conn, const struct krping_options *opt);
 void krping_hello_rejected(struct krping_conn *conn);
 

@@ -21,6 +21,7 @@ static const char *const test_names[] = {
 	[KRPING_TEST_RLAT]	= "rlat",
 	[KRPING_TEST_BW]	= "bw",
 	[KRPING_TEST_FR]	= "fr",
+	[KRPING_TEST_VERBS]	= "verbs",
 };
 
 static const char *const state_names[] = {
@@ -41,6 +42,7 @@ struct krping_result *krping_result_new(const struct krping_options *opt)
 	result->id = atomic64_inc_return(&last_id);
 	result->pid = task_pid_vnr(current);
 	result->opt = *opt;
+	result->test = *opt;
 	result->size = opt->size;
 	return result;
 }
@@ -156,6 +158,21 @@ static void show_histogram(struct seq_file *seq, struct krping_result *result)
 	}
 }
 
+static void show_verbs(struct seq_file *seq, struct krping_result *result,
+		       const struct krping_options *opt)
+{
+	struct krping_verbs_counts *counts = &result->verbs;
+
+	seq_printf(seq, " verb=%s qp=%s sent=%llu received=%llu lost=%llu repeated=%llu",
+		   krping_verb_names[opt->verb], krping_verbs_qp_names[opt->qp_type],
+		   READ_ONCE(counts->sent), READ_ONCE(counts->received), READ_ONCE(counts->lost),
+		   READ_ONCE(counts->repeated));
+	seq_printf(seq, " reordered=%llu damaged=%llu peak_ops=%llu posts=%llu completions=%llu",
+		   READ_ONCE(counts->reordered), READ_ONCE(counts->damaged),
+		   READ_ONCE(counts->peak_ops), READ_ONCE(counts->posts),
+		   READ_ONCE(counts->completions));
+}
+
 /* One line of key=value pairs. */
 void krping_result_show(struct seq_file *seq, struct krping_result *result)
 {
@@ -164,6 +181,8 @@ void krping_result_show(struct seq_file *seq, struct krping_result *result)
 
 	/* pairs with krping_result_running() and krping_result_done() */
 	state = smp_load_acquire(&result->state);
+	if (state >= KRPING_RESULT_RUNNING)
+		opt = &result->test;
 
 	seq_printf(seq, "id=%llu pid=%d role=%s test=%s state=%s error=%d peer=%s ibdev=%s",
 		   result->id, result->pid,
@@ -178,6 +197,8 @@ void krping_result_show(struct seq_file *seq, struct krping_result *result)
 		   READ_ONCE(result->min), READ_ONCE(result->max), READ_ONCE(result->sum));
 	show_histogram(seq, result);
 	seq_printf(seq, " start_ns=%lld", ktime_to_ns(READ_ONCE(result->start)));
+	if (opt->test == KRPING_TEST_VERBS)
+		show_verbs(seq, result, opt);
 	seq_putc(seq, '\n');
 }
 

@@ -30,12 +30,38 @@ enum krping_result_state {
 };
 
 /**
+ * struct krping_verbs_counts - what a verbs test counts
+ * @sent:	messages that this side has sent, or operations on the peer's memory
+ * @received:	different messages that have arrived at this side
+ * @lost:	messages of both sides that did not arrive
+ * @repeated:	messages of both sides that arrived twice
+ * @reordered:	messages of both sides that arrived after a later one
+ * @damaged:	messages of both sides that arrived with wrong data
+ * @peak_ops:	operations a second over the best 100 ms; 0: not known
+ * @posts:	work requests posted
+ * @completions: completions polled
+ */
+struct krping_verbs_counts {
+	u64 sent;
+	u64 received;
+	u64 lost;
+	u64 repeated;
+	u64 reordered;
+	u64 damaged;
+	u64 peak_ops;
+	u64 posts;
+	u64 completions;
+};
+
+/**
  * struct krping_result - measurements of a command
  * @ref:	held by its thread, by the open file that it was written to, and by the
  *		list of the last results
  * @id:		number of the command, from 1
  * @pid:	thread that wrote the command
  * @opt:	the command
+ * @test:	what it runs: @opt, or a verbs server's with what its client says; constant from
+ *		KRPING_RESULT_RUNNING on
  * @peer:	address of the command
  * @ibdev:	RDMA device; constant from KRPING_RESULT_RUNNING on
  * @state:	written with release semantics, after the fields that it makes valid
@@ -48,6 +74,7 @@ enum krping_result_state {
  * @max:	longest operation in ns
  * @sum:	sum of all timed operations in ns
  * @timed:	operations in @hist
+ * @verbs:	what a verbs test counts
  * @hist:	timed operations per bucket
  *
  * Written by the command's thread only. Readers take no lock: they may see an operation in one
@@ -58,6 +85,7 @@ struct krping_result {
 	u64 id;
 	pid_t pid;
 	struct krping_options opt;
+	struct krping_options test;
 	char peer[64];
 	char ibdev[IB_DEVICE_NAME_MAX];
 	enum krping_result_state state;
@@ -70,6 +98,7 @@ struct krping_result {
 	u64 max;
 	u64 sum;
 	u64 timed;
+	struct krping_verbs_counts verbs;
 	u64 hist[KRPING_HIST_BUCKETS];
 };
 

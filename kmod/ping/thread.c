@@ -40,6 +40,12 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 			       &((const struct sockaddr_in6 *)b)->sin6_addr);
 }
 
+/* Return: whether both ids have the same peer. */
+bool krping_same_host(const struct rdma_cm_id *a, const struct rdma_cm_id *b)
+{
+	return same_host(&a->route.addr.dst_addr, &b->route.addr.dst_addr);
+}
+
 /* The first client gets the server; later connections must be from its group and host. */
 static bool ping_conn_admits(struct krping_conn *conn, const struct rdma_cm_id *id,
 			     const struct rdma_conn_param *param)
@@ -50,7 +56,7 @@ static bool ping_conn_admits(struct krping_conn *conn, const struct rdma_cm_id *
 	if (conn == first)
 		return true;
 	return krping_hello_group(param->private_data, param->private_data_len) == thread->group &&
-	       same_host(&id->route.addr.dst_addr, &first->id->route.addr.dst_addr);
+	       krping_same_host(id, first->id);
 }
 
 static const struct krping_conn_ops ping_conn_ops = {
@@ -58,14 +64,15 @@ static const struct krping_conn_ops ping_conn_ops = {
 	.closed = ping_conn_closed,
 };
 
-static void show_device(struct krping_thread *thread, const char *name)
+/* /proc/krping shows it. */
+void krping_thread_show_device(struct krping_thread *thread, const char *name)
 {
 	mutex_lock(&threads_lock);
 	strscpy(thread->listed_dev, name, sizeof(thread->listed_dev));
 	mutex_unlock(&threads_lock);
 }
 
-static const struct rdma_conn_param conn_param = {
+const struct rdma_conn_param krping_conn_param = {
 	.responder_resources = 1,	/* RDMA READs that the peer has in flight */
 	.initiator_depth = 1,
 	.retry_count = 7,
@@ -76,7 +83,7 @@ static int client_connect(struct krping_ping_conn *pc, u32 index, struct net *ne
 {
 	const struct krping_options *opt = pc->thread->opt;
 	unsigned long timeout = krping_step_timeout(pc->thread);
-	struct rdma_conn_param param = conn_param;
+	struct rdma_conn_param param = krping_conn_param;
 	struct krping_test_hello hello;
 	int ret;
 
@@ -112,7 +119,7 @@ static int await_request(struct krping_ping_conn *pc, u32 index)
 static int server_accept(struct krping_ping_conn *pc, u32 index, struct rdma_cm_id *listener)
 {
 	struct krping_thread *thread = pc->thread;
-	struct rdma_conn_param param = conn_param;
+	struct rdma_conn_param param = krping_conn_param;
 	int ret;
 
 	ret = await_request(pc, index);
@@ -143,7 +150,7 @@ static int run_client(struct krping_thread *thread, struct net *net)
 	for (i = 0; i < thread->nr_conns && !ret; i++) {
 		ret = client_connect(&thread->conns[i], i, net);
 		if (!i && thread->conns[0].conn.id)
-			show_device(thread, thread->conns[0].conn.id->device->name);
+			krping_thread_show_device(thread, thread->conns[0].conn.id->device->name);
 	}
 	return ret ?: run_test(thread);
 }
@@ -162,7 +169,7 @@ static int run_server(struct krping_thread *thread, struct net *net,
 	for (i = 0; i < thread->nr_conns && !ret; i++) {
 		ret = server_accept(&thread->conns[i], i, listener);
 		if (!i && thread->conns[0].conn.id)
-			show_device(thread, thread->conns[0].conn.id->device->name);
+			krping_thread_show_device(thread, thread->conns[0].conn.id->device->name);
 	}
 	if (!ret)
 		ret = run_test(thread);
@@ -170,7 +177,8 @@ static int run_server(struct krping_thread *thread, struct net *net,
 	return ret;
 }
 
-static int list_thread(struct krping_thread *thread)
+/* Return: 0, or -EAGAIN if there are too many. */
+int krping_thread_list(struct krping_thread *thread)
 {
 	int ret = 0;
 
@@ -188,12 +196,43 @@ static int list_thread(struct krping_thread *thread)
 	return ret;
 }
 
-static void unlist_thread(struct krping_thread *thread)
+void krping_thread_unlist(struct krping_thread *thread)
 {
 	mutex_lock(&threads_lock);
 	list_del(&thread->entry);
 	nr_threads--;
 	mutex_unlock(&threads_lock);
+}
+
+/**
+ * krping_thread_init - initialise a thread without connections
+ * @thread:	zeroed
+ * @opt:	its command
+ * @result:	filled in by it
+ * @addr:	address of the command
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int krping_thread_init(struct krping_thread *thread, const struct krping_options *opt,
+		       struct krping_result *result, const struct sockaddr_storage *addr)
+{
+	thread->stats = alloc_percpu(struct krping_stats);
+	if (!thread->stats)
+		return -ENOMEM;
+	thread->opt = opt;
+	thread->result = result;
+	thread->group = get_random_u32();
+	init_waitqueue_head(&thread->wait);
+	snprintf(thread->log_prefix, sizeof(thread->log_prefix), "%s:%d@%pISpc",
+		 opt->role == KRPING_PING_CLIENT ? "client" : "server", task_pid_nr(current),
+		 addr);
+	return 0;
+}
+
+/* Undoes krping_thread_init(). */
+void krping_thread_exit(struct krping_thread *thread)
+{
+	free_percpu(thread->stats);
 }
 
 static struct krping_thread *alloc_thread(const struct krping_options *opt,
@@ -206,23 +245,14 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 	thread = kzalloc(sizeof(*thread), GFP_KERNEL);
 	if (!thread)
 		return NULL;
-	thread->nr_conns = opt->qps;
-	thread->conns = kvcalloc(thread->nr_conns, sizeof(*thread->conns), GFP_KERNEL);
-	thread->stats = alloc_percpu(struct krping_stats);
-	if (!thread->conns || !thread->stats) {
-		free_percpu(thread->stats);
+	thread->conns = kvcalloc(opt->qps, sizeof(*thread->conns), GFP_KERNEL);
+	if (!thread->conns || krping_thread_init(thread, opt, result, addr)) {
 		kvfree(thread->conns);
 		kfree(thread);
 		return NULL;
 	}
-	thread->opt = opt;
+	thread->nr_conns = opt->qps;
 	thread->test = opt->test == KRPING_TEST_PING ? &krping_ping_test : &krping_perf_test;
-	thread->result = result;
-	thread->group = get_random_u32();
-	init_waitqueue_head(&thread->wait);
-	snprintf(thread->log_prefix, sizeof(thread->log_prefix), "%s:%d@%pISpc",
-		 opt->role == KRPING_PING_CLIENT ? "client" : "server", task_pid_nr(current),
-		 addr);
 	for (i = 0; i < thread->nr_conns; i++) {
 		thread->conns[i].thread = thread;
 		krping_conn_init(&thread->conns[i].conn, thread->log_prefix, &ping_conn_ops);
@@ -233,7 +263,7 @@ static struct krping_thread *alloc_thread(const struct krping_options *opt,
 
 static void free_thread(struct krping_thread *thread)
 {
-	free_percpu(thread->stats);
+	krping_thread_exit(thread);
 	kvfree(thread->conns);
 	kfree(thread);
 }
@@ -273,10 +303,10 @@ int krping_thread_run(const struct krping_options *opt, struct krping_result *re
 		ret = -ENOMEM;
 		goto done;
 	}
-	ret = list_thread(thread);
+	ret = krping_thread_list(thread);
 	if (!ret) {
 		ret = connect_and_run(thread, net, &addr);
-		unlist_thread(thread);
+		krping_thread_unlist(thread);
 	}
 	free_thread(thread);
 done:

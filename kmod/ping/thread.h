@@ -85,7 +85,7 @@ struct krping_test {
  * struct krping_thread - a running command
  * @entry:	in the list of all threads
  * @opt:	the command
- * @test:	the test that it runs
+ * @test:	the test that it runs; unused by a verbs test
  * @log_prefix:	in front of log messages
  * @listed_dev:	name of the RDMA device, "" while there is none; under the list's lock
  * @stats:	the nine columns of /proc/krping
@@ -94,7 +94,7 @@ struct krping_test {
  * @failed:	a connection was lost, so all are failed
  * @group:	distinguishes this client's connections from others'
  * @progress:	grows with each completion and loss, to wait for any connection
- * @nr_conns:	connections
+ * @nr_conns:	connections; 0 in a verbs test, which has its own
  * @conns:	@nr_conns of them
  */
 struct krping_thread {
@@ -116,6 +116,16 @@ struct krping_thread {
 extern const struct krping_test krping_ping_test;	/* ping.c */
 extern const struct krping_test krping_perf_test;	/* perf.c */
 
+/* A server's or client's own request parameters start from these. */
+extern const struct rdma_conn_param krping_conn_param;
+
+int krping_thread_init(struct krping_thread *thread, const struct krping_options *opt,
+		       struct krping_result *result, const struct sockaddr_storage *addr);
+void krping_thread_exit(struct krping_thread *thread);
+int krping_thread_list(struct krping_thread *thread);
+void krping_thread_unlist(struct krping_thread *thread);
+void krping_thread_show_device(struct krping_thread *thread, const char *name);
+bool krping_same_host(const struct rdma_cm_id *a, const struct rdma_cm_id *b);
 int krping_thread_run(const struct krping_options *opt, struct krping_result *result);
 void krping_threads_show(struct seq_file *seq);
 

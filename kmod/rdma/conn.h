@@ -65,9 +65,10 @@ struct krping_conn_ops {
  * @quiet:	do not log why set-up fails: the owner has already logged it, and retries
  * @server:	ping/pong server: its command, which says whose requests to accept; constant
  * @id:		from krping_conn_open() or a listener until krping_conn_close()
- * @pd:		private to the connection: its keys are invalid on others
+ * @pd:		private to the connection unless @borrowed: its keys are invalid on others
  * @cq:		polled as struct krping_qp_attr describes
  * @cq_is_own:	@cq was made with a notify function
+ * @borrowed:	@pd and @cq belong to the owner, and other connections have them, too
  * @buf_sges:	SGEs that a message buffer may have; from krping_conn_alloc()
  * @qp:		alias of @id->qp; NULL outside krping_conn_alloc()..krping_conn_destroy_qp()
  *
@@ -90,6 +91,7 @@ struct krping_conn {
 	struct ib_pd *pd;
 	struct ib_cq *cq;
 	bool cq_is_own;
+	bool borrowed;
 	u32 buf_sges;
 	struct ib_qp *qp;
 };
@@ -102,7 +104,12 @@ struct krping_conn {
  * @poll:	context of completions if @notify is NULL
  * @notify:	the owner polls the completion queue; called in any context, with the connection,
  *		when there is something to poll
+ * @pd:		use this PD and @cq instead of own ones; both of the id's device
+ * @cq:		has room for all work requests; @vector, @poll and @notify are not used
  * @pd_flags:	IB_PD_*
+ * @srq:	receives come from it, of the same PD; @recv_wr is not used. NULL: an own queue
+ * @context:	of the queue pair, for completions that all share
+ * @inline_len:	bytes of inline data in a work request
  * @send_sge:	SGEs of a work request in the send queue, besides those of messages; 0: one
  * @buf_sges:	SGEs that a message may have if the device allows it, at most KRPING_BUF_SGES;
  *		0: one, which is enough for messages of one page
@@ -114,7 +121,12 @@ struct krping_qp_attr {
 	u32 vector;
 	enum ib_poll_context poll;
 	ib_comp_handler notify;
+	struct ib_pd *pd;
+	struct ib_cq *cq;
 	unsigned int pd_flags;
+	struct ib_srq *srq;
+	void *context;
+	u32 inline_len;
 	u32 send_sge;
 	u32 buf_sges;
 	u32 rw_ctxs;
@@ -160,6 +172,9 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 u32 krping_dev_max_wr(const struct ib_device *dev);
 u32 krping_dev_max_reg_pages(const struct ib_device *dev);
 u32 krping_dev_max_send_sge(const struct ib_device *dev);
+struct ib_cq *krping_cq_alloc(struct ib_device *dev, u32 cqe, u32 vector, ib_comp_handler notify,
+			      void *context);
+void krping_cq_free(struct ib_cq *cq);
 int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *want);
 void krping_conn_free(struct krping_conn *conn);
 void krping_conn_drain(struct krping_conn *conn);

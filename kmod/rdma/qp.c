@@ -55,19 +55,27 @@ int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 want
 	return -EINVAL;
 }
 
+/* Return: a completion queue that its owner polls, or an ERR_PTR. @context: passed to @notify. */
+struct ib_cq *krping_cq_alloc(struct ib_device *dev, u32 cqe, u32 vector, ib_comp_handler notify,
+			      void *context)
+{
+	struct ib_cq_init_attr attr = {
+		.cqe = cqe,
+		.comp_vector = vector % dev->num_comp_vectors,
+	};
+
+	return ib_create_cq(dev, notify, NULL, context, &attr);
+}
+
 static struct ib_cq *alloc_cq(struct krping_conn *conn, const struct krping_qp_attr *want,
 			      u32 cqe)
 {
 	struct ib_device *dev = conn->id->device;
-	struct ib_cq_init_attr attr = {
-		.cqe = cqe,
-		.comp_vector = want->vector % dev->num_comp_vectors,
-	};
 
 	conn->cq_is_own = want->notify;
 	if (want->notify)
-		return ib_create_cq(dev, want->notify, NULL, conn, &attr);
-	return ib_alloc_cq(dev, conn, cqe, attr.comp_vector, want->poll);
+		return krping_cq_alloc(dev, cqe, want->vector, want->notify, conn);
+	return ib_alloc_cq(dev, conn, cqe, want->vector % dev->num_comp_vectors, want->poll);
 }
 
 static void nothing(struct tasklet_struct *unused)
@@ -113,17 +121,67 @@ static void wait_for_poll(struct ib_cq *cq)
 	synchronize_rcu_expedited();	/* a softirq is a read-side critical section */
 }
 
+static void wait_for_reports(const struct ib_cq *cq)
+{
+	if (cq->device->ops.driver_id == RDMA_DRIVER_RXE)
+		wait_for_tasklets();
+}
+
+/* Undoes krping_cq_alloc(); its queue pairs are destroyed. Afterwards @notify does not run. */
+void krping_cq_free(struct ib_cq *cq)
+{
+	wait_for_reports(cq);
+	ib_destroy_cq(cq);
+}
+
 static void free_cq(struct krping_conn *conn)
 {
-	if (!conn->cq_is_own && conn->cq->poll_ctx == IB_POLL_SOFTIRQ)
-		wait_for_poll(conn->cq);
-	if (conn->cq->device->ops.driver_id == RDMA_DRIVER_RXE)
-		wait_for_tasklets();
-	if (conn->cq_is_own)
-		ib_destroy_cq(conn->cq);
-	else
+	if (conn->cq_is_own) {
+		krping_cq_free(conn->cq);
+	} else {
+		if (conn->cq->poll_ctx == IB_POLL_SOFTIRQ)
+			wait_for_poll(conn->cq);
+		wait_for_reports(conn->cq);
 		ib_free_cq(conn->cq);
+	}
 	conn->cq = NULL;
+}
+
+/* Return: 0 with @conn's PD and CQ, or a negative errno with neither. */
+static int get_pd_and_cq(struct krping_conn *conn, const struct krping_qp_attr *want, u32 cqe)
+{
+	int ret;
+
+	conn->borrowed = want->pd;
+	if (conn->borrowed) {
+		conn->pd = want->pd;
+		conn->cq = want->cq;
+		return 0;
+	}
+	conn->pd = ib_alloc_pd(conn->id->device, want->pd_flags);
+	if (IS_ERR(conn->pd)) {
+		ret = PTR_ERR(conn->pd);
+		goto no_pd;
+	}
+	conn->cq = alloc_cq(conn, want, cqe);
+	if (!IS_ERR(conn->cq))
+		return 0;
+	ret = PTR_ERR(conn->cq);
+	ib_dealloc_pd(conn->pd);
+no_pd:
+	conn->cq = NULL;
+	conn->pd = NULL;
+	return ret;
+}
+
+static void put_pd_and_cq(struct krping_conn *conn)
+{
+	if (!conn->borrowed) {
+		free_cq(conn);
+		ib_dealloc_pd(conn->pd);
+	}
+	conn->cq = NULL;
+	conn->pd = NULL;
 }
 
 /**
@@ -138,14 +196,17 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *wan
 	struct ib_device *dev = conn->id->device;
 	u32 buf_sges = min(want->buf_sges ?: 1, max_buf_sges(dev));
 	struct ib_qp_init_attr attr = {
+		.qp_context = want->context,
+		.srq = want->srq,
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.cap = {
 			.max_send_wr = want->send_wr + 1,	/* 1 = drain */
-			.max_recv_wr = want->recv_wr + 1,	/* 1 = drain */
+			.max_recv_wr = want->srq ? 0 : want->recv_wr + 1,	/* 1 = drain */
 			.max_send_sge = max(want->send_sge, buf_sges),
-			.max_recv_sge = buf_sges,
+			.max_recv_sge = want->srq ? 0 : buf_sges,
 			.max_rdma_ctxs = want->rw_ctxs,
+			.max_inline_data = want->inline_len,
 		},
 	};
 	/* 3 = READ or WRITE, plus REG_MR and INV on devices that need memory regions */
@@ -167,32 +228,21 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *wan
 	if (ret)
 		return ret;
 
-	conn->pd = ib_alloc_pd(dev, want->pd_flags);
-	if (IS_ERR(conn->pd)) {
-		ret = PTR_ERR(conn->pd);
-		goto no_pd;
-	}
-	conn->cq = alloc_cq(conn, want, cqe);
-	if (IS_ERR(conn->cq)) {
-		ret = PTR_ERR(conn->cq);
-		goto no_cq;
-	}
+	ret = get_pd_and_cq(conn, want, cqe);
+	if (ret)
+		goto failed;
 	attr.send_cq = conn->cq;
 	attr.recv_cq = conn->cq;
 	ret = rdma_create_qp(conn->id, conn->pd, &attr);
-	if (ret)
-		goto no_qp;
+	if (ret) {
+		put_pd_and_cq(conn);
+		goto failed;
+	}
 	conn->qp = conn->id->qp;
 	conn->buf_sges = buf_sges;
 	return 0;
 
-no_qp:
-	free_cq(conn);
-no_cq:
-	ib_dealloc_pd(conn->pd);
-no_pd:
-	conn->cq = NULL;
-	conn->pd = NULL;
+failed:
 	krping_err_ratelimited(conn->log_prefix, "cannot set up a queue pair on %s: %d", dev->name,
 			       ret);
 	return ret;
@@ -220,9 +270,7 @@ void krping_conn_free(struct krping_conn *conn)
 	if (!conn->pd)
 		return;
 	krping_conn_destroy_qp(conn);
-	free_cq(conn);
-	ib_dealloc_pd(conn->pd);
-	conn->pd = NULL;
+	put_pd_and_cq(conn);
 }
 
 /* Afterwards no completion runs and the peer cannot access memory any more. */

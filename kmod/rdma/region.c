@@ -243,3 +243,46 @@ void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *regio
 		ib_dma_sync_single_for_cpu(conn->id->device, sg_dma_address(sg), sg_dma_len(sg),
 					   DMA_BIDIRECTIONAL);
 }
+
+/*
+ * For @len bytes from @offset on, calls @sync with each piece. Nothing is done for a device that
+ * works on the CPU's own mapping.
+ */
+static void sync_part(struct krping_conn *conn, struct krping_region *region, u32 offset, u32 len,
+		      void (*sync)(struct ib_device *dev, u64 addr, size_t size,
+				   enum dma_data_direction dir))
+{
+	struct ib_device *dev = conn->id->device;
+	struct scatterlist *sg;
+	u32 piece;
+	int i;
+
+	if (ib_uses_virt_dma(dev))
+		return;
+	for_each_sg(region->sgt.sgl, sg, region->nents, i) {
+		if (!len)
+			return;
+		if (offset >= sg_dma_len(sg)) {
+			offset -= sg_dma_len(sg);
+			continue;
+		}
+		piece = min(len, sg_dma_len(sg) - offset);
+		sync(dev, sg_dma_address(sg) + offset, piece, DMA_BIDIRECTIONAL);
+		len -= piece;
+		offset = 0;
+	}
+}
+
+/* As krping_region_for_device(), for @len bytes from @offset on. */
+void krping_region_part_for_device(struct krping_conn *conn, struct krping_region *region,
+				   u32 offset, u32 len)
+{
+	sync_part(conn, region, offset, len, ib_dma_sync_single_for_device);
+}
+
+/* As krping_region_for_cpu(), for @len bytes from @offset on. */
+void krping_region_part_for_cpu(struct krping_conn *conn, struct krping_region *region, u32 offset,
+				u32 len)
+{
+	sync_part(conn, region, offset, len, ib_dma_sync_single_for_cpu);
+}

@@ -50,5 +50,9 @@ u64 krping_region_addr(const struct krping_region *region);
 u32 krping_region_rkey(const struct krping_conn *conn, const struct krping_region *region);
 void krping_region_for_device(struct krping_conn *conn, struct krping_region *region);
 void krping_region_for_cpu(struct krping_conn *conn, struct krping_region *region);
+void krping_region_part_for_device(struct krping_conn *conn, struct krping_region *region,
+				   u32 offset, u32 len);
+void krping_region_part_for_cpu(struct krping_conn *conn, struct krping_region *region, u32 offset,
+				u32 len);
 
 #endif /* KRPING_REGION_H */

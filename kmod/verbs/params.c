@@ -11,12 +11,6 @@
 #define DEFAULT_RXDEPTH	128
 #define SIGNAL_MAX	64	/* by default */
 
-const char *const krping_verb_names[] = {
-	"-", "send", "write", "write_imm", "read", "fetch_add", "cmp_swap",
-};
-
-const char *const krping_verbs_qp_names[] = { "-", "rc", "uc", "ud" };
-
 /* An option that a kind of test does not use. */
 struct unused_option {
 	const char *name;

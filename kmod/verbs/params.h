@@ -8,10 +8,6 @@
 
 #include "options.h"
 
-/* Indexed by enum krping_verb and enum krping_verbs_qp_type; the first entry is "-". */
-extern const char *const krping_verb_names[];
-extern const char *const krping_verbs_qp_names[];
-
 int krping_verbs_check(const struct krping_options *opt, bool count_given, char *why,
 		       size_t why_len);
 void krping_verbs_defaults(struct krping_options *opt);

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The loop of a test: poll, post, answer, wait. */
+#include <linux/delay.h>
+#include <linux/sched/signal.h>
+
+#include "lib/log.h"
+#include "verbs/verbs.h"
+
+#define POLL_BATCH	16	/* completions */
+#define POLL_MOST	256	/* of a completion queue, before others get their turn */
+#define TICK_NS		(50 * NSEC_PER_MSEC)	/* how long a sleep may be: time-outs are looked at */
+#define RATE_TICK_NS	NSEC_PER_MSEC
+#define SETTLE_MS	200
+
+/* There is something to poll. Called in any context. */
+void krping_verbs_notify(struct ib_cq *cq, void *context)
+{
+	struct krping_verbs *v = container_of((struct krping_conn *)context, struct krping_verbs,
+					      control);
+
+	krping_thread_progress(&v->thread);
+}
+
+/* ---- polling and waiting ---- */
+
+static u32 poll_cq(struct krping_verbs *v, struct ib_cq *cq)
+{
+	struct ib_wc wc[POLL_BATCH];
+	u32 polled = 0;
+	int n, i;
+
+	do {
+		n = ib_poll_cq(cq, POLL_BATCH, wc);
+		for (i = 0; i < n; i++)
+			wc[i].wr_cqe->done(cq, &wc[i]);
+		if (n < 0)
+			krping_verbs_fail(v, -EIO);
+		else
+			polled += n;
+	} while (n == POLL_BATCH && polled < POLL_MOST);
+	return polled;
+}
+
+/* LAT with WRITE: nothing but memory tells that a message has arrived. */
+static bool watches_memory(const struct krping_verbs *v)
+{
+	return krping_verbs_is_lat(v) && v->test.verb == KRPING_VERB_WRITE && v->going;
+}
+
+static u32 poll_all(struct krping_verbs *v)
+{
+	struct krping_verbs_counts *counts = &v->thread.result->verbs;
+	u32 polled = poll_cq(v, v->control.cq), i;
+
+	for (i = 0; i < v->nr_cqs; i++)
+		polled += poll_cq(v, v->cqs[i]);
+	if (polled)
+		WRITE_ONCE(counts->completions, counts->completions + polled);
+	if (watches_memory(v))
+		krping_verbs_watch(v);
+	return polled;
+}
+
+/* Return: whether a completion queue has something already. */
+static bool arm_all(struct krping_verbs *v)
+{
+	enum ib_cq_notify_flags flags = IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS;
+	bool missed;
+	u32 i;
+
+	missed = ib_req_notify_cq(v->control.cq, flags) > 0;
+	for (i = 0; i < v->nr_cqs; i++)
+		missed |= ib_req_notify_cq(v->cqs[i], flags) > 0;
+	return missed;
+}
+
+/* @seen: @progress before the last poll. */
+static void idle(struct krping_verbs *v, int seen)
+{
+	u64 tick = v->test.rate && v->going ? RATE_TICK_NS : TICK_NS;
+
+	if (v->thread.opt->poll || watches_memory(v))
+		cpu_relax();
+	else if (!arm_all(v))
+		wait_event_interruptible_hrtimeout(v->thread.wait,
+						   atomic_read(&v->thread.progress) != seen,
+						   ns_to_ktime(tick));
+}
+
+static int timed_out(struct krping_verbs *v)
+{
+	krping_err_ratelimited(v->thread.log_prefix, "the peer did not go on within %u s",
+			       v->thread.opt->timeout);
+	return -ETIMEDOUT;
+}
+
+/**
+ * krping_verbs_wait - poll until a step of the set-up is done
+ * @v:		with an established control connection
+ * @is_done:	returns whether it is
+ *
+ * Return: 0, or the error of the test, the connection, a signal or the time-out of a step.
+ */
+int krping_verbs_wait(struct krping_verbs *v, bool (*is_done)(struct krping_verbs *v))
+{
+	int seen, lost;
+
+	for (v->moved = jiffies;;) {
+		seen = atomic_read(&v->thread.progress);
+		lost = krping_conn_error(&v->control);	/* what came before it still counts */
+		if (poll_all(v))
+			v->moved = jiffies;
+		if (v->error || is_done(v))
+			return v->error;
+		if (lost)
+			return lost;
+		if (signal_pending(current))
+			return -EINTR;
+		if (time_after(jiffies, v->moved + krping_step_timeout(&v->thread)))
+			return timed_out(v);
+		idle(v, seen);
+		cond_resched();
+	}
+}
+
+static bool has_room(struct krping_verbs *v)
+{
+	return krping_verbs_control_has_room(v);
+}
+
+/* Sends a control message, waiting for a free buffer. */
+int krping_verbs_tell(struct krping_verbs *v, const struct krping_verbs_msg *msg)
+{
+	int ret = krping_verbs_wait(v, has_room);
+
+	return ret ?: krping_verbs_control_send(v, msg);
+}
+
+/* Gives the last control message some time to reach the peer, whatever else happens. */
+void krping_verbs_settle(struct krping_verbs *v)
+{
+	unsigned long until = jiffies + msecs_to_jiffies(SETTLE_MS);
+
+	while (v->tx_done != v->tx_posted && !krping_conn_error(&v->control) &&
+	       time_before(jiffies, until)) {
+		poll_cq(v, v->control.cq);
+		usleep_range(200, 500);
+	}
+}
+
+/* ---- messages of the test ---- */
+
+static int send_number(struct krping_verbs *v, enum krping_verbs_msg_type type, u16 queue,
+		       u64 number)
+{
+	struct krping_verbs_msg msg = {
+		.type = type,
+		.queue = cpu_to_be16(queue),
+		.number = cpu_to_be64(number),
+	};
+
+	return krping_verbs_control_send(v, &msg);
+}
+
+/* Gives credit, and asks for what was lost on the way. */
+static int exchange_credit(struct krping_verbs *v)
+{
+	bool asks = v->is_initiator && !krping_verbs_is_reliable(&v->test);
+	int ret = 0;
+	u32 i;
+
+	for (i = 0; i < v->nr_queues && !ret; i++) {
+		struct krping_verbs_queue *q = &v->queues[i];
+
+		if (!krping_verbs_control_has_room(v))
+			return 0;
+		if (q->credit_due) {
+			ret = send_number(v, KRPING_VERBS_CREDIT, i, q->checked);
+			q->credited = q->checked;
+			q->credit_due = false;
+		}
+		if (!ret && asks && krping_verbs_control_has_room(v) &&
+		    krping_verbs_is_stalled(q)) {
+			ret = send_number(v, KRPING_VERBS_CHECK, i, q->posted);
+			q->asked = q->posted;
+			q->checked_upto = q->posted;
+		}
+	}
+	return ret;
+}
+
+/* Whether this side says what it has sent, and gets a REPORT. */
+static bool sends_done(const struct krping_verbs *v)
+{
+	return v->is_initiator && (krping_verbs_is_client(v) || !krping_verbs_is_lat(v));
+}
+
+/* Whether this side gets DONE, and reports. */
+static bool sends_report(const struct krping_verbs *v)
+{
+	return v->is_target && (!krping_verbs_is_client(v) || !krping_verbs_is_lat(v));
+}
+
+static int finish(struct krping_verbs *v)
+{
+	struct krping_verbs_msg msg;
+	int ret = 0;
+
+	if (sends_done(v) && !v->done_sent && krping_verbs_control_has_room(v) &&
+	    krping_verbs_all_sent(v)) {
+		ret = send_number(v, KRPING_VERBS_DONE, 0, v->sent);
+		v->done_sent = true;
+	}
+	if (!ret && sends_report(v) && !v->report_sent && krping_verbs_control_has_room(v) &&
+	    krping_verbs_all_arrived(v)) {
+		ret = krping_verbs_fill_report(v, &msg);
+		if (!ret)
+			ret = krping_verbs_control_send(v, &msg);
+		v->report_sent = true;
+	}
+	return ret;
+}
+
+static bool is_over(const struct krping_verbs *v)
+{
+	if (sends_done(v) && !v->reported)
+		return false;
+	return !sends_report(v) || (v->report_sent && v->tx_done == v->tx_posted);
+}
+
+/* LAT on UC and UD: a message without an answer is lost, and the next one follows. */
+static void give_up_answer(struct krping_verbs *v)
+{
+	struct krping_verbs_queue *q = &v->queues[0];
+
+	if (!krping_verbs_is_client(v) || q->answers == q->posted ||
+	    ktime_ms_delta(ktime_get(), q->sent_at) < KRPING_VERBS_QUIET_MS)
+		return;
+	q->answers = q->posted;
+	krping_account_miss(&q->account, q->posted - 1);
+}
+
+/* ---- progress ---- */
+
+/* The times of a LAT client are counted one by one. */
+static void count_operations(struct krping_verbs *v)
+{
+	struct krping_verbs_counts *counts = &v->thread.result->verbs;
+	u64 ops = sends_done(v) ? v->done : v->arrived;
+	ktime_t now;
+
+	if (ops == v->counted)
+		return;
+	WRITE_ONCE(counts->sent, v->sent);
+	WRITE_ONCE(counts->received,
+		   v->arrived + (v->test.verb == KRPING_VERB_READ ? v->done : 0));
+	if (!krping_verbs_is_lat(v) || !krping_verbs_is_client(v)) {
+		now = ktime_get();
+		krping_result_count(v->thread.result, ops - v->counted, now);
+		krping_peak_add(&v->peak, ktime_to_ns(now), ops - v->counted);
+		WRITE_ONCE(counts->peak_ops, krping_peak_rate(&v->peak));
+	}
+	v->counted = ops;
+}
+
+/* Return: how much was done, or a negative errno. */
+static int step(struct krping_verbs *v)
+{
+	u32 polled = poll_all(v);
+	int posted = 0, ret;
+
+	if (v->error)
+		return v->error;
+	if (v->test.duration && !v->stopping && sends_done(v) &&
+	    time_after(jiffies, v->deadline))
+		krping_verbs_stop(v);
+	if (v->is_initiator)
+		posted = krping_verbs_post(v);
+	if (posted < 0)
+		return posted;
+	ret = v->uses_credit ? exchange_credit(v) : 0;
+	if (!ret && krping_verbs_is_lat(v) && !krping_verbs_is_reliable(&v->test))
+		give_up_answer(v);
+	if (!ret)
+		ret = finish(v);
+	count_operations(v);
+	return ret ?: polled + posted;
+}
+
+/* Whether something is due from the peer or the device. */
+static bool must_go_on(const struct krping_verbs *v)
+{
+	if (v->peer_done && !v->report_sent && sends_report(v))
+		return true;
+	if (!sends_done(v) || v->reported)
+		return false;
+	return !v->test.rate || v->done_sent || v->sent != v->done;
+}
+
+/* Detects a peer that has vanished, or does not go on. */
+static int watch_time(struct krping_verbs *v)
+{
+	unsigned long timeout = krping_step_timeout(&v->thread);
+
+	if (must_go_on(v) && time_after(jiffies, v->moved + timeout))
+		return timed_out(v);
+	if (v->probing)
+		return time_after(jiffies, v->probed + timeout) ? timed_out(v) : 0;
+	if (!time_after(jiffies, v->probed + max(timeout / 2, (unsigned long)HZ)))
+		return 0;
+	v->probed = jiffies;
+	return krping_verbs_control_probe(v);
+}
+
+/**
+ * krping_verbs_loop - run the test to its end
+ * @v:		ready, and going
+ *
+ * Return: 0 when all messages were sent and all reports exchanged, or a negative errno.
+ */
+int krping_verbs_loop(struct krping_verbs *v)
+{
+	int seen, lost, n, ret;
+
+	v->moved = jiffies;
+	v->probed = jiffies;
+	v->deadline = jiffies + v->test.duration * HZ;
+	WRITE_ONCE(v->thread.result->start, ktime_get());
+	v->peak.start = ktime_to_ns(v->thread.result->start);
+	for (;;) {
+		seen = atomic_read(&v->thread.progress);
+		lost = krping_conn_error(&v->control);	/* what came before it still counts */
+		n = step(v);
+		if (n < 0)
+			return n;
+		if (is_over(v))
+			return 0;
+		if (lost)
+			return lost;
+		if (signal_pending(current))
+			return -EINTR;
+		if (n)
+			v->moved = jiffies;
+		ret = watch_time(v);
+		if (ret)
+			return ret;
+		if (!n)
+			idle(v, seen);
+		cond_resched();
+	}
+}

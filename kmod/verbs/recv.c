@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The target: what has arrived, whether it is right, and the report. */
+#include "lib/fault.h"
+#include "lib/log.h"
+#include "verbs/verbs.h"
+
+/* Messages whose numbers are further apart are not of one test. */
+#define NEAR	(1u << 20)
+
+static int violation(struct krping_verbs_queue *q, const char *what, u64 value)
+{
+	krping_err_ratelimited(q->v->thread.log_prefix, "queue pair %u: the peer sent %s: %llu",
+			       q->index, what, value);
+	return -EPROTO;
+}
+
+/* ---- checks ---- */
+
+/* What a mismatch in a UC slot means: a WRITE, or a part of it, is missing. */
+static bool is_missing(const struct krping_verbs_queue *q, const struct krping_finding *f)
+{
+	if (krping_verbs_is_reliable(&q->v->test))
+		return false;
+	return f->blank || f->damage == KRPING_VERBS_STALE || f->damage == KRPING_VERBS_TORN ||
+	       (f->damage == KRPING_VERBS_DAMAGED && !f->lone);
+}
+
+static void check_data(struct krping_verbs_queue *q, u8 *data, u64 number,
+		       struct krping_finding *finding)
+{
+	krping_fault_corrupt(KRPING_FAULT_VERBS_CORRUPT, q->v->thread.log_prefix, data);
+	krping_message_check(data, q->v->test.size, q->rx_tag, number, finding);
+}
+
+/* Checks the slot of a message that was written. */
+static void check_slot(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
+{
+	u32 offset = (u32)(number % q->nr_sink) * KRPING_VERBS_SLOT(q->v->test.size);
+
+	krping_region_part_for_cpu(&q->v->control, &q->sink, offset, q->v->test.size);
+	check_data(q, q->sink.vaddr + offset, number, finding);
+}
+
+/* ---- arrivals ---- */
+
+static void count_received(struct krping_verbs *v, u32 bytes)
+{
+	if (v->test.verb != KRPING_VERB_SEND)
+		return;
+	krping_count(v->thread.stats, KRPING_RECV_BYTES, bytes);
+	krping_count(v->thread.stats, KRPING_RECV_MSGS, 1);
+}
+
+static void account(struct krping_verbs_queue *q, u64 number)
+{
+	u64 before = q->account.received;
+
+	krping_account_add(&q->account, number);
+	q->v->arrived += q->account.received - before;
+	q->v->last_arrival = jiffies;
+}
+
+/* LAT: an answer, or a message to answer. */
+static int take_turn(struct krping_verbs_queue *q, u64 number)
+{
+	struct krping_verbs *v = q->v;
+	bool reliable = krping_verbs_is_reliable(&v->test);
+
+	if (krping_verbs_is_client(v)) {
+		if (q->answers < q->posted && number == q->posted - 1) {
+			krping_result_time(v->thread.result, q->sent_at);
+			q->answers = q->posted;
+			return 0;
+		}
+		return reliable ? violation(q, "an answer out of turn", number) : 0;
+	}
+	if (number >= q->posted && !q->owes) {
+		if (reliable && number != q->posted)
+			return violation(q, "a message out of turn", number);
+		q->completed += number - q->posted;
+		q->posted = number;
+		q->owes = true;
+		return 0;
+	}
+	return reliable ? violation(q, "a message before the answer", number) : 0;
+}
+
+/* Everything before @number has arrived, or will not. */
+static void grant(struct krping_verbs_queue *q, u64 number, u32 slots)
+{
+	q->checked = number;
+	if (q->v->uses_credit && number - q->credited >= KRPING_VERBS_BATCH(slots))
+		q->credit_due = true;
+}
+
+static u32 granted_slots(const struct krping_verbs_queue *q)
+{
+	const struct krping_options *t = &q->v->test;
+
+	if (t->verb != KRPING_VERB_SEND)
+		return q->nr_sink;
+	return t->srq ? t->rxdepth / q->v->nr_queues : t->rxdepth;
+}
+
+static int arrived(struct krping_verbs_queue *q, u64 number)
+{
+	account(q, number);
+	if (krping_verbs_is_lat(q->v))
+		return take_turn(q, number);
+	grant(q, q->account.next, granted_slots(q));
+	return 0;
+}
+
+/* The number of a SEND, as far as it is known: UC and UD lose messages. */
+static u64 number_of(const struct krping_verbs_queue *q, const u8 *data)
+{
+	const struct krping_options *t = &q->v->test;
+	u64 next = q->account.next, number = next;
+
+	if (krping_verbs_is_reliable(t))
+		return next;
+	if (t->validate)
+		number = krping_message_number(data, t->size, 4, next);
+	else if (krping_verbs_is_lat(q->v))
+		number = krping_message_number(data, t->size, 1, next);
+	return number + NEAR > next && number < next + NEAR ? number : next;
+}
+
+static int take_send(struct krping_verbs_queue *q, struct krping_verbs_recv *recv,
+		     const struct ib_wc *wc)
+{
+	const struct krping_options *t = &q->v->test;
+	bool datagram = t->qp_type == KRPING_VERBS_UD;
+	u8 *data = krping_verbs_ring_data(recv->ring, recv->index);
+	struct krping_finding finding = {};
+	u64 number;
+
+	if (datagram && wc->src_qp != q->peer.qpn)
+		return 0;	/* anyone may send to this queue pair */
+	if (wc->opcode != IB_WC_RECV || wc->byte_len != recv->ring->len)
+		return violation(q, "a message of another length", wc->byte_len);
+	if (datagram)
+		data += KRPING_VERBS_GRH_LEN;
+	count_received(q->v, t->size);
+	number = number_of(q, data);
+	if (t->validate)
+		check_data(q, data, number, &finding);
+	if (finding.damage)
+		krping_verbs_damage(q, number, &finding);
+	return arrived(q, number);
+}
+
+static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
+{
+	u32 low = be32_to_cpu(wc->ex.imm_data);
+	struct krping_finding finding = {};
+	u64 next = q->account.next, number = krping_number_near(low, 4, next);
+	bool reliable = krping_verbs_is_reliable(&q->v->test);
+
+	if (wc->opcode != IB_WC_RECV_RDMA_WITH_IMM || !(wc->wc_flags & IB_WC_WITH_IMM))
+		return violation(q, "a message without immediate data, of length", wc->byte_len);
+	if (reliable ? number != next : number > next + NEAR)
+		return violation(q, "a wrong immediate", low);
+	if (q->v->uses_credit && number >= q->credited + q->nr_sink)
+		return violation(q, "a message without credit", number);
+	if (q->v->test.validate)
+		check_slot(q, number, &finding);
+	/* UC: of a late one the slot may have been written again. */
+	if (finding.damage && (reliable || !is_missing(q, &finding)))
+		krping_verbs_damage(q, number, &finding);
+	return arrived(q, number);
+}
+
+static struct krping_conn *conn_of(struct krping_verbs_queue *q)
+{
+	return krping_verbs_is_reliable(&q->v->test) ? &q->conn : &q->v->control;
+}
+
+/* A receive of a ring has completed. */
+void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_verbs_recv *recv = container_of(wc->wr_cqe, struct krping_verbs_recv, cqe);
+	struct krping_verbs_queue *q = wc->qp->qp_context;
+	struct krping_verbs *v = q->v;
+	int ret;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		krping_conn_wc_failed(conn_of(q), wc, "RECV");
+		return;
+	}
+	krping_conn_confirm(conn_of(q));
+	ret = v->test.verb == KRPING_VERB_SEND ? take_send(q, recv, wc) : take_write_imm(q, wc);
+	if (!ret && krping_verbs_ring_repost(recv->ring, recv))
+		ret = -ECONNRESET;
+	krping_verbs_fail(v, ret);
+}
+
+/**
+ * krping_verbs_take_check - check messages that were written, or take them as lost
+ * @q:		of a test that uses credit
+ * @number:	messages that were sent
+ * @by_control:	UC: the CHECK came on the control connection; one on the data queue pair may
+ *		arrive after it
+ *
+ * Return: 0 or -EPROTO.
+ */
+int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number, bool by_control)
+{
+	bool late = !krping_verbs_is_reliable(&q->v->test) && !by_control && number <= q->checked;
+	u64 i;
+
+	if (late)
+		return 0;
+	if (number < q->checked || number > q->credited + q->nr_sink)
+		return violation(q, "a CHECK up to a wrong number", number);
+	for (i = q->checked; i < number; i++) {
+		struct krping_finding finding = {};
+
+		if (!q->v->uses_check) {
+			krping_account_miss(&q->account, i);
+			continue;
+		}
+		check_slot(q, i, &finding);
+		if (finding.damage && is_missing(q, &finding)) {
+			krping_account_miss(&q->account, i);
+			continue;
+		}
+		if (finding.damage)
+			krping_verbs_damage(q, i, &finding);
+		account(q, i);
+	}
+	q->checked = number;
+	q->credit_due = true;
+	return 0;
+}
+
+/* LAT with WRITE: looks for a new last byte. */
+void krping_verbs_watch(struct krping_verbs *v)
+{
+	struct krping_verbs_queue *q = &v->queues[0];
+	struct krping_finding finding = {};
+	u32 size = v->test.size;
+	u64 number;
+	u8 last;
+
+	krping_region_part_for_cpu(&v->control, &q->sink, 0, size);
+	last = READ_ONCE(((u8 *)q->sink.vaddr)[size - 1]);
+	if (last == q->last_byte)
+		return;
+	rmb();	/* the last byte was written last */
+	q->last_byte = last;
+	number = krping_number_near(last, 1, q->account.next);
+	if (v->test.validate)
+		check_slot(q, number, &finding);
+	if (finding.damage)
+		krping_verbs_damage(q, number, &finding);
+	krping_verbs_fail(v, arrived(q, number));
+}
+
+/* ---- the report ---- */
+
+static bool is_quiet(unsigned long since)
+{
+	return time_after(jiffies, since + msecs_to_jiffies(KRPING_VERBS_QUIET_MS));
+}
+
+/* Return: whether the REPORT can be sent. */
+bool krping_verbs_all_arrived(struct krping_verbs *v)
+{
+	if (!v->peer_done || !v->is_target)
+		return false;
+	if (krping_verbs_is_lat(v) || !krping_verbs_takes_receive(&v->test))
+		return true;
+	if (v->arrived >= v->peer_sent)
+		return true;
+	return !krping_verbs_is_reliable(&v->test) && is_quiet(v->done_at) &&
+	       is_quiet(v->last_arrival);
+}
+
+static u64 sum_of_counters(struct krping_verbs *v)
+{
+	u64 sum = 0, value;
+	u32 i;
+
+	for (i = 0; i < v->nr_queues; i++) {
+		krping_region_part_for_cpu(&v->control, &v->queues[i].sink, 0, sizeof(value));
+		memcpy(&value, v->queues[i].sink.vaddr, sizeof(value));
+		sum += value;
+	}
+	return sum;
+}
+
+/* Whether this side sees what arrives. */
+static bool sees_arrivals(const struct krping_verbs *v)
+{
+	if (v->test.verb == KRPING_VERB_READ)
+		return false;
+	return v->test.verb != KRPING_VERB_WRITE || v->uses_check || krping_verbs_is_lat(v);
+}
+
+/**
+ * krping_verbs_fill_report - count what has arrived
+ * @v:		krping_verbs_all_arrived()
+ * @msg:	filled in with the REPORT
+ *
+ * Return: 0, or -EPROTO if more has arrived than was sent.
+ */
+int krping_verbs_fill_report(struct krping_verbs *v, struct krping_verbs_msg *msg)
+{
+	u64 received = v->arrived, repeated = 0, reordered = 0;
+	u32 i;
+
+	if (krping_verbs_is_atomic(&v->test))
+		received = sum_of_counters(v);
+	for (i = 0; i < v->nr_queues; i++) {
+		repeated += v->queues[i].account.repeated;
+		reordered += v->queues[i].account.reordered;
+	}
+	if (received > v->peer_sent) {
+		krping_err(v->thread.log_prefix, "%llu messages have arrived, %llu were sent",
+			   received, v->peer_sent);
+		return -EPROTO;
+	}
+	v->report.lost = sees_arrivals(v) ? v->peer_sent - received : 0;
+	v->report.received = received;
+	v->report.repeated = repeated;
+	v->report.reordered = reordered;
+	*msg = (struct krping_verbs_msg){
+		.type = KRPING_VERBS_REPORT,
+		.queue = cpu_to_be16(v->report.queue),
+		.report = {
+			.received = cpu_to_be64(received),
+			.lost = cpu_to_be64(v->report.lost),
+			.repeated = cpu_to_be64(repeated),
+			.reordered = cpu_to_be64(reordered),
+			.damaged = cpu_to_be64(v->report.damaged),
+			.number = cpu_to_be64(v->report.number),
+			.offset = cpu_to_be32(v->report.offset),
+			.damage = v->report.damage,
+		},
+	};
+	return 0;
+}
