@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The parts of the kernel that options.c, wire.c and the pure parts of verbs/ need in user space. */
+/* The parts of the kernel that options.c, wire.c and parts of verbs/ need in user space. */
 #ifndef KRPING_KERNEL_SHIM_H
 #define KRPING_KERNEL_SHIM_H
 
@@ -31,8 +31,13 @@ typedef __s64 s64;
 #define ALIGN shim_align
 #define IS_ALIGNED(x, a) ((x) % (a) == 0)
 #define PAGE_SIZE 4096u
-#define min(a, b) ((a) < (b) ? (a) : (b))
-#define max(a, b) ((a) > (b) ? (a) : (b))
+#define shim_choose(a, op, b) ({ \
+	__auto_type a_ = (a); \
+	__auto_type b_ = (b); \
+	a_ op b_ ? a_ : b_; \
+})
+#define min(a, b) shim_choose(a, <, b)
+#define max(a, b) shim_choose(a, >, b)
 #define clamp(x, low, high) min(max(x, low), high)
 #define cpu_to_be16 htobe16
 #define cpu_to_be32 htobe32

@@ -60,7 +60,7 @@ static const char *reason_text(u32 reason)
 	case KRPING_REJ_VERSION:
 		return "the versions of the protocol differ; the server's is";
 	case KRPING_REJ_TEST:
-		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr, 5 verbs):";
+		return "the server runs another test (0 ping, 1 wlat, 2 rlat, 3 bw, 4 fr, 5 verb):";
 	case KRPING_REJ_SIZE:
 		return "size is too large; the server's limit is";
 	case KRPING_REJ_QPS:

@@ -117,6 +117,7 @@ enum krping_verbs_measure {
 
 #define KRPING_VERBS_QPS_MAX	1024
 #define KRPING_VERBS_DEPTH_MAX	16384	/* of a send or receive queue */
+#define KRPING_VERBS_SLOTS_MAX	(KRPING_VERBS_DEPTH_MAX + 1)
 #define KRPING_VERBS_MTU_MAX	4096
 
 /**
@@ -226,7 +227,8 @@ enum krping_verbs_damage {
  * @qpn:	UC, UD: queue pair number; RC: 0
  * @psn:	UC, UD: first packet sequence number that it sends, 24 bits; RC: 0
  * @qkey:	UD: queue key, the highest bit is zero; else 0
- * @slots:	messages that may be unchecked (PROTOCOL.md section 1.3); 0: none come
+ * @slots:	messages that may be unchecked (PROTOCOL.md section 1.3), at most
+ *		KRPING_VERBS_SLOTS_MAX; 0: none come
  * @addr:	WRITE, WRITE_IMM, READ: address of @slots slots of KRPING_VERBS_SLOT(size) bytes;
  *		FETCH_ADD, CMP_SWAP: address of a counter of 8 bytes, aligned; else 0
  * @rkey:	its remote key, 0 if @addr is not used

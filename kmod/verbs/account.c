@@ -34,10 +34,11 @@ void krping_account_add(struct krping_account *account, u64 number)
 
 	if (number >= account->next) {
 		advance(account, number + 1);
-	} else if (account->next - number > WINDOW || *word_of(account, number) & bit) {
-		account->repeated++;
-		return;
 	} else {
+		if (account->next - number > WINDOW || *word_of(account, number) & bit) {
+			account->repeated++;
+			return;
+		}
 		account->reordered++;
 	}
 	*word_of(account, number) |= bit;

@@ -118,6 +118,19 @@ static size_t body_len(u8 type)
 	}
 }
 
+/*
+ * READ: message n is read into a slot that held message n - @nr_source. Different slots of the peer
+ * must have been read there; if that is not possible, the slot is wiped.
+ */
+static void avoid_same_slots(struct krping_verbs_queue *q)
+{
+	while (q->nr_source > 1 && !(q->nr_source % q->peer.slots))
+		q->nr_source--;
+	q->wipe = !(q->nr_source % q->peer.slots);
+	q->depth = min(q->depth, q->nr_source);
+	q->signal = min(q->signal, q->depth);
+}
+
 static int take_queue(struct krping_verbs *v, struct krping_verbs_queue *q,
 		      const struct krping_verbs_info *info)
 {
@@ -141,7 +154,7 @@ static int take_queue(struct krping_verbs *v, struct krping_verbs_queue *q,
 		return violation(v, "a queue pair or packet number that is too large", peer.qpn);
 	if (datagram ? peer.qkey >> 31 : peer.qkey)
 		return violation(v, "a queue key that does not fit", peer.qkey);
-	if (!peer.slots != !v->is_initiator)
+	if (!peer.slots != !v->is_initiator || peer.slots > KRPING_VERBS_SLOTS_MAX)
 		return violation(v, "a number of slots that does not fit", peer.slots);
 	if (memory ? !peer.rkey : peer.rkey || peer.addr)
 		return violation(v, "a remote key that does not fit", peer.rkey);
@@ -151,6 +164,8 @@ static int take_queue(struct krping_verbs *v, struct krping_verbs_queue *q,
 		return violation(v, "a number of slots that does not fit", peer.slots);
 	q->peer = peer;
 	v->known++;
+	if (v->is_initiator && v->test.verb == KRPING_VERB_READ && v->test.validate)
+		avoid_same_slots(q);
 	return 0;
 }
 

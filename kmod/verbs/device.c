@@ -96,7 +96,7 @@ const char *krping_need_text(u32 value)
 	case KRPING_NEED_MTU:
 		return "mtu must be at most that of the path, which is (0: iWARP, it has none)";
 	case KRPING_NEED_WR:
-		return "txdepth, rxdepth or qps need too many work requests in a queue; the limit is";
+		return "txdepth, rxdepth or qps need too long a queue; its limit is";
 	case KRPING_NEED_SRQ_WR:
 		return "rxdepth is too large for a shared receive queue; the limit is";
 	case KRPING_NEED_INLINE:
@@ -104,7 +104,7 @@ const char *krping_need_text(u32 value)
 	case KRPING_NEED_READS:
 		return "reads must be at most";
 	case KRPING_NEED_CQE:
-		return "txdepth, rxdepth or qps need too many completion queue entries; the limit is";
+		return "txdepth or rxdepth need too long a completion queue; its limit is";
 	case KRPING_NEED_QP:
 		return "qps needs too many queue pairs; the limit is";
 	default:

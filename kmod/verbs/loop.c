@@ -8,7 +8,7 @@
 
 #define POLL_BATCH	16	/* completions */
 #define POLL_MOST	256	/* of a completion queue, before others get their turn */
-#define TICK_NS		(50 * NSEC_PER_MSEC)	/* how long a sleep may be: time-outs are looked at */
+#define TICK_NS		(50 * NSEC_PER_MSEC)	/* the longest sleep: time-outs need a look */
 #define RATE_TICK_NS	NSEC_PER_MSEC
 #define SETTLE_MS	200
 

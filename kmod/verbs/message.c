@@ -7,7 +7,7 @@
 #endif
 
 /* How far apart the numbers of two messages may be, for one to be taken for the other. */
-#define NEAR	(1u << 20)
+#define NEAR	1000000u
 
 /* @by_server: the server fills the data. */
 u16 krping_message_tag(u16 group, u16 queue, bool by_server)

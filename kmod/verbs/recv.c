@@ -5,7 +5,7 @@
 #include "verbs/verbs.h"
 
 /* Messages whose numbers are further apart are not of one test. */
-#define NEAR	(1u << 20)
+#define NEAR	1000000u
 
 static int violation(struct krping_verbs_queue *q, const char *what, u64 value)
 {
@@ -171,11 +171,6 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 	return arrived(q, number);
 }
 
-static struct krping_conn *conn_of(struct krping_verbs_queue *q)
-{
-	return krping_verbs_is_reliable(&q->v->test) ? &q->conn : &q->v->control;
-}
-
 /* A receive of a ring has completed. */
 void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
 {
@@ -185,10 +180,10 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
 	int ret;
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(conn_of(q), wc, "RECV");
+		krping_conn_wc_failed(krping_verbs_conn_of(q), wc, "RECV");
 		return;
 	}
-	krping_conn_confirm(conn_of(q));
+	krping_conn_confirm(krping_verbs_conn_of(q));
 	ret = v->test.verb == KRPING_VERB_SEND ? take_send(q, recv, wc) : take_write_imm(q, wc);
 	if (!ret && krping_verbs_ring_repost(recv->ring, recv))
 		ret = -ECONNRESET;

@@ -79,12 +79,15 @@ static void set_roles(struct krping_verbs *v)
 				(iwarp && t->verb == KRPING_VERB_SEND));
 }
 
-/* Return: the largest message of the path if that is too small for the test, else 0. */
-static u32 too_small_mtu(const struct krping_verbs *v)
+/* Return: the largest size of the device and the path if it is too small for the test, else 0. */
+static u32 too_small(const struct krping_verbs *v)
 {
-	u32 mtu = v->test.mtu ?: krping_verbs_path_mtu(&v->control);
+	u32 most = min_t(u64, U32_MAX, (u64)PAGE_SIZE *
+			 krping_dev_max_reg_pages(v->control.id->device));
 
-	return v->test.qp_type == KRPING_VERBS_UD && v->test.size > mtu ? mtu : 0;
+	if (v->test.qp_type == KRPING_VERBS_UD)
+		most = min(most, v->test.mtu ?: krping_verbs_path_mtu(&v->control));
+	return v->test.size > most ? most : 0;
 }
 
 /* ---- the set-up after the control connection ---- */
@@ -142,7 +145,7 @@ static int connect_one(struct krping_verbs *v, struct krping_conn *conn, u16 con
 
 static int connect_control(struct krping_verbs *v, struct net *net)
 {
-	u32 need, mtu;
+	u32 need, most;
 	int ret;
 
 	ret = krping_conn_open(&v->control, v->thread.opt, net, krping_step_timeout(&v->thread));
@@ -153,11 +156,13 @@ static int connect_control(struct krping_verbs *v, struct net *net)
 	ret = krping_verbs_check_device(v, &need);
 	if (ret)
 		return ret;
-	mtu = too_small_mtu(v);
-	if (mtu) {
+	most = too_small(v);
+	if (most) {
 		krping_err_ratelimited(v->thread.log_prefix,
-				       "size=%u: with qp=ud it must be at most %u, the MTU of the path",
-				       v->test.size, mtu);
+				       "size=%u: must be at most %u, the limit of %s%s",
+				       v->test.size, most, v->control.id->device->name,
+				       v->test.qp_type == KRPING_VERBS_UD ? " or the path's MTU" :
+									    "");
 		return -EINVAL;
 	}
 	ret = queues_alloc(v);
@@ -235,7 +240,7 @@ static enum krping_reject_reason prepare_for(struct krping_verbs *v, u32 *value)
 	set_roles(v);
 	if (krping_verbs_check_device(v, value))
 		return KRPING_REJ_DEVICE;
-	*value = too_small_mtu(v);
+	*value = too_small(v);
 	if (*value)
 		return KRPING_REJ_SIZE;
 	if (queues_alloc(v) || krping_verbs_plan(v))
@@ -374,8 +379,6 @@ static int verdict(struct krping_verbs *v)
 		    krping_verb_names[v->test.verb], krping_verbs_qp_names[v->test.qp_type],
 		    counts->sent, counts->received, counts->lost, counts->repeated,
 		    counts->reordered, counts->damaged);
-	if (counts->damaged)
-		return -EBADMSG;
 	if (!counts->lost || !krping_verbs_is_reliable(&v->test))
 		return 0;
 	krping_err(v->thread.log_prefix, "a reliable connection has lost %llu messages",
@@ -487,7 +490,7 @@ static int list_and_run(struct krping_verbs *v, struct net *net,
 	ret = krping_verbs_is_client(v) ? run_client(v, net) : run_server(v, net, addr);
 	tear_down(v);
 	krping_thread_unlist(&v->thread);
-	return ret;
+	return v->thread.result->verbs.damaged ? -EBADMSG : ret;
 }
 
 static int alloc_and_run(const struct krping_options *opt, struct krping_result *result)

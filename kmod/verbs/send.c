@@ -338,11 +338,6 @@ static void count_sent(struct krping_verbs *v, u64 n)
 	}
 }
 
-static struct krping_conn *conn_of(struct krping_verbs_queue *q)
-{
-	return krping_verbs_is_reliable(&q->v->test) ? &q->conn : &q->v->control;
-}
-
 /* A queue pair completes its work requests in order: the unsignalled ones before this are done. */
 void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc)
 {
@@ -351,7 +346,7 @@ void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc)
 	u64 done, n;
 
 	if (wc->status != IB_WC_SUCCESS) {
-		krping_conn_wc_failed(conn_of(q), wc, krping_verb_names[v->test.verb]);
+		krping_conn_wc_failed(krping_verbs_conn_of(q), wc, krping_verb_names[v->test.verb]);
 		return;
 	}
 	done = min(q->completed - q->completed % q->signal + q->signal, q->end);
@@ -374,7 +369,7 @@ void krping_verbs_check_sent(struct ib_cq *cq, struct ib_wc *wc)
 	struct krping_verbs_queue *q = wc->qp->qp_context;
 
 	if (wc->status != IB_WC_SUCCESS)
-		krping_conn_wc_failed(conn_of(q), wc, "SEND of a CHECK");
+		krping_conn_wc_failed(krping_verbs_conn_of(q), wc, "SEND of a CHECK");
 	else
 		q->checks_done++;
 }
@@ -390,6 +385,7 @@ int krping_verbs_take_credit(struct krping_verbs_queue *q, u64 number)
 		return -EPROTO;
 	}
 	q->credit = number;
+	q->is_blocked = false;
 	if (number >= q->asked)
 		q->asked = 0;
 	return 0;

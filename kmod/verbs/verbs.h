@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A verbs test (PROTOCOL.md section 1.3). The thread that wrote the command does all of it: it polls
- * the completion queues, fills, posts, checks and accounts. So nothing here needs a lock, except
- * what struct krping_conn has of its own; completion queues only wake the thread.
+ * A verbs test (PROTOCOL.md section 1.3). The thread that wrote the command does all of it: it
+ * polls the completion queues, fills, posts, checks and accounts. So nothing here needs a lock,
+ * except what struct krping_conn has of its own; completion queues only wake the thread.
  */
 #ifndef KRPING_VERBS_H
 #define KRPING_VERBS_H
@@ -225,7 +225,6 @@ struct krping_verbs_wr {
  * @error:	negative errno of what went wrong in a completion or message, or 0
  * @told:	the peer has sent ERROR
  * @client_stopped: it was a client that ended an endless test
- * @finished:	the test is over for this side: a lost connection is no error any more
  * @stopping:	no more messages are begun
  * @sent:	messages posted on all queue pairs
  * @done:	messages completed on all queue pairs
@@ -276,7 +275,6 @@ struct krping_verbs {
 	int error;
 	bool told;
 	bool client_stopped;
-	bool finished;
 	bool stopping;
 	u64 sent;
 	u64 done;
@@ -318,6 +316,12 @@ static inline bool krping_verbs_is_client(const struct krping_verbs *v)
 static inline bool krping_verbs_is_lat(const struct krping_verbs *v)
 {
 	return v->test.measure == KRPING_VERBS_LAT;
+}
+
+/* The connection that fails with the queue pair. */
+static inline struct krping_conn *krping_verbs_conn_of(struct krping_verbs_queue *q)
+{
+	return krping_verbs_is_reliable(&q->v->test) ? &q->conn : &q->v->control;
 }
 
 /* Keeps the first error: the test ends with it. */
