@@ -116,7 +116,7 @@ int krping_verbs_wait(struct krping_verbs *v, bool (*is_done)(struct krping_verb
 			return lost;
 		if (signal_pending(current))
 			return -EINTR;
-		if (time_after(jiffies, v->moved + krping_step_timeout(&v->thread)))
+		if (time_after(jiffies, v->moved + krping_verbs_setup_timeout(v)))
 			return timed_out(v);
 		idle(v, seen);
 		cond_resched();

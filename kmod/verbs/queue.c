@@ -235,7 +235,10 @@ int krping_verbs_rc_prepare(struct krping_verbs_queue *q)
 	};
 	int ret;
 
-	ret = krping_conn_alloc(&q->conn, &attr);
+	/* Without this a sender waits for 655 ms when there is no receive; perftest takes this, too. */
+	ret = rdma_set_min_rnr_timer(q->conn.id, IB_RNR_TIMER_000_64);
+	if (!ret)
+		ret = krping_conn_alloc(&q->conn, &attr);
 	if (ret)
 		return ret;
 	q->qp = q->conn.qp;

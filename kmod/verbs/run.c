@@ -137,7 +137,7 @@ static int connect_one(struct krping_verbs *v, struct krping_conn *conn, u16 con
 	krping_verbs_fill_hello(&hello, &v->test, v->thread.group, connection);
 	param.private_data = &hello;
 	param.private_data_len = sizeof(hello);
-	ret = krping_conn_connect(conn, &param, krping_step_timeout(&v->thread));
+	ret = krping_conn_connect(conn, &param, krping_verbs_setup_timeout(v));
 	if (ret == -ECONNREFUSED)
 		explain_refusal(v, conn);
 	return ret;
@@ -294,7 +294,7 @@ static int accept_data(struct krping_verbs *v, struct krping_verbs_queue *q,
 	struct rdma_conn_param param = conn_param(v, true);
 	int ret;
 
-	ret = krping_conn_wait(&q->conn, KRPING_CONN_REQUESTED, krping_step_timeout(&v->thread));
+	ret = krping_conn_wait(&q->conn, KRPING_CONN_REQUESTED, krping_verbs_setup_timeout(v));
 	if (ret)
 		return ret;
 	if (!is_request_of(q)) {

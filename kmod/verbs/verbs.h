@@ -324,6 +324,12 @@ static inline struct krping_conn *krping_verbs_conn_of(struct krping_verbs_queue
 	return krping_verbs_is_reliable(&q->v->test) ? &q->conn : &q->v->control;
 }
 
+/* Jiffies that a step of the set-up may take: the peer may be preparing its queue pairs. */
+static inline unsigned long krping_verbs_setup_timeout(const struct krping_verbs *v)
+{
+	return krping_step_timeout(&v->thread) * (1 + v->nr_queues / 64);
+}
+
 /* Keeps the first error: the test ends with it. */
 static inline void krping_verbs_fail(struct krping_verbs *v, int error)
 {
