@@ -11,7 +11,6 @@
 #include <linux/kernel.h>
 #include <linux/stddef.h>
 #include <linux/string.h>
-#include "lib/compat.h"
 #endif
 
 #define PING_CLIENT	BIT(KRPING_PING_CLIENT)

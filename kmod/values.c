@@ -6,6 +6,7 @@
 #include <linux/bits.h>
 #include <linux/kernel.h>
 #include <linux/string.h>
+#include "lib/compat.h"
 #endif
 
 const char *const krping_verb_names[] = {

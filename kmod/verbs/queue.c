@@ -235,14 +235,13 @@ int krping_verbs_rc_prepare(struct krping_verbs_queue *q)
 	};
 	int ret;
 
-	/* Without this a sender waits for 655 ms when there is no receive; perftest takes this, too. */
-	ret = rdma_set_min_rnr_timer(q->conn.id, IB_RNR_TIMER_000_64);
-	if (!ret)
-		ret = krping_conn_alloc(&q->conn, &attr);
+	ret = krping_conn_alloc(&q->conn, &attr);
 	if (ret)
 		return ret;
 	q->qp = q->conn.qp;
-	return post_receives(q);
+	/* Otherwise a sender that finds no receive waits for 655 ms. */
+	ret = rdma_set_min_rnr_timer(q->conn.id, IB_RNR_TIMER_000_32);
+	return ret ?: post_receives(q);
 }
 
 /**
