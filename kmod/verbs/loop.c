@@ -234,9 +234,10 @@ static void give_up_answer(struct krping_verbs *v)
 	struct krping_verbs_queue *q = &v->queues[0];
 
 	if (!krping_verbs_is_client(v) || q->answers == q->posted ||
-	    ktime_ms_delta(ktime_get(), q->sent_at) < KRPING_VERBS_QUIET_MS)
+	    !time_after(jiffies, q->posted_at + msecs_to_jiffies(KRPING_VERBS_QUIET_MS)))
 		return;
 	q->answers = q->posted;
+	q->started = ktime_get();
 	krping_account_miss(&q->account, q->posted - 1);
 }
 

@@ -68,7 +68,7 @@ static int take_turn(struct krping_verbs_queue *q, u64 number)
 
 	if (krping_verbs_is_client(v)) {
 		if (q->answers < q->posted && number == q->posted - 1) {
-			krping_result_time(v->thread.result, q->sent_at);
+			q->started = krping_result_time(v->thread.result, q->started);
 			q->answers = q->posted;
 			return 0;
 		}

@@ -217,8 +217,11 @@ static int post_messages(struct krping_verbs_queue *q, u32 nr)
 		if (i)
 			v->wrs[i - 1].send.next = &v->wrs[i].send;
 	}
-	if (krping_verbs_is_lat(v))
-		q->sent_at = ktime_get();
+	if (krping_verbs_is_lat(v)) {
+		q->posted_at = jiffies;
+		if (!q->started)
+			q->started = ktime_get();
+	}
 	ret = post_chain(q, &v->wrs[0].send, nr);
 	if (ret)
 		return ret;
@@ -358,7 +361,7 @@ void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc)
 	v->done += n;
 	count_sent(v, n);
 	if (krping_verbs_is_lat(v) && krping_verbs_is_read(&v->test)) {
-		krping_result_time(v->thread.result, q->sent_at);
+		q->started = krping_result_time(v->thread.result, q->started);
 		q->answers = done;
 	}
 }

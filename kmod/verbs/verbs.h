@@ -121,7 +121,9 @@ struct krping_verbs_peer {
  * @asked:	UC: number of the CHECK on the control connection that is unanswered, 0: none
  * @blocked:	jiffies since when credit is lacking; valid if @is_blocked
  * @is_blocked:	a message or CHECK waits for credit
- * @sent_at:	LAT: when the last message was posted
+ * @started:	LAT: when the operation in flight began, which is when the one before it ended;
+ *		0 before the first
+ * @posted_at:	LAT: jiffies when the last message was posted
  * @answers:	LAT, client: messages that are answered or lost
  * @owes:	LAT, server: message @posted is to be sent as an answer
  * @tx_cqe:	completion of a signalled message
@@ -161,7 +163,8 @@ struct krping_verbs_queue {
 	u64 asked;
 	unsigned long blocked;
 	bool is_blocked;
-	ktime_t sent_at;
+	ktime_t started;
+	unsigned long posted_at;
 	u64 answers;
 	bool owes;
 	struct ib_cqe tx_cqe;
