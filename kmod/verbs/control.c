@@ -286,7 +286,7 @@ static bool copy_message(struct krping_verbs *v, struct krping_verbs_control *rx
 	memcpy(msg, rx->buf.data, sizeof(*msg));
 	wr.num_sge = krping_buf_send_sges(&v->control, &rx->buf, sizeof(*msg), sges);
 	if (ib_post_recv(qp, &wr, NULL))
-		krping_verbs_fail(v, -ECONNRESET);
+		krping_conn_fail(&v->control, -ECONNRESET);	/* the message still counts */
 	return true;
 }
 

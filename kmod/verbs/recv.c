@@ -186,7 +186,7 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_conn_confirm(krping_verbs_conn_of(q));
 	ret = v->test.verb == KRPING_VERB_SEND ? take_send(q, recv, wc) : take_write_imm(q, wc);
 	if (!ret && krping_verbs_ring_repost(recv->ring, recv))
-		ret = -ECONNRESET;
+		krping_conn_fail(krping_verbs_conn_of(q), -ECONNRESET);
 	krping_verbs_fail(v, ret);
 }
 
