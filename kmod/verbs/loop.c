@@ -209,14 +209,14 @@ static int finish(struct krping_verbs *v)
 	if (sends_done(v) && !v->done_sent && krping_verbs_control_has_room(v) &&
 	    krping_verbs_all_sent(v)) {
 		ret = send_number(v, KRPING_VERBS_DONE, 0, v->sent);
-		v->done_sent = true;
+		v->done_sent = !ret;
 	}
 	if (!ret && sends_report(v) && !v->report_sent && krping_verbs_control_has_room(v) &&
 	    krping_verbs_all_arrived(v)) {
 		ret = krping_verbs_fill_report(v, &msg);
 		if (!ret)
 			ret = krping_verbs_control_send(v, &msg);
-		v->report_sent = true;
+		v->report_sent = !ret;
 	}
 	return ret;
 }
@@ -337,10 +337,12 @@ int krping_verbs_loop(struct krping_verbs *v)
 		seen = atomic_read(&v->thread.progress);
 		lost = krping_conn_error(&v->control);	/* what came before it still counts */
 		n = step(v);
-		if (n < 0)
+		if (n < 0 && n != -ECONNRESET)
 			return n;
 		if (is_over(v))
 			return 0;
+		if (n < 0)
+			return n;
 		if (lost)
 			return lost;
 		if (signal_pending(current))
