@@ -342,30 +342,36 @@ static int await_disconnect(struct krping_verbs *v)
 
 /* ---- the end ---- */
 
-/* Adds to the result what is known at the end. */
+/* What has arrived at this side, also if there is no REPORT of it. */
+static void count_arrivals(struct krping_verbs *v)
+{
+	u32 i;
+
+	if (v->report_sent)
+		return;
+	v->report.received = v->arrived;
+	for (i = 0; i < v->nr_queues; i++) {
+		const struct krping_account *account = &v->queues[i].account;
+
+		v->report.lost += account->next - account->received;
+		v->report.repeated += account->repeated;
+		v->report.reordered += account->reordered;
+	}
+}
+
+/* Adds to the result what is known at the end; the peer's REPORT has added its part. */
 static void count_at_end(struct krping_verbs *v)
 {
 	struct krping_verbs_counts *counts = &v->thread.result->verbs;
-	u64 lost = v->report.lost, received = v->arrived;
-	u32 i;
+	u64 received;
 
-	if (v->report_sent) {
-		received = max(received, v->report.received);
-	} else {
-		for (i = 0; i < v->nr_queues; i++)
-			lost += v->queues[i].account.next - v->queues[i].account.received;
-	}
-	if (v->test.verb == KRPING_VERB_READ)
-		received += v->done;
-	for (i = 0; i < v->nr_queues; i++) {
-		WRITE_ONCE(counts->repeated,
-			   counts->repeated + v->queues[i].account.repeated);
-		WRITE_ONCE(counts->reordered,
-			   counts->reordered + v->queues[i].account.reordered);
-	}
+	count_arrivals(v);
+	received = v->report.received + (v->test.verb == KRPING_VERB_READ ? v->done : 0);
 	WRITE_ONCE(counts->sent, v->sent);
 	WRITE_ONCE(counts->received, received);
-	WRITE_ONCE(counts->lost, lost + v->peer_lost);
+	WRITE_ONCE(counts->lost, v->report.lost + v->peer_lost);
+	WRITE_ONCE(counts->repeated, counts->repeated + v->report.repeated);
+	WRITE_ONCE(counts->reordered, counts->reordered + v->report.reordered);
 	WRITE_ONCE(counts->damaged, counts->damaged + v->peer_damaged);
 }
 
