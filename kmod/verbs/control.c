@@ -244,7 +244,7 @@ static int take_message(struct krping_verbs *v, const struct krping_verbs_msg *m
 	case KRPING_VERBS_CHECK:
 		if (krping_verbs_is_reliable(&v->test) || !v->uses_credit || !v->is_target)
 			return violation(v, "a CHECK that was not expected", number);
-		return krping_verbs_take_check(q, number, true);
+		return krping_verbs_take_check(q, number);
 	case KRPING_VERBS_CREDIT:
 		return krping_verbs_take_credit(q, number);
 	case KRPING_VERBS_REPORT:
@@ -320,7 +320,7 @@ void krping_verbs_check_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_verbs_fail(v, violation(v, "no CHECK on a data queue pair, but type",
 					       msg.type));
 	else
-		krping_verbs_fail(v, krping_verbs_take_check(q, be64_to_cpu(msg.number), false));
+		krping_verbs_fail(v, krping_verbs_take_check(q, be64_to_cpu(msg.number)));
 }
 
 /* ---- set-up ---- */

@@ -194,18 +194,19 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
  * krping_verbs_take_check - check messages that were written, or take them as lost
  * @q:		of a test that uses credit
  * @number:	messages that were sent
- * @by_control:	UC: the CHECK came on the control connection; one on the data queue pair may
- *		arrive after it
+ *
+ * On UC a CHECK may come on either connection, and after one with a larger number on the other.
  *
  * Return: 0 or -EPROTO.
  */
-int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number, bool by_control)
+int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 {
-	bool late = !krping_verbs_is_reliable(&q->v->test) && !by_control && number <= q->checked;
 	u64 i;
 
-	if (late)
+	if (!krping_verbs_is_reliable(&q->v->test) && number <= q->checked) {
+		q->credit_due |= number > q->credited;
 		return 0;
+	}
 	if (number < q->checked || number > q->credited + q->nr_sink)
 		return violation(q, "a CHECK up to a wrong number", number);
 	for (i = q->checked; i < number; i++) {
@@ -312,7 +313,7 @@ int krping_verbs_fill_report(struct krping_verbs *v, struct krping_verbs_msg *ms
 		reordered += v->queues[i].account.reordered;
 	}
 	if (received > v->peer_sent && !krping_verbs_is_reliable(&v->test)) {
-		repeated += received - v->peer_sent;	/* without numbers these were not told apart */
+		repeated += received - v->peer_sent;	/* they had no numbers */
 		received = v->peer_sent;
 	}
 	if (received > v->peer_sent) {
