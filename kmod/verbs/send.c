@@ -37,8 +37,8 @@ static bool is_turn(const struct krping_verbs_queue *q)
 	return krping_verbs_is_client(v) ? q->answers == q->posted : q->owes;
 }
 
-/* Messages that may be posted now; @rate_left: those that the rate allows. */
-static u32 room(const struct krping_verbs_queue *q, u64 rate_left)
+/* Messages that may be posted now; @most: those that the rate allows. */
+static u32 room(const struct krping_verbs_queue *q, u64 most)
 {
 	u64 n = q->depth - (q->posted - q->completed);
 
@@ -46,7 +46,7 @@ static u32 room(const struct krping_verbs_queue *q, u64 rate_left)
 		return 0;
 	n = min(n, q->end - q->posted);
 	n = min(n, credit_left(q));
-	n = min(n, rate_left);
+	n = min(n, most);
 	if (q->v->uses_check)	/* a CHECK follows each batch */
 		n = min_t(u64, n, batch_of(q) - q->posted % batch_of(q));
 	if (krping_verbs_is_lat(q->v))
@@ -260,9 +260,9 @@ static int post_check(struct krping_verbs_queue *q)
 }
 
 /* Return: messages posted, or a negative errno. */
-static int post_queue(struct krping_verbs_queue *q, u64 rate_left)
+static int post_queue(struct krping_verbs_queue *q, u64 most)
 {
-	u32 n = room(q, rate_left);
+	u32 n = room(q, most);
 	int ret = 0;
 
 	if (n)
