@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ type commandFlags struct {
 	size        sizeFlag
 	heartbeat   uint32
 	wlat, rlat  bool
-	bw, fr      bool
+	bw, lat, fr bool
+	verbs       bool
 	timeout     time.Duration
 	duration    time.Duration
 	threads     int
@@ -51,19 +53,19 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	moduleTime(flags, &f.timeout, "timeout", "t", "time limit of connection set-up and of each step (default 10s); with --block, how long I/O waits for a lost target (default 10m)")
 	moduleNumber(flags, &f.tos, "tos", "IP type of service of the packets; server: the one it requires of its client")
 	flags.BoolVarP(&c.Verbose, "verbose", "v", false, "write the first 64 bytes of pings to the kernel log")
-	flags.BoolVarP(&c.Validate, "validate", "V", false, "check the data of each ping")
+	flags.BoolVarP(&c.Validate, "validate", "V", false, "check the data of each ping, or message of a --verb")
 	flags.StringVar(&c.MemMode, "mem-mode", "", "`mode` of memory keys: dma, one per connection, or reg, a new one per use (default dma, or reg with --server-inv or --read-inv)")
 	flags.BoolVar(&c.ServerInv, "server-inv", false, "the server invalidates the client's keys; must be set on both sides")
 	flags.BoolVar(&c.ReadInv, "read-inv", false, "the server's RDMA READs invalidate its own key (iWARP only)")
 	flags.BoolVar(&c.LocalDMALkey, "local-dma-lkey", false, "RDMA WRITE from unregistered memory, with the device's local key")
 	flags.BoolVar(&f.wlat, "wlat", false, "measure the latency of RDMA WRITEs, client and server in turn")
 	flags.BoolVar(&f.rlat, "rlat", false, "measure the latency of RDMA READs by the client")
-	flags.BoolVar(&f.bw, "bw", false, "measure the bandwidth of RDMA WRITEs by the client")
+	flags.BoolVar(&f.bw, "bw", false, "measure the bandwidth of RDMA WRITEs by the client, or of --verb")
 	flags.BoolVar(&f.fr, "fr", false, "measure the time of a memory registration and its invalidation")
 	flags.BoolVar(&c.Poll, "poll", false, "busy-poll for completions instead of sleeping")
-	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server writes, too; must be set on both sides")
-	moduleNumber(flags, &c.TxDepth, "txdepth", "bw: RDMA WRITEs in flight on each connection (default 64)")
-	moduleNumber(flags, &c.QPs, "qps", "bw: connections of one thread; must be equal on both sides (default 1)")
+	flags.BoolVar(&c.Duplex, "duplex", false, "bw: the server sends, too; without --verb it must be set on both sides")
+	moduleNumber(flags, &c.TxDepth, "txdepth", "bw: messages in flight on each connection (default 64)")
+	moduleNumber(flags, &c.QPs, "qps", "bw: connections of one thread; without --verb they must be equal on both sides (default 1)")
 	f.threads = 1
 	flags.Var(&numberFlag[int]{&f.threads, 1, 4096}, "threads", "kernel threads, each with its own connection, on successive ports")
 	jsonFlagSays(cmd, &f.asJSON, "print the result as one JSON object")
@@ -72,8 +74,8 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	// Accept the module's spelling with '_', too.
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		name = strings.ReplaceAll(name, "_", "-")
-		if name == "tx-depth" {
-			name = "txdepth"
+		if name == "tx-depth" || name == "rx-depth" {
+			name = strings.Replace(name, "-", "", 1)
 		}
 		return pflag.NormalizedName(name)
 	})
@@ -101,18 +103,23 @@ func clientCommand(p *program) *cobra.Command {
 		Use:   "client --addr ADDR [--block NAME]",
 		Short: "Ping a server, measure latency and bandwidth, or attach a target's volume",
 		Long: `Ping a server: krpingctl server, krping-bridge --ping, krping or rping. Or measure with --wlat,
---rlat, --bw or --fr, given on the server, too. Or, with --block, attach a volume of a target and
-print the path of its block device. "krpingctl help options" is the reference of all options.`,
+--rlat, --bw or --fr, given on the server, too; or with --verb and --bw or --lat, against a server
+with --verbs. Or, with --block, attach a volume of a target and print the path of its block device.
+"krpingctl help options" is the reference of all options.`,
 		Example: `  krpingctl client --addr 192.168.77.1 --count 100 --validate
   krpingctl client --addr 192.168.77.1 --rlat --size 4096 --count 10000
   krpingctl client --addr 192.168.77.1 --bw --size 64KiB --duration 5s --json
+  krpingctl client --addr 192.168.77.1 --verb send --bw --qp ud --size 1k --duration 5s --validate
   krpingctl client --addr 192.168.77.1 --block vol0
   krpingctl client --addr 192.168.77.1 --block vol0 --key-file /etc/krping/vol0.key`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.runRole(cmd, proc.Client, &f) },
 	}
 	f.register(cmd)
+	verbFlags(cmd, &f.rest)
 	flags := cmd.Flags()
+	flags.BoolVar(&f.lat, "lat", false, "measure the latency of --verb")
+	cli.GroupFlags(cmd, groupVerbs, "lat")
 	timeVar(flags, &f.duration, "duration", "d", "stop measuring after this time")
 	flags.BoolVar(&f.onePort, "one-port", false, "connect all --threads to the same port, as krping-bridge --ping allows")
 	flags.StringVarP(&f.rest.Block, "block", "b", "", "`name` of the volume to attach as a block device")
@@ -144,7 +151,7 @@ func serverCommand(p *program) *cobra.Command {
 		Use:   "server --addr ADDR [--block NAME --backing DISK]",
 		Short: "Answer the pings or measurements of one client, or serve a volume",
 		Long: `Answer the pings or measurements of one client, then end. Give --wlat, --rlat, --bw or --fr as on the
-client. "krping-bridge --ping" answers many clients at a time.
+client, or --verbs for a client with --verb. "krping-bridge --ping" answers many clients at a time.
 
 With --block, serve a volume from the kernel until "krpingctl stop --target NAME".
 "krpingctl help options" is the reference of all options.`,
@@ -157,6 +164,8 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 	}
 	f.register(cmd)
 	flags := cmd.Flags()
+	flags.BoolVar(&f.verbs, "verbs", false, "serve a client with --verb, whatever it measures")
+	cli.GroupFlags(cmd, groupPing, "verbs")
 	flags.StringVarP(&f.rest.Block, "block", "b", "", "`name` of the volume to serve")
 	flags.StringVar(&f.rest.Backing, "backing", "", "`disk` to serve: /dev/NAME or ram:SIZE, like ram:64M")
 	f.registerKey(cmd)
@@ -196,17 +205,11 @@ func (f *commandFlags) command(cmd *cobra.Command, role proc.Role) (proc.Command
 	if flags.Changed("heartbeat") {
 		c.Heartbeat = &f.heartbeat
 	}
-	tests := 0
-	for test, given := range map[proc.Test]bool{proc.WriteLatency: f.wlat, proc.ReadLatency: f.rlat, proc.Bandwidth: f.bw, proc.FastRegister: f.fr} {
-		if given {
-			c.Test = test
-			tests++
-		}
+	if err := f.setTest(&c); err != nil {
+		return c, err
 	}
 	block := c.Block != ""
 	switch {
-	case tests > 1:
-		return c, usagef("--wlat, --rlat, --bw and --fr: give one of them")
 	case f.asJSON && f.csv:
 		return c, usagef("--json and --csv: give one of them")
 	case block && (f.threads > 1 || f.duration != 0 || f.csv):
@@ -216,10 +219,44 @@ func (f *commandFlags) command(cmd *cobra.Command, role proc.Role) (proc.Command
 	case f.duration != 0 && c.Count != nil:
 		return c, usagef("--duration and --count: give one of them")
 	}
+	if c.Verb != "" {
+		c.Duration, f.duration = f.duration, 0 // the module ends the test on both sides
+	}
 	if err := c.Check(); err != nil {
 		return c, usageError{err}
 	}
 	return c, nil
+}
+
+// setTest sets the test that the flags select.
+func (f *commandFlags) setTest(c *proc.Command) error {
+	tests := map[proc.Test]bool{
+		proc.WriteLatency: f.wlat, proc.ReadLatency: f.rlat, proc.Bandwidth: f.bw && c.Verb == "", proc.FastRegister: f.fr,
+		proc.Verbs: f.verbs || c.Verb != "",
+	}
+	maps.DeleteFunc(tests, func(_ proc.Test, given bool) bool { return !given })
+	switch {
+	case f.verbs && len(tests) > 1:
+		return usagef("--verbs serves a client with --verb: it cannot be used with --wlat, --rlat, --bw and --fr")
+	case c.Verb != "" && len(tests) > 1:
+		return usagef("--verb is measured with --bw or --lat: it cannot be used with --wlat, --rlat and --fr")
+	case c.Verb != "" && f.bw == f.lat:
+		return usagef("--verb %s: give --bw or --lat, what to measure of it", c.Verb)
+	case f.lat && c.Verb == "":
+		return usagef("--lat needs --verb, such as --verb send (--wlat and --rlat need none)")
+	case len(tests) > 1:
+		return usagef("--wlat, --rlat, --bw and --fr: give one of them")
+	}
+	for test := range tests {
+		c.Test = test
+	}
+	if c.Verb != "" {
+		c.Measure = "bw"
+		if f.lat {
+			c.Measure = "lat"
+		}
+	}
+	return nil
 }
 
 func (p *program) runRole(cmd *cobra.Command, role proc.Role, f *commandFlags) error {

@@ -57,6 +57,10 @@ func TestDryRun(t *testing.T) {
 		"client -a 10.0.0.1 -b v --mode tap --backing vdb":            "client,addr=10.0.0.1,port=9999,block=v,mode=tap,backing=/dev/vdb",
 		"client -a 10.0.0.1 -b pool/image --source lo":                "client,addr=10.0.0.1,port=9999,block=pool/image,source=127.0.0.1",
 		"client -a localhost -p 7":                                    "client,addr=127.0.0.1,port=7",
+		"client -a 10.0.0.1 --verb send --bw --qp ud -S 1k -d 5 -V":   "client,addr=10.0.0.1,port=9999,verb=send,bw,qp=ud,duration=5,size=1024,validate",
+		"client -a 10.0.0.1 --verb read --lat --count 7":              "client,addr=10.0.0.1,port=9999,verb=read,lat,count=7",
+		"client -a 10.0.0.1 --verb write_imm --bw --srq --rx_depth 9": "client,addr=10.0.0.1,port=9999,verb=write_imm,bw,rxdepth=9,srq",
+		"server -a 10.0.0.1 --verbs --size 1M":                        "server,addr=10.0.0.1,port=9999,verbs,size=1048576",
 	} {
 		var out bytes.Buffer
 		if err := run(t.Context(), append(strings.Fields(args), "--dry-run"), &out); err != nil || out.String() != want+"\n" {

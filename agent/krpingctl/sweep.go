@@ -20,6 +20,7 @@ func sweepCommand(p *program) *cobra.Command {
 	var (
 		addr, test, out string
 		sizes           []string
+		allSizes, lat   bool
 		plan            = sweep.Plan{Command: proc.Command{Role: proc.Client}}
 	)
 	cmd := &cobra.Command{
@@ -29,7 +30,8 @@ func sweepCommand(p *program) *cobra.Command {
 "krping-bridge --ping" on the peer. Prints a table and writes sweep.csv, sweep.svg and sweep.html, a
 page that needs no network.`,
 		Example: `  krpingctl sweep --addr 192.168.77.1 --threads 1,2,4,8 --connections 1,16
-  krpingctl sweep --addr 192.168.77.1 --test rlat --sizes 64,4096,64KiB`,
+  krpingctl sweep --addr 192.168.77.1 --test rlat --sizes 64,4096,64KiB
+  krpingctl sweep --addr 192.168.77.1 --verb send --qp ud --all-sizes --threads 1`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -39,6 +41,9 @@ page that needs no network.`,
 			if plan.Command.Addr, plan.Command.Port, err = parseEndpoint(cmd, "addr", addr, "port", plan.Command.Port); err != nil {
 				return err
 			}
+			if allSizes && cmd.Flags().Changed("sizes") {
+				return usagef("--all-sizes and --sizes: give one of them")
+			}
 			for _, text := range sizes {
 				var size sizeFlag
 				if err := size.Set(text); err != nil || size < 1 || size > 1<<30 {
@@ -46,7 +51,22 @@ page that needs no network.`,
 				}
 				plan.Sizes = append(plan.Sizes, uint32(size))
 			}
-			if test != string(proc.Bandwidth) && test != string(proc.ReadLatency) && test != string(proc.Ping) {
+			if plan.Command.Verb == "" && (lat || plan.Command.Validate) {
+				return usagef("--lat and --validate need --verb")
+			}
+			if plan.Command.Verb != "" {
+				if cmd.Flags().Changed("test") {
+					return usagef("--test and --verb: give one of them")
+				}
+				test, plan.Command.Measure = string(proc.Verbs), "bw"
+				if lat {
+					plan.Command.Measure = "lat"
+				}
+			}
+			if allSizes {
+				plan.Sizes = sweep.AllSizes(plan.Command)
+			}
+			if test != string(proc.Verbs) && test != string(proc.Bandwidth) && test != string(proc.ReadLatency) && test != string(proc.Ping) {
 				return usagef("--test %s: must be bw, rlat or ping", test)
 			}
 			plan.Command.Test = proc.Test(test)
@@ -61,6 +81,10 @@ page that needs no network.`,
 	portVar(f, &plan.Command.Port, "port", "p", 9999, "port of krping-bridge --ping")
 	f.StringVar(&plan.Command.Source, "source", "", "connect from this `address` of this host, or from that of this network interface or RDMA device")
 	f.StringVar(&test, "test", "bw", "what to measure: bw, rlat or ping")
+	verbFlags(cmd, &plan.Command)
+	f.BoolVar(&lat, "lat", false, "measure the latency of --verb instead of its bandwidth")
+	f.BoolVarP(&plan.Command.Validate, "validate", "V", false, "check the data of each message of --verb")
+	f.BoolVarP(&allSizes, "all-sizes", "A", false, "every power of two from 2 bytes to 1 MiB, or to --mtu (default 1 KiB) with --qp ud")
 	f.StringSliceVarP(&sizes, "sizes", "S", []string{"4KiB"}, "bytes per operation")
 	f.IntSliceVar(&plan.Threads, "threads", []int{1, 2, 4}, "numbers of kernel threads")
 	f.IntSliceVar(&plan.Connections, "connections", []int{1}, "bw: connections per thread")
@@ -73,7 +97,7 @@ page that needs no network.`,
 }
 
 func (p *program) sweep(cmd *cobra.Command, plan sweep.Plan, dir string) error {
-	if plan.Command.Test != proc.Bandwidth {
+	if !plan.HasQueues() {
 		plan.Command.TxDepth = 0
 	}
 	points, err := plan.Points()
@@ -100,7 +124,7 @@ func (p *program) saveSweep(dir string, plan sweep.Plan, reports []measure.Repor
 	if err := measure.Write(p.out, "table", reports...); err != nil {
 		return err
 	}
-	title := fmt.Sprintf("krping %s, %s on %s", plan.Command.Test, plan.Command.Addr, reports[0].Device)
+	title := fmt.Sprintf("krping %s, %s on %s", reports[0].Title(), plan.Command.Addr, reports[0].Device)
 	for name, write := range map[string]func(io.Writer) error{
 		"sweep.csv":  func(w io.Writer) error { return measure.Write(w, "csv", reports...) },
 		"sweep.svg":  func(w io.Writer) error { return sweep.WriteSVG(w, reports) },

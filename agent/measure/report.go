@@ -39,6 +39,35 @@ type Report struct {
 	OpsPerSecond  float64 `json:"ops_per_second"`
 	// Latency is nil if no single operations were timed.
 	Latency *Latency `json:"latency,omitempty"`
+	// Messages is nil unless one verb was measured.
+	Messages *Messages `json:"messages,omitempty"`
+}
+
+// Messages are those of a measurement of one verb, of all threads together. What is received is seen by
+// the client with Duplex, otherwise by the server, which tells the client.
+type Messages struct {
+	Verb        string `json:"verb"`
+	QueuePair   string `json:"qp"` // type: rc, uc or ud
+	Sent        uint64 `json:"sent"`
+	Received    uint64 `json:"received"` // 0 if the receiver cannot see them: kmod/PROTOCOL.md section 1.3
+	Lost        uint64 `json:"lost"`
+	Repeated    uint64 `json:"repeated"`
+	Reordered   uint64 `json:"reordered"`
+	Damaged     uint64 `json:"damaged"`
+	PeakRate    uint64 `json:"peak_ops_per_second"` // best 100 ms of any thread; 0: not known
+	Posts       uint64 `json:"posts"`               // work requests
+	Completions uint64 `json:"completions"`
+}
+
+// Title returns what was measured, like "rlat" or "send bw uc".
+func (r Report) Title() string {
+	switch {
+	case r.Messages == nil:
+		return r.Test
+	case r.Latency != nil:
+		return r.Messages.Verb + " lat " + r.Messages.QueuePair
+	}
+	return r.Messages.Verb + " bw " + r.Messages.QueuePair
 }
 
 // Latency of single operations in nanoseconds. Percentiles are upper bounds, at most 1/64 too high.
@@ -67,14 +96,19 @@ func Of(results ...proc.Result) (Report, error) {
 		Version: Version, Role: string(first.Role), Test: string(first.Test), Peer: first.Peer, Device: first.Device,
 		Size: first.Size, Threads: len(results), Poll: first.Poll, Duplex: first.Duplex,
 	}
-	if first.Test == proc.Bandwidth {
+	switch {
+	case first.Test == proc.Bandwidth:
 		r.TxDepth = first.TxDepth
+	case first.Test == proc.Verbs:
+		r.TxDepth = first.TxDepth
+		r.Messages = &Messages{Verb: first.Verb, QueuePair: first.QPType}
 	}
 	start, end := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, one := range results {
-		if one.Test != first.Test || one.Size != first.Size {
+		if one.Test != first.Test || one.Size != first.Size || one.Verb != first.Verb || one.QPType != first.QPType {
 			return Report{}, fmt.Errorf("results of %s with %d bytes and of %s with %d: must be of the same test and size", first.Test, first.Size, one.Test, one.Size)
 		}
+		r.Messages.add(one)
 		r.Connections += int(one.QPs)
 		r.Operations += one.Ops
 		if one.Ops > 0 {
@@ -88,6 +122,22 @@ func Of(results ...proc.Result) (Report, error) {
 	}
 	r.Latency = latencyOf(results)
 	return r, nil
+}
+
+// add adds a result's messages. Without messages it does nothing.
+func (m *Messages) add(r proc.Result) {
+	if m == nil {
+		return
+	}
+	m.Sent += r.Sent
+	m.Received += r.Received
+	m.Lost += r.Lost
+	m.Repeated += r.Repeated
+	m.Reordered += r.Reordered
+	m.Damaged += r.Damaged
+	m.PeakRate = max(m.PeakRate, r.PeakOps)
+	m.Posts += r.Posts
+	m.Completions += r.Completions
 }
 
 func latencyOf(results []proc.Result) *Latency {

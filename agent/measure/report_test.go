@@ -134,3 +134,30 @@ func TestBetween(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+// Counts of messages are those of all threads, and the title says what was measured.
+func TestMessages(t *testing.T) {
+	one := proc.Result{Role: proc.Client, Test: proc.Verbs, Verb: "send", QPType: "uc", Size: 8, QPs: 1, TxDepth: 4, Ops: 5, Elapsed: 1, Sent: 5, Received: 3, Lost: 2, PeakOps: 9, Posts: 5, Completions: 2}
+	two := one
+	two.PeakOps, two.Damaged = 8, 1
+	r, err := Of(one, two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Messages{Verb: "send", QueuePair: "uc", Sent: 10, Received: 6, Lost: 4, Damaged: 1, PeakRate: 9, Posts: 10, Completions: 4}
+	if r.Messages == nil || *r.Messages != want || r.Title() != "send bw uc" || r.TxDepth != 4 {
+		t.Errorf("%+v, %s, want %+v", r.Messages, r.Title(), want)
+	}
+	two.QPType = "ud"
+	if _, err := Of(one, two); err == nil {
+		t.Error("results of two types of queue pairs are accepted")
+	}
+	var out strings.Builder
+	if err := Write(&out, "table", r, Report{Test: "rlat", Latency: &Latency{}}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[0], "RTT/2  peak ops/s  sent  received  lost  damaged") || !strings.HasSuffix(lines[1], "9    10         6     4        1") {
+		t.Errorf("the table is\n%s", out.String())
+	}
+}

@@ -39,6 +39,30 @@ var columns = []struct {
 	{"p99_9_ns", latency(func(l Latency) string { return strconv.FormatInt(l.P999, 10) })},
 	{"max_ns", latency(func(l Latency) string { return strconv.FormatInt(l.Max, 10) })},
 	{"half_rtt_ns", latency(func(l Latency) string { return strconv.FormatFloat(l.HalfNs, 'f', 1, 64) })},
+	{"verb", messages(func(m Messages) string { return m.Verb })},
+	{"qp", messages(func(m Messages) string { return m.QueuePair })},
+	{"sent", messageCount(func(m Messages) uint64 { return m.Sent })},
+	{"received", messageCount(func(m Messages) uint64 { return m.Received })},
+	{"lost", messageCount(func(m Messages) uint64 { return m.Lost })},
+	{"repeated", messageCount(func(m Messages) uint64 { return m.Repeated })},
+	{"reordered", messageCount(func(m Messages) uint64 { return m.Reordered })},
+	{"damaged", messageCount(func(m Messages) uint64 { return m.Damaged })},
+	{"peak_ops_per_second", messageCount(func(m Messages) uint64 { return m.PeakRate })},
+	{"posts", messageCount(func(m Messages) uint64 { return m.Posts })},
+	{"completions", messageCount(func(m Messages) uint64 { return m.Completions })},
+}
+
+func messages(value func(Messages) string) func(Report) string {
+	return func(r Report) string {
+		if r.Messages == nil {
+			return ""
+		}
+		return value(*r.Messages)
+	}
+}
+
+func messageCount(value func(Messages) uint64) func(Report) string {
+	return messages(func(m Messages) string { return strconv.FormatUint(value(m), 10) })
 }
 
 func latency(value func(Latency) string) func(Report) string {
@@ -89,22 +113,39 @@ func writeCSV(out io.Writer, reports []Report) error {
 
 func writeTable(out io.Writer, reports []Report) error {
 	timed := slices.ContainsFunc(reports, func(r Report) bool { return r.Latency != nil })
+	counted := slices.ContainsFunc(reports, func(r Report) bool { return r.Messages != nil })
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "test\tbytes\tthreads\tconns\tops\tseconds\tGbit/s\tops/s\t")
 	if timed {
 		fmt.Fprint(w, "min µs\tavg\tp50\tp99\tp99.9\tmax\tRTT/2\t")
 	}
+	if counted {
+		fmt.Fprint(w, "peak ops/s\tsent\treceived\tlost\tdamaged\t")
+	}
 	fmt.Fprintln(w)
 	for _, r := range reports {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\t%.4g\t%.0f\t", r.Test, r.Size, r.Threads, r.Connections, r.Operations,
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\t%.4g\t%.0f\t", r.Title(), r.Size, r.Threads, r.Connections, r.Operations,
 			float64(r.ElapsedNs)/1e9, r.GbitPerSecond, r.OpsPerSecond)
 		if l := r.Latency; l != nil {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t", micros(float64(l.Min)), micros(l.Avg), micros(float64(l.P50)), micros(float64(l.P99)),
 				micros(float64(l.P999)), micros(float64(l.Max)), micros(l.HalfNs))
+		} else if timed {
+			fmt.Fprint(w, strings.Repeat("\t", 7))
+		}
+		if m := r.Messages; m != nil {
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t", known(m.PeakRate), m.Sent, m.Received, m.Lost, m.Damaged)
 		}
 		fmt.Fprintln(w)
 	}
 	return w.Flush()
+}
+
+// known returns a number, or "-" if it is 0.
+func known(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 func micros(ns float64) string { return strconv.FormatFloat(ns/1e3, 'f', 1, 64) }

@@ -4,6 +4,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ func (p Plan) Points() ([]Point, error) {
 				if threads < 1 || connections < 1 || threads*connections > MaxConnections {
 					return nil, fmt.Errorf("%s: must be 1 to %d connections in all", point, MaxConnections)
 				}
-				if connections > 1 && p.Command.Test != proc.Bandwidth {
+				if connections > 1 && !p.HasQueues() {
 					return nil, fmt.Errorf("%s: only bw can have several connections per thread", point)
 				}
 				if err := p.command(point).Check(); err != nil {
@@ -70,10 +71,32 @@ func (p Plan) Points() ([]Point, error) {
 	return points, nil
 }
 
+// HasQueues reports whether a thread may have several connections, each with many operations in flight.
+func (p Plan) HasQueues() bool {
+	return p.Command.Test == proc.Bandwidth || p.Command.Test == proc.Verbs && p.Command.Measure == "bw"
+}
+
+// AllSizes returns the powers of two from 2 bytes to 1 MiB, or to what a packet of the command holds if a
+// message is a packet.
+func AllSizes(c proc.Command) []uint32 {
+	most := uint32(1 << 20)
+	if c.QPType == "ud" {
+		most = cmp.Or(c.MTU, 1024)
+	}
+	var sizes []uint32
+	for size := uint32(2); size <= most; size *= 2 {
+		sizes = append(sizes, size)
+	}
+	return sizes
+}
+
 func (p Plan) command(point Point) proc.Command {
 	c := p.Command
 	c.Size = point.Size
-	if c.Test == proc.Bandwidth {
+	if c.Test == proc.Verbs {
+		c.Duration = p.Duration // the module ends the test on both sides
+	}
+	if p.HasQueues() {
 		c.QPs = uint32(point.Connections)
 		if c.TxDepth == 0 {
 			c.TxDepth = uint32(max(min(64, inFlight/(point.Threads*point.Connections)), 1))
@@ -99,7 +122,11 @@ func (p Plan) Run(ctx context.Context, fs proc.FS, progress func(done float64)) 
 		if err != nil {
 			return reports, err
 		}
-		outcomes, err := parallel.Run(ctx, fs, commands, parallel.Options{Duration: p.Duration, Progress: part})
+		duration := p.Duration
+		if p.Command.Test == proc.Verbs {
+			duration = 0
+		}
+		outcomes, err := parallel.Run(ctx, fs, commands, parallel.Options{Duration: duration, Progress: part})
 		if err != nil {
 			return reports, fmt.Errorf("%s: %w", point, err)
 		}

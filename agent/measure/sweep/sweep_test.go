@@ -87,3 +87,21 @@ func TestPictureAndPage(t *testing.T) {
 		t.Errorf("the page loads %s", loads)
 	}
 }
+
+// A sweep of one verb ends each point in the module, and takes all sizes that a message may have.
+func TestSweepOfOneVerb(t *testing.T) {
+	c := proc.Command{Role: proc.Client, Addr: netip.MustParseAddr("10.0.0.1"), Test: proc.Verbs, Verb: proc.Send, Measure: "bw", QPType: "ud", MTU: 512}
+	plan := Plan{Command: c, Sizes: AllSizes(c), Threads: []int{1}, Connections: []int{1, 4}, Duration: 2 * time.Second}
+	points, err := plan.Points()
+	if err != nil || len(points) != 2*9 { // 2 to 512 bytes
+		t.Fatalf("%d points, %v", len(points), err)
+	}
+	got := plan.command(points[len(points)-1])
+	if got.QPs != 4 || got.Duration != plan.Duration || got.Size != 512 || got.TxDepth != 64 {
+		t.Errorf("the last command is %s", got)
+	}
+	plan.Duration = 1500 * time.Millisecond
+	if _, err := plan.Points(); err == nil || !strings.Contains(err.Error(), "whole seconds") {
+		t.Errorf("with a duration of 1.5 s: %v", err)
+	}
+}
