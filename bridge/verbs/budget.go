@@ -23,6 +23,9 @@ type Budget struct {
 // NewBudget returns a budget of a number of bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
+// Limit returns the limit in bytes.
+func (b *Budget) Limit() int64 { return b.limit }
+
 // take reserves n bytes, which the caller gives back in the end.
 func (b *Budget) take(n int) error {
 	if b == nil {

@@ -138,7 +138,7 @@ func (c *Conn) alloc() error {
 		return err
 	}
 	c.data.beforeWait = c.confirm
-	if c.file, c.raw, err = pollable(c.queue.channel.fd, "completion channel"); err != nil {
+	if c.file, c.raw, err = pollable(c.queue.completions.channel.fd, "completion channel"); err != nil {
 		return err
 	}
 	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage, localAccess); err != nil {
@@ -263,13 +263,25 @@ func (c *Conn) Recv() (transport.Message, error) {
 	}
 	select {
 	case slot := <-c.received:
-		start := slot * c.config.MaxMessage
-		return transport.Message{
-			Data:    c.recv.data[start : start+c.lengths[slot]],
-			Release: func() error { return c.postRecv(slot) },
-		}, nil
+		return c.message(slot), nil
 	case <-c.closed:
-		return transport.Message{}, c.err()
+	}
+	if !c.config.Polls { // what has arrived before the end, in order
+		<-c.drained
+		select {
+		case slot := <-c.received:
+			return c.message(slot), nil
+		default:
+		}
+	}
+	return transport.Message{}, c.err()
+}
+
+func (c *Conn) message(slot int) transport.Message {
+	start := slot * c.config.MaxMessage
+	return transport.Message{
+		Data:    c.recv.data[start : start+c.lengths[slot]],
+		Release: func() error { return c.postRecv(slot) },
 	}
 }
 

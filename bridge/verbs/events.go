@@ -51,11 +51,11 @@ func pollable(fd C.int, name string) (*os.File, syscall.RawConn, error) {
 
 // event is a copy of a CM event.
 type event struct {
-	id, listener   *C.struct_rdma_cm_id
-	kind           C.enum_rdma_cm_event_type
-	status         int
-	initiatorDepth uint8
-	private        []byte
+	id, listener                       *C.struct_rdma_cm_id
+	kind                               C.enum_rdma_cm_event_type
+	status                             int
+	initiatorDepth, responderResources uint8
+	private                            []byte
 }
 
 // channel delivers the CM events of its ids in order, from one goroutine.
@@ -108,7 +108,7 @@ func (ch *channel) loop() {
 		}
 		e := event{
 			id: out.id, listener: out.listen_id, kind: C.enum_rdma_cm_event_type(out.event),
-			status: int(out.status), initiatorDepth: uint8(out.initiator_depth),
+			status: int(out.status), initiatorDepth: uint8(out.initiator_depth), responderResources: uint8(out.responder_resources),
 			private: C.GoBytes(unsafe.Pointer(&out.private_data), C.int(out.private_len)),
 		}
 		key := e.id

@@ -133,7 +133,7 @@ func (l *Listener) onEvent(e event) {
 }
 
 func (l *Listener) onRequest(e event) {
-	r := &Request{ch: l.ch, refuse: l.refuse, id: e.id, device: deviceOf(e.id), Private: e.private, initiatorDepth: e.initiatorDepth}
+	r := &Request{ch: l.ch, refuse: l.refuse, id: e.id, device: deviceOf(e.id), Private: e.private, initiatorDepth: e.initiatorDepth, responderResources: e.responderResources}
 	select {
 	case l.requests <- r:
 	default: // the backlog is full
@@ -177,12 +177,13 @@ func (l *Listener) Close() {
 
 // Request is a client's connect request. The owner calls Accept or Reject.
 type Request struct {
-	Private        []byte // private data, which some transports pad
-	ch             *channel
-	refuse         Refusal
-	id             *C.struct_rdma_cm_id
-	device         *device
-	initiatorDepth uint8
+	Private []byte // private data, which some transports pad
+	ch      *channel
+	refuse  Refusal
+	id      *C.struct_rdma_cm_id
+	device  *device
+	// RDMA READs and atomics that the client answers, and that it may have outstanding
+	initiatorDepth, responderResources uint8
 }
 
 // Peer returns the client's address.
@@ -206,7 +207,7 @@ func (r *Request) Accept(private []byte, config Config) (*Conn, error) {
 		return nil, err
 	}
 	reads := C.shim_max_reads(r.id, C.uint8_t(r.initiatorDepth))
-	if errno := C.shim_accept(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)), reads); errno != 0 {
+	if errno := C.shim_accept(r.id, unsafe.Pointer(unsafe.SliceData(private)), C.uint8_t(len(private)), reads, 1); errno != 0 {
 		c.Release()
 		return nil, fmt.Errorf("accept %s: %w", c.peer, syscall.Errno(errno))
 	}

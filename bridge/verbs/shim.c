@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,20 +68,20 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 			.max_recv_sge = 1,
 		},
 	};
+	int error;
 
 	memset(q, 0, sizeof(*q));
 	errno = 0;
 	q->pd = ibv_alloc_pd(id->verbs);
 	if (!q->pd)
 		goto fail;
-	q->channel = ibv_create_comp_channel(id->verbs);
-	if (!q->channel)
+	error = shim_cq_create(&q->completions, id->verbs, send_wr + recv_wr);
+	if (error) {
+		errno = error;
 		goto fail;
-	q->cq = ibv_create_cq(id->verbs, send_wr + recv_wr, NULL, q->channel, 0);
-	if (!q->cq)
-		goto fail;
-	attr.send_cq = q->cq;
-	attr.recv_cq = q->cq;
+	}
+	attr.send_cq = q->completions.cq;
+	attr.recv_cq = q->completions.cq;
 	if (rdma_create_qp(id, q->pd, &attr))
 		goto fail;
 	q->qp = id->qp;
@@ -111,11 +110,7 @@ static int poll_queue(struct shim_queue *q)
 	struct ibv_wc wc[SHIM_BATCH];
 	int got, i;
 
-	got = ibv_poll_cq(q->cq, SHIM_BATCH, wc);
-	if (got < 0)
-		return -EIO;
-	if (got > 0)
-		q->event_due = q->armed;
+	got = shim_cq_poll(&q->completions, SHIM_BATCH, wc);
 	for (i = 0; i < got; i++) {
 		q->wc[i].wr_id = wc[i].wr_id;
 		q->wc[i].status = wc[i].status;
@@ -125,51 +120,13 @@ static int poll_queue(struct shim_queue *q)
 	return got;
 }
 
-/* Takes an event from the non-blocking completion channel. The queue is no longer armed. */
-static int take_event(struct shim_queue *q)
-{
-	struct ibv_cq *cq;
-	void *context;
-
-	if (ibv_get_cq_event(q->channel, &cq, &context))
-		return errno;
-	ibv_ack_cq_events(cq, 1);
-	q->armed = 0;
-	q->event_due = 0;
-	return 0;
-}
-
-#define EVENT_MS 100	/* some devices raise no event for completions of a destroyed queue pair */
-
-/*
- * rxe before Linux 6.4 raises the event in a tasklet and does not wait for it when it frees the
- * completion queue: a use after free, unless the event has arrived.
- */
-static void wait_for_due_event(struct shim_queue *q)
-{
-	struct pollfd events = { .fd = q->channel->fd, .events = POLLIN };
-	const struct timespec limit = { .tv_nsec = EVENT_MS * 1000000 };
-	sigset_t all;
-
-	while (poll_queue(q) > 0)
-		;
-	sigfillset(&all);	/* the Go runtime's signals must not end the wait */
-	if (q->event_due && ppoll(&events, 1, &limit, &all) > 0)
-		take_event(q);
-}
-
 /* Undoes shim_queue_create(), after shim_queue_detach(). The PD has no memory regions left. */
 void shim_queue_destroy(struct shim_queue *q)
 {
 	int saved = errno;
 
 	shim_qp_destroy(q);
-	if (q->cq) {
-		wait_for_due_event(q);
-		ibv_destroy_cq(q->cq);
-	}
-	if (q->channel)
-		ibv_destroy_comp_channel(q->channel);
+	shim_cq_destroy(&q->completions);
 	if (q->pd)
 		ibv_dealloc_pd(q->pd);
 	memset(q, 0, sizeof(*q));
@@ -186,13 +143,15 @@ static struct rdma_conn_param conn_param(const void *private_data, uint8_t len)
 	};
 }
 
-int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
+int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t responder,
+		 uint8_t initiator)
 {
 	struct rdma_conn_param param = conn_param(private_data, len);
 	sigset_t all, before;
 	int error;
 
-	param.responder_resources = reads;
+	param.responder_resources = responder;
+	param.initiator_depth = initiator;
 	/*
 	 * With iWARP the call makes the TCP connection. If a signal of the Go runtime interrupted it,
 	 * the retry would find the port in use.
@@ -204,12 +163,13 @@ int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, u
 	return error;
 }
 
-int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads)
+int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads,
+		uint8_t responder)
 {
 	struct rdma_conn_param param = conn_param(private_data, len);
 
 	param.initiator_depth = reads;
-	param.responder_resources = 1;
+	param.responder_resources = responder;
 	return rdma_accept(id, &param) ? errno : 0;
 }
 
@@ -284,13 +244,7 @@ int shim_next(uintptr_t queue)
 	got = poll_queue(q);
 	if (got)
 		return got;
-	if (q->armed) {
-		error = take_event(q);
-		if (error)
-			return -error;
-	}
-	q->armed = 1;
-	error = ibv_req_notify_cq(q->cq, 0);
+	error = shim_cq_arm(&q->completions);
 	if (error)
 		return -error;
 	got = poll_queue(q);	/* what has arrived before */

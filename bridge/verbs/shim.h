@@ -8,6 +8,8 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+#include "cq.h"
+
 /* A copy of a CM event, which has been acknowledged. */
 struct shim_event {
 	struct rdma_cm_id *id;
@@ -44,11 +46,8 @@ struct shim_wc {
 /* The verbs objects of a connection, and what its calls take and return. */
 struct shim_queue {
 	struct ibv_pd *pd;
-	struct ibv_comp_channel *channel;
-	struct ibv_cq *cq;
+	struct shim_cq completions;
 	struct ibv_qp *qp;
-	int armed;		/* the next completion causes an event */
-	int event_due;		/* a completion was polled whose event was not taken yet */
 	int posted;		/* work requests of the last shim_post_send(), also if it failed */
 	struct shim_wr wr[SHIM_BATCH];
 	struct shim_wc wc[SHIM_BATCH];
@@ -69,8 +68,10 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 void shim_queue_detach(struct rdma_cm_id *id);
 void shim_qp_destroy(struct shim_queue *q);
 void shim_queue_destroy(struct shim_queue *q);
-int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
-int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads);
+int shim_connect(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t responder,
+		 uint8_t initiator);
+int shim_accept(struct rdma_cm_id *id, const void *private_data, uint8_t len, uint8_t reads,
+		uint8_t responder);
 uint8_t shim_max_reads(struct rdma_cm_id *id, uint8_t offered);
 int shim_post_send(uintptr_t queue, int n);
 int shim_post_recv(uintptr_t queue, uint64_t wr_id, uint64_t addr, uint32_t len, uint32_t lkey);

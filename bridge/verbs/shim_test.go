@@ -9,9 +9,16 @@ import (
 )
 
 // When a post fails, the number of posted work requests is right: see testdata/post.c.
-func TestPostThatFails(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "post")
-	compile := exec.Command("cc", "-Wall", "-o", program, "testdata/post.c", "shim.c", "-lrdmacm", "-libverbs")
+func TestPostThatFails(t *testing.T) { runC(t, "testdata/post.c") }
+
+// Turns of queue pairs post where they should, in order, and end when they should: see testdata/pairs.c.
+func TestTurns(t *testing.T) { runC(t, "testdata/pairs.c") }
+
+// runC compiles a program with the C files of this package and runs it.
+func runC(t *testing.T, source string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "program")
+	compile := exec.Command("cc", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source, "shim.c", "pairs.c", "cq.c", "-lrdmacm", "-libverbs", "-pthread")
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", compile, err, out)
 	}
