@@ -81,7 +81,8 @@ const (
 	RejectNeedsKey
 	RejectNoKey
 	RejectStale
-	RejectInUse // see InUse
+	RejectInUse  // see InUse
+	RejectDevice // ping/pong servers only: see RejectNeed
 )
 
 // Reject is the private data of a server's reject, and the error that refuses a client.

@@ -25,6 +25,7 @@ const (
 	TestReadLatency
 	TestBandwidth
 	TestFastRegister
+	TestVerbs // see VerbsHello
 )
 
 // TestHello is the private data that krping's own ping/pong clients send; rping and the

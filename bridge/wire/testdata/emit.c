@@ -65,6 +65,48 @@ int main(void)
 	struct krping_ping_msg ping = {
 		.addr = htobe64(0x2122232425262728), .rkey = htobe32(0x31323334), .length = htobe32(65536),
 	};
+	struct krping_verbs_hello verbs = {
+		.hello = {
+			.magic = htobe32(KRPING_TEST_MAGIC), .version = KRPING_TEST_VERSION, .test = KRPING_TEST_VERBS,
+			.size = htobe32(4000), .qps = htobe16(0x0102), .group = htobe16(0x0304),
+		},
+		.params = {
+			.verb = KRPING_VERB_SEND, .qp_type = KRPING_VERBS_RC, .measure = KRPING_VERBS_BW, .flags = KRPING_VERBS_FLAGS,
+			.connection = htobe16(0x0102), .mtu = htobe16(1024), .count = htobe32(0x11121314), .rate = htobe32(0x21222324),
+			.txdepth = htobe16(0x0132), .rxdepth = htobe16(0x0234), .signal = htobe16(0x0122), .inline_len = htobe16(4000),
+		},
+	};
+	struct krping_verbs_hello atomics = {
+		.hello = {
+			.magic = htobe32(KRPING_TEST_MAGIC), .version = KRPING_TEST_VERSION, .test = KRPING_TEST_VERBS,
+			.size = htobe32(8), .qps = htobe16(1),
+		},
+		.params = {
+			.verb = KRPING_VERB_CMP_SWAP, .qp_type = KRPING_VERBS_RC, .measure = KRPING_VERBS_LAT,
+			.duration = htobe32(0x31323334), .txdepth = htobe16(1), .signal = htobe16(1), .reads = 16,
+		},
+	};
+	struct krping_verbs_msg queue = {
+		.type = KRPING_VERBS_QUEUE, .queue = htobe16(0x0102),
+		.info = {
+			.qpn = htobe32(0x010203), .psn = htobe32(0x040506), .qkey = htobe32(0x11121314), .slots = htobe32(0x21222324),
+			.addr = htobe64(0x3132333435363738), .rkey = htobe32(0x41424344),
+		},
+	};
+	struct krping_verbs_msg credit = {
+		.type = KRPING_VERBS_CREDIT, .queue = htobe16(0x0102), .number = htobe64(0x5152535455565758),
+	};
+	struct krping_verbs_msg report = {
+		.type = KRPING_VERBS_REPORT, .queue = htobe16(0x0102),
+		.report = {
+			.received = htobe64(0x0102030405060708), .lost = htobe64(2), .repeated = htobe64(3), .reordered = htobe64(4), .damaged = htobe64(5),
+			.number = htobe64(0x1112131415161718), .offset = htobe32(0x21222324), .damage = KRPING_VERBS_TORN,
+		},
+	};
+	struct krping_reject device = {
+		.magic = htobe32(KRPING_MAGIC), .version = 1, .reason = htobe16(KRPING_REJ_DEVICE),
+		.value = htobe32(KRPING_NEED_READS << KRPING_NEED_SHIFT | 16),
+	};
 	struct krping_reject tos = {
 		.magic = htobe32(KRPING_MAGIC), .version = 1, .reason = htobe16(KRPING_REJ_TOS), .value = htobe32(40),
 	};
@@ -126,5 +168,14 @@ int main(void)
 	emit("test", &test, sizeof(test));
 	emit("ping", &ping, sizeof(ping));
 	emit("tos", &tos, sizeof(tos));
+	emit("verbs", &verbs, sizeof(verbs));
+	emit("atomics", &atomics, sizeof(atomics));
+	emit("queue", &queue, sizeof(queue));
+	emit("credit", &credit, sizeof(credit));
+	emit("report", &report, sizeof(report));
+	emit("device", &device, sizeof(device));
+	printf("limits %08x%08x%08x%08x%08x%08x%08x%08x\n", KRPING_VERBS_QPS_MAX, KRPING_VERBS_DEPTH_MAX, KRPING_VERBS_SLOTS_MAX, KRPING_VERBS_CHECK_DEPTH,
+	       KRPING_VERBS_CONTROL_DEPTH(1024), KRPING_VERBS_SLOT(65), KRPING_VERBS_BATCH(33),
+	       KRPING_VERBS_QUIET_MS << 16 | KRPING_VERBS_STALL_MS);
 	return 0;
 }
