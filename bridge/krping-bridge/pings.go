@@ -10,18 +10,36 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 
 	"krping/bridge/cli"
 	"krping/bridge/input"
 	"krping/bridge/pingpong"
 	"krping/bridge/verbs"
+	"krping/bridge/verbstest"
 	"krping/bridge/wire"
 )
 
+const pingTimeout = 10 * time.Second // the module's default
+
+// Default of --ping-max-connections: one for so many bytes of the memory for connections, within these limits.
+// Each takes a queue pair, two files and two goroutines, and a running verbs test a thread.
 const (
-	pingTimeout = 10 * time.Second // the module's default
-	maxPings    = 256              // concurrent connections
+	memoryPerPing = 512 << 10
+	leastPings    = 256
+	mostPings     = 4096
 )
+
+// pings is what the ping/pong clients have in common.
+type pings struct {
+	warnings zerolog.Logger
+	log      zerolog.Logger
+	server   pingpong.Server
+	verbs    verbstest.Server
+	memory   *verbs.Budget
+	limit    int                 // of connections, and of queue pairs of verbs tests
+	places   *semaphore.Weighted // as many
+}
 
 // addPings adds the endpoints of ping/pong clients.
 func (b *bridge) addPings(ctx context.Context, o options) error {
@@ -29,21 +47,21 @@ func (b *bridge) addPings(ctx context.Context, o options) error {
 	if err != nil || size < 1 || size > math.MaxInt32 {
 		return cli.Usagef("--ping-max-size %s: must be 1 byte to 2 GiB, like 2MiB", o.pingSize)
 	}
-	server := pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: b.allow}
-	warnings := limited(b.log)
-	slots := make(chan struct{}, maxPings)
-	serve := func(ctx context.Context, r *verbs.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-			answer(ctx, b.log, warnings, server, b.memory, r)
-		default:
-			refuse(warnings, r, &wire.Reject{Reason: wire.RejectBusy, Value: maxPings, Detail: "too many ping clients"})
-		}
+	limit := o.pingConnections
+	if limit == 0 {
+		limit = int(min(max(b.memory.Limit()/memoryPerPing, leastPings), mostPings))
+	}
+	if limit < 1 || limit > math.MaxUint16 {
+		return cli.Usagef("--ping-max-connections %d: must be 1 to %d", limit, math.MaxUint16)
+	}
+	p := &pings{
+		warnings: limited(b.log), log: b.log, memory: b.memory, limit: limit, places: semaphore.NewWeighted(int64(limit)),
+		server: pingpong.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: b.allow},
+		verbs:  verbstest.Server{MaxSize: uint32(size), Timeout: pingTimeout, Allow: b.allow, Poll: o.pingPoll},
 	}
 	e := endpoint{
 		refuse:   func([]byte) []byte { return (&wire.Reject{Version: 1, Reason: wire.RejectResources}).Append(nil) },
-		serve:    serve,
+		serve:    p.serve,
 		announce: func(where string) { fmt.Printf("answering pings on %s\n", where) },
 	}
 	for _, addr := range o.ping {
@@ -54,6 +72,64 @@ func (b *bridge) addPings(ctx context.Context, o options) error {
 	return nil
 }
 
+// serve serves a client until it disconnects.
+func (p *pings) serve(ctx context.Context, r *verbs.Request) {
+	if wire.IsVerbsHello(r.Private) {
+		p.test(ctx, r)
+	} else if p.take(r, 1) {
+		defer p.places.Release(1)
+		p.answer(ctx, r)
+	}
+}
+
+// take takes n places, or rejects the client.
+func (p *pings) take(r *verbs.Request, n int) bool {
+	if p.places.TryAcquire(int64(n)) {
+		return true
+	}
+	refuse(p.warnings, r, &wire.Reject{Reason: wire.RejectBusy, Value: uint32(p.limit), Detail: "too many ping clients"})
+	return false
+}
+
+// test runs a verbs test, or hands the connection over to one that runs.
+func (p *pings) test(ctx context.Context, request *verbs.Request) {
+	peer := request.Peer()
+	ability, err := request.Ability()
+	if err != nil {
+		p.warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
+		refuse(p.warnings, request, &wire.Reject{Reason: wire.RejectResources, Detail: err.Error()})
+		return
+	}
+	session, err := p.verbs.Admit(request.Private, request.Addr(), ability, request)
+	if reject := (*wire.Reject)(nil); errors.As(err, &reject) {
+		refuse(p.warnings, request, reject)
+	}
+	if session == nil {
+		return
+	}
+	defer session.Leave()
+	places := 1 + int(session.Hello.QPs)
+	if !p.take(request, places) {
+		return
+	}
+	defer p.places.Release(int64(places))
+	conn, err := request.Accept(nil, verbs.Config{
+		Receives: session.ControlDepth(), MaxMessage: wire.VerbsMessageSize,
+		Buffers: 1, MaxData: wire.VerbsMessageSize, Budget: p.memory,
+	})
+	if err != nil {
+		p.warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
+		return
+	}
+	result, err := session.Serve(ctx, conn)
+	conn.Release()
+	event := p.log.Debug()
+	if err != nil && ctx.Err() == nil {
+		event = p.warnings.Warn().Err(err)
+	}
+	event.Str("peer", peer).Stringer("test", result).Msg("verbs test has ended")
+}
+
 func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject) {
 	reject.Version = 1 // of the ping/pong protocol
 	warnings.Warn().Str("peer", request.Peer()).Msg(reject.Error())
@@ -61,12 +137,12 @@ func refuse(warnings zerolog.Logger, request *verbs.Request, reject *wire.Reject
 }
 
 // answer serves one ping/pong client until it disconnects.
-func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.Server, memory *verbs.Budget, request *verbs.Request) {
+func (p *pings) answer(ctx context.Context, request *verbs.Request) {
 	peer := request.Peer()
-	hello, err := server.Admit(request.Private, request.Addr())
+	hello, err := p.server.Admit(request.Private, request.Addr())
 	var reject *wire.Reject
 	if errors.As(err, &reject) {
-		refuse(warnings, request, reject)
+		refuse(p.warnings, request, reject)
 		return
 	}
 	conn, err := request.Accept(nil, verbs.Config{
@@ -74,19 +150,19 @@ func answer(ctx context.Context, log, warnings zerolog.Logger, server pingpong.S
 		MaxMessage: 2 * wire.PingMessageSize, // so that a message that is too long is noticed
 		Buffers:    1,
 		MaxData:    int(hello.Size),
-		Budget:     memory,
+		Budget:     p.memory,
 	})
 	if err != nil {
-		warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
+		p.warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
 	stop := context.AfterFunc(ctx, conn.Close)
-	pings, err := server.Serve(conn, hello)
+	pings, err := p.server.Serve(conn, hello)
 	stop()
 	conn.Release()
-	event := log.Debug()
+	event := p.log.Debug()
 	if err != nil && ctx.Err() == nil {
-		event = warnings.Warn().Err(err)
+		event = p.warnings.Warn().Err(err)
 	}
 	event.Str("peer", peer).Uint64("pings", pings).Msg("ping client has ended")
 }

@@ -31,25 +31,27 @@ import (
 
 // options holds the command line's flags.
 type options struct {
-	listen    []string
-	ping      []string
-	wait      bool
-	pingSize  string
-	name      string
-	store     string
-	size      string
-	blockSize string
-	readOnly  bool
-	writeback bool
-	shared    bool
-	keyFile   string
-	uuid      string
-	volumes   []string
-	allow     []string
-	maxMemory string
-	verbose   bool
-	quiet     bool
-	json      bool
+	listen          []string
+	ping            []string
+	wait            bool
+	pingSize        string
+	pingConnections int
+	pingPoll        bool
+	name            string
+	store           string
+	size            string
+	blockSize       string
+	readOnly        bool
+	writeback       bool
+	shared          bool
+	keyFile         string
+	uuid            string
+	volumes         []string
+	allow           []string
+	maxMemory       string
+	verbose         bool
+	quiet           bool
+	json            bool
 }
 
 // version is what scripts/version prints. The Makefile sets it.
@@ -77,8 +79,8 @@ func newRoot() *cobra.Command {
 
 A write is on stable storage when it is answered, unless --writeback is given.
 A file is made by krping-bridge create; serving one that does not exist is refused.
---ping answers krpingctl client (pings, --rlat, --bw), krping and rping on a host without the
-kernel module. It serves many clients at once.
+--ping answers krpingctl client (pings, --rlat, --bw, --verb), krping and rping on a host without
+the kernel module. It serves many clients at once. krping-bridge client is such a client.
 With --key-file, the clients of the volume must prove that they have the same key
 (krpingctl client --key-file), and so does the bridge. The key does not encrypt anything.
 When its RDMA device is removed, the bridge keeps its volumes and listens again as soon as a device
@@ -101,6 +103,8 @@ SIGUSR1 logs each volume's counters.`,
 	f.StringArrayVarP(&o.ping, "ping", "p", nil, "answer ping/pong clients at this `address` (default port 9999), repeatable")
 	f.BoolVar(&o.wait, "wait", false, "at the start, wait for an RDMA device instead of failing; always so under systemd")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
+	f.IntVar(&o.pingConnections, "ping-max-connections", 0, "most `connections` of ping/pong clients; a verbs test takes one and one for each queue pair (default one for each 512 KiB of --max-memory, 256 to 4096)")
+	f.BoolVar(&o.pingPoll, "ping-poll", false, "busy-poll in verbs tests, instead of sleeping: a CPU for each that runs")
 	f.StringVarP(&o.store, "store", "s", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
 	f.StringVarP(&o.size, "size", "S", "", "`size` of mem:; a file or block device must have it, if it is given")
 	f.StringVarP(&o.name, "name", "n", "vol0", "`name` of the volume")
@@ -120,9 +124,9 @@ SIGUSR1 logs each volume's counters.`,
 	cmd.SetFlagErrorFunc(cli.UnknownFlag)
 	const groupVolume, groupPing = "The volume of --store", "Pings"
 	cli.GroupFlags(cmd, groupVolume, "store", "name", "size", "block-size", "read-only", "writeback", "shared", "key-file", "uuid")
-	cli.GroupFlags(cmd, groupPing, "ping", "ping-max-size")
+	cli.GroupFlags(cmd, groupPing, "ping", "ping-max-size", "ping-max-connections", "ping-poll")
 	cli.UseFlagGroups(cmd, groupVolume, groupPing)
-	cmd.AddCommand(createCommand(), adoptCommand(), versionCommand())
+	cmd.AddCommand(clientCommand(), createCommand(), adoptCommand(), versionCommand())
 	_ = cmd.RegisterFlagCompletionFunc("block-size", cobra.FixedCompletions([]string{"512", "4096"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }

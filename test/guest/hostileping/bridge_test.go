@@ -24,7 +24,7 @@ const bridgeTimeout = 10 * time.Second // for each step of a client
 // startBridge starts a krping-bridge, and checks that it serves a client.
 func startBridge(t *testing.T, addr netip.AddrPort) *guest.Bridge {
 	t.Helper()
-	b := guest.StartPingBridge(t, int(addr.Port()), "--ping-max-size", fmt.Sprint(size))
+	b := guest.StartPingBridge(t, int(addr.Port()), "--ping-max-size", fmt.Sprint(size), "--ping-max-connections", fmt.Sprint(maxClients))
 	wantAnswers(t, addr)
 	return b
 }
