@@ -38,7 +38,8 @@ type clientOptions struct {
 	json                                      bool
 }
 
-func clientCommand() *cobra.Command {
+// clientCommand returns the command, and its options once it has parsed its flags.
+func clientCommand() (*cobra.Command, *clientOptions) {
 	var o clientOptions
 	cmd := &cobra.Command{
 		Use:   "client --addr ADDR --verb VERB --bw|--lat",
@@ -85,7 +86,7 @@ Queue pairs of the types uc and ud lose messages; what was lost, repeated or reo
 	for name, values := range map[string][]string{"verb": wire.VerbNames(), "qp": {"rc", "uc", "ud"}, "mtu": {"256", "512", "1024", "2048", "4096"}} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	}
-	return cmd
+	return cmd, &o
 }
 
 // hello returns the test that the options describe, but for reads. It refuses what would have no effect.

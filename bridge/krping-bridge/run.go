@@ -126,7 +126,8 @@ SIGUSR1 logs each volume's counters.`,
 	cli.GroupFlags(cmd, groupVolume, "store", "name", "size", "block-size", "read-only", "writeback", "shared", "key-file", "uuid")
 	cli.GroupFlags(cmd, groupPing, "ping", "ping-max-size", "ping-max-connections", "ping-poll")
 	cli.UseFlagGroups(cmd, groupVolume, groupPing)
-	cmd.AddCommand(clientCommand(), createCommand(), adoptCommand(), versionCommand())
+	client, _ := clientCommand()
+	cmd.AddCommand(client, createCommand(), adoptCommand(), versionCommand())
 	_ = cmd.RegisterFlagCompletionFunc("block-size", cobra.FixedCompletions([]string{"512", "4096"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }

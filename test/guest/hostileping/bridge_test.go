@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 const bridgeTimeout = 10 * time.Second // for each step of a client
@@ -100,6 +102,50 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 	})
 }
 
+// verbsHello begins a verbs test that a bridge accepts.
+func verbsHello(qp wire.QPType) wire.VerbsHello {
+	return wire.VerbsHello{Size: 64, QPs: 1, Verb: wire.VerbSend, QPType: qp, Measure: wire.Bandwidth, Validate: true, TxDepth: 1, RxDepth: 1, Signal: 1}
+}
+
+// What the bridge makes of a client's lies is tested without devices, in bridge/verbstest. Here the clients die, and
+// what is left of them counts.
+func TestHostileVerbsClientsOfTheBridge(t *testing.T) {
+	queue := wire.VerbsMessage{Type: wire.VerbsQueue, Info: wire.VerbsInfo{QPN: 0xffffff, PSN: 1}}
+	survives(t, func(t *testing.T, addr netip.AddrPort) {
+		for i, tc := range []struct {
+			name string
+			qp   wire.QPType
+			do   func(p *peer)
+		}{
+			{"says nothing", wire.RC, func(*peer) {}},
+			{"hangs up", wire.RC, func(p *peer) { p.disconnect() }},
+			{"garbage", wire.RC, func(p *peer) { p.send(make([]byte, wire.VerbsMessageSize), 0) }},
+			{"short message", wire.RC, func(p *peer) { p.send(make([]byte, 16), 0) }},
+			{"long message", wire.RC, func(p *peer) { p.send(make([]byte, wire.VerbsMessageSize+1), 0) }},
+			{"no queue pair", wire.UC, func(p *peer) { p.send(wire.VerbsMessage{Type: wire.VerbsQueue}.Append(nil), 0) }},
+			{"a queue pair that does not exist", wire.UC, func(p *peer) { p.send(queue.Append(nil), 0) }},
+			{"hangs up after QUEUE", wire.UC, func(p *peer) { p.send(queue.Append(nil), 0); p.disconnect() }},
+			{"GO to nobody, then DONE", wire.UC, func(p *peer) {
+				p.send(queue.Append(nil), 0)
+				p.send(wire.VerbsMessage{Type: wire.VerbsGo}.Append(nil), 0)
+				p.send(wire.VerbsMessage{Type: wire.VerbsDone, Number: 5}.Append(nil), 0)
+			}},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				if tc.qp != wire.RC {
+					needs.Test(t, needs.RoCE)
+				}
+				t.Parallel()
+				h := verbsHello(tc.qp)
+				h.Group = uint16(i)
+				p := connectWith(t, addr, h.Append(nil), verbs.Config{Receives: 16, MaxMessage: 128, Buffers: 1, MaxData: size})
+				tc.do(p)
+				p.wantClosed()
+			})
+		}
+	})
+}
+
 // TestImmediateDataRepeatedly with the bridge as the server.
 func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
 	survives(t, func(t *testing.T, addr netip.AddrPort) {
@@ -122,6 +168,9 @@ func TestBadHellosToTheBridge(t *testing.T) {
 		badHello{"wlat", kinds[",wlat"].Append(nil), wire.RejectTest, uint32(wire.TestPing)},
 		badHello{"duplex", kinds[",bw,duplex"].Append(nil), wire.RejectDuplex, 0},
 		badHello{"size 0", hello(wire.TestHello{QPs: 1}), wire.RejectTestSize, size},
+		badHello{"verbs without its parameters", hello(wire.TestHello{Test: wire.TestVerbs, Size: 64, QPs: 1}), wire.RejectInvalid, 0},
+		badHello{"verbs of a large size", wire.VerbsHello{Size: size + 1, QPs: 1, Verb: wire.VerbWrite, QPType: wire.RC, Measure: wire.Bandwidth, TxDepth: 1, Signal: 1}.Append(nil), wire.RejectTestSize, size},
+		badHello{"data queue pair of nobody", wire.VerbsHello{Size: 64, QPs: 1, Verb: wire.VerbWrite, QPType: wire.RC, Measure: wire.Bandwidth, TxDepth: 1, Signal: 1, Connection: 1}.Append(nil), wire.RejectInvalid, 0},
 	) {
 		t.Run(tc.name, func(t *testing.T) { wantRejected(t, addr, tc.hello, tc.reason, tc.value) })
 	}

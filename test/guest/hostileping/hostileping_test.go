@@ -120,6 +120,11 @@ const invalidService = 8 // IB_CM_REJ_INVALID_SERVICE_ID: nobody listens
 // dial connects as soon as the server listens.
 func dial(t *testing.T, addr netip.AddrPort, private []byte) (*peer, error) {
 	t.Helper()
+	return dialWith(t, addr, private, config)
+}
+
+func dialWith(t *testing.T, addr netip.AddrPort, private []byte, config verbs.Config) (*peer, error) {
+	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		conn, _, err := fakeclient.DialConn(t, int(addr.Port()), private, config)
 		if err == nil {
@@ -134,7 +139,12 @@ func dial(t *testing.T, addr netip.AddrPort, private []byte) (*peer, error) {
 
 func connect(t *testing.T, addr netip.AddrPort, private []byte) *peer {
 	t.Helper()
-	p, err := dial(t, addr, private)
+	return connectWith(t, addr, private, config)
+}
+
+func connectWith(t *testing.T, addr netip.AddrPort, private []byte, config verbs.Config) *peer {
+	t.Helper()
+	p, err := dialWith(t, addr, private, config)
 	if err != nil {
 		t.Fatal(err)
 	}
