@@ -317,16 +317,22 @@ func TestAdmit(t *testing.T) {
 	if _, err := n.server.Admit(other.Append(nil), clientAddr, n.ability, nil); err == nil {
 		t.Error("a data queue pair of another test was admitted")
 	}
-	if _, err := n.server.Admit(good.Append(nil), clientAddr, n.ability, nil); err == nil {
-		t.Error("a second control connection of a group was admitted")
+	twin, err := n.server.Admit(good.Append(nil), clientAddr, n.ability, nil) // another client with that random number
+	if err != nil {
+		t.Fatal(err)
 	}
-	good.Connection = 1
+	twin.Leave()
 	requests := make([]*fakeRequest, 4)
 	for i := range requests {
 		requests[i] = &fakeRequest{answer: make(chan error, 1)}
+		good.Connection = uint16(i + 1)
 		if _, err := n.server.Admit(good.Append(nil), clientAddr, n.ability, requests[i]); (err == nil) != (i < 3) {
 			t.Errorf("data queue pair %d of 3: %v", i+1, err)
 		}
+	}
+	good.Connection = 2
+	if _, err := n.server.Admit(good.Append(nil), clientAddr, n.ability, requests[0]); err == nil {
+		t.Error("a data queue pair was admitted twice")
 	}
 	session.Leave()
 	for i, r := range requests[:3] {

@@ -173,9 +173,9 @@ func (p plan) lacks(a transport.Ability) *wire.Reject {
 		return wire.RejectNeed(wire.NeedSRQ, 0)
 	case c.Shared && c.Receives > a.SharedDepth:
 		return wire.RejectNeed(wire.NeedSRQWR, a.SharedDepth)
-	case max(c.Sends, c.Receives) > a.Depth && !c.Shared, c.Sends > a.Depth:
+	case max(c.Sends, c.Receives) > a.Depth && !c.Shared, max(c.Sends, wire.VerbsControlDepth(c.Queues)) > a.Depth:
 		return wire.RejectNeed(wire.NeedWR, a.Depth)
-	case entries > a.Completions:
+	case max(entries, 2*wire.VerbsControlDepth(c.Queues)) > a.Completions: // with the SENDs of the control connection
 		return wire.RejectNeed(wire.NeedCQE, a.Completions)
 	case c.Queues >= a.Queues: // one is the control connection's
 		return wire.RejectNeed(wire.NeedQP, a.Queues)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,10 +29,11 @@ type Server struct {
 	Poll    bool          // poll for completions instead of sleeping
 
 	mu      sync.Mutex // protects running
-	running map[identity]*Session
+	running map[identity][]*Session
 }
 
-// identity is what the connections of a client have in common.
+// identity is what the connections of a client have in common. It is a random number, so other clients of the
+// same host may have it, too.
 type identity struct {
 	addr  netip.Addr
 	group uint16
@@ -42,12 +44,8 @@ type Session struct {
 	Hello    wire.VerbsHello
 	server   *Server
 	identity identity
-	requests chan request // of data queue pairs, in order
-}
-
-type request struct {
-	index    int
-	incoming transport.Incoming
+	requests chan transport.Incoming // of data queue pairs, in order
+	joined   int                     // how many of them there were; protected by the server's mu
 }
 
 // Admit checks the private data of a connect request. The error is a *wire.Reject. For a control connection
@@ -74,18 +72,14 @@ func (s *Server) Admit(private []byte, peer netip.Addr, ability transport.Abilit
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := identity{peer, h.Group}
-	session := s.running[id]
 	if h.Connection > 0 {
-		return nil, session.join(h, incoming)
+		return nil, s.join(id, h, incoming)
 	}
-	if session != nil {
-		return nil, invalid("the client runs a test of group %d already", h.Group)
-	}
-	session = &Session{Hello: h, server: s, identity: id, requests: make(chan request, h.QPs)}
+	session := &Session{Hello: h, server: s, identity: id, requests: make(chan transport.Incoming, h.QPs)}
 	if s.running == nil {
-		s.running = map[identity]*Session{}
+		s.running = map[identity][]*Session{}
 	}
-	s.running[id] = session
+	s.running[id] = append(s.running[id], session)
 	return session, nil
 }
 
@@ -93,35 +87,34 @@ func invalid(format string, args ...any) *wire.Reject {
 	return &wire.Reject{Reason: wire.RejectInvalid, Detail: fmt.Sprintf(format, args...)}
 }
 
-// join hands over the request of a data queue pair. The server's mu is locked.
-func (s *Session) join(h wire.VerbsHello, incoming transport.Incoming) error {
-	if s == nil {
-		return invalid("data queue pair %d of group %d, which has no control connection", h.Connection-1, h.Group)
+// join hands over the request of a data queue pair to the session that waits for it. mu is locked.
+func (s *Server) join(id identity, h wire.VerbsHello, incoming transport.Incoming) error {
+	index := int(h.Connection) - 1
+	control := h
+	control.Connection = 0
+	for _, session := range s.running[id] {
+		if session.Hello == control && session.joined == index {
+			session.joined++
+			session.requests <- incoming // has room for all
+			return nil
+		}
 	}
-	want := s.Hello
-	want.Connection = h.Connection
-	if h != want {
-		return invalid("data queue pair %d is for another test than its control connection", h.Connection-1)
-	}
-	select {
-	case s.requests <- request{int(h.Connection) - 1, incoming}:
-		return nil
-	default:
-		return invalid("more data queue pairs than the %d of the test", h.QPs)
-	}
+	return invalid("no test of the client waits for data queue pair %d", index)
 }
 
 // Leave ends a session. It may be called more than once. Requests of data queue pairs that were not accepted are rejected.
 func (s *Session) Leave() {
 	s.server.mu.Lock()
-	if s.server.running[s.identity] == s {
-		delete(s.server.running, s.identity)
+	of := s.server.running
+	of[s.identity] = slices.DeleteFunc(of[s.identity], func(other *Session) bool { return other == s })
+	if len(of[s.identity]) == 0 {
+		delete(of, s.identity)
 	}
 	s.server.mu.Unlock()
 	for {
 		select {
 		case r := <-s.requests:
-			r.incoming.Reject((&wire.Reject{Version: 1, Reason: wire.RejectInvalid}).Append(nil))
+			r.Reject((&wire.Reject{Version: 1, Reason: wire.RejectInvalid}).Append(nil))
 		default:
 			return
 		}
@@ -189,11 +182,7 @@ func (s *Session) accept(test *side) error {
 		late.Reset(s.server.Timeout)
 		select {
 		case r := <-s.requests:
-			if r.index != i {
-				r.incoming.Reject((&wire.Reject{Version: 1, Reason: wire.RejectInvalid}).Append(nil))
-				return violation("the request of data queue pair %d instead of %d", r.index, i)
-			}
-			if err := r.incoming.AcceptQueue(test.q, i); err != nil {
+			if err := r.AcceptQueue(test.q, i); err != nil {
 				return fmt.Errorf("%w: %w", errResources, err)
 			}
 		case <-late.C:
