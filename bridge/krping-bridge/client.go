@@ -205,6 +205,9 @@ func (o clientOptions) run(ctx context.Context, cmd *cobra.Command) error {
 		return cli.Usagef("%s", reject.Detail)
 	}
 	d := &dialer{}
+	if d.memory, err = memoryLimit(""); err != nil {
+		return err
+	}
 	if d.route.Addr, err = listenAddr(ctx, "--addr", o.addr); err != nil {
 		return err
 	}
@@ -262,10 +265,13 @@ func explainClient(err error) error {
 }
 
 // dialer implements verbstest.Dialer.
-type dialer struct{ route verbs.Route }
+type dialer struct {
+	route  verbs.Route
+	memory *verbs.Budget
+}
 
 func (d *dialer) Dial(ctx context.Context, private []byte, receives, size int) (verbstest.Conn, error) {
-	conn, _, err := d.route.Dial(ctx, private, verbs.Config{Receives: receives, MaxMessage: size, Buffers: 1, MaxData: size})
+	conn, _, err := d.route.Dial(ctx, private, verbs.Config{Receives: receives, MaxMessage: size, Buffers: 1, MaxData: size, Budget: d.memory})
 	if err != nil {
 		return nil, d.refusal(err)
 	}

@@ -7,6 +7,26 @@ import (
 	"time"
 )
 
+// What has arrived before the end of a connection is received, and then why it ended.
+func TestReceiveBeforeTheEnd(t *testing.T) {
+	c := &Conn{
+		config: Config{Receives: 2, MaxMessage: 4}, recv: &memory{data: []byte("abcdefgh")}, lengths: []int{4, 3},
+		received: make(chan int, 2), closed: make(chan struct{}), drained: make(chan struct{}), reason: ErrClosed,
+	}
+	close(c.closed)
+	go func() { // as completions does
+		c.received <- 1
+		c.received <- 0
+		close(c.drained)
+	}()
+	for _, want := range []string{"efg", "abcd", ""} {
+		m, err := c.Recv()
+		if string(m.Data) != want || (err == nil) != (want != "") {
+			t.Errorf("%q, %v, want %q", m.Data, err, want)
+		}
+	}
+}
+
 // A completion is also that of the quiet SENDs before it. One of a quiet SEND that failed is no other's.
 func TestCompletionsOfQuietSends(t *testing.T) {
 	c := &Conn{freeSends: make(chan int, sendBuffers)}
