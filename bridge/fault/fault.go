@@ -9,7 +9,7 @@
 //	ms	duration, for faults that delay
 //	fired	number of injections so far
 //
-// The file session next to the directories limits all faults to the volume of that name.
+// The file session next to the directories limits all faults to the volume of that name. A verbs test has none.
 package fault
 
 import (
@@ -41,11 +41,12 @@ const (
 	StoreStall    Point = "store_stall"    // the store is slow (ms)
 	StoreShort    Point = "store_short"    // the store returns too little
 	StoreRefresh  Point = "store_refresh"  // the store cannot read its size
+	VerbsCorrupt  Point = "verbs_corrupt"  // a bit of each message in memory of a verbs test is flipped
 )
 
 var points = []Point{
 	Reject, RecvDrop, RecvDelay, RecvCorrupt, SendDrop, SendDuplicate, SendCorrupt, PostFail, RegRefuse,
-	KeepAliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh,
+	KeepAliveLost, Disconnect, StoreStall, StoreShort, StoreRefresh, VerbsCorrupt,
 }
 
 // Faults injects the faults that the files in its directory ask for.

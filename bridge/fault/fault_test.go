@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"krping/bridge/store"
 	"krping/bridge/transport"
+	"krping/bridge/verbstest"
 	"krping/bridge/wire"
 )
 
@@ -41,6 +43,64 @@ func (f *Faults) times(p Point, volume string, n int) (happened int) {
 		}
 	}
 	return happened
+}
+
+// memoryQueues are queue pairs that return completions, and memory of the heap.
+type memoryQueues struct {
+	transport.Queues
+	receives [transport.TurnSize]transport.Receive
+	done     []transport.Completion
+	keys     uint32
+}
+
+func (q *memoryQueues) Register(n int, _ transport.Access) (transport.Memory, error) {
+	q.keys++
+	return transport.Memory{Data: make([]byte, n), Addr: uint64(q.keys) << 32, Lkey: q.keys}, nil
+}
+
+func (q *memoryQueues) Batch() ([]transport.Work, []transport.Receive) { return nil, q.receives[:] }
+
+func (q *memoryQueues) Turn(int, int, time.Duration, bool) ([]transport.Completion, error) {
+	return q.done, nil
+}
+
+type memoryConn struct {
+	verbstest.Conn
+	q *memoryQueues
+}
+
+func (c memoryConn) NewQueues(transport.QueueConfig) (transport.Queues, error) { return c.q, nil }
+
+// A bit is flipped in each slot, or in the message that has arrived and in no other memory.
+func TestVerbsCorrupt(t *testing.T) {
+	f := newFaults(t)
+	for use, want := range map[transport.Access]string{
+		transport.PeerWrites: "\x01" + strings.Repeat("\x00", 63) + "\x01" + strings.Repeat("\x00", 63),
+		transport.PeerReads:  "\x01" + strings.Repeat("\x00", 63) + "\x01" + strings.Repeat("\x00", 63),
+		0:                    strings.Repeat("\x00", 73) + "\x01" + strings.Repeat("\x00", 54),
+	} {
+		inner := &memoryQueues{}
+		q, err := f.VerbsConn(memoryConn{q: inner}, 10).NewQueues(transport.QueueConfig{})
+		if err != nil || q.(interface{ Unwrap() transport.Queues }).Unwrap() != inner {
+			t.Fatal(err)
+		}
+		other, _ := q.Register(128, 0)
+		m, _ := q.Register(128, use)
+		inner.receives[0] = transport.Receive{ID: 7, Addr: m.Addr + 64, Length: 10, Lkey: m.Lkey}
+		inner.done = []transport.Completion{{ID: 7, Op: transport.DoneReceive, Length: 10}, {ID: 8}}
+		for rate := range 2 {
+			f.set(t, VerbsCorrupt, "rate", rate)
+			if _, err := q.Turn(0, 1, 0, false); err != nil {
+				t.Fatal(err)
+			}
+			if changed := string(m.Data) != string(make([]byte, 128)); changed != (rate > 0) {
+				t.Errorf("use %d, rate %d: changed is %v", use, rate, changed)
+			}
+		}
+		if string(m.Data) != want || string(other.Data) != string(make([]byte, 128)) {
+			t.Errorf("use %d: %x and %x", use, m.Data, other.Data)
+		}
+	}
 }
 
 func TestKnobs(t *testing.T) { synctest.Test(t, testKnobs) }

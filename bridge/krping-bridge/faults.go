@@ -11,6 +11,7 @@ import (
 	"krping/bridge/fault"
 	"krping/bridge/store"
 	"krping/bridge/transport"
+	"krping/bridge/verbstest"
 )
 
 // faults are controlled by files in the directory $KRPING_FAULTS.
@@ -32,6 +33,10 @@ func withStoreFaults(s store.Store, volume string) store.Store { return faults.S
 
 func withConnFaults(t transport.Transport, volume string) transport.Transport {
 	return faults.Transport(t, volume)
+}
+
+func withVerbsFaults(conn verbstest.Conn, size uint32) verbstest.Conn {
+	return faults.VerbsConn(conn, int(size))
 }
 
 func faultyReject(volume string) error { return faults.Reject(volume) }

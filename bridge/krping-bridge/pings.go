@@ -122,7 +122,7 @@ func (p *pings) test(ctx context.Context, request *verbs.Request) {
 		p.warnings.Error().Str("peer", peer).Err(err).Msg("connection not accepted")
 		return
 	}
-	result, err := session.Serve(ctx, conn)
+	result, err := session.Serve(ctx, withVerbsFaults(conn, session.Hello.Size))
 	conn.Release()
 	event := p.log.Debug()
 	if err != nil && ctx.Err() == nil {

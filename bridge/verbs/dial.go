@@ -80,7 +80,7 @@ func (r Route) Dial(ctx context.Context, private []byte, config Config) (*Conn, 
 // has outstanding, that many RDMA READs and atomics. It fails if that takes another device than the
 // connection's.
 func (r Route) DialQueue(ctx context.Context, q transport.Queues, index int, private []byte, responder, initiator int) error {
-	p := q.(*Pairs)
+	p := pairsOf(q)
 	if p.dialled == nil {
 		ch, err := newChannel()
 		if err != nil {

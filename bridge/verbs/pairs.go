@@ -199,9 +199,17 @@ func (p *Pairs) StatusText(status uint32) string {
 // errOtherDevice refuses a data connection.
 var errOtherDevice = errors.New("the connection of a data queue pair arrived at another RDMA device than the control connection")
 
+// pairsOf returns the queue pairs that NewQueues has made, below what may be wrapped around them.
+func pairsOf(q transport.Queues) *Pairs {
+	if outer, ok := q.(interface{ Unwrap() transport.Queues }); ok {
+		return pairsOf(outer.Unwrap())
+	}
+	return q.(*Pairs)
+}
+
 // AcceptQueue implements transport.Incoming, for queue pairs of NewQueues.
 func (r *Request) AcceptQueue(q transport.Queues, index int) error {
-	p := q.(*Pairs)
+	p := pairsOf(q)
 	if r.id.verbs != p.conn.id.verbs {
 		r.Reject(r.refuse(r.Private))
 		return errOtherDevice

@@ -472,6 +472,16 @@ func StartPingBridge(t testing.TB, port int, args ...string) *Bridge {
 	return b
 }
 
+// StartFaultyPingBridge is StartPingBridge for a build with fault injection: see StartFaultyBridge.
+func StartFaultyPingBridge(t testing.TB, port int, knobs string) *Bridge {
+	t.Helper()
+	b := &Bridge{Addr: AddrPort(t, port)}
+	b.Cmd = exec.Command(Binary(t, "krping-bridge-faults"), "--ping", b.Addr)
+	b.Cmd.Env = append(os.Environ(), "KRPING_FAULTS="+knobs)
+	b.Start(t, "answering pings")
+	return b
+}
+
 // Start starts the bridge of Cmd, waits until its output contains ready, and kills it at the end of the test.
 func (b *Bridge) Start(t testing.TB, ready string) {
 	t.Helper()
