@@ -234,10 +234,25 @@ func TestEnds(t *testing.T) {
 					t.Fatalf("client: %v, server: %v", client.err, server.err)
 				}
 				r := client.result
-				if r.Sent == 0 || r.Took < 200*time.Millisecond || h.Measure == wire.Bandwidth && h.Duration > 0 && r.Peak < 0.9*r.Rate() {
+				if r.Sent == 0 || r.Took < 200*time.Millisecond || r.Peak > 0 && r.Peak < 0.9*r.Rate() {
 					t.Errorf("sent %d in %v, %.0f a second, at best %.0f", r.Sent, r.Took, r.Rate(), r.Peak)
 				}
 			})
+		}
+	}
+}
+
+func TestPeak(t *testing.T) {
+	start := time.Now()
+	var p peak
+	p.begin(start)
+	for _, step := range []struct {
+		ms, done uint64
+		want     float64
+	}{{50, 100, 0}, {100, 300, 0}, {150, 1000, 0}, {200, 1300, 10000}, {450, 1800, 10000}, {550, 4000, 22000}} {
+		p.add(start.Add(time.Duration(step.ms)*time.Millisecond), step.done)
+		if got := p.rate(); got != step.want {
+			t.Errorf("after %d ms: %.0f messages a second, want %.0f", step.ms, got, step.want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type outbound struct {
 	checks   int    // CHECKs that have not completed
 	check    int    // CHECKs posted so far
 	queued   bool   // it is in ready
-	asked    bool   // a CHECK on the control connection is unanswered
+	asked    uint64 // number of the CHECK on the control connection that is unanswered; 0: none
 	lacks    bool   // it lacks credit
 	lackedAt time.Time
 }
@@ -170,10 +170,7 @@ func (o *initiator) needsCheck(q *outbound) bool {
 // post fills works and returns how many there are.
 func (o *initiator) post(works []transport.Work) int {
 	n := 0
-	for range len(o.ready) {
-		if n >= len(works) {
-			break
-		}
+	for n < len(works) && len(o.ready) > 0 {
 		queue := o.ready[0]
 		o.ready = o.ready[1:]
 		o.queues[queue].queued = false
@@ -181,6 +178,9 @@ func (o *initiator) post(works []transport.Work) int {
 		n += added
 		if more {
 			o.enqueue(queue)
+		}
+		if more && added == 0 {
+			break // the rate allows nothing
 		}
 	}
 	return n
@@ -334,7 +334,10 @@ func (o *initiator) credited(queue int, number uint64) error {
 		return violation("CREDIT of %d for queue pair %d: must be %d to %d", number, queue, q.credit, q.sent)
 	}
 	q.credit = number
-	q.asked, q.lacks = false, false
+	q.lacks = false
+	if number >= q.asked {
+		q.asked = 0
+	}
 	o.enqueue(queue)
 	return nil
 }
@@ -353,10 +356,10 @@ func (o *initiator) stalled(now time.Time, ask func(queue int, number uint64) er
 			q.lacks, q.lackedAt = lacks, now
 			continue
 		}
-		if q.asked || now.Sub(q.lackedAt) < wire.VerbsStallMS*time.Millisecond {
+		if q.asked > 0 || now.Sub(q.lackedAt) < wire.VerbsStallMS*time.Millisecond {
 			continue
 		}
-		q.asked, q.checked = true, q.sent
+		q.asked, q.checked = q.sent, q.sent
 		if err := ask(i, q.sent); err != nil {
 			return err
 		}
