@@ -168,7 +168,7 @@ func TestLiesOfClients(t *testing.T) {
 		"DONE of less than arrived": {send, func(l *liar) {
 			l.begin()
 			l.post(transport.Work{Op: transport.OpSend}, l.message(0))
-			l.settle(1)
+			l.settle()
 			l.send(done(0))
 		}, "DONE of 0 messages, but 1 arrived", protocol},
 		"DONE of more than was sent": {send, func(l *liar) { l.begin(); l.send(done(5)) }, "it has sent 5 messages, 0 have arrived", wire.VerbsErrorTimeout},
@@ -217,9 +217,14 @@ func TestLiesOfClients(t *testing.T) {
 	}
 }
 
-// settle waits until the server has taken so many messages.
-func (l *liar) settle(messages int) {
-	time.Sleep(50 * time.Millisecond)
+// settle waits until the server has taken all messages, and posted their receives again.
+func (l *liar) settle() {
+	peer := l.q.pairs[0].peer
+	for taken := false; !taken; time.Sleep(time.Millisecond) {
+		l.n.mu.Lock()
+		taken = len(peer.receives) == int(l.h.RxDepth)
+		l.n.mu.Unlock()
+	}
 }
 
 // postWriteImm consumes a receive of the server without touching its memory.
