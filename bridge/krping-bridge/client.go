@@ -78,7 +78,7 @@ Queue pairs of the types uc and ud lose messages; what was lost, repeated or reo
 	f.StringVar(&o.inline, "inline", "", "send messages of up to so many `bytes` inline")
 	f.Uint16Var(&o.signal, "signal", 0, "signal one message in so many (default a quarter of --txdepth, at most 64)")
 	f.Uint16Var(&o.mtu, "mtu", 0, "uc, ud: `bytes` of a packet: 256, 512, 1024, 2048 or 4096 (default: what the path allows)")
-	f.Uint16Var(&o.reads, "reads", 0, "read, atomics: outstanding on each queue pair (default 16, or what the device has)")
+	f.Uint16Var(&o.reads, "reads", 0, "read, atomics: outstanding on each queue pair, 1 to 255 (default 16)")
 	f.Uint32Var(&o.rate, "rate", 0, "messages a second of all queue pairs (default: no limit)")
 	f.IntVar(&o.tos, "tos", -1, "IP type of service of the packets")
 	f.DurationVarP(&o.timeout, "timeout", "t", pingTimeout, "limit of connection set-up and of each step")
@@ -123,6 +123,17 @@ func (o clientOptions) hello(given func(name string) bool) (wire.VerbsHello, err
 	h.Size, h.QPs, h.Group, h.Inline = uint32(size), o.qps, uint16(rand.Uint32()), o.inline != ""
 	h.Duplex, h.Validate, h.SRQ = o.duplex, o.validate, o.srq
 	h.MTU, h.Count, h.Duration, h.Rate = o.mtu, o.count, uint32(o.duration/time.Second), o.rate
+	if o.reads > math.MaxUint8 {
+		return h, cli.Usagef("--reads %d: must be 1 to 255", o.reads)
+	}
+	for name, value := range map[string]uint32{
+		"qps": uint32(o.qps), "txdepth": uint32(o.txdepth), "rxdepth": uint32(o.rxdepth), "signal": uint32(o.signal),
+		"reads": uint32(o.reads), "mtu": uint32(o.mtu), "rate": o.rate,
+	} {
+		if given(name) && value == 0 {
+			return h, cli.Usagef("--%s 0: must be at least 1", name)
+		}
+	}
 	o.setDepths(&h)
 	return h, nil
 }
@@ -182,7 +193,7 @@ func (o clientOptions) setDepths(h *wire.VerbsHello) {
 		}
 	}
 	if h.Verb.Fetches() {
-		h.Reads = uint8(min(o.reads, math.MaxUint8))
+		h.Reads = uint8(o.reads)
 		if h.Reads == 0 {
 			h.Reads = defaultReads
 		}

@@ -40,6 +40,8 @@ func TestUsage(t *testing.T) {
 		"client --verb send --bw --reads 2":                            "--reads does not go with --verb send",
 		"client --verb fetch_add --bw --size 8":                        "--size does not go with --verb fetch_add, which is of 8 bytes",
 		"client --verb send --bw --mtu 1024":                           "--mtu does not go with --qp rc",
+		"client --verb send --bw --txdepth 0":                          "--txdepth 0: must be at least 1",
+		"client --verb read --bw --reads 256":                          "--reads 256: must be 1 to 255",
 		"client --verb send --bw -C 5 -d 1s":                           "--duration does not go with --count: give one of them",
 		"client --verb send --bw -S 0":                                 "--size 0: must be 1 byte to 1 GiB",
 		"client --verb send --bw -S 128 --inline 64":                   "--inline 64: must be at least the size, 128",
