@@ -234,7 +234,7 @@ func TestEnds(t *testing.T) {
 					t.Fatalf("client: %v, server: %v", client.err, server.err)
 				}
 				r := client.result
-				if r.Sent == 0 || r.Took < 200*time.Millisecond || r.Peak > 0 && r.Peak < 0.9*r.Rate() {
+				if r.Sent == 0 || r.Took < time.Duration(h.Duration)*time.Second || r.Peak > 0 && r.Peak < 0.9*r.Rate() {
 					t.Errorf("sent %d in %v, %.0f a second, at best %.0f", r.Sent, r.Took, r.Rate(), r.Peak)
 				}
 			})
