@@ -101,6 +101,9 @@ func (c Client) connect(ctx context.Context, test *side) error {
 		limited, cancel := context.WithTimeout(ctx, c.Timeout)
 		err := c.Dialer.DialQueue(limited, test.q, i, h.Append(nil), responder, initiator)
 		cancel()
+		if ctx.Err() != nil {
+			return ErrStopped
+		}
 		if err != nil {
 			return fmt.Errorf("connect data queue pair %d of %d: %w", i+1, h.QPs, err)
 		}

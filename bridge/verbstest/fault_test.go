@@ -223,12 +223,17 @@ func TestEnds(t *testing.T) {
 				h.Count, h.Validate = 0, h.Verb == wire.VerbWrite
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
+				n := newNet(t)
 				if way == "duration" {
 					h.Duration = 1
 				} else {
-					time.AfterFunc(300*time.Millisecond, cancel)
+					n.fault = func(m *fakeMessage) int { // messages flow
+						if m.number == 50 {
+							cancel()
+						}
+						return 1
+					}
 				}
-				n := newNet(t)
 				client, server := n.run(ctx, h)
 				if client.err != nil || server.err != nil {
 					t.Fatalf("client: %v, server: %v", client.err, server.err)
