@@ -103,8 +103,10 @@ func (r Route) DialQueue(ctx context.Context, q transport.Queues, index int, pri
 		return err
 	}
 	p.adopt(p.dialled, id, device)
-	_, err = r.connect(ctx, p.dialled, id, events, p.onEvent, private, responder, initiator)
-	return err
+	if _, err = r.connect(ctx, p.dialled, id, events, p.onEvent, private, responder, initiator); err != nil {
+		return err
+	}
+	return p.setRNRTimer(index)
 }
 
 // connect connects an id that has a queue pair. Its events go to handler, too. The responder answers, and

@@ -227,6 +227,13 @@ func (r *Request) AcceptQueue(q transport.Queues, index int) error {
 	if errno := C.shim_accept(r.id, nil, 0, C.shim_max_reads(r.id, C.uint8_t(r.initiatorDepth)), C.uint8_t(responder)); errno != 0 {
 		return fmt.Errorf("accept queue pair %d of %s: %w", index, r.Peer(), syscall.Errno(errno))
 	}
+	return p.setRNRTimer(index)
+}
+
+func (p *Pairs) setRNRTimer(index int) error {
+	if errno := C.shim_pair_set_rnr_timer(p.c, C.uint32_t(index)); errno != 0 {
+		return fmt.Errorf("set the RNR timer of queue pair %d: %w", index, syscall.Errno(errno))
+	}
 	return nil
 }
 

@@ -118,6 +118,7 @@ int shim_pairs_create(struct shim_pairs *p, struct ibv_pd *pd, uint32_t nr, uint
 int shim_pair_create(struct shim_pairs *p, uint32_t index, int type, struct ibv_qp *control,
 		     uint32_t qkey);
 int shim_pair_create_rc(struct shim_pairs *p, uint32_t index, struct rdma_cm_id *id);
+int shim_pair_set_rnr_timer(struct shim_pairs *p, uint32_t index);
 int shim_pair_connect(struct shim_pairs *p, uint32_t index, struct ibv_qp *control,
 		      const struct shim_remote *remote);
 void shim_pairs_destroy_qps(struct shim_pairs *p);

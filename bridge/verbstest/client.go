@@ -98,7 +98,7 @@ func (c Client) connect(ctx context.Context, test *side) error {
 	}
 	for i := range int(h.QPs) {
 		h.Connection = uint16(i + 1)
-		limited, cancel := context.WithTimeout(ctx, c.Timeout)
+		limited, cancel := context.WithTimeout(ctx, test.setupTimeout(c.Timeout))
 		err := c.Dialer.DialQueue(limited, test.q, i, h.Append(nil), responder, initiator)
 		cancel()
 		if ctx.Err() != nil {

@@ -174,8 +174,8 @@ func (c *control) take() (m wire.VerbsMessage, ok bool, err error) {
 }
 
 // await waits for the next message, which must have a type.
-func (c *control) await(ctx context.Context, want wire.VerbsMessageType) (wire.VerbsMessage, error) {
-	late := time.NewTimer(c.timeout)
+func (c *control) await(ctx context.Context, want wire.VerbsMessageType, timeout time.Duration) (wire.VerbsMessage, error) {
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	for {
 		m, ok, err := c.take()
@@ -190,7 +190,7 @@ func (c *control) await(ctx context.Context, want wire.VerbsMessageType) (wire.V
 		select {
 		case <-c.arrived:
 		case <-late.C:
-			return m, fmt.Errorf("%w: no %s in %v", ErrTimeout, want, c.timeout)
+			return m, fmt.Errorf("%w: no %s in %v", ErrTimeout, want, timeout)
 		case <-ctx.Done():
 			return m, ErrStopped
 		}

@@ -3,6 +3,8 @@
 package verbstest
 
 import (
+	"time"
+
 	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
@@ -31,6 +33,11 @@ func planOf(h wire.VerbsHello, isServer bool) plan {
 		p.signal = latencySends / 2
 	}
 	return p
+}
+
+// setupTimeout returns how long a step of the set-up may take: the peer may be preparing its queue pairs.
+func (p plan) setupTimeout(step time.Duration) time.Duration {
+	return step * time.Duration(1+p.QPs/64)
 }
 
 func (p plan) isReliable() bool { return p.QPType == wire.RC }

@@ -162,7 +162,7 @@ func (s *Session) run(test *side) error {
 	if err := test.describe(); err != nil {
 		return err
 	}
-	if _, err := test.control.await(test.ctx, wire.VerbsGo); err != nil {
+	if _, err := test.control.await(test.ctx, wire.VerbsGo, test.setupTimeout(test.timeout)); err != nil {
 		return err
 	}
 	if test.isLatency() && test.out != nil {
@@ -176,10 +176,11 @@ func (s *Session) accept(test *side) error {
 	if s.Hello.QPType != wire.RC {
 		return nil
 	}
-	late := time.NewTimer(s.server.Timeout)
+	timeout := test.setupTimeout(test.timeout)
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	for i := range int(s.Hello.QPs) {
-		late.Reset(s.server.Timeout)
+		late.Reset(timeout)
 		select {
 		case r := <-s.requests:
 			if err := r.AcceptQueue(test.q, i); err != nil {

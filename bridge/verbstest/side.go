@@ -123,7 +123,7 @@ func (s *side) describe() error {
 // meet takes the peer's QUEUEs and connects UC and UD queue pairs.
 func (s *side) meet() error {
 	for i := range int(s.QPs) {
-		m, err := s.control.await(s.ctx, wire.VerbsQueue)
+		m, err := s.control.await(s.ctx, wire.VerbsQueue, s.setupTimeout(s.timeout))
 		if err != nil {
 			return err
 		}
