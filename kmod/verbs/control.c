@@ -242,7 +242,8 @@ static int take_message(struct krping_verbs *v, const struct krping_verbs_msg *m
 		return msg->info.reserved ? violation(v, "a QUEUE with reserved bits", 0) :
 					    take_queue(v, q, &msg->info);
 	case KRPING_VERBS_CHECK:
-		if (krping_verbs_is_reliable(&v->test) || !v->uses_credit || !v->is_target)
+		if (!v->going || krping_verbs_is_reliable(&v->test) || !v->uses_credit ||
+		    !v->is_target)
 			return violation(v, "a CHECK that was not expected", number);
 		return krping_verbs_take_check(q, number);
 	case KRPING_VERBS_CREDIT:
@@ -256,7 +257,7 @@ static int take_message(struct krping_verbs *v, const struct krping_verbs_msg *m
 		return violation(v, "a control message that has no queue pair, of type", msg->type);
 	switch (msg->type) {
 	case KRPING_VERBS_GO:
-		if (v->going || krping_verbs_is_client(v) || v->known < v->nr_queues)
+		if (v->going || !v->ready)
 			return violation(v, "a GO that was not expected", 0);
 		v->going = true;
 		return 0;

@@ -326,6 +326,7 @@ static int set_up_server(struct krping_verbs *v, struct rdma_cm_id *listener)
 		ret = krping_verbs_wait(v, all_known);
 	if (!ret)
 		ret = krping_verbs_queues_connect(v);
+	v->ready = !ret;
 	if (!ret)
 		ret = describe_queues(v);
 	return ret ?: krping_verbs_wait(v, is_going);

@@ -224,7 +224,8 @@ struct krping_verbs_wr {
  * @is_target:	the peer does
  * @uses_credit: messages need credit
  * @uses_check:	WRITEs are checked when a CHECK arrives
- * @going:	GO was sent or has arrived
+ * @ready:	server: all is prepared, and GO may arrive
+ * @going:	GO was sent or has arrived; there is memory before that
  * @error:	negative errno of what went wrong in a completion or message, or 0
  * @told:	the peer has sent ERROR
  * @client_stopped: it was a client that ended an endless test
@@ -274,6 +275,7 @@ struct krping_verbs {
 	bool is_target;
 	bool uses_credit;
 	bool uses_check;
+	bool ready;
 	bool going;
 	int error;
 	bool told;
