@@ -31,6 +31,7 @@ typedef __s64 s64;
 #define ALIGN shim_align
 #define IS_ALIGNED(x, a) ((x) % (a) == 0)
 #define PAGE_SIZE 4096u
+#define OPTIMIZER_HIDE_VAR(x) __asm__ ("" : "+r" (x))
 #define shim_choose(a, op, b) ({ \
 	__auto_type a_ = (a); \
 	__auto_type b_ = (b); \

@@ -3,7 +3,10 @@
  * Tests of the pure parts of a verbs test, in user space: words of messages, which messages have
  * arrived, rates. Prints what is wrong; its status is 1 then.
  */
+#include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "verbs/account.h"
 #include "verbs/message.h"
@@ -121,6 +124,43 @@ static void test_kinds(void)
 	}
 }
 
+static volatile bool flipping = true;
+
+static void *flip(void *data)
+{
+	volatile u8 *at = data;
+
+	while (flipping)
+		*at ^= 1;
+	return NULL;
+}
+
+/* Data that becomes right while it is examined: the check ends, and what it finds is consistent. */
+static void test_changing(void)
+{
+	u8 *data = message(64, TAG, 1000);
+	time_t end = time(NULL) + 2;
+	pthread_t thread;
+
+	alarm(20);
+	if (pthread_create(&thread, NULL, flip, data + 20)) {
+		EXPECT(false, "%s", "no thread");
+		return;
+	}
+	while (time(NULL) < end) {
+		struct krping_finding f = check(data, 64, TAG, 1000);
+
+		if (f.damage && (f.offset != 20 || f.want == f.got)) {
+			EXPECT(false, "%llx, want %llx, at %u", f.got, f.want, f.offset);
+			break;
+		}
+	}
+	flipping = false;
+	pthread_join(thread, NULL);
+	free(data);
+	alarm(0);
+}
+
 static void test_numbers(void)
 {
 	static const struct {
@@ -210,6 +250,7 @@ int main(void)
 	test_layout();
 	test_damage();
 	test_kinds();
+	test_changing();
 	test_numbers();
 	test_account();
 	test_account_at_random();

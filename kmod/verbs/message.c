@@ -45,6 +45,7 @@ static u64 get_word(const u8 *at)
 	__be64 raw;
 
 	memcpy(&raw, at, sizeof(raw));
+	OPTIMIZER_HIDE_VAR(raw);	/* read once: the peer may write to it meanwhile */
 	return be64_to_cpu(raw);
 }
 
@@ -123,15 +124,15 @@ static enum krping_verbs_damage classify(const u8 *data, u32 size, u16 tag, u64 
 	return KRPING_VERBS_DAMAGED;
 }
 
-static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i,
+/* @got: word @i, which is wrong; in @data it may be right by now. */
+static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i, u64 got,
 		    struct krping_finding *f)
 {
-	u64 want = word_of(tag, i, number), got = word_at(data, size, i, want), mask;
-	u32 start = i * KRPING_WORD, byte;
+	u64 want = word_of(tag, i, number), mask = mask_of(size, i);
+	u32 start = i * KRPING_WORD, byte = 0;
 
-	mask = mask_of(size, i);
-	for (byte = 0; !((want ^ got) >> (56 - 8 * byte) & 0xff); byte++)
-		;
+	while (byte < KRPING_WORD - 1 && !((want ^ got) >> (56 - 8 * byte) & 0xff))
+		byte++;
 	*f = (struct krping_finding){
 		.offset = start + byte - lacking(size),
 		.number = got,
@@ -154,17 +155,14 @@ static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i,
 void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 			  struct krping_finding *finding)
 {
-	u32 skip = lacking(size), nr = nr_words(size), i = 0;
-	const u8 *at = data - skip;
+	u32 nr = nr_words(size), i;
 
 	finding->damage = KRPING_VERBS_INTACT;
-	if (skip && !is_right(data, size, i++, tag, number)) {
-		examine(data, size, tag, number, 0, finding);
-		return;
-	}
-	for (; i < nr; i++) {
-		if (get_word(at + i * KRPING_WORD) != word_of(tag, i, number)) {
-			examine(data, size, tag, number, i, finding);
+	for (i = 0; i < nr; i++) {
+		u64 want = word_of(tag, i, number), got = word_at(data, size, i, want);
+
+		if (got != want) {
+			examine(data, size, tag, number, i, got, finding);
 			return;
 		}
 	}
