@@ -27,6 +27,7 @@ static void krping_verbs_probe_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krping_verbs *v = test_of(cq);
 
 	v->probing = false;
+	v->ignored++;
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&v->control, wc, "the probe of the peer");
 }

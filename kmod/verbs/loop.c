@@ -269,10 +269,10 @@ static void count_operations(struct krping_verbs *v)
 	v->counted = ops;
 }
 
-/* Return: how much was done, or a negative errno. */
+/* Return: how much progress there was, or a negative errno. */
 static int step(struct krping_verbs *v)
 {
-	u32 polled = poll_all(v);
+	u32 ignored = v->ignored, polled = poll_all(v);
 	int posted = 0, ret;
 
 	if (v->error)
@@ -290,7 +290,7 @@ static int step(struct krping_verbs *v)
 	if (!ret)
 		ret = finish(v);
 	count_operations(v);
-	return ret ?: polled + posted;
+	return ret ?: polled - (v->ignored - ignored) + posted;
 }
 
 /* Whether something is due from the peer or the device. */

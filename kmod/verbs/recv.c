@@ -135,8 +135,10 @@ static int take_send(struct krping_verbs_queue *q, struct krping_verbs_recv *rec
 	struct krping_finding finding = {};
 	u64 number;
 
-	if (datagram && wc->src_qp != q->peer.qpn)
+	if (datagram && wc->src_qp != q->peer.qpn) {
+		q->v->ignored++;
 		return 0;	/* anyone may send to this queue pair */
+	}
 	if (wc->opcode != IB_WC_RECV || wc->byte_len != recv->ring->len)
 		return violation(q, "a message of another length", wc->byte_len);
 	if (datagram)
@@ -255,12 +257,17 @@ void krping_verbs_watch(struct krping_verbs *v)
 
 /* ---- the report ---- */
 
-static bool is_quiet(unsigned long since)
+/* Whether nothing has arrived for some jiffies, DONE included. */
+static bool is_quiet(const struct krping_verbs *v, unsigned long since)
 {
-	return time_after(jiffies, since + msecs_to_jiffies(KRPING_VERBS_QUIET_MS));
+	return time_after(jiffies, v->done_at + since) &&
+	       time_after(jiffies, v->last_arrival + since);
 }
 
-/* Return: whether the REPORT can be sent. */
+/*
+ * Return: whether the REPORT can be sent. RC: a message that has completed has arrived, so what is
+ * missing after a while is lost; the peer waits for longer than that.
+ */
 bool krping_verbs_all_arrived(struct krping_verbs *v)
 {
 	if (!v->peer_done || !v->is_target)
@@ -269,8 +276,9 @@ bool krping_verbs_all_arrived(struct krping_verbs *v)
 		return true;
 	if (v->arrived >= v->peer_sent)
 		return true;
-	return !krping_verbs_is_reliable(&v->test) && is_quiet(v->done_at) &&
-	       is_quiet(v->last_arrival);
+	if (krping_verbs_is_reliable(&v->test))
+		return is_quiet(v, krping_step_timeout(&v->thread) / 2);
+	return is_quiet(v, msecs_to_jiffies(KRPING_VERBS_QUIET_MS));
 }
 
 static u64 sum_of_counters(struct krping_verbs *v)

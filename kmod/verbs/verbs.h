@@ -211,6 +211,7 @@ struct krping_verbs_wr {
  * @tx_done:	those that have completed
  * @probe_cqe:	completion of a probe
  * @probing:	a probe is in flight
+ * @ignored:	completions that are no progress of the test: probes, datagrams of others
  * @regs_pending: registrations in flight
  * @cqs:	completion queues of the data queue pairs
  * @nr_cqs:	entries of @cqs
@@ -262,6 +263,7 @@ struct krping_verbs {
 	u32 tx_done;
 	struct ib_cqe probe_cqe;
 	bool probing;
+	u32 ignored;
 	u32 regs_pending;
 	struct ib_cq **cqs;
 	u32 nr_cqs;
