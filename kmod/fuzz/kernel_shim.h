@@ -47,6 +47,7 @@ typedef __s64 s64;
 #define be16_to_cpu be16toh
 #define be32_to_cpu be32toh
 #define be64_to_cpu be64toh
+#define roundup_pow_of_two(n) ((u64)(n) > 1 ? 1ull << (64 - __builtin_clzll((u64)(n) - 1)) : 1ull)
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 static inline u64 shim_align(u64 x, u64 a)

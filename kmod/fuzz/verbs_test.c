@@ -245,6 +245,17 @@ static void test_rates(void)
 	EXPECT(krping_rate_total(1000000000, now) == 86400ull * 1000000000 + 1, "%s", "");
 }
 
+static void test_work_bytes(void)
+{
+	u64 deep = krping_work_bytes(16000, 0, 16000);
+
+	EXPECT(!krping_work_bytes(0, 0, 0), "%s", "");
+	EXPECT(krping_work_bytes(0, 0, 1) == 128, "%llu", krping_work_bytes(0, 0, 1));
+	/* what Soft-RoCE takes: 4 MiB of sends, 1 MiB of receives, 2 MiB of completions */
+	EXPECT(deep == 7 << 20, "%llu", deep);
+	EXPECT(krping_work_bytes(16000, 1000, 16000) == 35 << 20, "%s", "with inline data");
+}
+
 int main(void)
 {
 	test_layout();
@@ -255,5 +266,6 @@ int main(void)
 	test_account();
 	test_account_at_random();
 	test_rates();
+	test_work_bytes();
 	return failures ? 1 : 0;
 }

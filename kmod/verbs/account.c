@@ -4,6 +4,7 @@
 #ifdef __KERNEL__
 #include <linux/bits.h>
 #include <linux/kernel.h>
+#include <linux/log2.h>
 #include <linux/math64.h>
 #endif
 
@@ -80,4 +81,23 @@ u64 krping_rate_total(u32 rate, u64 ns)
 	u64 seconds = div64_u64(ns, SECOND_NS), rest = ns - seconds * SECOND_NS;
 
 	return rate * seconds + div64_u64(rate * rest, SECOND_NS) + 1;
+}
+
+/* Bytes of an entry of a queue, as with Soft-RoCE, which has it all in the host's memory. */
+#define SEND_BYTES	192u
+#define RECV_BYTES	64u
+#define CQE_BYTES	64u
+
+/* Return: about how many bytes the queues of a queue pair take, or those of a shared queue. */
+u64 krping_work_bytes(u32 sends, u32 inline_len, u32 receives)
+{
+	u64 send = roundup_pow_of_two(SEND_BYTES + inline_len), bytes = 0;
+
+	if (sends)
+		bytes += roundup_pow_of_two(sends) * send;
+	if (receives)
+		bytes += roundup_pow_of_two(receives) * RECV_BYTES;
+	if (sends + receives)
+		bytes += roundup_pow_of_two(sends + receives) * CQE_BYTES;
+	return bytes;
 }

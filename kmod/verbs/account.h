@@ -49,5 +49,6 @@ struct krping_peak {
 void krping_peak_add(struct krping_peak *peak, u64 now, u64 ops);
 u64 krping_peak_rate(const struct krping_peak *peak);
 u64 krping_rate_total(u32 rate, u64 ns);
+u64 krping_work_bytes(u32 sends, u32 inline_len, u32 receives);
 
 #endif /* KRPING_VERBS_ACCOUNT_H */

@@ -330,6 +330,7 @@ int krping_verbs_loop(struct krping_verbs *v)
 
 	v->moved = jiffies;
 	v->probed = jiffies;
+	v->last_arrival = jiffies;
 	v->deadline = jiffies + v->test.duration * HZ;
 	WRITE_ONCE(v->thread.result->start, ktime_get());
 	v->peak.start = ktime_to_ns(v->thread.result->start);

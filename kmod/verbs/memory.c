@@ -10,8 +10,11 @@
 /* Bytes of a memory region, unless one slot is larger. */
 #define REGION_BYTES	SZ_1M
 
-/* A test takes at most this part of the host's memory. */
+/* All tests together take at most this part of the host's memory. */
 #define MEMORY_PART	4
+
+/* What they take: the sum of @charged. */
+static atomic64_t all_charged;
 
 /* Slots of @stride bytes that one memory region holds, at most @wanted. */
 static u32 slots_of(const struct krping_verbs *v, u32 stride, u32 wanted)
@@ -72,23 +75,50 @@ static u64 region_bytes(u32 slots, u32 stride)
 
 static u64 ring_bytes(const struct krping_verbs *v, const struct krping_verbs_ring *ring)
 {
+	u64 recvs = (u64)ring->nr * sizeof(*ring->recvs);
+
 	if (!ring->nr || v->test.verb != KRPING_VERB_SEND)
+		return recvs;
+	return recvs + DIV_ROUND_UP(ring->nr_slots, ring->slots_each) *
+		       region_bytes(ring->slots_each, ring->stride);
+}
+
+static u64 queue_bytes(const struct krping_verbs *v, const struct krping_verbs_queue *q)
+{
+	u32 stride = KRPING_VERBS_SLOT(v->test.size);
+
+	return region_bytes(q->nr_source, stride) + region_bytes(q->nr_sink, stride) +
+	       ring_bytes(v, &q->ring) +
+	       krping_work_bytes(krping_verbs_send_wr(q), v->test.inline_len,
+				 krping_verbs_recv_wr(q));
+}
+
+/* Return: 0, or -ENOMEM if that is too much for this host. */
+static int charge(struct krping_verbs *v, u64 bytes)
+{
+	u64 most = div_u64((u64)totalram_pages() * PAGE_SIZE, MEMORY_PART);
+	u64 all = atomic64_add_return(bytes, &all_charged);
+
+	if (all <= most) {
+		v->charged = bytes;
 		return 0;
-	return DIV_ROUND_UP(ring->nr_slots, ring->slots_each) *
-	       region_bytes(ring->slots_each, ring->stride);
+	}
+	atomic64_sub(bytes, &all_charged);
+	krping_err_ratelimited(v->thread.log_prefix,
+			       "the test needs %llu bytes of memory, other tests have %llu, all may have %llu: use a smaller size, txdepth, rxdepth or qps",
+			       bytes, all - bytes, most);
+	return -ENOMEM;
 }
 
 /**
  * krping_verbs_plan - decide how many slots each queue pair has
  * @v:		with queues and a device
  *
- * Return: 0, or -ENOMEM if that is too much for this host.
+ * Return: 0, or -ENOMEM if that is too much for this host. krping_verbs_memory_free() undoes it.
  */
 int krping_verbs_plan(struct krping_verbs *v)
 {
-	u64 most = div_u64((u64)totalram_pages() * PAGE_SIZE, MEMORY_PART), bytes;
-	u32 stride = KRPING_VERBS_SLOT(v->test.size), i;
-	struct krping_verbs_queue *q = &v->queues[0];
+	u32 i;
 
 	if (v->test.srq && v->is_target)
 		plan_ring(v, &v->srq_ring, v->test.rxdepth);
@@ -98,15 +128,8 @@ int krping_verbs_plan(struct krping_verbs *v)
 		if (v->is_target)
 			plan_sink(v, &v->queues[i]);
 	}
-	bytes = region_bytes(q->nr_source, stride) + region_bytes(q->nr_sink, stride) +
-		ring_bytes(v, &q->ring);
-	bytes = bytes * v->nr_queues + ring_bytes(v, &v->srq_ring);
-	if (bytes <= most)
-		return 0;
-	krping_err_ratelimited(v->thread.log_prefix,
-			       "the test needs %llu bytes of memory, it may have %llu: use a smaller size, rxdepth or qps",
-			       bytes, most);
-	return -ENOMEM;
+	return charge(v, v->nr_queues * queue_bytes(v, &v->queues[0]) +
+		      ring_bytes(v, &v->srq_ring) + krping_work_bytes(0, 0, v->srq_ring.nr));
 }
 
 /* ---- regions ---- */
@@ -270,4 +293,6 @@ void krping_verbs_memory_free(struct krping_verbs *v)
 		ring_free(v, &v->queues[i].ring);
 	}
 	ring_free(v, &v->srq_ring);
+	atomic64_sub(v->charged, &all_charged);
+	v->charged = 0;
 }

@@ -9,7 +9,8 @@
 /* Entries of a completion queue, unless one queue pair needs more. */
 #define CQ_ENTRIES	16384
 
-static u32 send_wr(const struct krping_verbs_queue *q)
+/* Work requests in the send queue. */
+u32 krping_verbs_send_wr(const struct krping_verbs_queue *q)
 {
 	return q->depth + KRPING_VERBS_SPARE_WR;
 }
@@ -20,7 +21,7 @@ static bool has_checks(const struct krping_verbs *v)
 }
 
 /* Receives of the queue pair itself. */
-static u32 recv_wr(const struct krping_verbs_queue *q)
+u32 krping_verbs_recv_wr(const struct krping_verbs_queue *q)
 {
 	if (has_checks(q->v))
 		return KRPING_VERBS_CHECK_DEPTH;
@@ -30,7 +31,7 @@ static u32 recv_wr(const struct krping_verbs_queue *q)
 /* A queue pair that fails completes all of its work requests; +2: the drain's places. */
 static u32 completions_of(const struct krping_verbs_queue *q)
 {
-	return send_wr(q) + recv_wr(q) + 2;
+	return krping_verbs_send_wr(q) + krping_verbs_recv_wr(q) + 2;
 }
 
 /**
@@ -189,8 +190,8 @@ static int alloc_unconnected(struct krping_verbs_queue *q)
 		.recv_cq = q->cq,
 		.srq = v->srq,
 		.cap = {
-			.max_send_wr = send_wr(q),
-			.max_recv_wr = v->srq ? 0 : max(recv_wr(q), 1u),
+			.max_send_wr = krping_verbs_send_wr(q),
+			.max_recv_wr = v->srq ? 0 : max(krping_verbs_recv_wr(q), 1u),
 			.max_send_sge = 1,
 			.max_recv_sge = v->srq ? 0 : 1,
 			.max_inline_data = v->test.inline_len,
@@ -225,8 +226,8 @@ static int post_receives(struct krping_verbs_queue *q)
 int krping_verbs_rc_prepare(struct krping_verbs_queue *q)
 {
 	struct krping_qp_attr attr = {
-		.send_wr = send_wr(q),
-		.recv_wr = recv_wr(q),
+		.send_wr = krping_verbs_send_wr(q),
+		.recv_wr = krping_verbs_recv_wr(q),
 		.pd = q->v->control.pd,
 		.cq = q->cq,
 		.srq = q->v->srq,

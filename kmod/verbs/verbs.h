@@ -250,6 +250,7 @@ struct krping_verbs_wr {
  * @deadline:	jiffies when no more messages are begun, if there is a duration
  * @peak:	rate over intervals
  * @counted:	operations that are in the result
+ * @charged:	bytes of memory that it may use; of all tests together there is a limit
  * @wrs:	for chains of work requests
  */
 struct krping_verbs {
@@ -312,6 +313,7 @@ struct krping_verbs {
 	unsigned long deadline;
 	struct krping_peak peak;
 	u64 counted;
+	u64 charged;
 	struct krping_verbs_wr wrs[KRPING_VERBS_CHAIN];
 };
 
@@ -360,6 +362,8 @@ int krping_verbs_ring_repost(struct krping_verbs_ring *ring, struct krping_verbs
 u8 *krping_verbs_ring_data(struct krping_verbs_ring *ring, u32 index);
 
 /* queue.c */
+u32 krping_verbs_send_wr(const struct krping_verbs_queue *q);
+u32 krping_verbs_recv_wr(const struct krping_verbs_queue *q);
 int krping_verbs_queues_alloc(struct krping_verbs *v);
 int krping_verbs_rc_prepare(struct krping_verbs_queue *q);
 int krping_verbs_queues_prepare(struct krping_verbs *v);
