@@ -68,8 +68,10 @@ int krping_verbs_queues_alloc(struct krping_verbs *v)
 static int alloc_cqs(struct krping_verbs *v)
 {
 	struct ib_device *dev = v->control.id->device;
-	u32 of_queue = completions_of(&v->queues[0]), shared = v->srq_ring.nr, most, each, i;
+	u32 of_queue = 0, shared = v->srq_ring.nr, most, each, i;
 
+	for (i = 0; i < v->nr_queues; i++)	/* a QUEUE may have made some smaller already */
+		of_queue = max(of_queue, completions_of(&v->queues[i]));
 	most = clamp_t(u32, CQ_ENTRIES, 1, max(dev->attrs.max_cqe, 1));
 	each = most > shared + of_queue ? (most - shared) / of_queue : 1;
 	each = min(each, v->nr_queues);
