@@ -38,6 +38,8 @@ static u32 completions_of(const struct krping_verbs_queue *q)
  * krping_verbs_queues_alloc - allocate the array of queue pairs
  * @v:		with @test
  *
+ * The caller sets @nr_queues when their connections are initialized.
+ *
  * Return: 0 or -ENOMEM.
  */
 int krping_verbs_queues_alloc(struct krping_verbs *v)
@@ -49,8 +51,7 @@ int krping_verbs_queues_alloc(struct krping_verbs *v)
 	v->queues = kvcalloc(v->test.qps, sizeof(*v->queues), GFP_KERNEL);
 	if (!v->queues)
 		return -ENOMEM;
-	v->nr_queues = v->test.qps;
-	for (i = 0; i < v->nr_queues; i++) {
+	for (i = 0; i < v->test.qps; i++) {
 		struct krping_verbs_queue *q = &v->queues[i];
 
 		q->v = v;

@@ -10,9 +10,15 @@
 
 /* ---- connections ---- */
 
+/* A test needs its control connection: nothing waits for the others then. */
 static void verbs_control_closed(struct krping_conn *conn, int error)
 {
-	krping_thread_progress(&container_of(conn, struct krping_verbs, control)->thread);
+	struct krping_verbs *v = container_of(conn, struct krping_verbs, control);
+	u32 nr = smp_load_acquire(&v->nr_queues), i;	/* pairs with queues_alloc() */
+
+	for (i = 0; i < nr; i++)
+		krping_conn_fail(&v->queues[i].conn, error);
+	krping_thread_progress(&v->thread);
 }
 
 /* A test needs all of its connections. */
@@ -57,11 +63,14 @@ static int queues_alloc(struct krping_verbs *v)
 	int ret = krping_verbs_queues_alloc(v);
 	u32 i;
 
-	for (i = 0; i < v->nr_queues; i++) {
+	if (ret)
+		return ret;
+	for (i = 0; i < v->test.qps; i++) {
 		krping_conn_init(&v->queues[i].conn, v->thread.log_prefix, &verbs_data_ops);
 		v->queues[i].conn.server = v->thread.opt;
 	}
-	return ret;
+	smp_store_release(&v->nr_queues, v->test.qps);	/* verbs_control_closed() sees them */
+	return krping_conn_error(&v->control);	/* if it was closed before that */
 }
 
 /* The control connection has a device. */

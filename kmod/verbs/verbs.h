@@ -216,7 +216,8 @@ struct krping_verbs_wr {
  * @cqs:	completion queues of the data queue pairs
  * @nr_cqs:	entries of @cqs
  * @queues:	data queue pairs
- * @nr_queues:	entries of @queues
+ * @nr_queues:	entries of @queues; written once, after them, because the loss of the control
+ *		connection fails their connections
  * @known:	queue pairs whose QUEUE has arrived
  * @srq:	shared receive queue, or NULL
  * @srq_ring:	its receives
