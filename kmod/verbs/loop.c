@@ -37,6 +37,7 @@ static u32 poll_cq(struct krping_verbs *v, struct ib_cq *cq)
 			krping_verbs_fail(v, -EIO);
 		else
 			polled += n;
+		cond_resched();	/* each may have checked much data */
 	} while (n == POLL_BATCH && polled < POLL_MOST);
 	return polled;
 }

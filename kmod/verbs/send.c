@@ -295,6 +295,7 @@ int krping_verbs_post(struct krping_verbs *v)
 		if (v->test.rate)
 			left -= ret;
 		v->next_queue = (v->next_queue + 1) % v->nr_queues;
+		cond_resched();	/* much data may have been filled in */
 	}
 	return posted;
 }
