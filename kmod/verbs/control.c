@@ -170,15 +170,30 @@ static int take_queue(struct krping_verbs *v, struct krping_verbs_queue *q,
 	return 0;
 }
 
+/* Whether the first damage of a REPORT is one, or is not there. */
+static bool is_damage(const struct krping_verbs *v, u16 queue, const struct krping_verbs_report *r)
+{
+	if (!r->damaged)
+		return !queue && !r->number && !r->offset && !r->damage;
+	return r->damage > KRPING_VERBS_INTACT && r->damage <= KRPING_VERBS_DAMAGED &&
+	       be32_to_cpu(r->offset) < v->test.size;
+}
+
 static int take_report(struct krping_verbs *v, u16 queue, const struct krping_verbs_report *r)
 {
+	u64 received = be64_to_cpu(r->received), lost = be64_to_cpu(r->lost);
+	u64 damaged = be64_to_cpu(r->damaged);
+	u64 seen = krping_verbs_sees_arrivals(v) ? v->sent : 0;
 	struct krping_verbs_counts *counts = &v->thread.result->verbs;
-	u64 lost = be64_to_cpu(r->lost), damaged = be64_to_cpu(r->damaged);
 
 	if (!v->done_sent || v->reported)
 		return violation(v, "a REPORT without DONE", 0);
-	if (be64_to_cpu(r->received) > v->sent || lost > v->sent || damaged > v->sent)
-		return violation(v, "a REPORT of more messages than it got", lost);
+	if (received > seen || lost != seen - received)
+		return violation(v, "a REPORT that does not account for all messages; lost", lost);
+	if (damaged > v->sent)
+		return violation(v, "a REPORT of more damage than messages", damaged);
+	if (!is_zero(r->reserved, 0, sizeof(r->reserved)) || !is_damage(v, queue, r))
+		return violation(v, "a REPORT with a wrong damage or reserved bits", r->damage);
 	v->reported = true;
 	v->peer_lost = lost;
 	v->peer_damaged = damaged;

@@ -294,8 +294,8 @@ static u64 sum_of_counters(struct krping_verbs *v)
 	return sum;
 }
 
-/* Whether this side sees what arrives. */
-static bool sees_arrivals(const struct krping_verbs *v)
+/* Whether a target sees what arrives. */
+bool krping_verbs_sees_arrivals(const struct krping_verbs *v)
 {
 	if (v->test.verb == KRPING_VERB_READ)
 		return false;
@@ -329,7 +329,7 @@ int krping_verbs_fill_report(struct krping_verbs *v, struct krping_verbs_msg *ms
 			   received, v->peer_sent);
 		return -EPROTO;
 	}
-	v->report.lost = sees_arrivals(v) ? v->peer_sent - received : 0;
+	v->report.lost = krping_verbs_sees_arrivals(v) ? v->peer_sent - received : 0;
 	v->report.received = received;
 	v->report.repeated = repeated;
 	v->report.reordered = reordered;

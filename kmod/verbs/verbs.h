@@ -397,6 +397,7 @@ void krping_verbs_check_sent(struct ib_cq *cq, struct ib_wc *wc);
 void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number);
 void krping_verbs_watch(struct krping_verbs *v);
+bool krping_verbs_sees_arrivals(const struct krping_verbs *v);
 bool krping_verbs_all_arrived(struct krping_verbs *v);
 int krping_verbs_fill_report(struct krping_verbs *v, struct krping_verbs_msg *msg);
 
