@@ -74,6 +74,8 @@ static int take_turn(struct krping_verbs_queue *q, u64 number)
 		}
 		return reliable ? violation(q, "an answer out of turn", number) : 0;
 	}
+	if (number >= q->end)
+		return violation(q, "a message after the last one", number);
 	if (number >= q->posted && !q->owes) {
 		if (reliable && number != q->posted)
 			return violation(q, "a message out of turn", number);
@@ -123,6 +125,8 @@ static u64 number_of(const struct krping_verbs_queue *q, const u8 *data)
 		number = krping_message_number(data, t->size, 4, next);
 	else if (krping_verbs_is_lat(q->v))
 		number = krping_message_number(data, t->size, 1, next);
+	if (krping_verbs_is_lat(q->v) && number >= q->end)
+		return next;	/* damaged */
 	return number + NEAR > next && number < next + NEAR ? number : next;
 }
 
