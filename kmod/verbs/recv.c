@@ -165,6 +165,8 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 
 	if (wc->opcode != IB_WC_RECV_RDMA_WITH_IMM || !(wc->wc_flags & IB_WC_WITH_IMM))
 		return violation(q, "a message without immediate data, of length", wc->byte_len);
+	if (wc->byte_len != q->v->test.size)
+		return violation(q, "a message of another length", wc->byte_len);
 	if (reliable ? number != next : number > next + NEAR)
 		return violation(q, "a wrong immediate", low);
 	if (q->v->uses_credit && number >= q->credited + q->nr_sink)
