@@ -124,6 +124,42 @@ static void test_kinds(void)
 	}
 }
 
+/* On UC, a slot into which only the first packets of a message were written. */
+static void test_missing(void)
+{
+	static const u32 sizes[] = { 4, 8, 64, 300, 509, 512, 520, 1000, 4096 };
+	u32 i, at;
+
+	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
+		u32 size = sizes[i];
+		u8 *other = message(size, TAG, 743), *data = message(size, TAG, 1000);
+		struct krping_finding f;
+
+		for (at = 0; at < size; at += 256) {
+			memcpy(data + at, other + at, size - at);
+			f = check(data, size, TAG, 1000);
+			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size, at);
+			memset(data + at, 0xff, size - at);
+			f = check(data, size, TAG, 1000);
+			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size, at);
+			krping_message_fill(data, size, TAG, 1000);
+		}
+		for (at = 0; at < size; at++) {
+			u32 skip = -size % 8, word = (at + skip) / 8 * 8;
+
+			if (!word || (word - skip + 7) % 256 < 8)
+				continue;	/* a packet may begin at this word or in it */
+			data[at] ^= 0xff;
+			f = check(data, size, TAG, 1000);
+			EXPECT(f.damage && !krping_message_is_missing(&f), "size %u at %u: %d",
+			       size, at, f.damage);
+			data[at] ^= 0xff;
+		}
+		free(data);
+		free(other);
+	}
+}
+
 static volatile bool flipping = true;
 
 static void *flip(void *data)
@@ -261,6 +297,7 @@ int main(void)
 	test_layout();
 	test_damage();
 	test_kinds();
+	test_missing();
 	test_changing();
 	test_numbers();
 	test_account();

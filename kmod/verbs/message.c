@@ -6,6 +6,9 @@
 #include <linux/string.h>
 #endif
 
+/* A packet that is not the last one of its message has a multiple of this many bytes. */
+#define PACKET	256u
+
 /* How far apart the numbers of two messages may be, for one to be taken for the other. */
 #define NEAR	1000000u
 
@@ -129,18 +132,21 @@ static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i, u64 go
 		    struct krping_finding *f)
 {
 	u64 want = word_of(tag, i, number), mask = mask_of(size, i);
-	u32 start = i * KRPING_WORD, byte = 0;
+	u32 start = i * KRPING_WORD, skip = lacking(size), byte = 0;
+	bool aligned = !i || !((start - skip) % PACKET);
 
 	while (byte < KRPING_WORD - 1 && !((want ^ got) >> (56 - 8 * byte) & 0xff))
 		byte++;
 	*f = (struct krping_finding){
-		.offset = start + byte - lacking(size),
+		.offset = start + byte - skip,
 		.number = got,
 		.lone = i + 1 < nr_words(size) && is_right(data, size, i + 1, tag, number),
+		.split = !aligned && (start - skip) % PACKET > PACKET - KRPING_WORD,
 		.blank = (got & mask) == mask,
 		.want = want,
 		.got = got,
 	};
+	f->edge = aligned || f->split;
 	f->damage = classify(data, size, tag, number, i, f);
 }
 
@@ -166,6 +172,22 @@ void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 			return;
 		}
 	}
+}
+
+/**
+ * krping_message_is_missing - whether packets that were lost explain a slot that is wrong
+ * @finding:	of a slot that UC writes to
+ *
+ * The slot has what it held before from the first packet on that was lost. So the first wrong word
+ * is where a packet begins, and is of an earlier message there, or of none.
+ */
+bool krping_message_is_missing(const struct krping_finding *finding)
+{
+	if (!finding->edge || finding->lone)
+		return false;
+	return finding->blank || finding->damage == KRPING_VERBS_STALE ||
+	       finding->damage == KRPING_VERBS_TORN ||
+	       (finding->damage == KRPING_VERBS_DAMAGED && finding->split);
 }
 
 /**

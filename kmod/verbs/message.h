@@ -19,6 +19,8 @@
  * @offset:	of its first wrong byte in the message
  * @number:	message number in it, as far as it is one
  * @lone:	the word after it is right: a change on the way, not another message
+ * @edge:	a packet may begin at it or in it
+ * @split:	it may be of two packets
  * @blank:	all of its bytes are 0xff: nothing was written
  * @want:	what it should be
  * @got:	what it is; bytes before the message are those of @want
@@ -28,6 +30,8 @@ struct krping_finding {
 	u32 offset;
 	u32 number;
 	bool lone;
+	bool edge;
+	bool split;
 	bool blank;
 	u64 want;
 	u64 got;
@@ -37,6 +41,7 @@ u16 krping_message_tag(u16 group, u16 queue, bool by_server);
 void krping_message_fill(u8 *data, u32 size, u16 tag, u64 number);
 void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 			  struct krping_finding *finding);
+bool krping_message_is_missing(const struct krping_finding *finding);
 u64 krping_number_near(u32 low, u32 bytes, u64 near);
 u64 krping_message_number(const u8 *data, u32 size, u32 bytes, u64 near);
 const char *krping_damage_text(enum krping_verbs_damage damage);

@@ -19,15 +19,6 @@ static int violation(struct krping_verbs_queue *q, const char *what, u64 value)
 
 /* ---- checks ---- */
 
-/* What a mismatch in a UC slot means: a WRITE, or a part of it, is missing. */
-static bool is_missing(const struct krping_verbs_queue *q, const struct krping_finding *f)
-{
-	if (krping_verbs_is_reliable(&q->v->test))
-		return false;
-	return f->blank || f->damage == KRPING_VERBS_STALE || f->damage == KRPING_VERBS_TORN ||
-	       (f->damage == KRPING_VERBS_DAMAGED && !f->lone);
-}
-
 static void check_data(struct krping_verbs_queue *q, u8 *data, u64 number,
 		       struct krping_finding *finding)
 {
@@ -59,6 +50,14 @@ static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_
 		krping_message_check(slot_of(q, number), q->v->test.size, q->rx_tag, number,
 				     finding);
 	}
+}
+
+/* LAT on UC: a client that has given up an answer writes the next message to the same slot. */
+static bool is_overwritten(const struct krping_verbs_queue *q,
+			   const struct krping_finding *finding)
+{
+	return krping_verbs_is_lat(q->v) && !krping_verbs_is_reliable(&q->v->test) &&
+	       krping_message_is_missing(finding);
 }
 
 /* ---- arrivals ---- */
@@ -191,10 +190,10 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 		return violation(q, "a wrong immediate", low);
 	if (q->v->uses_credit && number >= q->credited + q->nr_sink)
 		return violation(q, "a message without credit", number);
-	if (q->v->test.validate)
+	/* With credit for the next lap, the slot of a late one may have been written again. */
+	if (q->v->test.validate && number >= q->credited)
 		check_slot(q, number, &finding);
-	/* UC: of a late one the slot may have been written again. */
-	if (finding.damage && (reliable || !is_missing(q, &finding)))
+	if (finding.damage && !is_overwritten(q, &finding))
 		krping_verbs_damage(q, number, &finding);
 	return arrived(q, number);
 }
@@ -229,9 +228,10 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
  */
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 {
+	bool reliable = krping_verbs_is_reliable(&q->v->test);
 	u64 i;
 
-	if (!krping_verbs_is_reliable(&q->v->test) && number <= q->checked) {
+	if (!reliable && number <= q->checked) {
 		q->credit_due |= number > q->credited;
 		return 0;
 	}
@@ -245,7 +245,9 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 			continue;
 		}
 		check_slot(q, i, &finding);
-		if (finding.damage && is_missing(q, &finding)) {
+		if (!reliable && !krping_message_is_missing(&finding))
+			check_again(q, i, &finding);
+		if (finding.damage && !reliable && krping_message_is_missing(&finding)) {
 			krping_account_miss(&q->account, i);
 			continue;
 		}
@@ -277,7 +279,7 @@ void krping_verbs_watch(struct krping_verbs *v)
 	if (v->test.validate)
 		check_slot(q, number, &finding);
 	check_again(q, number, &finding);
-	if (finding.damage)
+	if (finding.damage && !is_overwritten(q, &finding))
 		krping_verbs_damage(q, number, &finding);
 	krping_verbs_fail(v, arrived(q, number));
 }
