@@ -86,12 +86,11 @@ static int take_turn(struct krping_verbs_queue *q, u64 number)
 	bool reliable = krping_verbs_is_reliable(&v->test);
 
 	if (krping_verbs_is_client(v)) {
-		if (q->answers < q->posted && number == q->posted - 1) {
-			q->started = krping_result_time(v->thread.result, q->started);
-			q->answers = q->posted;
-			return 0;
-		}
-		return reliable ? violation(q, "an answer out of turn", number) : 0;
+		if (q->answers == q->posted || number != q->posted - 1)
+			return violation(q, "an answer out of turn", number);
+		q->started = krping_result_time(v->thread.result, q->started);
+		q->answers = q->posted;
+		return 0;
 	}
 	if (number >= q->end)
 		return violation(q, "a message after the last one", number);
@@ -123,8 +122,18 @@ static u32 granted_slots(const struct krping_verbs_queue *q)
 	return t->srq ? t->rxdepth / q->v->nr_queues : t->rxdepth;
 }
 
+/* LAT on UC and UD: the answer to a message that the client has given up. */
+static bool is_late(const struct krping_verbs_queue *q, u64 number)
+{
+	return krping_verbs_is_lat(q->v) && krping_verbs_is_client(q->v) &&
+	       !krping_verbs_is_reliable(&q->v->test) &&
+	       (q->answers == q->posted || number != q->posted - 1);
+}
+
 static int arrived(struct krping_verbs_queue *q, u64 number)
 {
+	if (is_late(q, number))
+		return 0;
 	account(q, number);
 	if (krping_verbs_is_lat(q->v))
 		return take_turn(q, number);
