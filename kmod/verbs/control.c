@@ -40,7 +40,11 @@ bool krping_verbs_control_has_room(const struct krping_verbs *v)
 
 static int post_failed(struct krping_verbs *v, int ret)
 {
-	krping_err_ratelimited(v->thread.log_prefix, "cannot post a control message: %d", ret);
+	if (ret == -ENOTCONN)	/* siw reports this before its disconnect event */
+		ret = -ECONNRESET;
+	else
+		krping_err_ratelimited(v->thread.log_prefix, "cannot post a control message: %d",
+				       ret);
 	return krping_conn_error(&v->control) ?: ret;
 }
 
