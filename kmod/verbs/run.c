@@ -234,6 +234,7 @@ static enum krping_reject_reason prepare_for(struct krping_verbs *v, u32 *value)
 	struct krping_conn *conn = &v->control;
 	enum krping_reject_reason reason;
 	u16 connection;
+	int ret;
 
 	reason = krping_verbs_read_hello(conn->private, conn->private_len, v->thread.opt, &v->test,
 					 &connection, value);
@@ -254,9 +255,10 @@ static enum krping_reject_reason prepare_for(struct krping_verbs *v, u32 *value)
 		return KRPING_REJ_SIZE;
 	if (queues_alloc(v) || krping_verbs_plan(v))
 		return KRPING_REJ_RESOURCES;
-	if (!krping_verbs_control_alloc(v))
+	ret = krping_verbs_control_alloc(v);
+	if (!ret)
 		return 0;
-	if (!v->test.inline_len)
+	if (!v->test.inline_len || ret != -EINVAL)
 		return KRPING_REJ_RESOURCES;
 	*value = (u32)KRPING_NEED_INLINE << KRPING_NEED_SHIFT;
 	return KRPING_REJ_DEVICE;
