@@ -29,7 +29,7 @@ static void check_data(struct krping_verbs_queue *q, u8 *data, u64 number,
 /* Return: the slot of a message that was written. */
 static u8 *slot_of(struct krping_verbs_queue *q, u64 number)
 {
-	u32 offset = (u32)(number % q->nr_sink) * KRPING_VERBS_SLOT(q->v->test.size);
+	u32 offset = krping_verbs_mod(number, q->nr_sink) * KRPING_VERBS_SLOT(q->v->test.size);
 
 	krping_region_part_for_cpu(&q->v->control, &q->sink, offset, q->v->test.size);
 	return q->sink.vaddr + offset;

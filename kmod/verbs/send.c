@@ -16,7 +16,7 @@ static bool owes_check(const struct krping_verbs_queue *q)
 {
 	if (!q->v->uses_check || q->checked_upto == q->posted)
 		return false;
-	return q->posted == q->end || !(q->posted % batch_of(q));
+	return q->posted == q->end || !krping_verbs_mod(q->posted, batch_of(q));
 }
 
 /* Messages that the target's credit still allows. */
@@ -48,7 +48,7 @@ static u32 room(const struct krping_verbs_queue *q, u64 most)
 	n = min(n, credit_left(q));
 	n = min(n, most);
 	if (q->v->uses_check)	/* a CHECK follows each batch */
-		n = min_t(u64, n, batch_of(q) - q->posted % batch_of(q));
+		n = min_t(u64, n, batch_of(q) - krping_verbs_mod(q->posted, batch_of(q)));
 	if (krping_verbs_is_lat(q->v))
 		n = min_t(u64, n, 1);
 	return min_t(u64, n, KRPING_VERBS_CHAIN);
@@ -90,7 +90,7 @@ bool krping_verbs_is_stalled(struct krping_verbs_queue *q)
 
 static u32 slot_offset(const struct krping_verbs_queue *q, u64 number)
 {
-	return (u32)(number % q->nr_source) * KRPING_VERBS_SLOT(q->v->test.size);
+	return krping_verbs_mod(number, q->nr_source) * KRPING_VERBS_SLOT(q->v->test.size);
 }
 
 /* What is in the source slot before it is sent from or read into. */
@@ -116,7 +116,7 @@ static void fill_slot(struct krping_verbs_queue *q, u64 number, u32 offset)
 static void set_rdma(struct krping_verbs_queue *q, struct krping_verbs_wr *wr, u64 number,
 		     enum ib_wr_opcode opcode)
 {
-	u64 slot = number % q->peer.slots;
+	u64 slot = krping_verbs_mod(number, q->peer.slots);
 
 	wr->rdma.wr.opcode = opcode;
 	wr->rdma.remote_addr = q->peer.addr + slot * KRPING_VERBS_SLOT(q->v->test.size);
@@ -162,7 +162,7 @@ static void build(struct krping_verbs_queue *q, struct krping_verbs_wr *wr, u64 
 	wr->send.sg_list = &wr->sge;
 	wr->send.num_sge = 1;
 	wr->send.wr_cqe = &q->tx_cqe;
-	if (!((number + 1) % q->signal) || number + 1 == q->end)
+	if (!krping_verbs_mod(number + 1, q->signal) || number + 1 == q->end)
 		wr->send.send_flags = IB_SEND_SIGNALED;
 	if (t->inline_len)
 		wr->send.send_flags |= IB_SEND_INLINE;
@@ -314,7 +314,8 @@ static void check_read(struct krping_verbs_queue *q, u64 number)
 	krping_region_part_for_cpu(&q->v->control, &q->source, offset, t->size);
 	krping_fault_corrupt(KRPING_FAULT_VERBS_CORRUPT, q->v->thread.log_prefix, data);
 	if (!krping_verbs_is_atomic(t)) {
-		krping_message_check(data, t->size, q->tx_tag, number % q->peer.slots, &finding);
+		krping_message_check(data, t->size, q->tx_tag,
+				     krping_verbs_mod(number, q->peer.slots), &finding);
 	} else {
 		memcpy(&value, data, sizeof(value));
 		finding.damage = value == number ? KRPING_VERBS_INTACT : KRPING_VERBS_DAMAGED;
@@ -353,7 +354,7 @@ void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_conn_wc_failed(krping_verbs_conn_of(q), wc, krping_verb_names[v->test.verb]);
 		return;
 	}
-	done = min(q->completed - q->completed % q->signal + q->signal, q->end);
+	done = min(q->completed - krping_verbs_mod(q->completed, q->signal) + q->signal, q->end);
 	n = done - q->completed;
 	if (v->test.validate && krping_verbs_is_read(&v->test))
 		for (; q->completed < done; q->completed++)
@@ -405,8 +406,9 @@ void krping_verbs_stop(struct krping_verbs *v)
 	v->stopping = true;
 	for (i = 0; i < v->nr_queues; i++) {
 		struct krping_verbs_queue *q = &v->queues[i];
+		u32 rest = krping_verbs_mod(q->posted, q->signal);
 
-		q->end = min(q->end, q->posted + (q->signal - q->posted % q->signal) % q->signal);
+		q->end = min(q->end, q->posted + (rest ? q->signal - rest : 0));
 	}
 }
 

@@ -7,6 +7,8 @@
 #ifndef KRPING_VERBS_H
 #define KRPING_VERBS_H
 
+#include <linux/math64.h>
+
 #include "ping/thread.h"
 #include "rdma/buf.h"
 #include "rdma/region.h"
@@ -326,6 +328,15 @@ static inline bool krping_verbs_is_client(const struct krping_verbs *v)
 static inline bool krping_verbs_is_lat(const struct krping_verbs *v)
 {
 	return v->test.measure == KRPING_VERBS_LAT;
+}
+
+/* 32-bit CPUs have no division of this kind. */
+static inline u32 krping_verbs_mod(u64 number, u32 by)
+{
+	u32 rest;
+
+	div_u64_rem(number, by, &rest);
+	return rest;
 }
 
 /* The connection that fails with the queue pair. */
