@@ -102,8 +102,8 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 	})
 }
 
-// verbsHello begins a verbs test that a bridge accepts.
-func verbsHello(qp wire.QPType) wire.VerbsHello {
+// bridgeVerbsHello begins a verbs test that a bridge accepts.
+func bridgeVerbsHello(qp wire.QPType) wire.VerbsHello {
 	return wire.VerbsHello{Size: 64, QPs: 1, Verb: wire.VerbSend, QPType: qp, Measure: wire.Bandwidth, Validate: true, TxDepth: 1, RxDepth: 1, Signal: 1}
 }
 
@@ -136,7 +136,7 @@ func TestHostileVerbsClientsOfTheBridge(t *testing.T) {
 					needs.Test(t, needs.RoCE)
 				}
 				t.Parallel()
-				h := verbsHello(tc.qp)
+				h := bridgeVerbsHello(tc.qp)
 				h.Group = uint16(i)
 				p := connectWith(t, addr, h.Append(nil), verbs.Config{Receives: 16, MaxMessage: 128, Buffers: 1, MaxData: size})
 				tc.do(p)

@@ -5,6 +5,7 @@
 package hostileping
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"testing"
@@ -105,6 +106,7 @@ func TestBadVerbsHellos(t *testing.T) {
 		{"another inline size", map[int]byte{43: 9}, invalid, 0},
 		{"READs of a SEND", map[int]byte{44: 1}, invalid, 0},
 		{"reserved field", map[int]byte{47: 1}, invalid, 0},
+		{"deep queues of many queue pairs", map[int]byte{12: 4, 13: 0, 17: 2, 19: 1, 36: 0x3e, 38: 0x3e}, wire.RejectResources, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			addr := nextAddr(t)
@@ -119,11 +121,11 @@ func TestBadVerbsHellos(t *testing.T) {
 var verbsConfig = verbs.Config{Receives: 8, MaxMessage: 64, Buffers: 1, MaxData: size}
 
 // connectVerbs connects as soon as the server listens.
-func connectVerbs(t *testing.T, port int) *peer {
+func connectVerbs(t *testing.T, port int, hello map[int]byte) *peer {
 	t.Helper()
 	var p *peer
 	guest.Eventually(t, 20*time.Second, "the server accepts a client", func() bool {
-		conn, _, err := fakeclient.DialConn(t, port, verbsHello(nil), verbsConfig)
+		conn, _, err := fakeclient.DialConn(t, port, verbsHello(hello), verbsConfig)
 		if err != nil {
 			return false
 		}
@@ -145,7 +147,13 @@ func TestHostileVerbsClients(t *testing.T) {
 	}
 	violation := []error{unix.EPROTO}
 	silent := []error{unix.ETIMEDOUT}
-	begun := [][]byte{queue(nil), control(msgGo, 0, nil)}
+	// After GO, it says more.
+	goAndSay := func(messages ...[]byte) func(p *peer) {
+		return func(p *peer) {
+			p.begin(queue(nil))
+			say(messages...)(p)
+		}
+	}
 	for _, tc := range []struct {
 		name string
 		do   func(p *peer)
@@ -154,7 +162,7 @@ func TestHostileVerbsClients(t *testing.T) {
 		{"silence", say(), silent},
 		{"silence after QUEUE", say(queue(nil)), silent},
 		{"disconnect", func(p *peer) { p.disconnect() }, []error{unix.ECONNRESET}},
-		{"disconnect after GO", func(p *peer) { say(begun...)(p); p.disconnect() }, []error{unix.ECONNRESET}},
+		{"disconnect after GO", func(p *peer) { p.begin(queue(nil)); p.disconnect() }, []error{unix.ECONNRESET}},
 		{"short message", say(make([]byte, 16)), violation},
 		{"no type", say(control(0, 0, nil)), violation},
 		{"unknown type", say(control(99, 0, nil)), violation},
@@ -170,17 +178,17 @@ func TestHostileVerbsClients(t *testing.T) {
 		{"memory of no target", say(queue(map[int]byte{35: 1})), violation},
 		{"QUEUE twice", say(queue(nil), queue(nil)), violation},
 		{"GO without QUEUE", say(control(msgGo, 0, nil)), violation},
-		{"GO twice", say(append(begun, control(msgGo, 0, nil))...), violation},
+		{"GO twice", goAndSay(control(msgGo, 0, nil)), violation},
 		{"GO with a number", say(queue(nil), control(msgGo, 1, nil)), violation},
-		{"CHECK of SENDs", say(append(begun, control(msgCheck, 1, nil))...), violation},
-		{"CREDIT to no initiator", say(append(begun, control(msgCredit, 0, nil))...), violation},
+		{"CHECK of SENDs", goAndSay(control(msgCheck, 1, nil)), violation},
+		{"CREDIT to no initiator", goAndSay(control(msgCredit, 0, nil)), violation},
 		{"DONE before GO", say(queue(nil), control(msgDone, 0, nil)), violation},
-		{"REPORT without DONE", say(append(begun, control(msgReport, 0, nil))...), violation},
-		{"ERROR", say(append(begun, control(msgError, 1, nil))...), []error{unix.ECONNRESET}},
-		{"unknown ERROR", say(append(begun, control(msgError, 1<<40, nil))...), []error{unix.ECONNRESET}},
-		{"stop", say(append(begun, control(msgError, 3, nil))...), []error{nil}},
+		{"REPORT without DONE", goAndSay(control(msgReport, 0, nil)), violation},
+		{"ERROR", goAndSay(control(msgError, 1, nil)), []error{unix.ECONNRESET}},
+		{"unknown ERROR", goAndSay(control(msgError, 1<<40, nil)), []error{unix.ECONNRESET}},
+		{"stop", goAndSay(control(msgError, 3, nil)), []error{nil}},
 		{"loss of everything", func(p *peer) {
-			say(append(begun, control(msgDone, 1<<63, nil))...)(p)
+			goAndSay(control(msgDone, 1<<63, nil))(p)
 			wantReport(p, 1<<63)
 			p.disconnect()
 		}, []error{nil}},
@@ -189,29 +197,99 @@ func TestHostileVerbsClients(t *testing.T) {
 			endsAfter(t, func() (writer, *peer) {
 				port := guest.NextPort()
 				w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
-				return w, connectVerbs(t, port)
+				return w, connectVerbs(t, port, nil)
 			}, tc.do, tc.want)
 		})
+	}
+}
+
+// Hellos of other tests.
+var (
+	ucWrites  = map[int]byte{13: 2, 16: 2, 17: 2, 19: 2, 39: 0} // two queue pairs, with VALIDATE
+	rcLatency = map[int]byte{16: 2, 17: 1, 18: 2, 37: 1, 39: 0} // of WRITEs
+	rcSends   = map[int]byte{17: 1}
+	duplex    = map[int]byte{19: 1, 27: 4} // four messages each way
+)
+
+// Clients of other tests that break the protocol.
+func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
+	guest.CheckResources(t)
+	afterDone := func(report []byte) func(p *peer, port int) {
+		return func(p *peer, _ int) {
+			p.begin(queue(map[int]byte{23: 4}))
+			p.expect(msgDone)
+			p.send(report, 0)
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		hello map[int]byte
+		do    func(p *peer, port int)
+		want  []error
+	}{
+		{"CHECK before there is memory", ucWrites, func(p *peer, _ int) { p.send(control(msgCheck, 1, map[int]byte{3: 1}), 0) }, []error{unix.EPROTO}},
+		{"GO before there is memory", rcLatency, func(p *peer, _ int) {
+			p.send(control(msgQueue, 0, map[int]byte{23: 1, 35: 1}), 0)
+			p.send(control(msgGo, 0, nil), 0)
+		}, []error{unix.EPROTO, unix.ETIMEDOUT}}, // it waits for the data connection if GO is later than the memory
+		{"no REPORT", duplex, func(p *peer, _ int) { p.begin(queue(map[int]byte{23: 4})); p.expect(msgDone) }, []error{unix.ETIMEDOUT}},
+		{"REPORT of too few", duplex, afterDone(control(msgReport, 3, nil)), []error{unix.EPROTO}},
+		{"REPORT of too many", duplex, afterDone(control(msgReport, 5, nil)), []error{unix.EPROTO}},
+		{"REPORT of no kind of damage", duplex, afterDone(control(msgReport, 4, map[int]byte{47: 1})), []error{unix.EPROTO}},
+		{"REPORT of a kind of no damage", duplex, afterDone(control(msgReport, 4, map[int]byte{60: 1})), []error{unix.EPROTO}},
+		{"REPORT with a reserved field", duplex, afterDone(control(msgReport, 4, map[int]byte{63: 1})), []error{unix.EPROTO}},
+		{"loss on RC", rcSends, func(p *peer, port int) {
+			data, _, err := fakeclient.DialConn(p.t, port, verbsHello(map[int]byte{17: 1, 21: 1}), verbsConfig)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			defer data.Release()
+			p.begin(control(msgQueue, 0, nil))
+			p.send(control(msgDone, 5, nil), 0)
+			wantReport(p, 5)
+			p.disconnect()
+		}, []error{unix.EPROTO}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var port int
+			endsAfter(t, func() (writer, *peer) {
+				port = guest.NextPort()
+				w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
+				return w, connectVerbs(t, port, tc.hello)
+			}, func(p *peer) { tc.do(p, port) }, tc.want)
+		})
+	}
+}
+
+// begin sends QUEUE and, once the server has sent its own, GO.
+func (p *peer) begin(queue []byte) {
+	p.t.Helper()
+	p.send(queue, 0)
+	p.expect(msgQueue)
+	p.send(control(msgGo, 0, nil), 0)
+}
+
+// expect waits for a message of a type, and returns it.
+func (p *peer) expect(kind byte) []byte {
+	p.t.Helper()
+	for {
+		m, err := p.Recv()
+		if err != nil {
+			p.t.Fatalf("no message of type %d: %v", kind, err)
+		}
+		data := bytes.Clone(m.Data)
+		_ = m.Release() // the connection may have ended already
+		if data[0] == kind {
+			return data
+		}
 	}
 }
 
 // wantReport waits for a REPORT of lost messages.
 func wantReport(p *peer, lost uint64) {
 	p.t.Helper()
-	for {
-		m, err := p.Recv()
-		if err != nil {
-			p.t.Fatalf("no REPORT: %v", err)
-		}
-		kind, n := m.Data[0], binary.BigEndian.Uint64(m.Data[16:])
-		if kind != msgReport {
-			_ = m.Release()
-			continue
-		}
-		if n != lost {
-			p.t.Errorf("REPORT: %d messages lost, want %d", n, lost)
-		}
-		return
+	if got := binary.BigEndian.Uint64(p.expect(msgReport)[16:]); got != lost {
+		p.t.Errorf("REPORT: %d messages lost, want %d", got, lost)
 	}
 }
 
