@@ -23,6 +23,9 @@ func TestAgreesWithModule(t *testing.T) {
 	kinds := map[wire.Damage]int{}
 	for i := range 20000 {
 		size := 1 + r.IntN(80)
+		if i%10 == 0 {
+			size += 200 + r.IntN(400) // several packets
+		}
 		tag, number := uint16(r.Uint32()), r.Uint32()
 		if i%2 == 0 {
 			number = uint32(r.IntN(70))
@@ -36,7 +39,7 @@ func TestAgreesWithModule(t *testing.T) {
 		if !isIntact(data, tag, number) {
 			f := examine(data, tag, number)
 			kinds[f.kind]++
-			answer = fmt.Sprintf("%d %d %d %v %v %016x %016x", f.kind, f.offset, f.number, f.lone, f.blank, f.want, f.got)
+			answer = fmt.Sprintf("%d %d %d %v %v %v %016x %016x", f.kind, f.offset, f.number, f.lone, f.blank, f.isMissing(), f.want, f.got)
 		}
 		add(answer, "check %x %d %x", tag, number, data)
 	}

@@ -108,6 +108,8 @@ type finding struct {
 	offset int    // of its first wrong byte in the message
 	number uint32 // message number in it, as far as it is one
 	lone   bool   // the word after it is right: a change on the way, not another message
+	edge   bool   // a packet may begin at it or in it
+	split  bool   // it may be of two packets
 	blank  bool   // nothing was written there
 	want   uint64 // what it should be
 	got    uint64 // what it is; bytes before the message are those of want
@@ -125,7 +127,10 @@ func examine(data []byte, tag uint16, number uint32) finding {
 		f := finding{number: uint32(got), want: want, got: got}
 		mask := ^uint64(0) >> (8 * (wordSize - bytes))
 		f.blank = got&mask == mask
-		f.offset = i*wordSize + bits.LeadingZeros64(want^got)/8 - (last+1)*wordSize + len(data)
+		start := i*wordSize - (last+1)*wordSize + len(data)
+		f.split = i > 0 && start%packet > packet-wordSize
+		f.edge = i == 0 || start%packet == 0 || f.split
+		f.offset = start + bits.LeadingZeros64(want^got)/8
 		f.lone = i < last && isRight(data, i+1, tag, number)
 		f.kind = f.classify(data, tag, number, i, last)
 		return f
@@ -184,9 +189,13 @@ func (f finding) classify(data []byte, tag uint16, number uint32, i, last int) w
 	return wire.Damaged
 }
 
-// isMissing reports whether a UC message, or a part of it, was not written there. A word may be of two packets.
+// packet is what the length of a packet is a multiple of that is not the last one of its message.
+const packet = 256
+
+// isMissing reports whether packets that were lost explain a slot that UC writes to. It has what it held before from the
+// first packet on that was lost.
 func (f finding) isMissing() bool {
-	return f.blank || f.kind == wire.Stale || f.kind == wire.Torn || f.kind == wire.Damaged && !f.lone
+	return f.edge && !f.lone && (f.blank || f.kind == wire.Stale || f.kind == wire.Torn || f.kind == wire.Damaged && f.split)
 }
 
 // wiped is the byte that memory holds before anything is written to it.

@@ -100,17 +100,20 @@ func TestIsMissing(t *testing.T) {
 	}{
 		"never written":        {wipe, true},
 		"an older message":     {func(d []byte) { fill(d, tag, number-64) }, true},
-		"partly never written": {func(d []byte) { wipe(d[16:]) }, true},
-		"partly older":         {func(d []byte) { copy(d[16:], message(32, tag, number-64)[16:]) }, true},
-		"split in a word":      {func(d []byte) { wipe(d[19:]) }, true},
+		"partly never written": {func(d []byte) { wipe(d[256:]) }, true},
+		"partly older":         {func(d []byte) { copy(d[512:], message(len(d), tag, number-64)[512:]) }, true},
+		"not a packet":         {func(d []byte) { wipe(d[300:]) }, false},
 		"a bit of a number":    {func(d []byte) { d[14] ^= 1 }, false},
+		"a bit of the last":    {func(d []byte) { d[len(d)-2] ^= 1 }, false},
 		"another queue pair's": {func(d []byte) { fill(d, tag+1, number) }, false},
 		"another place":        {func(d []byte) { copy(d, d[8:]) }, false},
 	} {
-		data := message(32, tag, number)
-		tc.change(data)
-		if examine(data, tag, number).isMissing() != tc.want {
-			t.Errorf("%s: missing is %v, want %v", name, !tc.want, tc.want)
+		for _, size := range []int{536, 539} { // words of a packet each, or of two
+			data := message(size, tag, number)
+			tc.change(data)
+			if examine(data, tag, number).isMissing() != tc.want {
+				t.Errorf("%d bytes, %s: missing is %v, want %v", size, name, !tc.want, tc.want)
+			}
 		}
 	}
 }

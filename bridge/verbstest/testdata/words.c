@@ -20,9 +20,10 @@ static void check(char *line)
 	krping_message_check(data, size, tag, number, &f);
 	printf("%u", f.damage);
 	if (f.damage)
-		printf(" %u %u %s %s %016llx %016llx", f.offset, f.number, f.lone ? "true" : "false",
-		       f.blank ? "true" : "false", (unsigned long long)f.want,
-		       (unsigned long long)f.got);
+		printf(" %u %u %s %s %s %016llx %016llx", f.offset, f.number,
+		       f.lone ? "true" : "false", f.blank ? "true" : "false",
+		       krping_message_is_missing(&f) ? "true" : "false",
+		       (unsigned long long)f.want, (unsigned long long)f.got);
 	printf("\n");
 }
 
