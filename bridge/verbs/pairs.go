@@ -69,7 +69,11 @@ func (c *Conn) PathMTU() (int, error) {
 // NewQueues makes what the queue pairs share, and those of UC and UD. The caller closes them before it
 // releases the connection.
 func (c *Conn) NewQueues(config transport.QueueConfig) (transport.Queues, error) {
-	p := &Pairs{conn: c, config: config, c: (*C.struct_shim_pairs)(C.calloc(1, C.sizeof_struct_shim_pairs))} // never nil: see cgo
+	taken := workBytes(config)
+	if err := c.config.Budget.take(taken); err != nil {
+		return nil, err
+	}
+	p := &Pairs{conn: c, config: config, taken: taken, c: (*C.struct_shim_pairs)(C.calloc(1, C.sizeof_struct_shim_pairs))} // never nil: see cgo
 	limits := C.struct_shim_pair_limits{
 		send_wr: C.uint32_t(config.Sends), recv_wr: C.uint32_t(config.Receives), inline_data: C.uint32_t(config.Inline),
 	}
@@ -94,6 +98,17 @@ func (c *Conn) NewQueues(config transport.QueueConfig) (transport.Queues, error)
 		}
 	}
 	return p, nil
+}
+
+// workBytes returns about how many bytes the queues take: with Soft-RoCE they are in this host's memory.
+func workBytes(config transport.QueueConfig) int {
+	const send, receive, completion = 256, 64, 64
+	queues, entries := config.CompletionQueues()
+	receives := config.Receives
+	if !config.Shared {
+		receives *= config.Queues
+	}
+	return config.Queues*config.Sends*(send+config.Inline) + receives*receive + queues*entries*completion
 }
 
 var pairTypes = [...]C.int{transport.UC: C.IBV_QPT_UC, transport.UD: C.IBV_QPT_UD}

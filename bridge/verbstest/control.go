@@ -69,6 +69,7 @@ type Conn interface {
 type control struct {
 	conn    Conn
 	timeout time.Duration
+	most    int    // messages that are not handled yet
 	wake    func() // called when a message has arrived
 	readers sync.WaitGroup
 	arrived chan struct{} // has an element if there are messages, or err is set
@@ -80,8 +81,8 @@ type control struct {
 }
 
 // newControl starts to receive. The caller calls close.
-func newControl(conn Conn, timeout time.Duration) *control {
-	c := &control{conn: conn, timeout: timeout, wake: func() {}, arrived: make(chan struct{}, 1)}
+func newControl(conn Conn, timeout time.Duration, queues int) *control {
+	c := &control{conn: conn, timeout: timeout, most: wire.VerbsControlDepth(queues), wake: func() {}, arrived: make(chan struct{}, 1)}
 	c.readers.Go(c.receive)
 	c.readers.Go(c.probe)
 	return c
@@ -104,6 +105,9 @@ func (c *control) receive() {
 	for {
 		m, err := c.next()
 		c.mu.Lock()
+		if err == nil && len(c.messages) == c.most {
+			err = violation("more than %d messages at once", c.most)
+		}
 		if err == nil {
 			c.messages = append(c.messages, m)
 		} else {

@@ -5,6 +5,7 @@ package verbstest
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -127,6 +128,52 @@ func validated(verb wire.Verb, qp wire.QPType) wire.VerbsHello {
 	return h
 }
 
+// flood is a control connection whose peer sends without end.
+type flood struct {
+	Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func (f *flood) Recv() (transport.Message, error) {
+	select {
+	case <-f.done:
+		return transport.Message{}, errors.New("closed")
+	default:
+	}
+	return transport.Message{Data: done(1).Append(nil), Release: func() error { return nil }}, nil
+}
+
+func (f *flood) Done() <-chan struct{} { return f.done }
+
+func (f *flood) Close() { f.once.Do(func() { close(f.done) }) }
+
+// Messages that nobody has handled yet do not fill the memory.
+func TestFloodOfControlMessages(t *testing.T) {
+	c := newControl(&flood{done: make(chan struct{})}, time.Hour, 1)
+	defer c.close()
+	late := time.After(10 * time.Second)
+	for {
+		select {
+		case <-c.arrived:
+		case <-late:
+			t.Fatal("the flood does not end")
+		}
+		c.mu.Lock()
+		err, waiting := c.err, len(c.messages)
+		c.mu.Unlock()
+		if waiting > wire.VerbsControlDepth(1) {
+			t.Fatalf("%d messages wait, want at most %d", waiting, wire.VerbsControlDepth(1))
+		}
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("the flood ends with %v, want %v", err, ErrProtocol)
+			}
+			return
+		}
+	}
+}
+
 // Each lie of a client ends the connection with an error that names the cause, of which the client is told.
 func TestLiesOfClients(t *testing.T) {
 	send, write, imm := validated(wire.VerbSend, wire.RC), validated(wire.VerbWrite, wire.RC), validated(wire.VerbWriteImmediate, wire.RC)
@@ -134,8 +181,8 @@ func TestLiesOfClients(t *testing.T) {
 	ucImm := validated(wire.VerbWriteImmediate, wire.UC)
 	two := send
 	two.QPs = 2
-	duplex := write
-	duplex.Duplex = true
+	duplex, ucDuplex := write, uc
+	duplex.Duplex, ucDuplex.Duplex = true, true
 	protocol := wire.VerbsErrorProtocol
 	for name, tc := range map[string]struct {
 		hello wire.VerbsHello
@@ -171,7 +218,7 @@ func TestLiesOfClients(t *testing.T) {
 			l.settle()
 			l.send(done(0))
 		}, "DONE of 0 messages, but 1 arrived", protocol},
-		"DONE of more than was sent": {send, func(l *liar) { l.begin(); l.send(done(5)) }, "it has sent 5 messages, 0 have arrived", wire.VerbsErrorTimeout},
+		"DONE of more than was sent": {send, func(l *liar) { l.begin(); l.send(done(5)) }, "messages were lost on a reliable connection: 5", protocol},
 		"message too short":          {send, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, l.message(0)[1:]) }, "a message of 99 bytes on queue pair 0, instead of 100", protocol},
 		"datagram too short":         {ud, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, l.message(0)[1:]) }, "a message of 99 bytes on queue pair 0, instead of 100", protocol},
 		"message too long":           {send, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 101)) }, "receive on queue pair 0: status 1", wire.VerbsErrorDevice},
@@ -189,6 +236,17 @@ func TestLiesOfClients(t *testing.T) {
 		"short CHECK":              {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 63)) }, "a message of 63 bytes on queue pair 0 instead of a CHECK", protocol},
 		"CHECK beyond the slots":   {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, check(17).Append(nil)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
 		"control CHECK beyond":     {uc, func(l *liar) { l.begin(); l.send(check(17)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
+		"gives no CREDIT": {ucDuplex, func(l *liar) {
+			mem, err := l.q.Register(1<<16, transport.PeerWrites)
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			m := l.queue(0)
+			m.Info.Slots, m.Info.Addr, m.Info.Rkey = 4, mem.Addr, mem.Rkey
+			l.send(m)
+			l.recv(wire.VerbsQueue)
+			l.send(wire.VerbsMessage{Type: wire.VerbsGo})
+		}, "messages of 4 have completed, and no more in", wire.VerbsErrorTimeout},
 		"hangs up":                 {send, func(l *liar) { l.begin(); l.conn.Close() }, "the peer has disconnected", 0},
 		"ends with an error":       {send, func(l *liar) { l.begin(); l.send(wire.VerbsMessage{Type: wire.VerbsError, Number: 1}) }, "it is out of memory", 0},
 		"stays after the REPORT":   {send, func(l *liar) { l.begin(); l.send(done(0)); l.recv(wire.VerbsReport) }, "does not disconnect after the REPORT", wire.VerbsErrorTimeout},

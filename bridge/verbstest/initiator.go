@@ -367,6 +367,9 @@ func (o *initiator) stalled(now time.Time, ask func(queue int, number uint64) er
 	return nil
 }
 
+// waits reports whether something is due from the peer or the device, and not only from the rate.
+func (o *initiator) waits() bool { return o.Rate == 0 || o.done < o.total }
+
 // isDone reports whether everything was sent, has completed, and is covered by credit where WRITEs are
 // checked.
 func (o *initiator) isDone() bool {

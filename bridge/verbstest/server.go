@@ -206,6 +206,9 @@ func (s *side) awaitEnd(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-late.C:
+		if err := s.outcome(); err != nil {
+			return err
+		}
 		return fmt.Errorf("%w: it does not disconnect after the REPORT", ErrTimeout)
 	}
 	s.control.readers.Wait() // until what came before the end has been taken
