@@ -31,7 +31,7 @@ typedef __s64 s64;
 #define ALIGN shim_align
 #define IS_ALIGNED(x, a) ((x) % (a) == 0)
 #define PAGE_SIZE 4096u
-#define OPTIMIZER_HIDE_VAR(x) __asm__ ("" : "+r" (x))
+#define OPTIMIZER_HIDE_VAR(x) ({ __asm__ ("" : "+r" (x)); })
 #define shim_choose(a, op, b) ({ \
 	__auto_type a_ = (a); \
 	__auto_type b_ = (b); \
@@ -47,12 +47,16 @@ typedef __s64 s64;
 #define be16_to_cpu be16toh
 #define be32_to_cpu be32toh
 #define be64_to_cpu be64toh
-#define roundup_pow_of_two(n) ((u64)(n) > 1 ? 1ull << (64 - __builtin_clzll((u64)(n) - 1)) : 1ull)
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 static inline u64 shim_align(u64 x, u64 a)
 {
 	return (x + a - 1) / a * a;
+}
+
+static inline u64 roundup_pow_of_two(u64 n)
+{
+	return n > 1 ? 1ull << (64 - __builtin_clzll(n - 1)) : 1;
 }
 
 static inline int hex_to_bin(char c)

@@ -138,10 +138,12 @@ static void test_missing(void)
 		for (at = 0; at < size; at += 256) {
 			memcpy(data + at, other + at, size - at);
 			f = check(data, size, TAG, 1000);
-			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size, at);
+			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size,
+			       at);
 			memset(data + at, 0xff, size - at);
 			f = check(data, size, TAG, 1000);
-			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size, at);
+			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size,
+			       at);
 			krping_message_fill(data, size, TAG, 1000);
 		}
 		for (at = 0; at < size; at++) {
@@ -160,14 +162,12 @@ static void test_missing(void)
 	}
 }
 
-static volatile bool flipping = true;
+static bool flipping = true;
 
-static void *flip(void *data)
+static void *flip(void *at)
 {
-	volatile u8 *at = data;
-
-	while (flipping)
-		*at ^= 1;
+	while (__atomic_load_n(&flipping, __ATOMIC_RELAXED))
+		__atomic_xor_fetch((u8 *)at, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 
@@ -191,7 +191,7 @@ static void test_changing(void)
 			break;
 		}
 	}
-	flipping = false;
+	__atomic_store_n(&flipping, false, __ATOMIC_RELAXED);
 	pthread_join(thread, NULL);
 	free(data);
 	alarm(0);
