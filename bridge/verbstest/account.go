@@ -57,4 +57,7 @@ func (a *account) skip(n uint64) {
 	a.next = n
 }
 
+// lacks reports whether message n has not arrived that is before others, but could still count.
+func (a *account) lacks(n uint64) bool { return n < a.next && a.next-n <= window && !a.has(n) }
+
 func (a *account) has(n uint64) bool { return a.seen[n%window/64]&(1<<(n%64)) != 0 }

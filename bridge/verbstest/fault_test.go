@@ -158,6 +158,35 @@ func TestStaleWriteIsFound(t *testing.T) {
 	}
 }
 
+// A message that UC delivers so late that its slot has been written again, may overwrite what is there. Only if it has
+// arrived before, the slot is stale.
+func TestLateWriteOfEarlierLap(t *testing.T) {
+	for name, tc := range map[string]struct {
+		early   bool
+		damaged uint64
+	}{"late": {false, 0}, "repeated": {true, 1}} {
+		n := newNet(t)
+		l := n.connectLiar(t, validated(wire.VerbWriteImmediate, wire.UC))
+		l.begin()
+		slots := l.peer[0].Slots
+		for i := range slots {
+			if i != 2 || tc.early {
+				l.write(uint64(i), i)
+			}
+		}
+		for l.recv(wire.VerbsCredit).Number < uint64(slots) {
+		}
+		l.writeTo(transport.Work{Op: transport.OpWrite}, 2)
+		l.postWriteImm(slots + 2) // in its slot is message 2
+		l.write(2, 2)
+		l.send(done(uint64(slots + 3)))
+		if m := l.recv(wire.VerbsReport); m.Report.Damaged != tc.damaged || m.Report.Received != uint64(slots)+1 {
+			t.Errorf("%s: report %+v, want %d damaged", name, m.Report, tc.damaged)
+		}
+		l.conn.Close()
+	}
+}
+
 // A counter that is changed by something else is found, by the value that returns and by the sum.
 func TestWrongCounterIsFound(t *testing.T) {
 	for _, verb := range []wire.Verb{wire.VerbFetchAdd, wire.VerbCompareSwap} {

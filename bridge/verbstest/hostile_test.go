@@ -112,10 +112,14 @@ func (l *liar) message(number uint32) []byte {
 }
 
 func (l *liar) write(number uint64, immediate uint32) {
+	l.writeTo(transport.Work{Op: transport.OpWriteImmediate, Immediate: immediate}, number)
+}
+
+// writeTo writes a message to its slot.
+func (l *liar) writeTo(w transport.Work, number uint64) {
 	slot := number % uint64(l.peer[0].Slots)
-	l.post(transport.Work{
-		Op: transport.OpWriteImmediate, Immediate: immediate, Rkey: l.peer[0].Rkey, RemoteAddr: l.peer[0].Addr + slot*uint64(wire.VerbsSlot(int(l.h.Size))),
-	}, l.message(uint32(number)))
+	w.Rkey, w.RemoteAddr = l.peer[0].Rkey, l.peer[0].Addr+slot*uint64(wire.VerbsSlot(int(l.h.Size)))
+	l.post(w, l.message(uint32(number)))
 }
 
 func done(n uint64) wire.VerbsMessage { return wire.VerbsMessage{Type: wire.VerbsDone, Number: n} }
@@ -222,7 +226,7 @@ func TestLiesOfClients(t *testing.T) {
 		"message too short":          {send, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, l.message(0)[1:]) }, "a message of 99 bytes on queue pair 0, instead of 100", protocol},
 		"datagram too short":         {ud, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, l.message(0)[1:]) }, "a message of 99 bytes on queue pair 0, instead of 100", protocol},
 		"message too long":           {send, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 101)) }, "receive on queue pair 0: status 1", wire.VerbsErrorDevice},
-		"WRITE_IMM instead of SEND":  {send, func(l *liar) { l.begin(); l.postWriteImm() }, "an RDMA WRITE with immediate data on queue pair 0", protocol},
+		"WRITE_IMM instead of SEND":  {send, func(l *liar) { l.begin(); l.postWriteImm(0) }, "an RDMA WRITE with immediate data on queue pair 0", protocol},
 		"SEND instead of WRITE_IMM":  {imm, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, l.message(0)[:64]) }, "a SEND on queue pair 0", protocol},
 		"wrong immediate":            {imm, func(l *liar) { l.begin(); l.write(0, 1) }, "message 0 of queue pair 0 has immediate data 1", protocol},
 		"immediate far ahead":        {ucImm, func(l *liar) { l.begin(); l.write(0, 1<<24) }, "immediate data 16777216", protocol},
@@ -286,12 +290,12 @@ func (l *liar) settle() {
 }
 
 // postWriteImm consumes a receive of the server without touching its memory.
-func (l *liar) postWriteImm() {
+func (l *liar) postWriteImm(immediate uint32) {
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
 	peer := l.q.pairs[0].peer
 	r, _ := peer.receive()
-	peer.q.add(transport.Completion{ID: r.ID, Op: transport.DoneReceiveImmediate, Length: l.h.Size, QPN: peer.qpn})
+	peer.q.add(transport.Completion{ID: r.ID, Op: transport.DoneReceiveImmediate, Immediate: immediate, Length: l.h.Size, QPN: peer.qpn})
 }
 
 // A datagram of somebody else is ignored.

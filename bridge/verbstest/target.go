@@ -314,10 +314,22 @@ func (t *target) immediate(queue int, c *transport.Completion) error {
 	if t.credits {
 		isThere = number >= q.credited && number < q.credited+slots
 	}
-	if t.Validate && isThere {
-		t.check(t.slot(queue, int(number%slots)), queue, t.receiveTag(queue), number)
+	if data := t.slot(queue, int(number%slots)); t.Validate && isThere && !t.isOvertaken(queue, data, number) {
+		t.check(data, queue, t.receiveTag(queue), number)
 	}
 	return t.count(queue, number)
+}
+
+// isOvertaken reports whether a message of an earlier lap that comes only now has written to the slot of a message, too.
+// Its immediate has not been seen yet.
+func (t *target) isOvertaken(queue int, data []byte, number uint64) bool {
+	tag := t.receiveTag(queue)
+	if !t.mayLose() || isIntact(data, tag, uint32(number)) {
+		return false
+	}
+	f := examine(data, tag, uint32(number))
+	late := number - uint64(uint32(number)-f.number)
+	return f.isMissing() && late < number && (number-late)%uint64(t.slots()) == 0 && t.queues[queue].lacks(late)
 }
 
 // count counts a message, and gives credit if enough have come.

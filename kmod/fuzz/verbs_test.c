@@ -232,6 +232,9 @@ static void test_account(void)
 	EXPECT(a.next == 5001 && a.received == 8 && a.repeated == 4 && a.reordered == 3,
 	       "next %llu received %llu repeated %llu reordered %llu", a.next, a.received,
 	       a.repeated, a.reordered);
+	EXPECT(krping_account_lacks(&a, 4998) && !krping_account_lacks(&a, 4999) &&
+	       !krping_account_lacks(&a, 5001) && !krping_account_lacks(&a, 2) &&
+	       krping_account_lacks(&a, 5001 - KRPING_ACCOUNT_WINDOW), "%s", "lacks");
 	krping_account_miss(&a, 5003);
 	krping_account_add(&a, 5002);
 	EXPECT(a.next == 5004 && a.received == 9 && a.reordered == 4, "%llu", a.next);

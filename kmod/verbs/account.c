@@ -53,6 +53,13 @@ void krping_account_miss(struct krping_account *account, u64 number)
 		advance(account, number + 1);
 }
 
+/* Return: whether a message has not arrived that is before others, but could still count. */
+bool krping_account_lacks(const struct krping_account *account, u64 number)
+{
+	return number < account->next && account->next - number <= WINDOW &&
+	       !(account->seen[number % WINDOW / 64] & BIT_ULL(number % 64));
+}
+
 /* @ops: operations since the last call. */
 void krping_peak_add(struct krping_peak *peak, u64 now, u64 ops)
 {

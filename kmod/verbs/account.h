@@ -31,6 +31,7 @@ struct krping_account {
 
 void krping_account_add(struct krping_account *account, u64 number);
 void krping_account_miss(struct krping_account *account, u64 number);
+bool krping_account_lacks(const struct krping_account *account, u64 number);
 
 /**
  * struct krping_peak - the best rate over an interval

@@ -60,6 +60,20 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 	       krping_message_is_missing(finding);
 }
 
+/*
+ * WRITE_IMM on UC: a message of an earlier lap that comes only now has written to the slot, too. Its
+ * immediate has not been seen yet.
+ */
+static bool is_overtaken(const struct krping_verbs_queue *q, u64 number,
+			 const struct krping_finding *finding)
+{
+	u64 late = krping_number_near(finding->number, 4, number);
+
+	return !krping_verbs_is_reliable(&q->v->test) && krping_message_is_missing(finding) &&
+	       late < number && !krping_verbs_mod(number - late, q->nr_sink) &&
+	       krping_account_lacks(&q->account, late);
+}
+
 /* ---- arrivals ---- */
 
 static void count_received(struct krping_verbs *v, u32 bytes)
@@ -202,7 +216,7 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 	/* With credit for the next lap, the slot of a late one may have been written again. */
 	if (q->v->test.validate && number >= q->credited)
 		check_slot(q, number, &finding);
-	if (finding.damage && !is_overwritten(q, &finding))
+	if (finding.damage && !is_overwritten(q, &finding) && !is_overtaken(q, number, &finding))
 		krping_verbs_damage(q, number, &finding);
 	return arrived(q, number);
 }
