@@ -42,11 +42,13 @@ static void plan_source(const struct krping_verbs *v, struct krping_verbs_queue 
 	const struct krping_options *t = &v->test;
 	u32 stride = KRPING_VERBS_SLOT(t->size);
 
-	q->depth = krping_verbs_is_lat(v) ? KRPING_VERBS_LAT_DEPTH : t->txdepth;
-	q->nr_source = t->validate || krping_verbs_is_lat(v) ? slots_of(v, stride, q->depth) : 1;
-	if (t->validate)
+	bool lat = krping_verbs_is_lat(v), answered = lat && !krping_verbs_is_read(t);
+
+	q->depth = lat ? KRPING_VERBS_LAT_DEPTH : t->txdepth;
+	q->nr_source = t->validate || lat ? slots_of(v, stride, q->depth) : 1;
+	if (t->validate || lat)
 		q->depth = min(q->depth, q->nr_source);
-	q->signal = min(t->signal, q->depth);
+	q->signal = min(answered ? KRPING_VERBS_LAT_SIGNAL : t->signal, q->depth);
 	if (t->rate / t->qps < 10 * q->signal && t->rate)
 		q->signal = 1;	/* a test ends with a signalled message: not seconds late */
 	q->end = t->count ?: U64_MAX;

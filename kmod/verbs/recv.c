@@ -93,6 +93,16 @@ static void account(struct krping_verbs_queue *q, u64 number)
 	q->v->last_arrival = jiffies;
 }
 
+/* LAT, server: messages that were lost are not answered. The next signalled answer completes all. */
+static void skip_to(struct krping_verbs_queue *q, u64 number)
+{
+	if (number == q->posted)
+		return;
+	q->completed = max(q->completed + number - q->posted,
+			   number - krping_verbs_mod(number, q->signal));
+	q->posted = number;
+}
+
 /* LAT: an answer, or a message to answer. */
 static int take_turn(struct krping_verbs_queue *q, u64 number)
 {
@@ -111,8 +121,7 @@ static int take_turn(struct krping_verbs_queue *q, u64 number)
 	if (number >= q->posted && !q->owes) {
 		if (reliable && number != q->posted)
 			return violation(q, "a message out of turn", number);
-		q->completed += number - q->posted;
-		q->posted = number;
+		skip_to(q, number);
 		q->owes = true;
 		return 0;
 	}

@@ -354,7 +354,7 @@ void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_conn_wc_failed(krping_verbs_conn_of(q), wc, krping_verb_names[v->test.verb]);
 		return;
 	}
-	done = min(q->completed - krping_verbs_mod(q->completed, q->signal) + q->signal, q->end);
+	done = min(q->completed - krping_verbs_mod(q->completed, q->signal) + q->signal, q->posted);
 	n = done - q->completed;
 	if (v->test.validate && krping_verbs_is_read(&v->test))
 		for (; q->completed < done; q->completed++)

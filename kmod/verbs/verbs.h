@@ -21,7 +21,10 @@ struct krping_verbs_queue;
 
 #define KRPING_VERBS_CONTROL_TX	16	/* control messages in flight */
 #define KRPING_VERBS_CHAIN	32	/* work requests posted at once */
-#define KRPING_VERBS_LAT_DEPTH	2	/* an answer may overtake the completion of its message */
+
+/* LAT: an answer overtakes the completion of its message. Each completion that is saved is a wake-up. */
+#define KRPING_VERBS_LAT_DEPTH	16
+#define KRPING_VERBS_LAT_SIGNAL	8	/* half of it: the next ones are posted meanwhile */
 
 /* Work requests in the send queue of a data queue pair besides messages: CHECK, and the drain. */
 #define KRPING_VERBS_SPARE_WR	(KRPING_VERBS_CHECK_DEPTH + 1)
