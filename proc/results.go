@@ -47,6 +47,10 @@ type Result struct {
 	Sum       time.Duration
 	Histogram []Bucket // of the timed operations, ascending
 
+	// CPU is the CPU time of the thread since its command began, without that of interrupts and of the device's
+	// own threads. Only a Running's result has it.
+	CPU time.Duration
+
 	// Verbs; kmod/INTERFACE.md section 1.1
 	Verb        string
 	QPType      string

@@ -49,10 +49,12 @@ type Running struct {
 	last    Result     // the final result, read by Wait
 	log     *Kmsg      // nil without permission to read it: errors then have no reasons
 	thread  int
+	used    time.Duration // CPU time of the thread before the command
 	stop    context.CancelFunc
 	done    chan struct{} // closed after errno and err are set
 	errno   unix.Errno
 	err     error
+	cpu     time.Duration // that the command took
 }
 
 // Run writes the command to /proc/krping and waits for its end. If the command fails, the error is
@@ -105,6 +107,7 @@ func (r *Running) write(tid chan<- int, key access.Key) {
 	defer close(r.done)
 	runtime.LockOSThread() // never unlocked: the thread ends with its signal mask and keyring
 	err := blockOtherSignals()
+	r.used = cpuTime(unix.CLOCK_THREAD_CPUTIME_ID)
 	tid <- unix.Gettid()
 	if err != nil {
 		r.err = fmt.Errorf("block signals: %w", err)
@@ -117,6 +120,28 @@ func (r *Running) write(tid chan<- int, key access.Key) {
 	}
 	_, err = unix.Write(r.fd, []byte(r.command.text()))
 	r.errno, _ = err.(unix.Errno)
+	r.cpu = cpuTime(unix.CLOCK_THREAD_CPUTIME_ID) - r.used
+}
+
+// cpuTime returns the time of a clock of CPU time, 0 if there is no such thread any more.
+func cpuTime(clock int32) time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(clock, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// cpuSoFar returns the CPU time that the command has taken.
+func (r *Running) cpuSoFar() time.Duration {
+	const perThread, scheduled = 4, 2 // bits of the clock of a thread: CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED
+	now := cpuTime(int32(^r.thread<<3 | perThread | scheduled))
+	select {
+	case <-r.done:
+		return r.cpu
+	default:
+		return now - r.used
+	}
 }
 
 // addKey adds the key to the keyring of this thread, where the module finds it. No process can
@@ -177,6 +202,7 @@ func (r *Running) read() (Result, error) {
 	if err != nil || len(results) != 1 {
 		return Result{}, errors.Join(errNoResult, err)
 	}
+	results[0].CPU = r.cpuSoFar()
 	return results[0], nil
 }
 

@@ -37,6 +37,7 @@ type Report struct {
 	// Rates of all threads together; GbitPerSecond is of data in one direction.
 	GbitPerSecond float64 `json:"gbit_per_second"`
 	OpsPerSecond  float64 `json:"ops_per_second"`
+	CPUNs         int64   `json:"cpu_ns"` // CPU time of the threads, without that of interrupts and the device's own threads
 	// Latency is nil if no single operations were timed.
 	Latency *Latency `json:"latency,omitempty"`
 	// Messages is nil unless one verb was measured.
@@ -111,6 +112,7 @@ func Of(results ...proc.Result) (Report, error) {
 		r.Messages.add(one)
 		r.Connections += int(one.QPs)
 		r.Operations += one.Ops
+		r.CPUNs += one.CPU.Nanoseconds()
 		if one.Ops > 0 {
 			start, end = min(start, one.Start), max(end, one.Start+one.Elapsed)
 		}
@@ -182,6 +184,7 @@ func Between(before, after Reading) proc.Result {
 	d.Start, d.Elapsed = before.At, after.At-before.At
 	d.Timed -= before.Timed
 	d.Sum -= before.Sum
+	d.CPU -= before.CPU
 	earlier := map[time.Duration]uint64{}
 	for _, b := range before.Histogram {
 		earlier[b.Upper] = b.Count

@@ -50,6 +50,7 @@ var columns = []struct {
 	{"peak_ops_per_second", messageCount(func(m Messages) uint64 { return m.PeakRate })},
 	{"posts", messageCount(func(m Messages) uint64 { return m.Posts })},
 	{"completions", messageCount(func(m Messages) uint64 { return m.Completions })},
+	{"cpu_ns", func(r Report) string { return strconv.FormatInt(r.CPUNs, 10) }},
 }
 
 func messages(value func(Messages) string) func(Report) string {
@@ -93,19 +94,29 @@ func Write(out io.Writer, format string, reports ...Report) error {
 	return fmt.Errorf("format %q: must be one of %s", format, strings.Join(formats, ", "))
 }
 
+// CSVHeader returns the names of the columns of CSVRow.
+func CSVHeader() []string {
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// CSVRow returns the report as a line of CSV.
+func (r Report) CSVRow() []string {
+	var row []string
+	for _, c := range columns {
+		row = append(row, c.value(r))
+	}
+	return row
+}
+
 func writeCSV(out io.Writer, reports []Report) error {
 	w := csv.NewWriter(out)
-	var head []string
-	for _, c := range columns {
-		head = append(head, c.name)
-	}
-	_ = w.Write(head) // w.Error returns the error
+	_ = w.Write(CSVHeader()) // w.Error returns the error
 	for _, r := range reports {
-		var row []string
-		for _, c := range columns {
-			row = append(row, c.value(r))
-		}
-		_ = w.Write(row)
+		_ = w.Write(r.CSVRow())
 	}
 	w.Flush()
 	return w.Error()

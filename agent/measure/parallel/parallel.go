@@ -35,7 +35,7 @@ const tick = 100 * time.Millisecond
 func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([]proc.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	g := group{start: time.Now(), cancel: cancel, outcomes: make([]proc.Outcome, len(commands))}
+	g := group{start: time.Now(), cancel: cancel, outcomes: make([]proc.Outcome, len(commands)), first: make([]measure.Reading, len(commands)), last: make([]measure.Reading, len(commands))}
 	for i, command := range commands {
 		g.limitConnecting(ctx)
 		r, err := fs.Start(ctx, command)
@@ -61,6 +61,9 @@ func Run(ctx context.Context, fs proc.FS, commands []proc.Command, o Options) ([
 	for i, r := range measured {
 		g.outcomes[i].Result = r
 	}
+	if measured == nil {
+		g.correctCPU()
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errTimeUp) {
 		return g.outcomes[:len(g.running)], cause
 	}
@@ -77,7 +80,9 @@ type group struct {
 	running    []*proc.Running
 	connecting []*proc.Running // those that the last call of settle found not running yet
 	waits      sync.WaitGroup
-	outcomes   []proc.Outcome // each written by its own goroutine
+	outcomes   []proc.Outcome    // each written by its own goroutine
+	first      []measure.Reading // of each command that watch found running
+	last       []measure.Reading
 }
 
 // maxConnecting limits how many commands connect at once. The connection manager's messages are
@@ -118,23 +123,42 @@ func (g *group) wait(i int, r *proc.Running) {
 	}
 }
 
-// watch reports progress by completed operations.
+// watch reports progress by completed operations, and keeps readings of commands that are running.
 func (g *group) watch(done <-chan struct{}, o Options) {
-	for o.Progress != nil {
+	for {
 		select {
 		case <-done:
 			return
 		case <-time.After(tick):
 		}
 		var ops, wanted float64
-		for _, r := range g.running {
-			if result, err := r.Result(); err == nil {
-				ops += float64(result.Ops)
-				wanted += float64(result.Count) * float64(max(result.QPs, 1))
+		for i, r := range g.running {
+			result, err := r.Result()
+			if err != nil {
+				continue
+			}
+			ops += float64(result.Ops)
+			wanted += float64(result.Count) * float64(max(result.QPs, 1))
+			if result.State == "running" && result.Ops > 0 {
+				g.last[i] = measure.Reading{Result: result, At: time.Since(g.start)}
+				if g.first[i].ID == 0 {
+					g.first[i] = g.last[i]
+				}
 			}
 		}
-		if wanted > 0 {
+		if wanted > 0 && o.Progress != nil {
 			o.Progress(min(ops/wanted, 1))
+		}
+	}
+}
+
+// correctCPU replaces the CPU time of each command, which includes set-up and tear-down, by that of its
+// operations: the part between two readings, extrapolated.
+func (g *group) correctCPU() {
+	for i := range g.outcomes {
+		r := &g.outcomes[i].Result
+		if between := g.last[i].At - g.first[i].At; between > tick {
+			r.CPU = time.Duration(float64(g.last[i].CPU-g.first[i].CPU) * float64(r.Elapsed) / float64(between))
 		}
 	}
 }
