@@ -76,9 +76,40 @@ func (s Server) Serve(conn Conn, h wire.TestHello) (pings uint64, err error) {
 	return 0, s.lend(conn, h)
 }
 
+// mostQPs is the module's limit of connections of a client.
+const mostQPs = 1024
+
+// setUp returns how long a client may take for its first message: it sends it when it has all of its connections,
+// while its other threads may set up theirs.
+func (s Server) setUp(h wire.TestHello) time.Duration {
+	return s.Timeout * time.Duration(1+min(h.QPs, mostQPs)/16)
+}
+
+// first returns the first message of a client. While it sets up other connections, its device must answer probes.
+func (s Server) first(conn Conn, h wire.TestHello) (wire.PingMessage, error) {
+	arrived := make(chan struct{})
+	var prober sync.WaitGroup
+	defer prober.Wait()
+	defer close(arrived)
+	prober.Go(func() {
+		for {
+			select {
+			case <-arrived:
+				return
+			case <-time.After(s.Timeout):
+			}
+			if step(conn, s.Timeout, conn.Probe) != nil {
+				conn.Close()
+				return
+			}
+		}
+	})
+	return s.recv(conn, s.setUp(h))
+}
+
 // lend sends the client the address of memory it may access, and waits until it disconnects.
 func (s Server) lend(conn Conn, h wire.TestHello) error {
-	m, err := s.recv(conn)
+	m, err := s.first(conn, h)
 	if err != nil {
 		return err
 	}
@@ -130,7 +161,7 @@ func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
 			return errUnexpected
 		case <-time.After(s.Timeout / 2):
 		}
-		err := s.step(conn, func() error { return conn.Read(probe, client) })
+		err := step(conn, s.Timeout, func() error { return conn.Read(probe, client) })
 		select {
 		case <-conn.Done(): // in the meantime
 			if errors.Is(err, ErrTimeout) {
@@ -145,11 +176,11 @@ func (s Server) awaitEnd(conn Conn, client transport.Remote) error {
 	}
 }
 
-// step calls do, which the client can delay. After Timeout it closes the connection, which ends
+// step calls do, which the client can delay. After the time it closes the connection, which ends
 // every call on it, and returns ErrTimeout.
-func (s Server) step(conn Conn, do func() error) error {
+func step(conn Conn, timeout time.Duration, do func() error) error {
 	late := make(chan struct{})
-	watchdog := time.AfterFunc(s.Timeout, func() {
+	watchdog := time.AfterFunc(timeout, func() {
 		close(late)
 		conn.Close()
 	})
@@ -163,7 +194,7 @@ func (s Server) step(conn Conn, do func() error) error {
 
 func (s Server) pings(conn Conn, h wire.TestHello) (uint64, error) {
 	for n := uint64(0); ; n++ {
-		source, err := s.recv(conn)
+		source, err := s.recv(conn, s.Timeout)
 		if errors.Is(err, errEnd) {
 			return n, nil
 		}
@@ -185,7 +216,7 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 		return err
 	}
 	defer conn.Free(data)
-	err = s.step(conn, func() error {
+	err = step(conn, s.Timeout, func() error {
 		if err := conn.Read(data, transport.Remote{Addr: source.Addr, Rkey: source.Rkey}); err != nil {
 			return fmt.Errorf("RDMA READ: %w", err)
 		}
@@ -194,14 +225,14 @@ func (s Server) pong(conn Conn, h wire.TestHello, source wire.PingMessage) error
 	if err != nil {
 		return err
 	}
-	sink, err := s.recv(conn)
+	sink, err := s.recv(conn, s.Timeout)
 	if err != nil {
 		return err
 	}
 	if err := checkMemory("sink", sink, source.Length, math.MaxUint32); err != nil {
 		return err
 	}
-	return s.step(conn, func() error {
+	return step(conn, s.Timeout, func() error {
 		if err := conn.Write(data, transport.Remote{Addr: sink.Addr, Rkey: sink.Rkey}); err != nil {
 			return fmt.Errorf("RDMA WRITE: %w", err)
 		}
@@ -222,9 +253,9 @@ func goAhead(conn Conn, h wire.TestHello, m wire.PingMessage) error {
 var errEnd = errors.New("the client has disconnected")
 
 // recv returns the client's next message.
-func (s Server) recv(conn Conn) (m wire.PingMessage, err error) {
+func (s Server) recv(conn Conn, timeout time.Duration) (m wire.PingMessage, err error) {
 	var message transport.Message
-	err = s.step(conn, func() (err error) {
+	err = step(conn, timeout, func() (err error) {
 		message, err = conn.Recv()
 		return err
 	})
