@@ -15,6 +15,7 @@ import (
 	"krping/agent/host/rdmalink"
 	"krping/agent/trace/biotrace"
 	"krping/agent/trace/bioview"
+	"krping/proc"
 )
 
 // lister returns the values that are possible now. Errors are of no use on a command line that is not
@@ -40,7 +41,7 @@ func completeValues(root *cobra.Command, p *program) {
 	}
 	none := one(func() []string { return nil })
 	argument := map[string]cobra.CompletionFunc{
-		"stop": one(all), "trace": one(krpingDisks), "write": one(krpingDisks), "verify": one(krpingDisks), "link del": one(rdmaDevices), "link keep": one(netdevs),
+		"stop": one(all), "trace": one(krpingDisks), "write": one(krpingDisks), "verify": one(krpingDisks), "link del": one(rdmaDevices), "link keep": one(netdevs), "experiment": one(experimentNames),
 		"replay": func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveDefault // a recording
@@ -55,6 +56,7 @@ func completeValues(root *cobra.Command, p *program) {
 		"backing": func() []string { return append(blockDevices(), "ram:") }, "mem-mode": list("dma", "reg"), "mode": list("remote", "tap"),
 		"test": list("bw", "rlat", "ping"), "type": list("rxe", "siw"), "transport": list("rdma", "tcp"), "block-size": list("512", "4096"),
 		"protocol": func() []string { return strings.Split(protocolNames(), ", ") }, "forget": sessions(false), "device": blockDevices,
+		"qp": list("rc", "uc", "ud"), "verb": list(proc.Send, proc.Write, proc.WriteImm, proc.Read, proc.FetchAdd, proc.CmpSwap),
 	}
 	lists := []string{"columns"} // whose values are separated by commas
 	for _, cmd := range commandsBelow(root) {

@@ -105,7 +105,7 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string]string{
 		"capture --interface ": "lo\n", "capture -i l": "lo\n", "link add x --netdev ": "lo\n", "link keep ": "lo\n",
 		"trace --columns ": "time\n", "trace --columns time,to": "time,total\n", "trace --op ": "write\n", "write --pattern ": "random\n",
-		"client --mode ": "tap\n", "client --mem-mode r": "reg\n", "link add x --type ": "siw\n", "stat --output ": "json\n", "sweep --test ": "rlat\n",
+		"client --mode ": "tap\n", "client --mem-mode r": "reg\n", "link add x --type ": "siw\n", "stat --output ": "json\n", "sweep --test ": "rlat\n", "experiment s": "srq\n", "sweep --qp ": "ud\n", "client --verb c": "cmp_swap\n",
 		"client --backing ": "ram:\n", "server --block-size ": "4096\n", "capture --protocol ": "krping", "nvme connect --transport ": "tcp\n", "agent --f": "--forget", "client --source l": "lo\n", "sweep --source ": "lo\n",
 	} {
 		if got := complete(t, args); !strings.Contains("\n"+got, "\n"+want) {

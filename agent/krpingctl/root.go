@@ -104,13 +104,13 @@ capture packets, and verify the data at both ends. "krpingctl doctor" finds set-
 	root.SetHelpCommand(helpCommand())
 	group(root,
 		clientCommand(p), serverCommand(p), stopCommand(p), statCommand(p), dmesgCommand(p),
-		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), doctorCommand(p),
+		writeCommand(p), verifyCommand(p), traceCommand(p), replayCommand(p), linkCommand(p), sweepCommand(p), experimentCommand(p), doctorCommand(p),
 		topCommand(p), agentCommand(p), shutdownCommand(p), captureCommand(p), nvmeCommand(p), versionCommand(p), optionsTopic(),
 	)
 	addQuiet(root, &quiet)
 	completeValues(root, p)
 	showWaits(root, p)
-	cli.UseFlagGroups(root, groupPing, groupServe, groupBlock, groupTap)
+	cli.UseFlagGroups(root, groupPing, groupVerbs, groupServe, groupBlock, groupTap)
 	return root
 }
 

@@ -30,10 +30,45 @@ func TestRefusedVerbs(t *testing.T) {
 		"sweep -a 10.0.0.1 --verb send --test ping":                     "--test and --verb",
 		"sweep -a 10.0.0.1 --verb send -A --sizes 4k":                   "--all-sizes and --sizes",
 		"sweep -a 10.0.0.1 --verb send --lat --connections 2":           "only bw can have several connections",
+		"sweep -a 10.0.0.1 --verb send --srq=maybe":                     "--srq maybe: must be on or off",
+		"sweep -a 10.0.0.1 --verb send --mtu 256,300":                   "mtu 300: must be 256, 512",
+		"sweep -a 10.0.0.1 --verb send --signal 1,128":                  "signal 128: must be at most txdepth, which is 64",
+		"sweep -a 10.0.0.1 --mtu 256":                                   "mtu cannot be used with bw",
+		"sweep -a 10.0.0.1 --threads 16 --connections 1024,1025":        "must be 1 to 1024",
+		"sweep -a 10.0.0.1 --threads 17 --connections 1000":             "at most 16384 connections in all",
+		"experiment nosuch -a 10.0.0.1":                                 "must be threads, types, srq, mtu, polling, moderation",
+		"experiment srq":                                                "--addr is needed",
+		"experiment srq -a 10.0.0.1 --rxdepth 8":                        "with srq it must be at least qps",
+		"experiment threads -a 10.0.0.1 --signal 4":                     "signal cannot be used with bw",
+		"experiment types -a 10.0.0.1 -d 1500ms":                        "must be whole seconds",
+		"experiment types srq":                                          "unexpected argument",
 	} {
 		err := run(t.Context(), strings.Fields(args), io.Discard)
 		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want a usage error with %q", args, err, want)
+		}
+	}
+}
+
+// Without a name, the experiments are listed.
+func TestExperimentsAreListed(t *testing.T) {
+	var out strings.Builder
+	if err := run(t.Context(), []string{"experiment"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range experimentNames() {
+		if !strings.Contains("\n"+out.String(), "\n"+name+" ") {
+			t.Errorf("there is no %s in\n%s", name, out.String())
+		}
+	}
+}
+
+// The help shows the flags of a measurement of one verb.
+func TestHelpOfVerbs(t *testing.T) {
+	for _, command := range []string{"client", "sweep", "experiment"} {
+		var out strings.Builder
+		if err := run(t.Context(), []string{command, "--help"}, &out); err != nil || !strings.Contains(out.String(), "--rxdepth") {
+			t.Errorf("%s --help: %v, without --rxdepth:\n%s", command, err, out.String())
 		}
 	}
 }

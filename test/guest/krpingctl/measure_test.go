@@ -183,8 +183,8 @@ func TestSweepWritesTableAndPlots(t *testing.T) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
 	}
-	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--threads", "1001"); r.Code != 2 || !strings.Contains(r.Stderr, "1000 connections") {
-		t.Errorf("1001 threads: exit code %d\n%s", r.Code, r.Stderr)
+	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--threads", "4097"); r.Code != 2 || !strings.Contains(r.Stderr, "must be 1 to 4096") {
+		t.Errorf("4097 threads: exit code %d\n%s", r.Code, r.Stderr)
 	}
 	if r := guest.Krpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9", "--duration", "200ms", "--out", dir); r.Code != 5 {
 		t.Errorf("no server: exit code %d, want 5\n%s", r.Code, r.Stderr)
