@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package experiments
+
+import "krping/test/internal/needs"
+
+var _ = needs.Suite(needs.TwoHosts, needs.StockKernel, needs.RoCE, needs.Once)
