@@ -158,6 +158,47 @@ type QueueAddress struct {
 // TurnSize is the most work requests, receives and completions of one Turn.
 const TurnSize = 64
 
+// Arrival is how a message of the peer, or the answer to one's own, is seen.
+type Arrival uint32
+
+// Arrivals.
+const (
+	Received Arrival = iota // a receive completes
+	Written                 // the last byte of the memory changes
+	Fetched                 // one's own READ or atomic operation completes
+)
+
+// ExchangeSize is the most messages of one Exchange.
+const ExchangeSize = 256
+
+// Exchange describes messages of a latency test on queue pair 0, from Number on, before End. A client sends a
+// message and waits for the answer. A server waits for a message and answers it.
+type Exchange struct {
+	Work      Work    // of message Number; ID, Immediate, and those of CompareSwap count up with it
+	Receive   Receive // is posted after each receive, with the ID of that one
+	Number    uint64
+	End       uint64
+	TxLast    uint64        // address of the last byte of what is sent, which gets the number; 0: none
+	RxLast    uint64        // of the last byte of what arrives, which must have it; 0: none
+	Limit     time.Duration // no message is begun after this time
+	Arrival   Arrival
+	Op        Opcode // of the completion of a receive,
+	Length    uint32 // its bytes,
+	SourceQPN uint32 // and UD: its sender
+	Signal    uint32 // one message in so many is signalled
+	Quiet     uint32 // messages since the last signalled one
+	Server    uint32 // 1, or 0: client
+	Busy      uint32 // 1: poll, 0: sleep
+
+	// What has happened.
+	Exchanged  uint32 // messages that were sent and have arrived; Number is behind them
+	IsPending  uint32 // client, 1: message Number was sent, but no answer has arrived
+	Polled     uint32 // completions, without those that are returned
+	_          uint32
+	PendingFor time.Duration
+	Took       [ExchangeSize]time.Duration // client
+}
+
 // Queues are the data queue pairs of a test, which have one completion queue. Only one goroutine at a
 // time may use them, but for Wake.
 type Queues interface {
@@ -174,6 +215,10 @@ type Queues interface {
 	// waits for some: asleep, or with busy by polling. After wait it returns none. The completions are
 	// valid until the next call. An error is final.
 	Turn(works, receives int, wait time.Duration, busy bool) ([]Completion, error)
+	// Exchange runs messages of a latency test as long as what completes is what the test expects, and
+	// returns the completions from the first other one on, or none: after Limit, after some time without a
+	// message, after Wake. It may do nothing. An error is final.
+	Exchange(e *Exchange) ([]Completion, error)
 	// Wake makes a Turn that waits return, or the next one that would wait. Any goroutine may call it.
 	Wake()
 	// Watch polls until a byte of registered memory differs from old, and returns it. It returns false

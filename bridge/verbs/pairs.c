@@ -15,7 +15,7 @@ static int error_of(void)
 	return errno ? errno : EINVAL;
 }
 
-static int64_t now_ns(void)
+int64_t shim_now_ns(void)
 {
 	struct timespec t;
 
@@ -262,7 +262,7 @@ static void set_work(struct ibv_send_wr *wr, const struct shim_work *work,
 }
 
 /* Posts in order. Those of one queue pair in a row are posted by one call. */
-static int post_works(struct shim_pairs *p, int n)
+int shim_post_works(struct shim_pairs *p, int n)
 {
 	struct ibv_send_wr wrs[SHIM_TURN], *bad;
 	struct ibv_sge sges[SHIM_TURN];
@@ -288,7 +288,7 @@ static int post_works(struct shim_pairs *p, int n)
 	return 0;
 }
 
-static int post_receives(struct shim_pairs *p, int n)
+int shim_post_receives(struct shim_pairs *p, int n)
 {
 	struct ibv_recv_wr wrs[SHIM_TURN], *bad;
 	struct ibv_sge sges[SHIM_TURN];
@@ -354,7 +354,7 @@ static int poll_pairs(struct shim_pairs *p)
  * Forgets calls of shim_wake() before, whose callers' messages the caller of the turn will see. The file
  * first: with woken set, another call writes nothing.
  */
-static void forget_wakes(struct shim_pairs *p)
+void shim_forget_wakes(struct shim_pairs *p)
 {
 	uint64_t times;
 
@@ -388,20 +388,20 @@ static int sleep_for_completions(struct shim_pairs *p, int64_t wait_ns)
 	if (got)
 		return got;
 	error = shim_cqs_wait(p->cqs, p->nr_cqs, p->wake_fd, wait_ns);
-	forget_wakes(p);
+	shim_forget_wakes(p);
 	return error ? -error : poll_pairs(p);
 }
 
 static int poll_for_completions(struct shim_pairs *p, int64_t wait_ns)
 {
-	int64_t end = now_ns() + wait_ns;
+	int64_t end = shim_now_ns() + wait_ns;
 	int got;
 
 	do
 		got = poll_pairs(p);
-	while (!got && !__atomic_load_n(&p->woken, __ATOMIC_RELAXED) && now_ns() < end);
+	while (!got && !__atomic_load_n(&p->woken, __ATOMIC_RELAXED) && shim_now_ns() < end);
 	if (!got)
-		forget_wakes(p);
+		shim_forget_wakes(p);
 	return got;
 }
 
@@ -416,9 +416,9 @@ int shim_turn(uintptr_t pairs, int works, int receives, int64_t wait_ns, int bus
 
 	if (works < 0 || works > SHIM_TURN || receives < 0 || receives > SHIM_TURN)
 		return -EINVAL;
-	error = post_receives(p, receives);
+	error = shim_post_receives(p, receives);
 	if (!error)
-		error = post_works(p, works);
+		error = shim_post_works(p, works);
 	if (error)
 		return -error;
 	got = poll_pairs(p);
@@ -431,12 +431,12 @@ int shim_turn(uintptr_t pairs, int works, int receives, int64_t wait_ns, int bus
 int shim_watch(uintptr_t address, uint8_t old, int64_t wait_ns)
 {
 	const uint8_t *byte = (const uint8_t *)address;
-	int64_t end = now_ns() + wait_ns;
+	int64_t end = shim_now_ns() + wait_ns;
 	uint8_t now;
 
 	/* What was written before that byte is read after it. */
 	while ((now = __atomic_load_n(byte, __ATOMIC_ACQUIRE)) == old)
-		if (now_ns() >= end)
+		if (shim_now_ns() >= end)
 			return -ETIMEDOUT;
 	return now;
 }

@@ -4,6 +4,7 @@ package verbs
 
 /*
 #include <stdlib.h>
+#include "exchange.h"
 #include "pairs.h"
 #include "shim.h"
 */
@@ -174,6 +175,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(transport.Work{})-C.sizeof_struct_shim_work]
 	_ = [1]struct{}{}[unsafe.Sizeof(transport.Receive{})-C.sizeof_struct_shim_receive]
 	_ = [1]struct{}{}[unsafe.Sizeof(transport.Completion{})-C.sizeof_struct_shim_completion]
+	_ = [1]struct{}{}[unsafe.Sizeof(transport.Exchange{})-C.sizeof_struct_shim_exchange]
 	_ = [1]struct{}{}[transport.TurnSize-C.SHIM_TURN]
 	_ = [1]struct{}{}[transport.MostCompletionQueues-C.SHIM_CQS]
 )
@@ -191,6 +193,17 @@ func (p *Pairs) Turn(works, receives int, wait time.Duration, busy bool) ([]tran
 		polls = 1
 	}
 	n := C.shim_turn(C.uintptr_t(uintptr(unsafe.Pointer(p.c))), C.int(works), C.int(receives), C.int64_t(wait), polls)
+	return p.completions(n)
+}
+
+// Exchange implements transport.Queues.
+func (p *Pairs) Exchange(e *transport.Exchange) ([]transport.Completion, error) {
+	n := C.shim_exchange(C.uintptr_t(uintptr(unsafe.Pointer(p.c))), (*C.struct_shim_exchange)(unsafe.Pointer(e)))
+	return p.completions(n)
+}
+
+// completions returns what a call of C has found.
+func (p *Pairs) completions(n C.int) ([]transport.Completion, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("post to a queue pair or poll its completion queue: %w", syscall.Errno(-n))
 	}

@@ -123,8 +123,12 @@ int shim_pair_connect(struct shim_pairs *p, uint32_t index, struct ibv_qp *contr
 		      const struct shim_remote *remote);
 void shim_pairs_destroy_qps(struct shim_pairs *p);
 void shim_pairs_destroy(struct shim_pairs *p);
+int shim_post_works(struct shim_pairs *p, int n);
+int shim_post_receives(struct shim_pairs *p, int n);
 int shim_turn(uintptr_t pairs, int works, int receives, int64_t wait_ns, int busy);
 int shim_wake(struct shim_pairs *p);
+void shim_forget_wakes(struct shim_pairs *p);
+int64_t shim_now_ns(void);
 int shim_watch(uintptr_t address, uint8_t old, int64_t wait_ns);
 
 #endif /* KRPING_VERBS_PAIRS_H */

@@ -14,11 +14,14 @@ func TestPostThatFails(t *testing.T) { runC(t, "testdata/post.c") }
 // Turns of queue pairs post where they should, in order, and end when they should: see testdata/pairs.c.
 func TestTurns(t *testing.T) { runC(t, "testdata/pairs.c") }
 
+// Exchanges run what they expect, and leave the rest to their caller: see testdata/exchange.c.
+func TestExchanges(t *testing.T) { runC(t, "testdata/exchange.c") }
+
 // runC compiles a program with the C files of this package and runs it.
 func runC(t *testing.T, source string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "program")
-	compile := exec.Command("cc", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source, "shim.c", "pairs.c", "cq.c", "-lrdmacm", "-libverbs", "-pthread")
+	compile := exec.Command("cc", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source, "shim.c", "pairs.c", "exchange.c", "cq.c", "-lrdmacm", "-libverbs", "-pthread")
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", compile, err, out)
 	}

@@ -319,6 +319,9 @@ func (p *fakePair) fetch(w transport.Work, local []byte) {
 	p.complete(w, 0)
 }
 
+// Exchange leaves all to Turn.
+func (q *fakeQueues) Exchange(*transport.Exchange) ([]transport.Completion, error) { return nil, nil }
+
 func (q *fakeQueues) Wake() {
 	q.f.mu.Lock()
 	defer q.f.mu.Unlock()

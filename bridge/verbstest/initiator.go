@@ -210,15 +210,39 @@ func (o *initiator) postQueue(queue int, works []transport.Work) (n int, more bo
 	return n, true
 }
 
-// message makes the work request of the next message.
-func (o *initiator) message(queue int, w *transport.Work) {
+// work returns the work request of a message of queue pair 0.
+func (o *initiator) work(number uint64) transport.Work {
+	o.queues[0].sent = number
+	var w transport.Work
+	o.fill(0, &w)
+	return w
+}
+
+// ran takes messages of queue pair 0 from number on as posted, and those of them that are done.
+func (o *initiator) ran(number, done, posted, quiet uint64) {
+	q := &o.queues[0]
+	q.sent, q.done, q.quiet = number+posted, number+done, quiet
+	o.total += posted
+	o.posts += posted
+	if done > 0 {
+		o.done = q.done
+	}
+}
+
+// fill makes the work request of the next message.
+func (o *initiator) fill(queue int, w *transport.Work) {
 	q := &o.queues[queue]
 	data, addr := o.source(queue, q.sent)
-	*w = transport.Work{Queue: uint32(queue), Addr: addr, Length: o.Size, Lkey: o.memory.Lkey}
+	*w = transport.Work{ID: workID(kindMessage, queue, q.sent+1), Queue: uint32(queue), Addr: addr, Length: o.Size, Lkey: o.memory.Lkey}
 	o.fillWork(queue, q, data, w)
+}
+
+// message makes the work request of the next message, which is posted then.
+func (o *initiator) message(queue int, w *transport.Work) {
+	q := &o.queues[queue]
+	o.fill(queue, w)
 	q.sent++
 	o.total++
-	w.ID = workID(kindMessage, queue, q.sent)
 	if q.quiet++; q.quiet >= o.signal || q.sent == uint64(o.Count) || o.stopped {
 		w.Flags |= transport.Signalled
 		q.quiet = 0

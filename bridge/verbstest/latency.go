@@ -16,7 +16,15 @@ const watchSlice = time.Millisecond
 func (s *side) measureLatency() error {
 	s.out.begin(time.Now())
 	for !s.out.isDone() {
-		if err := s.exchange(); err != nil {
+		n, sent, err := s.exchanges(s.out.total)
+		switch {
+		case err != nil:
+		case n > 0 && sent.IsZero():
+			err = s.handle()
+		default:
+			err = s.exchange(sent)
+		}
+		if err != nil {
 			return err
 		}
 		if s.ctx.Err() != nil {
@@ -49,17 +57,24 @@ func (s *side) finish() error {
 	}
 }
 
-// exchange sends a message and waits until it is done.
-func (s *side) exchange() error {
+// exchange sends a message, unless it was sent before, and waits until it is done.
+func (s *side) exchange(sent time.Time) error {
 	number := s.out.total
+	if !sent.IsZero() {
+		number--
+	}
 	isDone := func() bool { return s.out.done > number }
 	if s.in != nil {
 		isDone = func() bool { return s.in.queues[0].next > number }
 		defer s.out.answered(number)
 	}
-	start := time.Now()
-	s.lastAction = start
-	err := s.sendOne()
+	start := sent
+	s.lastAction = time.Now()
+	var err error
+	if sent.IsZero() {
+		start = s.lastAction
+		err = s.sendOne()
+	}
 	for ; err == nil && !isDone(); err = s.await() {
 		if err := s.handle(); err != nil {
 			return err
@@ -150,7 +165,12 @@ func (s *side) answer() error {
 			return ErrStopped
 		}
 		if q.next == answered {
-			if err := s.await(); err != nil {
+			n, _, err := s.exchanges(answered)
+			answered += uint64(n)
+			if err == nil && n == 0 && q.next == answered {
+				err = s.await()
+			}
+			if err != nil {
 				return err
 			}
 			continue

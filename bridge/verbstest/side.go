@@ -39,6 +39,7 @@ type side struct {
 	moved      time.Time // when there was progress
 	latency    latencies
 	seen       byte // the last byte of the slot of a latency test's WRITEs
+	batch      transport.Exchange
 }
 
 // newSide checks that the device can do the test, and makes the queue pairs, memory for what comes in, and

@@ -203,6 +203,11 @@ func (t *target) prepare(q transport.Queues) {
 
 // repost makes the receive of a buffer pending.
 func (t *target) repost(queue int, buffer uint64) {
+	t.pending = append(t.pending, t.receive(queue, buffer))
+}
+
+// receive makes the receive of a buffer.
+func (t *target) receive(queue int, buffer uint64) transport.Receive {
 	r := transport.Receive{ID: workID(kindReceive, queue, buffer), Queue: uint32(queue)}
 	if t.Verb == wire.VerbSend {
 		r.Addr, r.Lkey = t.memory.Addr+uint64(t.offset(queue, buffer)), t.memory.Lkey
@@ -211,7 +216,7 @@ func (t *target) repost(queue int, buffer uint64) {
 		r.Addr, r.Lkey = t.scratch.Addr+uint64(t.checkOffset(queue, buffer)), t.scratch.Lkey
 		r.Length = wire.VerbsMessageSize
 	}
-	t.pending = append(t.pending, r)
+	return r
 }
 
 // offset returns where the memory of a SEND's receive begins.
