@@ -169,7 +169,7 @@ const (
 )
 
 // ExchangeSize is the most messages of one Exchange.
-const ExchangeSize = 256
+const ExchangeSize = 4096
 
 // Exchange describes messages of a latency test on queue pair 0, from Number on, before End. A client sends a
 // message and waits for the answer. A server waits for a message and answers it.

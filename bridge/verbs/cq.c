@@ -63,7 +63,10 @@ int shim_cq_arm(struct shim_cq *c)
 	return ibv_req_notify_cq(c->cq, 0);
 }
 
-/* Waits for an event, or until the file descriptor other is readable, at most ns nanoseconds. */
+/*
+ * Waits for an event, or until the file descriptor other is readable, at most ns nanoseconds. Returns whether
+ * other is readable, or -errno.
+ */
 int shim_cqs_wait(struct shim_cq *cqs, int n, int other, int64_t ns)
 {
 	const struct timespec limit = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
@@ -74,7 +77,7 @@ int shim_cqs_wait(struct shim_cq *cqs, int n, int other, int64_t ns)
 	for (i = 0; i < n; i++)
 		files[i + 1] = (struct pollfd){ .fd = cqs[i].channel->fd, .events = POLLIN };
 	sigfillset(&all);	/* the Go runtime's signals must not end the wait */
-	return ppoll(files, n + 1, &limit, &all) < 0 ? errno : 0;
+	return ppoll(files, n + 1, &limit, &all) < 0 ? -errno : files[0].revents != 0;
 }
 
 #define EVENT_NS 100000000	/* some devices raise no event for completions of a destroyed queue pair */

@@ -14,7 +14,10 @@ struct shim_cq {
 
 #define SHIM_CQS	32	/* most that are waited for at once */
 
-/* Functions return 0 or an errno, except shim_cq_poll: the number of completions or -errno. */
+/*
+ * Functions return 0 or an errno, except shim_cq_poll: the number of completions or -errno, and
+ * shim_cqs_wait: whether the other file is readable, or -errno.
+ */
 int shim_cq_create(struct shim_cq *c, struct ibv_context *context, int entries);
 int shim_cq_poll(struct shim_cq *c, int n, struct ibv_wc *wc);
 int shim_cq_arm(struct shim_cq *c);

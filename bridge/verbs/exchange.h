@@ -8,7 +8,7 @@
 
 #include "pairs.h"
 
-#define SHIM_EXCHANGES	256	/* in one call */
+#define SHIM_EXCHANGES	4096	/* in one call */
 
 /* How a message of the peer, or the answer to one's own, is seen. */
 enum shim_arrival {

@@ -376,7 +376,7 @@ int shim_wake(struct shim_pairs *p)
 /* Sleeps until there is a completion, at most wait_ns. */
 static int sleep_for_completions(struct shim_pairs *p, int64_t wait_ns)
 {
-	int got, error;
+	int got, error, woken;
 	uint32_t i;
 
 	for (i = 0; i < p->nr_cqs; i++) {
@@ -387,9 +387,10 @@ static int sleep_for_completions(struct shim_pairs *p, int64_t wait_ns)
 	got = poll_pairs(p);	/* what came before */
 	if (got)
 		return got;
-	error = shim_cqs_wait(p->cqs, p->nr_cqs, p->wake_fd, wait_ns);
-	shim_forget_wakes(p);
-	return error ? -error : poll_pairs(p);
+	woken = shim_cqs_wait(p->cqs, p->nr_cqs, p->wake_fd, wait_ns);
+	if (woken > 0)
+		shim_forget_wakes(p);
+	return woken < 0 ? woken : poll_pairs(p);
 }
 
 static int poll_for_completions(struct shim_pairs *p, int64_t wait_ns)

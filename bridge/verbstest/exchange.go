@@ -12,8 +12,8 @@ import (
 	"krping/bridge/wire"
 )
 
-// exchangeLimit is how long messages are exchanged before other things are looked at.
-const exchangeLimit = 100 * time.Millisecond
+// exchangeLimit is how long messages are exchanged before other things are looked at, unless there is something.
+const exchangeLimit = time.Second
 
 // exchanges runs messages of a latency test that are as they should be in one call. Checking data and what is
 // not expected is left to exchange and answer. number is that of the next message. It returns how many there

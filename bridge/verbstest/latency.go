@@ -3,6 +3,7 @@
 package verbstest
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -15,6 +16,7 @@ const watchSlice = time.Millisecond
 // measureLatency sends one message after another, each when the one before is done, then DONE.
 func (s *side) measureLatency() error {
 	s.out.begin(time.Now())
+	defer context.AfterFunc(s.ctx, s.q.Wake)()
 	for !s.out.isDone() {
 		n, sent, err := s.exchanges(s.out.total)
 		switch {
@@ -152,6 +154,7 @@ func (s *side) watch() error {
 // answer answers each message by one of its number, until the client is done.
 func (s *side) answer() error {
 	s.out.begin(time.Now())
+	defer context.AfterFunc(s.ctx, s.q.Wake)()
 	q := &s.in.queues[0]
 	for answered := uint64(0); ; {
 		if err := s.handle(); err != nil {

@@ -103,13 +103,13 @@ static int run(struct shim_exchange *e)
 
 static void test_client(void)
 {
-	struct shim_exchange e = fresh(300);
+	struct shim_exchange e = fresh(4500);
 
-	EXPECT(run(&e) == 0 && e.exchanged == SHIM_EXCHANGES && !e.pending && e.number == 256);
-	EXPECT(sent == 256 && signalled == 32 && receives == 256 && e.polled == 256 + 32);
-	EXPECT(run(&e) == 0 && e.exchanged == 44 && e.number == 300 && e.work.imm == 300);
-	EXPECT(sent == 300 && signalled == 38);	/* the last one, too */
-	EXPECT(run(&e) == 0 && e.exchanged == 0 && sent == 300);
+	EXPECT(run(&e) == 0 && e.exchanged == SHIM_EXCHANGES && !e.pending && e.number == 4096);
+	EXPECT(sent == 4096 && signalled == 512 && receives == 4096 && e.polled == 4096 + 512);
+	EXPECT(run(&e) == 0 && e.exchanged == 404 && e.number == 4500 && e.work.imm == 4500);
+	EXPECT(sent == 4500 && signalled == 512 + 51);	/* the last one, too */
+	EXPECT(run(&e) == 0 && e.exchanged == 0 && sent == 4500);
 }
 
 /* What the caller has to look at: the completion, and that a message waits for its answer. */
@@ -163,7 +163,7 @@ static void test_silence(void)
 
 	silent_at = 3;
 	EXPECT(run(&e) == 0 && e.exchanged == 3 && e.pending && e.pending_ns >= 9000000);
-	e = fresh(300);
+	e = fresh(5000);
 	shim_wake(&pairs);
 	EXPECT(run(&e) == 0 && sent == 0);
 	EXPECT(run(&e) == 0 && e.exchanged == SHIM_EXCHANGES);	/* once */
