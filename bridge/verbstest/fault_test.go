@@ -242,6 +242,49 @@ func TestLatencyGoesOnAfterLoss(t *testing.T) {
 	}
 }
 
+// In a latency test an answer that comes late is lost, once: it is no answer to the next message, and not reordered.
+func TestLateAnswersAreLost(t *testing.T) {
+	for _, tc := range []struct {
+		verb wire.Verb
+		qp   wire.QPType
+	}{{wire.VerbSend, wire.UC}, {wire.VerbWrite, wire.UC}, {wire.VerbWriteImmediate, wire.UC}, {wire.VerbSend, wire.UD}} {
+		for _, validate := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%s/validate %v", tc.qp, tc.verb, validate), func(t *testing.T) {
+				t.Parallel()
+				h := latencyHello(tc.verb, tc.qp)
+				h.Validate = validate
+				n := newNet(t)
+				var client *fakeQueues
+				var answer *fakeMessage
+				n.fault = func(m *fakeMessage) int {
+					if client == nil {
+						client = m.from.q
+					}
+					switch {
+					case m.from.q != client && m.number == 20:
+						copied := *m
+						answer = &copied
+						return 0
+					case m.from.q == client && m.number == 22:
+						answer.from.deliver(*answer)
+					}
+					return 1
+				}
+				got, server := n.run(t.Context(), h)
+				if got.err != nil || server.err != nil {
+					t.Fatalf("client: %v, server: %v", got.err, server.err)
+				}
+				if want := (Arrived{Received: 199, Lost: 1}); *got.result.Received != want || got.result.latencies.count != 199 {
+					t.Errorf("the client has received %+v and timed %d, want %+v", *got.result.Received, got.result.latencies.count, want)
+				}
+				if want := (Arrived{Received: 200}); *got.result.Arrived != want {
+					t.Errorf("the server has received %+v, want %+v", *got.result.Arrived, want)
+				}
+			})
+		}
+	}
+}
+
 // A duration ends the sending, with a peak if it was long enough, and so does the end of the context.
 func TestEnds(t *testing.T) {
 	for _, h := range []wire.VerbsHello{bandwidthHello(wire.VerbSend, wire.RC), bandwidthHello(wire.VerbWrite, wire.RC), bandwidthHello(wire.VerbRead, wire.RC), latencyHello(wire.VerbSend, wire.RC), latencyHello(wire.VerbRead, wire.RC)} {

@@ -60,7 +60,11 @@ func (s *side) result() Result {
 		r.Arrived = arrivedOf(s.report.Report)
 	}
 	if s.in != nil {
-		m, err := s.in.report(max(s.peerSent, s.in.sum()))
+		sent := s.peerSent
+		if s.peerDone.IsZero() {
+			sent = max(s.in.highest(), s.in.sum()) // atomic operations have no numbers here
+		}
+		m, err := s.in.report(sent)
 		if err == nil {
 			r.Received = arrivedOf(m.Report)
 		}
