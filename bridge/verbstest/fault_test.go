@@ -285,6 +285,24 @@ func TestLateAnswersAreLost(t *testing.T) {
 	}
 }
 
+// Datagrams without numbers that the network repeats are repeated, and no more than were sent.
+func TestRepetitionWithoutNumbersIsCounted(t *testing.T) {
+	h := bandwidthHello(wire.VerbSend, wire.UD)
+	h.QPs, h.RxDepth = 1, 16384
+	n := newNet(t)
+	n.fault = func(m *fakeMessage) int {
+		if m.number == 10 {
+			return 3
+		}
+		return 1
+	}
+	client, server := n.run(t.Context(), h)
+	want := Arrived{Received: 500, Repeated: 2}
+	if client.err != nil || server.err != nil || *client.result.Arrived != want || *server.result.Received != want {
+		t.Errorf("client: %v, server: %v, %+v, want %+v", client.err, server.err, client.result.Arrived, want)
+	}
+}
+
 // A duration ends the sending, with a peak if it was long enough, and so does the end of the context.
 func TestEnds(t *testing.T) {
 	for _, h := range []wire.VerbsHello{bandwidthHello(wire.VerbSend, wire.RC), bandwidthHello(wire.VerbWrite, wire.RC), bandwidthHello(wire.VerbRead, wire.RC), latencyHello(wire.VerbSend, wire.RC), latencyHello(wire.VerbRead, wire.RC)} {
