@@ -303,6 +303,33 @@ func TestRepetitionWithoutNumbersIsCounted(t *testing.T) {
 	}
 }
 
+// Damage to the number of a message on UC and UD is damage, and neither loss nor a wrong account of the others.
+func TestDamagedNumberIsDamage(t *testing.T) {
+	for _, qp := range []wire.QPType{wire.UC, wire.UD} {
+		for bit := range 32 {
+			t.Run(fmt.Sprintf("%s/%d", qp, bit), func(t *testing.T) {
+				t.Parallel()
+				h := bandwidthHello(wire.VerbSend, qp)
+				h.Validate, h.QPs, h.Count, h.RxDepth = true, 1, 50, 16384
+				n := newNet(t)
+				n.fault = func(m *fakeMessage) int {
+					if m.number == 45 {
+						m.data[len(m.data)-1-bit/8] ^= 1 << (bit % 8)
+					}
+					return 1
+				}
+				client, server := n.run(t.Context(), h)
+				if !errors.Is(client.err, ErrDamaged) || !errors.Is(server.err, ErrDamaged) {
+					t.Errorf("client: %v, server: %v", client.err, server.err)
+				}
+				if want := (Arrived{Received: 50, Damaged: 1}); *client.result.Arrived != want {
+					t.Errorf("arrived: %+v, want %+v", *client.result.Arrived, want)
+				}
+			})
+		}
+	}
+}
+
 // A duration ends the sending, with a peak if it was long enough, and so does the end of the context.
 func TestEnds(t *testing.T) {
 	for _, h := range []wire.VerbsHello{bandwidthHello(wire.VerbSend, wire.RC), bandwidthHello(wire.VerbWrite, wire.RC), bandwidthHello(wire.VerbRead, wire.RC), latencyHello(wire.VerbSend, wire.RC), latencyHello(wire.VerbRead, wire.RC)} {
