@@ -40,11 +40,15 @@ static void check_slot(struct krping_verbs_queue *q, u64 number, struct krping_f
 	check_data(q, slot_of(q, number), number, finding);
 }
 
-/* A slot that is not right may be written just now: software RDMA copies by the CPU. */
-static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
+static ktime_t end_of_writing(void)
 {
-	ktime_t end = ktime_add_us(ktime_get(), WRITING_US);
+	return ktime_add_us(ktime_get(), WRITING_US);
+}
 
+/* A slot that is not right may be written until @end: software RDMA copies by the CPU. */
+static void check_again(struct krping_verbs_queue *q, u64 number, ktime_t end,
+			struct krping_finding *finding)
+{
 	while (finding->damage && ktime_before(ktime_get(), end)) {
 		cpu_relax();
 		krping_message_check(slot_of(q, number), q->v->test.size, q->rx_tag, number,
@@ -261,6 +265,7 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 {
 	bool reliable = krping_verbs_is_reliable(&q->v->test);
+	ktime_t end = end_of_writing();	/* of all slots: the peer may have spoilt thousands */
 	u64 i;
 
 	if (!reliable && number <= q->checked) {
@@ -278,7 +283,7 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 		}
 		check_slot(q, i, &finding);
 		if (!reliable && !krping_message_is_missing(&finding))
-			check_again(q, i, &finding);
+			check_again(q, i, end, &finding);
 		if (finding.damage && !reliable && krping_message_is_missing(&finding)) {
 			krping_account_miss(&q->account, i);
 			continue;
@@ -310,7 +315,7 @@ void krping_verbs_watch(struct krping_verbs *v)
 	number = krping_number_near(last, 1, q->account.next);
 	if (v->test.validate)
 		check_slot(q, number, &finding);
-	check_again(q, number, &finding);
+	check_again(q, number, end_of_writing(), &finding);
 	if (finding.damage && !is_overwritten(q, &finding))
 		krping_verbs_damage(q, number, &finding);
 	krping_verbs_fail(v, arrived(q, number));
