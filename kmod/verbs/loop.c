@@ -163,29 +163,37 @@ static int send_number(struct krping_verbs *v, enum krping_verbs_msg_type type, 
 	return krping_verbs_control_send(v, &msg);
 }
 
-/* Gives credit, and asks for what was lost on the way. */
+static int exchange_credit_of(struct krping_verbs_queue *q)
+{
+	struct krping_verbs *v = q->v;
+	int ret = 0;
+
+	if (q->credit_due) {
+		ret = send_number(v, KRPING_VERBS_CREDIT, q->index, q->checked);
+		q->credited = q->checked;
+		q->credit_due = false;
+	}
+	if (!ret && v->is_initiator && !krping_verbs_is_reliable(&v->test) &&
+	    krping_verbs_control_has_room(v) && krping_verbs_is_stalled(q)) {
+		ret = send_number(v, KRPING_VERBS_CHECK, q->index, q->posted);
+		q->asked = q->posted;
+		q->checked_upto = q->posted;
+	}
+	return ret;
+}
+
+/*
+ * Gives credit, and asks for what was lost on the way, once round all queue pairs. The round begins
+ * where a lack of buffers has ended the last one.
+ */
 static int exchange_credit(struct krping_verbs *v)
 {
-	bool asks = v->is_initiator && !krping_verbs_is_reliable(&v->test);
 	int ret = 0;
 	u32 i;
 
-	for (i = 0; i < v->nr_queues && !ret; i++) {
-		struct krping_verbs_queue *q = &v->queues[i];
-
-		if (!krping_verbs_control_has_room(v))
-			return 0;
-		if (q->credit_due) {
-			ret = send_number(v, KRPING_VERBS_CREDIT, i, q->checked);
-			q->credited = q->checked;
-			q->credit_due = false;
-		}
-		if (!ret && asks && krping_verbs_control_has_room(v) &&
-		    krping_verbs_is_stalled(q)) {
-			ret = send_number(v, KRPING_VERBS_CHECK, i, q->posted);
-			q->asked = q->posted;
-			q->checked_upto = q->posted;
-		}
+	for (i = 0; i < v->nr_queues && !ret && krping_verbs_control_has_room(v); i++) {
+		ret = exchange_credit_of(&v->queues[v->next_credit]);
+		v->next_credit = (v->next_credit + 1) % v->nr_queues;
 	}
 	return ret;
 }

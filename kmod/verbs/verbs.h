@@ -241,6 +241,7 @@ struct krping_verbs_wr {
  * @done:	messages completed on all queue pairs
  * @arrived:	messages that have arrived on all queue pairs
  * @next_queue:	the queue pair that posts next
+ * @next_credit: the queue pair that gives or asks for credit next
  * @done_sent:	DONE was sent
  * @reported:	REPORT has arrived
  * @peer_lost:	messages that it has lost, by its REPORT
@@ -294,6 +295,7 @@ struct krping_verbs {
 	u64 done;
 	u64 arrived;
 	u32 next_queue;
+	u32 next_credit;
 	bool done_sent;
 	bool reported;
 	u64 peer_lost;
