@@ -99,17 +99,18 @@ static u64 queue_bytes(const struct krping_verbs *v, const struct krping_verbs_q
 static int charge(struct krping_verbs *v, u64 bytes)
 {
 	u64 most = div_u64((u64)totalram_pages() * PAGE_SIZE, MEMORY_PART);
-	u64 all = atomic64_add_return(bytes, &all_charged);
+	s64 others = atomic64_read(&all_charged);
 
-	if (all <= most) {
-		v->charged = bytes;
-		return 0;
-	}
-	atomic64_sub(bytes, &all_charged);
-	krping_err_ratelimited(v->thread.log_prefix,
-			       "the test needs %llu bytes of memory, other tests have %llu, all may have %llu: use a smaller size, txdepth, rxdepth or qps",
-			       bytes, all - bytes, most);
-	return -ENOMEM;
+	do {
+		if (bytes > most || others > most - bytes) {
+			krping_err_ratelimited(v->thread.log_prefix,
+					       "the test needs %llu bytes of memory, other tests have %llu, all may have %llu: use a smaller size, txdepth, rxdepth or qps",
+					       bytes, others, most);
+			return -ENOMEM;
+		}
+	} while (!atomic64_try_cmpxchg(&all_charged, &others, others + bytes));
+	v->charged = bytes;
+	return 0;
 }
 
 /**
