@@ -206,8 +206,10 @@ static int take_send(struct krping_verbs_queue *q, struct krping_verbs_recv *rec
 	number = number_of(q, data);
 	if (t->validate)
 		check_data(q, data, number, &finding);
-	if (finding.damage)
+	if (finding.damage) {
 		krping_verbs_damage(q, number, &finding);
+		number = q->account.next;	/* what it says of its number may be wrong, too */
+	}
 	return arrived(q, number);
 }
 
@@ -226,6 +228,8 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 		return violation(q, "a wrong immediate", low);
 	if (q->v->uses_credit && number >= q->credited + q->nr_sink)
 		return violation(q, "a message without credit", number);
+	if (is_late(q, number))
+		return 0;	/* the next answer may be in its slot */
 	/* With credit for the next lap, the slot of a late one may have been written again. */
 	if (q->v->test.validate && number >= q->credited)
 		check_slot(q, number, &finding);
@@ -297,6 +301,41 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 	return 0;
 }
 
+/* LAT with WRITE on UC: checks what the slot has instead of message @number. Return: its number. */
+static u64 check_other(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
+{
+	u64 other = krping_number_near(finding->number, 4, q->account.next);
+	struct krping_finding of_other;
+
+	krping_message_check(slot_of(q, other), q->v->test.size, q->rx_tag, other, &of_other);
+	if (of_other.damage && krping_message_is_missing(&of_other))
+		return number;
+	*finding = of_other;
+	return other;
+}
+
+/*
+ * LAT with WRITE: checks the slot, of which a new last byte was seen. On UC that byte says which
+ * message it is, but the byte may be wrong; and a client that has given up an answer may write the
+ * next message meanwhile. Then the first word says what it is.
+ *
+ * Return: number of the message.
+ */
+static u64 check_written(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
+{
+	check_slot(q, number, finding);
+	check_again(q, number, end_of_writing(), finding);
+	if (finding->damage && is_overwritten(q, finding) && !finding->blank)
+		number = check_other(q, number, finding);
+	if (!finding->damage || is_overwritten(q, finding))
+		return number;
+	krping_verbs_damage(q, number, finding);
+	/* so that the next message changes it */
+	((u8 *)q->sink.vaddr)[q->v->test.size - 1] = number;
+	krping_region_part_for_device(&q->v->control, &q->sink, 0, q->v->test.size);
+	return number;
+}
+
 /* LAT with WRITE: looks for a new last byte. */
 void krping_verbs_watch(struct krping_verbs *v)
 {
@@ -311,13 +350,14 @@ void krping_verbs_watch(struct krping_verbs *v)
 	if (last == q->last_byte)
 		return;
 	rmb();	/* the rest is read after it */
-	q->last_byte = last;
 	number = krping_number_near(last, 1, q->account.next);
-	if (v->test.validate)
-		check_slot(q, number, &finding);
-	check_again(q, number, end_of_writing(), &finding);
-	if (finding.damage && !is_overwritten(q, &finding))
-		krping_verbs_damage(q, number, &finding);
+	if (v->test.validate) {
+		if (krping_verbs_is_reliable(&v->test))
+			number = q->account.next;
+		number = check_written(q, number, &finding);
+		last = finding.damage && is_overwritten(q, &finding) ? last : number;
+	}
+	q->last_byte = last;
 	krping_verbs_fail(v, arrived(q, number));
 }
 
