@@ -39,13 +39,16 @@ func (n *fakeNet) connectLiar(t *testing.T, h wire.VerbsHello) *liar {
 			t.Fatal(err)
 		}
 	}
-	l.mem, _ = l.q.Register(1<<16, 0)
+	l.mem, _ = l.q.Register(1<<16, transport.PeerWrites)
 	return l
 }
 
-// queue returns a right QUEUE.
+// queue returns a right QUEUE. With LAT, its memory is written to.
 func (l *liar) queue(i int) wire.VerbsMessage {
 	m := wire.VerbsMessage{Type: wire.VerbsQueue, Queue: uint16(i)}
+	if l.h.Measure == wire.Latency {
+		m.Info.Slots, m.Info.Addr, m.Info.Rkey = 1, l.mem.Addr, l.mem.Rkey
+	}
 	if l.h.QPType != wire.RC {
 		a := l.q.Address(i)
 		m.Info.QPN, m.Info.PSN = a.QPN, a.PSN
@@ -183,6 +186,7 @@ func TestLiesOfClients(t *testing.T) {
 	send, write, imm := validated(wire.VerbSend, wire.RC), validated(wire.VerbWrite, wire.RC), validated(wire.VerbWriteImmediate, wire.RC)
 	uc, ud := validated(wire.VerbWrite, wire.UC), validated(wire.VerbSend, wire.UD)
 	ucImm := validated(wire.VerbWriteImmediate, wire.UC)
+	last := latencyHello(wire.VerbWriteImmediate, wire.UC)
 	two := send
 	two.QPs = 2
 	duplex, ucDuplex := write, uc
@@ -231,6 +235,7 @@ func TestLiesOfClients(t *testing.T) {
 		"wrong immediate":            {imm, func(l *liar) { l.begin(); l.write(0, 1) }, "message 0 of queue pair 0 has immediate data 1", protocol},
 		"immediate far ahead":        {ucImm, func(l *liar) { l.begin(); l.write(0, 1<<24) }, "immediate data 16777216", protocol},
 		"immediate without credit":   {ucImm, func(l *liar) { l.begin(); l.write(0, 16) }, "message 16 of queue pair 0, with credit up to 16", protocol},
+		"number after the last":      {last, func(l *liar) { l.begin(); l.write(0, 200) }, "message 200, after the last one", protocol},
 		"short WRITE_IMM": {imm, func(l *liar) {
 			l.begin()
 			l.post(transport.Work{Op: transport.OpWriteImmediate, Rkey: l.peer[0].Rkey, RemoteAddr: l.peer[0].Addr}, l.message(0)[:50])

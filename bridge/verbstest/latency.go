@@ -149,9 +149,8 @@ func (s *side) watch() error {
 	if s.Validate && !becomesIntact(data, s.in.receiveTag(0), uint32(number)) {
 		s.in.check(data, 0, s.in.receiveTag(0), number)
 	}
-	q.add(number)
 	s.in.last = time.Now()
-	return nil
+	return s.in.count(0, number)
 }
 
 // answer answers each message by one of its number, until the client is done.

@@ -307,6 +307,9 @@ func (s *side) checkReport(m wire.VerbsMessage) error {
 	if r.Received > sent || r.Lost != sent-r.Received {
 		return violation("REPORT of %d received and %d lost messages of %d", r.Received, r.Lost, sent)
 	}
+	if r.Damaged > s.out.total || r.Damaged > 0 && r.Offset >= s.Size {
+		return violation("REPORT of %d damaged messages of %d, the first one at byte %d of %d", r.Damaged, s.out.total, r.Offset, s.Size)
+	}
 	return nil
 }
 

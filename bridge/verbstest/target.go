@@ -289,7 +289,7 @@ func (t *target) numberIn(q *inbound, data []byte) uint64 {
 	case t.isLatency():
 		number = q.extend(numberOf(data), 8) // the last byte is right
 	}
-	if number+near <= q.next || number >= q.next+near { // damaged
+	if number+near <= q.next || number >= q.next+near || t.isAfterLast(number) { // damaged
 		return q.next
 	}
 	return number
@@ -345,11 +345,19 @@ func (t *target) isLate(q *inbound, number uint64) bool {
 	return t.isLatency() && !t.isServer && t.mayLose() && number != q.next
 }
 
+// isAfterLast reports whether a message of a latency test has a number beyond the last one.
+func (t *target) isAfterLast(number uint64) bool {
+	return t.isLatency() && t.Count > 0 && number >= uint64(t.Count)
+}
+
 // count counts a message, and gives credit if enough have come.
 func (t *target) count(queue int, number uint64) error {
 	q, slots := &t.queues[queue], uint64(t.slots())
 	if t.isLate(q, number) {
 		return nil
+	}
+	if t.isAfterLast(number) {
+		return violation("message %d, after the last one", number)
 	}
 	if t.credits && number >= q.credited+slots {
 		return violation("message %d of queue pair %d, with credit up to %d", number, queue, q.credited+slots)
