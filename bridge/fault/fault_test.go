@@ -64,6 +64,8 @@ func (q *memoryQueues) Turn(int, int, time.Duration, bool) ([]transport.Completi
 	return q.done, nil
 }
 
+func (q *memoryQueues) Watch(b *byte, old byte, _ time.Duration) (byte, bool) { return *b, *b != old }
+
 type memoryConn struct {
 	verbstest.Conn
 	q *memoryQueues
@@ -74,10 +76,12 @@ func (c memoryConn) NewQueues(transport.QueueConfig) (transport.Queues, error) {
 // A bit is flipped in each slot, or in the message that has arrived and in no other memory.
 func TestVerbsCorrupt(t *testing.T) {
 	f := newFaults(t)
+	slots := strings.Repeat("\x01"+strings.Repeat("\x00", 63), 2)
 	for use, want := range map[transport.Access]string{
-		transport.PeerWrites: "\x01" + strings.Repeat("\x00", 63) + "\x01" + strings.Repeat("\x00", 63),
-		transport.PeerReads:  "\x01" + strings.Repeat("\x00", 63) + "\x01" + strings.Repeat("\x00", 63),
-		0:                    strings.Repeat("\x00", 73) + "\x01" + strings.Repeat("\x00", 54),
+		transport.PeerWrites:  slots,
+		transport.PeerReads:   slots,
+		transport.PeerAtomics: slots,
+		0:                     strings.Repeat("\x00", 73) + "\x01" + strings.Repeat("\x00", 54),
 	} {
 		inner := &memoryQueues{}
 		q, err := f.VerbsConn(memoryConn{q: inner}, 10).NewQueues(transport.QueueConfig{})
@@ -100,6 +104,25 @@ func TestVerbsCorrupt(t *testing.T) {
 		if string(m.Data) != want || string(other.Data) != string(make([]byte, 128)) {
 			t.Errorf("use %d: %x and %x", use, m.Data, other.Data)
 		}
+	}
+}
+
+// A bit of the slot is flipped when a watched byte has changed.
+func TestVerbsCorruptWatched(t *testing.T) {
+	f := newFaults(t)
+	f.set(t, VerbsCorrupt, "rate", 1)
+	q, err := f.VerbsConn(memoryConn{q: &memoryQueues{}}, 10).NewQueues(transport.QueueConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := q.Register(64, transport.PeerWrites)
+	last := &m.Data[9]
+	if _, changed := q.Watch(last, 0, 0); changed || m.Data[0] != 0 {
+		t.Errorf("nothing was written: changed is %v, data %x", changed, m.Data)
+	}
+	*last = 5
+	if now, changed := q.Watch(last, 0, 0); !changed || now != 5 || m.Data[0] != 1 {
+		t.Errorf("5 was written: %d, changed is %v, data %x", now, changed, m.Data)
 	}
 }
 

@@ -35,7 +35,7 @@ type faultyQueues struct {
 	transport.Queues
 	faults *Faults
 	size   int
-	slots  []byte // memory that the peer writes to or reads from
+	slots  []byte // memory that the peer accesses
 	all    []transport.Memory
 	posted map[uint64]transport.Receive // by ID
 }
@@ -46,7 +46,7 @@ func (q *faultyQueues) Unwrap() transport.Queues { return q.Queues }
 func (q *faultyQueues) Register(n int, use transport.Access) (transport.Memory, error) {
 	m, err := q.Queues.Register(n, use)
 	q.all = append(q.all, m)
-	if use&(transport.PeerWrites|transport.PeerReads) != 0 {
+	if use&(transport.PeerWrites|transport.PeerReads|transport.PeerAtomics) != 0 {
 		q.slots = m.Data
 	}
 	return m, err
@@ -62,17 +62,32 @@ func (q *faultyQueues) Turn(works, receives int, wait time.Duration, busy bool) 
 	switch {
 	case err != nil:
 	case q.slots != nil:
-		if q.faults.happens(VerbsCorrupt, "") {
-			for at := 0; at+q.size <= len(q.slots); at += wire.VerbsSlot(q.size) {
-				q.slots[at] ^= 1
-			}
-		}
+		q.corruptSlots()
 	default:
 		for _, c := range completions {
 			q.corrupt(c)
 		}
 	}
 	return completions, err
+}
+
+// Watch flips a bit of the slot before what was written there is seen.
+func (q *faultyQueues) Watch(b *byte, old byte, wait time.Duration) (now byte, changed bool) {
+	now, changed = q.Queues.Watch(b, old, wait)
+	if changed {
+		q.corruptSlots()
+	}
+	return now, changed
+}
+
+// corruptSlots flips a bit of each slot.
+func (q *faultyQueues) corruptSlots() {
+	if !q.faults.happens(VerbsCorrupt, "") {
+		return
+	}
+	for at := 0; at+q.size <= len(q.slots); at += wire.VerbsSlot(q.size) {
+		q.slots[at] ^= 1
+	}
 }
 
 // corrupt flips a bit of the last byte of a message that has arrived.
