@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Messages with wrong data. */
+#include "lib/fault.h"
 #include "lib/log.h"
 #include "verbs/verbs.h"
 
@@ -26,4 +27,12 @@ void krping_verbs_damage(struct krping_verbs_queue *q, u64 number,
 	krping_err(v->thread.log_prefix,
 		   "queue pair %u, message %llu, byte %u: %s: expected %8ph, found %8ph", q->index,
 		   number, finding->offset, krping_damage_text(finding->damage), &want, &got);
+}
+
+/* The fault verbs_corrupt: each message has its byte, so that tests find all of them. */
+void krping_verbs_corrupt(const struct krping_verbs_queue *q, u8 *data, u64 number)
+{
+	u32 byte = krping_verbs_mod(37 * number, q->v->test.size);
+
+	krping_fault_corrupt(KRPING_FAULT_VERBS_CORRUPT, q->v->thread.log_prefix, data + byte);
 }

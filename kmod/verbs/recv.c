@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The target: what has arrived, whether it is right, and the report. */
-#include "lib/fault.h"
 #include "lib/log.h"
 #include "verbs/verbs.h"
 
@@ -22,7 +21,7 @@ static int violation(struct krping_verbs_queue *q, const char *what, u64 value)
 static void check_data(struct krping_verbs_queue *q, u8 *data, u64 number,
 		       struct krping_finding *finding)
 {
-	krping_fault_corrupt(KRPING_FAULT_VERBS_CORRUPT, q->v->thread.log_prefix, data);
+	krping_verbs_corrupt(q, data, number);
 	krping_message_check(data, q->v->test.size, q->rx_tag, number, finding);
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The initiator: posts messages, and learns that they have completed. */
-#include "lib/fault.h"
 #include "lib/log.h"
 #include "verbs/verbs.h"
 
@@ -312,7 +311,7 @@ static void check_read(struct krping_verbs_queue *q, u64 number)
 	u64 value;
 
 	krping_region_part_for_cpu(&q->v->control, &q->source, offset, t->size);
-	krping_fault_corrupt(KRPING_FAULT_VERBS_CORRUPT, q->v->thread.log_prefix, data);
+	krping_verbs_corrupt(q, data, number);
 	if (!krping_verbs_is_atomic(t)) {
 		krping_message_check(data, t->size, q->tx_tag,
 				     krping_verbs_mod(number, q->peer.slots), &finding);

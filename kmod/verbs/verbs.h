@@ -420,6 +420,7 @@ int krping_verbs_fill_report(struct krping_verbs *v, struct krping_verbs_msg *ms
 /* damage.c */
 void krping_verbs_damage(struct krping_verbs_queue *q, u64 number,
 			 const struct krping_finding *finding);
+void krping_verbs_corrupt(const struct krping_verbs_queue *q, u8 *data, u64 number);
 
 /* loop.c */
 void krping_verbs_notify(struct ib_cq *cq, void *context);
