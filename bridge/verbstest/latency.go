@@ -146,7 +146,7 @@ func (s *side) watch() error {
 	if s.in.isLate(q, number) {
 		return nil
 	}
-	if s.Validate && !becomesIntact(data, s.in.receiveTag(0), uint32(number)) {
+	if s.Validate && !becomesIntact(data, s.in.receiveTag(0), uint32(number), time.Now().Add(writing)) {
 		s.in.check(data, 0, s.in.receiveTag(0), number)
 	}
 	s.in.last = time.Now()

@@ -70,10 +70,10 @@ func (d *damages) check(data []byte, queue int, tag uint16, number uint64) bool 
 // RDMA copies by the CPU, in any order.
 const writing = time.Millisecond
 
-// becomesIntact reports whether the data of a message is that, now or when it has been written.
-func becomesIntact(data []byte, tag uint16, number uint32) bool {
-	for end := time.Now().Add(writing); !isIntact(data, tag, number); runtime.Gosched() {
-		if time.Now().After(end) {
+// becomesIntact reports whether the data of a message is that, now or by a time until which it may be written.
+func becomesIntact(data []byte, tag uint16, number uint32, until time.Time) bool {
+	for ; !isIntact(data, tag, number); runtime.Gosched() {
+		if time.Now().After(until) {
 			return false
 		}
 	}
@@ -410,8 +410,9 @@ func (t *target) checked(queue int, number uint64) error {
 		return violation("CHECK up to message %d of queue pair %d: must be %d to %d", number, queue, q.credited, q.credited+slots)
 	}
 	if t.Verb == wire.VerbWrite {
+		until := time.Now().Add(writing) // for all slots: the peer may have spoilt thousands
 		for n := q.credited; n < number; n++ {
-			t.checkSlot(queue, n)
+			t.checkSlot(queue, n, until)
 		}
 	} else {
 		q.skip(number)
@@ -420,15 +421,15 @@ func (t *target) checked(queue int, number uint64) error {
 	return nil
 }
 
-// checkSlot checks the slot of a WRITE.
-func (t *target) checkSlot(queue int, number uint64) {
+// checkSlot checks the slot of a WRITE, which may be written until a time.
+func (t *target) checkSlot(queue int, number uint64, until time.Time) {
 	q, data, tag := &t.queues[queue], t.slot(queue, int(number%uint64(t.slots()))), t.receiveTag(queue)
 	if !isIntact(data, tag, uint32(number)) {
 		if f := examine(data, tag, uint32(number)); t.mayLose() && f.isMissing() {
 			q.skip(number + 1)
 			return
 		}
-		if !t.mayLose() || !becomesIntact(data, tag, uint32(number)) {
+		if !t.mayLose() || !becomesIntact(data, tag, uint32(number), until) {
 			t.check(data, queue, tag, number)
 		}
 	}
