@@ -145,13 +145,13 @@ func (m *Messages) add(r proc.Result) {
 func latencyOf(results []proc.Result) *Latency {
 	all := hdrhistogram.New(1, maxLatency, 3)
 	l := Latency{Min: -1}
-	var sum time.Duration
+	var sum float64 // in ns; in an integer, thousands of threads overflow it within days
 	for _, one := range results {
 		if one.Timed == 0 {
 			continue
 		}
 		l.Count += one.Timed
-		sum += one.Sum
+		sum += float64(one.Sum.Nanoseconds())
 		l.Max = max(l.Max, one.Max.Nanoseconds())
 		if l.Min < 0 || one.Min.Nanoseconds() < l.Min {
 			l.Min = one.Min.Nanoseconds()
@@ -163,7 +163,7 @@ func latencyOf(results []proc.Result) *Latency {
 	if l.Count == 0 {
 		return nil
 	}
-	l.Avg = float64(sum.Nanoseconds()) / float64(l.Count)
+	l.Avg = sum / float64(l.Count)
 	l.HalfNs = l.Avg / 2
 	at := func(percentile float64) int64 { return min(all.ValueAtPercentile(percentile), l.Max) }
 	l.P50, l.P90, l.P99, l.P999 = at(50), at(90), at(99), at(99.9)

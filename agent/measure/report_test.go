@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,25 @@ func TestReportOfTwoThreads(t *testing.T) {
 	}
 	if r.Threads != 2 || r.Connections != 2 || r.ElapsedNs != 15e8 || r.Operations != 1000 {
 		t.Errorf("report %+v", r)
+	}
+}
+
+// The averages of a long test of many threads are not negative, and its rate is operations over time.
+func TestReportOfDays(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	one := proc.Result{
+		Test: proc.ReadLatency, Size: 8, QPs: 1, Ops: 1e12, Elapsed: month, Timed: 1e12, Sum: month, Min: 1, Max: time.Second,
+		Histogram: []proc.Bucket{{Upper: 2592, Count: 1e12}},
+	}
+	r, err := Of(slices.Repeat([]proc.Result{one}, 4096)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := float64(month) / 1e12; math.Abs(r.Latency.Avg-want) > 1e-6*want || r.Latency.P50 < 2590 || r.Latency.P50 > 2600 {
+		t.Errorf("average %v, want %v; median %v", r.Latency.Avg, want, r.Latency.P50)
+	}
+	if want := 4096e12 / month.Seconds(); math.Abs(r.OpsPerSecond-want) > 1 {
+		t.Errorf("%v operations a second, want %v", r.OpsPerSecond, want)
 	}
 }
 
