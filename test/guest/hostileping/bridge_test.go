@@ -13,12 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
-	"krping/test/internal/needs"
 )
 
 const bridgeTimeout = 10 * time.Second // for each step of a client
@@ -98,50 +96,6 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 					p.wantClosed()
 				})
 			}
-		}
-	})
-}
-
-// bridgeVerbsHello begins a verbs test that a bridge accepts.
-func bridgeVerbsHello(qp wire.QPType) wire.VerbsHello {
-	return wire.VerbsHello{Size: 64, QPs: 1, Verb: wire.VerbSend, QPType: qp, Measure: wire.Bandwidth, Validate: true, TxDepth: 1, RxDepth: 1, Signal: 1}
-}
-
-// What the bridge makes of a client's lies is tested without devices, in bridge/verbstest. Here the clients die, and
-// what is left of them counts.
-func TestHostileVerbsClientsOfTheBridge(t *testing.T) {
-	queue := wire.VerbsMessage{Type: wire.VerbsQueue, Info: wire.VerbsInfo{QPN: 0xffffff, PSN: 1}}
-	survives(t, func(t *testing.T, addr netip.AddrPort) {
-		for i, tc := range []struct {
-			name string
-			qp   wire.QPType
-			do   func(p *peer)
-		}{
-			{"says nothing", wire.RC, func(*peer) {}},
-			{"hangs up", wire.RC, func(p *peer) { p.disconnect() }},
-			{"garbage", wire.RC, func(p *peer) { p.send(make([]byte, wire.VerbsMessageSize), 0) }},
-			{"short message", wire.RC, func(p *peer) { p.send(make([]byte, 16), 0) }},
-			{"long message", wire.RC, func(p *peer) { p.send(make([]byte, wire.VerbsMessageSize+1), 0) }},
-			{"no queue pair", wire.UC, func(p *peer) { p.send(wire.VerbsMessage{Type: wire.VerbsQueue}.Append(nil), 0) }},
-			{"a queue pair that does not exist", wire.UC, func(p *peer) { p.send(queue.Append(nil), 0) }},
-			{"hangs up after QUEUE", wire.UC, func(p *peer) { p.send(queue.Append(nil), 0); p.disconnect() }},
-			{"GO to nobody, then DONE", wire.UC, func(p *peer) {
-				p.send(queue.Append(nil), 0)
-				p.send(wire.VerbsMessage{Type: wire.VerbsGo}.Append(nil), 0)
-				p.send(wire.VerbsMessage{Type: wire.VerbsDone, Number: 5}.Append(nil), 0)
-			}},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				if tc.qp != wire.RC {
-					needs.Test(t, needs.RoCE)
-				}
-				t.Parallel()
-				h := bridgeVerbsHello(tc.qp)
-				h.Group = uint16(i)
-				p := connectWith(t, addr, h.Append(nil), verbs.Config{Receives: 16, MaxMessage: 128, Buffers: 1, MaxData: size})
-				tc.do(p)
-				p.wantClosed()
-			})
 		}
 	})
 }

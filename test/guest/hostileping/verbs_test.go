@@ -8,6 +8,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,56 +71,75 @@ func queue(changes map[int]byte) []byte {
 	return m
 }
 
+// badVerbsHello is a hello and the reason why it is rejected.
+type badVerbsHello struct {
+	name    string
+	changes map[int]byte
+	reason  wire.Reason
+	value   uint32
+}
+
+const invalid = wire.RejectInvalid
+
+// badVerbsHellos are rejected by each server of verbs tests.
+var badVerbsHellos = []badVerbsHello{
+	{"another version", map[int]byte{4: 2}, wire.RejectVersion, 1},
+	{"flags of the hello", map[int]byte{6: 2}, invalid, 0},
+	{"no size", map[int]byte{11: 0}, invalid, 0},
+	{"too large", map[int]byte{9: 1}, wire.RejectTestSize, size},
+	{"no queue pairs", map[int]byte{13: 0}, invalid, 0},
+	{"too many queue pairs", map[int]byte{12: 0xff}, invalid, 0},
+	{"no verb", map[int]byte{16: 0}, invalid, 0},
+	{"unknown verb", map[int]byte{16: 7}, invalid, 0},
+	{"WRITE on UD", map[int]byte{16: 2, 39: 0}, invalid, 0},
+	{"no type", map[int]byte{17: 0}, invalid, 0},
+	{"unknown type", map[int]byte{17: 4}, invalid, 0},
+	{"unknown measure", map[int]byte{18: 3}, invalid, 0},
+	{"unknown flag", map[int]byte{19: 8}, invalid, 0},
+	{"LAT with duplex", map[int]byte{18: 2, 19: 1, 37: 1}, invalid, 0},
+	{"data connection first", map[int]byte{21: 1}, invalid, 0},
+	{"bad MTU", map[int]byte{22: 3}, invalid, 0},
+	{"count and duration", map[int]byte{27: 1, 31: 1}, invalid, 0},
+	{"no send queue", map[int]byte{37: 0}, invalid, 0},
+	{"too deep a send queue", map[int]byte{36: 0xff}, invalid, 0},
+	{"no receives", map[int]byte{39: 0}, invalid, 0},
+	{"SRQ too small", map[int]byte{13: 5, 19: 4}, invalid, 0},
+	{"nothing signalled", map[int]byte{41: 0}, invalid, 0},
+	{"signalled beyond the queue", map[int]byte{41: 5}, invalid, 0},
+	{"another inline size", map[int]byte{43: 9}, invalid, 0},
+	{"READs of a SEND", map[int]byte{44: 1}, invalid, 0},
+	{"reserved field", map[int]byte{47: 1}, invalid, 0},
+}
+
 func TestBadVerbsHellos(t *testing.T) {
-	guest.CheckResources(t)
-	const invalid = wire.RejectInvalid
-	for _, tc := range []struct {
-		name    string
-		changes map[int]byte
-		reason  wire.Reason
-		value   uint32
-	}{
-		{"another version", map[int]byte{4: 2}, wire.RejectVersion, 1},
-		{"another test", map[int]byte{5: 3}, wire.RejectTest, 5},
-		{"no hello", map[int]byte{0: 0}, wire.RejectTest, 5},
-		{"flags of the hello", map[int]byte{6: 2}, invalid, 0},
-		{"no size", map[int]byte{11: 0}, invalid, 0},
-		{"too large", map[int]byte{9: 1}, wire.RejectTestSize, size},
-		{"no queue pairs", map[int]byte{13: 0}, invalid, 0},
-		{"too many queue pairs", map[int]byte{12: 0xff}, invalid, 0},
-		{"no verb", map[int]byte{16: 0}, invalid, 0},
-		{"unknown verb", map[int]byte{16: 7}, invalid, 0},
-		{"WRITE on UD", map[int]byte{16: 2, 39: 0}, invalid, 0},
-		{"no type", map[int]byte{17: 0}, invalid, 0},
-		{"unknown type", map[int]byte{17: 4}, invalid, 0},
-		{"unknown measure", map[int]byte{18: 3}, invalid, 0},
-		{"unknown flag", map[int]byte{19: 8}, invalid, 0},
-		{"LAT with duplex", map[int]byte{18: 2, 19: 1, 37: 1}, invalid, 0},
-		{"data connection first", map[int]byte{21: 1}, invalid, 0},
-		{"bad MTU", map[int]byte{22: 3}, invalid, 0},
-		{"count and duration", map[int]byte{27: 1, 31: 1}, invalid, 0},
-		{"no send queue", map[int]byte{37: 0}, invalid, 0},
-		{"too deep a send queue", map[int]byte{36: 0xff}, invalid, 0},
-		{"no receives", map[int]byte{39: 0}, invalid, 0},
-		{"SRQ too small", map[int]byte{13: 5, 19: 4}, invalid, 0},
-		{"nothing signalled", map[int]byte{41: 0}, invalid, 0},
-		{"signalled beyond the queue", map[int]byte{41: 5}, invalid, 0},
-		{"another inline size", map[int]byte{43: 9}, invalid, 0},
-		{"READs of a SEND", map[int]byte{44: 1}, invalid, 0},
-		{"reserved field", map[int]byte{47: 1}, invalid, 0},
-		{"deep queues of many queue pairs", map[int]byte{12: 4, 13: 0, 17: 2, 19: 1, 36: 0x3e, 38: 0x3e}, wire.RejectResources, 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			addr := nextAddr(t)
-			w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", addr.Addr(), addr.Port(), size)
-			wantRejected(t, addr, verbsHello(tc.changes), tc.reason, tc.value)
-			w.ends(t, unix.EPROTO)
-		})
-	}
+	t.Run("module", func(t *testing.T) {
+		guest.CheckResources(t)
+		for _, tc := range append([]badVerbsHello{
+			{"another test", map[int]byte{5: 3}, wire.RejectTest, 5},
+			{"no hello", map[int]byte{0: 0}, wire.RejectTest, 5},
+			{"deep queues of many queue pairs", map[int]byte{12: 4, 13: 0, 17: 2, 19: 1, 36: 0x3e, 38: 0x3e}, wire.RejectResources, 0},
+		}, badVerbsHellos...) {
+			t.Run(tc.name, func(t *testing.T) {
+				addr := nextAddr(t)
+				w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", addr.Addr(), addr.Port(), size)
+				wantRejected(t, addr, verbsHello(tc.changes), tc.reason, tc.value)
+				w.ends(t, unix.EPROTO)
+			})
+		}
+	})
+	t.Run("bridge", func(t *testing.T) {
+		guest.CheckResources(t)
+		addr := nextAddr(t)
+		startBridge(t, addr)
+		for _, tc := range badVerbsHellos {
+			t.Run(tc.name, func(t *testing.T) { wantRejected(t, addr, verbsHello(tc.changes), tc.reason, tc.value) })
+		}
+		wantAnswers(t, addr)
+	})
 }
 
 // verbsConfig has receives for what the server sends.
-var verbsConfig = verbs.Config{Receives: 8, MaxMessage: 64, Buffers: 1, MaxData: size}
+var verbsConfig = verbs.Config{Receives: 8, MaxMessage: 128, Buffers: 1, MaxData: size}
 
 // connectVerbs connects as soon as the server listens.
 func connectVerbs(t *testing.T, port int, hello map[int]byte) *peer {
@@ -135,11 +156,66 @@ func connectVerbs(t *testing.T, port int, hello map[int]byte) *peer {
 	return p
 }
 
-// Clients that break the protocol of the control connection, or stop. The server ends in time, and says why.
+// hostileVerbsClient breaks the protocol, or stops.
+type hostileVerbsClient struct {
+	name  string
+	hello map[int]byte // changes
+	do    func(p *peer, port int)
+	want  []error // of the module's server
+}
+
+// against runs hostile clients against both servers. The module's ends in time with an error; the bridge's tells the client
+// why it ends, and serves the next one.
+func against(t *testing.T, clients []hostileVerbsClient) {
+	t.Run("module", func(t *testing.T) {
+		guest.CheckResources(t)
+		for _, tc := range clients {
+			t.Run(tc.name, func(t *testing.T) {
+				var port int
+				endsAfter(t, func() (writer, *peer) {
+					port = guest.NextPort()
+					w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
+					return w, connectVerbs(t, port, tc.hello)
+				}, func(p *peer) { tc.do(p, port) }, tc.want)
+			})
+		}
+	})
+	t.Run("bridge", func(t *testing.T) {
+		survives(t, func(t *testing.T, addr netip.AddrPort) {
+			for _, tc := range clients {
+				t.Run(tc.name, func(t *testing.T) {
+					t.Parallel()
+					p := connectVerbs(t, int(addr.Port()), tc.hello)
+					tc.do(p, int(addr.Port()))
+					if codes := codesOf(tc.want); len(codes) > 0 && !p.disconnected {
+						if got := p.expect(msgError)[15]; !slices.Contains(codes, got) {
+							t.Errorf("the bridge ends with ERROR %d, want one of %d", got, codes)
+						}
+					}
+					p.wantClosed()
+				})
+			}
+		})
+	})
+}
+
+// codesOf returns the numbers of the ERRORs that a server sends which ends with one of some errors.
+func codesOf(errs []error) (codes []byte) {
+	for _, err := range errs {
+		switch err {
+		case unix.EPROTO:
+			codes = append(codes, 2)
+		case unix.ETIMEDOUT:
+			codes = append(codes, 4)
+		}
+	}
+	return codes
+}
+
+// Clients that break the protocol of the control connection, or stop.
 func TestHostileVerbsClients(t *testing.T) {
-	guest.CheckResources(t)
-	say := func(messages ...[]byte) func(p *peer) {
-		return func(p *peer) {
+	say := func(messages ...[]byte) func(p *peer, _ int) {
+		return func(p *peer, _ int) {
 			for _, m := range messages {
 				p.send(m, 0)
 			}
@@ -148,59 +224,51 @@ func TestHostileVerbsClients(t *testing.T) {
 	violation := []error{unix.EPROTO}
 	silent := []error{unix.ETIMEDOUT}
 	// After GO, it says more.
-	goAndSay := func(messages ...[]byte) func(p *peer) {
-		return func(p *peer) {
+	goAndSay := func(messages ...[]byte) func(p *peer, _ int) {
+		return func(p *peer, _ int) {
 			p.begin(queue(nil))
-			say(messages...)(p)
+			say(messages...)(p, 0)
 		}
 	}
-	for _, tc := range []struct {
-		name string
-		do   func(p *peer)
-		want []error
-	}{
-		{"silence", say(), silent},
-		{"silence after QUEUE", say(queue(nil)), silent},
-		{"disconnect", func(p *peer) { p.disconnect() }, []error{unix.ECONNRESET}},
-		{"disconnect after GO", func(p *peer) { p.begin(queue(nil)); p.disconnect() }, []error{unix.ECONNRESET}},
-		{"short message", say(make([]byte, 16)), violation},
-		{"no type", say(control(0, 0, nil)), violation},
-		{"unknown type", say(control(99, 0, nil)), violation},
-		{"reserved field", say(queue(map[int]byte{1: 1})), violation},
-		{"reserved field of QUEUE", say(queue(map[int]byte{39: 1})), violation},
-		{"unused part", say(queue(map[int]byte{63: 1})), violation},
-		{"unknown queue pair", say(queue(map[int]byte{3: 1})), violation},
-		{"no queue pair number", say(queue(map[int]byte{11: 0})), violation},
-		{"queue pair number too large", say(queue(map[int]byte{8: 1})), violation},
-		{"packet number too large", say(queue(map[int]byte{12: 1})), violation},
-		{"privileged key", say(queue(map[int]byte{16: 0x80})), violation},
-		{"slots of no target", say(queue(map[int]byte{23: 1})), violation},
-		{"memory of no target", say(queue(map[int]byte{35: 1})), violation},
-		{"QUEUE twice", say(queue(nil), queue(nil)), violation},
-		{"GO without QUEUE", say(control(msgGo, 0, nil)), violation},
-		{"GO twice", goAndSay(control(msgGo, 0, nil)), violation},
-		{"GO with a number", say(queue(nil), control(msgGo, 1, nil)), violation},
-		{"CHECK of SENDs", goAndSay(control(msgCheck, 1, nil)), violation},
-		{"CREDIT to no initiator", goAndSay(control(msgCredit, 0, nil)), violation},
-		{"DONE before GO", say(queue(nil), control(msgDone, 0, nil)), violation},
-		{"REPORT without DONE", goAndSay(control(msgReport, 0, nil)), violation},
-		{"ERROR", goAndSay(control(msgError, 1, nil)), []error{unix.ECONNRESET}},
-		{"unknown ERROR", goAndSay(control(msgError, 1<<40, nil)), []error{unix.ECONNRESET}},
-		{"stop", goAndSay(control(msgError, 3, nil)), []error{nil}},
-		{"loss of everything", func(p *peer) {
-			goAndSay(control(msgDone, 1<<63, nil))(p)
+	against(t, []hostileVerbsClient{
+		{"silence", nil, say(), silent},
+		{"silence after QUEUE", nil, say(queue(nil)), silent},
+		{"disconnect", nil, func(p *peer, _ int) { p.disconnect() }, []error{unix.ECONNRESET}},
+		{"disconnect after GO", nil, func(p *peer, _ int) { p.begin(queue(nil)); p.disconnect() }, []error{unix.ECONNRESET}},
+		{"short message", nil, say(make([]byte, 16)), violation},
+		{"long message", nil, func(p *peer, _ int) {
+			p.send(make([]byte, 65), 0)
+			p.disconnected = true // its queue pair has failed
+		}, []error{unix.EPROTO, unix.ECONNRESET}},
+		{"no type", nil, say(control(0, 0, nil)), violation},
+		{"unknown type", nil, say(control(99, 0, nil)), violation},
+		{"reserved field", nil, say(queue(map[int]byte{1: 1})), violation},
+		{"reserved field of QUEUE", nil, say(queue(map[int]byte{39: 1})), violation},
+		{"unused part", nil, say(queue(map[int]byte{63: 1})), violation},
+		{"unknown queue pair", nil, say(queue(map[int]byte{3: 1})), violation},
+		{"no queue pair number", nil, say(queue(map[int]byte{11: 0})), violation},
+		{"queue pair number too large", nil, say(queue(map[int]byte{8: 1})), violation},
+		{"packet number too large", nil, say(queue(map[int]byte{12: 1})), violation},
+		{"privileged key", nil, say(queue(map[int]byte{16: 0x80})), violation},
+		{"slots of no target", nil, say(queue(map[int]byte{23: 1})), violation},
+		{"memory of no target", nil, say(queue(map[int]byte{35: 1})), violation},
+		{"QUEUE twice", nil, say(queue(nil), queue(nil)), violation},
+		{"GO without QUEUE", nil, say(control(msgGo, 0, nil)), violation},
+		{"GO twice", nil, goAndSay(control(msgGo, 0, nil)), violation},
+		{"GO with a number", nil, say(queue(nil), control(msgGo, 1, nil)), violation},
+		{"CHECK of SENDs", nil, goAndSay(control(msgCheck, 1, nil)), violation},
+		{"CREDIT to no initiator", nil, goAndSay(control(msgCredit, 0, nil)), violation},
+		{"DONE before GO", nil, say(queue(nil), control(msgDone, 0, nil)), violation},
+		{"REPORT without DONE", nil, goAndSay(control(msgReport, 0, nil)), violation},
+		{"ERROR", nil, goAndSay(control(msgError, 1, nil)), []error{unix.ECONNRESET}},
+		{"unknown ERROR", nil, goAndSay(control(msgError, 1<<40, nil)), []error{unix.ECONNRESET}},
+		{"stop", nil, goAndSay(control(msgError, 3, nil)), []error{nil}},
+		{"loss of everything", nil, func(p *peer, _ int) {
+			goAndSay(control(msgDone, 1<<63, nil))(p, 0)
 			wantReport(p, 1<<63)
 			p.disconnect()
 		}, []error{nil}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			endsAfter(t, func() (writer, *peer) {
-				port := guest.NextPort()
-				w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
-				return w, connectVerbs(t, port, nil)
-			}, tc.do, tc.want)
-		})
-	}
+	})
 }
 
 // Hellos of other tests.
@@ -213,7 +281,6 @@ var (
 
 // Clients of other tests that break the protocol.
 func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
-	guest.CheckResources(t)
 	afterDone := func(report []byte) func(p *peer, port int) {
 		return func(p *peer, _ int) {
 			p.begin(queue(map[int]byte{23: 4}))
@@ -221,12 +288,7 @@ func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
 			p.send(report, 0)
 		}
 	}
-	for _, tc := range []struct {
-		name  string
-		hello map[int]byte
-		do    func(p *peer, port int)
-		want  []error
-	}{
+	against(t, []hostileVerbsClient{
 		{"CHECK before there is memory", ucWrites, func(p *peer, _ int) { p.send(control(msgCheck, 1, map[int]byte{3: 1}), 0) }, []error{unix.EPROTO}},
 		{"GO before there is memory", rcLatency, func(p *peer, _ int) {
 			p.send(control(msgQueue, 0, map[int]byte{23: 1, 35: 1}), 0)
@@ -249,16 +311,7 @@ func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
 			wantReport(p, 5)
 			p.disconnect()
 		}, []error{unix.EPROTO}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var port int
-			endsAfter(t, func() (writer, *peer) {
-				port = guest.NextPort()
-				w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
-				return w, connectVerbs(t, port, tc.hello)
-			}, func(p *peer) { tc.do(p, port) }, tc.want)
-		})
-	}
+	})
 }
 
 // begin sends QUEUE and, once the server has sent its own, GO.
