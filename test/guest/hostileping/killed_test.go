@@ -93,3 +93,39 @@ func TestKilledClient(t *testing.T) {
 		})
 	}
 }
+
+// A peer that is killed in a verbs test ends it, whatever is in flight: the module as its client, and as its server.
+func TestKilledVerbsPeer(t *testing.T) {
+	guest.CheckResources(t)
+	for _, test := range []string{"send rc", "write rc", "write_imm rc", "read rc", "fetch_add rc", "cmp_swap rc", "send uc", "write uc", "write_imm uc", "send ud"} {
+		verb, qp, _ := strings.Cut(test, " ")
+		for _, measure := range []string{"bw", "lat"} {
+			t.Run("server/"+verb+"/"+qp+"/"+measure, func(t *testing.T) {
+				addr := nextAddr(t)
+				peer := bridgeProcess(t, addr)
+				guest.NoThreads(t)
+				w := write("client,addr=%s,port=%d,timeout=2,verb=%s,qp=%s,%s,validate", addr.Addr(), addr.Port(), verb, qp, measure)
+				waitBusy(t)
+				guest.Signal(t, peer, unix.SIGKILL)
+				w.ends(t, denied...)
+			})
+			t.Run("client/"+verb+"/"+qp+"/"+measure, func(t *testing.T) {
+				addr := nextAddr(t)
+				guest.NoThreads(t)
+				w := write("server,verbs,addr=%s,port=%d,timeout=2", addr.Addr(), addr.Port())
+				guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
+				peer := guest.Start(t, guest.Binary(t, "krping-bridge"), "client", "--addr", addr.String(), "--verb", verb, "--qp", qp, "--"+measure, "--validate")
+				if verb == "send" {
+					waitBusy(t)
+				} else { // the server counts nothing
+					guest.Eventually(t, 20*time.Second, "the client is connected", func() bool {
+						return !strings.Contains(strings.Join(guest.Threads(t), ""), "listen")
+					})
+					time.Sleep(time.Second)
+				}
+				guest.Signal(t, peer, unix.SIGKILL)
+				w.ends(t, denied...)
+			})
+		}
+	}
+}
