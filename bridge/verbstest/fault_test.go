@@ -303,6 +303,34 @@ func TestRepetitionWithoutNumbersIsCounted(t *testing.T) {
 	}
 }
 
+// In a latency test of WRITEs, damage to the last byte, by which a message is seen, is damage. (Unless it makes that the
+// byte of the message before: then nothing is seen, which is loss, or a time-out.)
+func TestDamagedLastByteIsDamage(t *testing.T) {
+	for _, qp := range []wire.QPType{wire.RC, wire.UC} {
+		for bit := range 8 {
+			t.Run(fmt.Sprintf("%s/%d", qp, bit), func(t *testing.T) {
+				t.Parallel()
+				h := latencyHello(wire.VerbWrite, qp)
+				h.Validate = true
+				n := newNet(t)
+				n.fault = func(m *fakeMessage) int {
+					if m.number == 44 {
+						m.data[len(m.data)-1] ^= 1 << bit
+					}
+					return 1
+				}
+				client, server := n.run(t.Context(), h)
+				if !errors.Is(client.err, ErrDamaged) || !errors.Is(server.err, ErrDamaged) {
+					t.Errorf("client: %v, server: %v", client.err, server.err)
+				}
+				if got := client.result; got.Arrived.Damaged != 1 || got.Received.Damaged != 1 || got.Arrived.Lost+got.Received.Lost > 0 {
+					t.Errorf("the server has received %+v, the client %+v", got.Arrived, got.Received)
+				}
+			})
+		}
+	}
+}
+
 // Damage to the number of a message on UC and UD is damage, and neither loss nor a wrong account of the others.
 func TestDamagedNumberIsDamage(t *testing.T) {
 	for _, qp := range []wire.QPType{wire.UC, wire.UD} {

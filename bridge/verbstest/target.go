@@ -336,8 +336,7 @@ func (t *target) isOvertaken(queue int, data []byte, number uint64) bool {
 		return false
 	}
 	f := examine(data, tag, uint32(number))
-	late := number - uint64(uint32(number)-f.number)
-	return f.isMissing() && late < number && (number-late)%uint64(t.slots()) == 0 && t.queues[queue].lacks(late)
+	return f.isMissing(t.slots()) && t.queues[queue].lacks(number-uint64(uint32(number)-f.number))
 }
 
 // isLate reports whether a message is the answer to one that a client of a latency test has given up.
@@ -425,7 +424,7 @@ func (t *target) checked(queue int, number uint64) error {
 func (t *target) checkSlot(queue int, number uint64, until time.Time) {
 	q, data, tag := &t.queues[queue], t.slot(queue, int(number%uint64(t.slots()))), t.receiveTag(queue)
 	if !isIntact(data, tag, uint32(number)) {
-		if f := examine(data, tag, uint32(number)); t.mayLose() && f.isMissing() {
+		if f := examine(data, tag, uint32(number)); t.mayLose() && f.isMissing(t.slots()) {
 			q.skip(number + 1)
 			return
 		}

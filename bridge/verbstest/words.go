@@ -193,9 +193,18 @@ func (f finding) classify(data []byte, tag uint16, number uint32, i, last int) w
 const packet = 256
 
 // isMissing reports whether packets that were lost explain a slot that UC writes to. It has what it held before from the
-// first packet on that was lost.
-func (f finding) isMissing() bool {
-	return f.edge && !f.lone && (f.blank || f.kind == wire.Stale || f.kind == wire.Torn || f.kind == wire.Damaged && f.split)
+// first packet on that was lost. Every slots-th message is written there, and none ahead of its time; with 0 any may be.
+func (f finding) isMissing(slots int) bool {
+	behind := int32(uint32(f.want) - f.number)
+	switch {
+	case !f.edge || f.lone:
+		return false
+	case f.blank || f.kind == wire.Damaged && f.split:
+		return true
+	case f.kind != wire.Stale && f.kind != wire.Torn:
+		return false
+	}
+	return slots == 0 || behind > 0 && int(behind)%slots == 0
 }
 
 // wiped is the byte that memory holds before anything is written to it.

@@ -100,6 +100,8 @@ func TestIsMissing(t *testing.T) {
 	}{
 		"never written":        {wipe, true},
 		"an older message":     {func(d []byte) { fill(d, tag, number-64) }, true},
+		"of another slot":      {func(d []byte) { fill(d, tag, number-63) }, false},
+		"a newer message":      {func(d []byte) { fill(d, tag, number+64) }, false},
 		"partly never written": {func(d []byte) { wipe(d[256:]) }, true},
 		"partly older":         {func(d []byte) { copy(d[512:], message(len(d), tag, number-64)[512:]) }, true},
 		"not a packet":         {func(d []byte) { wipe(d[300:]) }, false},
@@ -111,7 +113,7 @@ func TestIsMissing(t *testing.T) {
 		for _, size := range []int{536, 539} { // words of a packet each, or of two
 			data := message(size, tag, number)
 			tc.change(data)
-			if examine(data, tag, number).isMissing() != tc.want {
+			if examine(data, tag, number).isMissing(64) != tc.want {
 				t.Errorf("%d bytes, %s: missing is %v, want %v", size, name, !tc.want, tc.want)
 			}
 		}

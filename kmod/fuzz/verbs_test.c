@@ -138,11 +138,13 @@ static void test_missing(void)
 		for (at = 0; at < size; at += 256) {
 			memcpy(data + at, other + at, size - at);
 			f = check(data, size, TAG, 1000);
-			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size,
-			       at);
+			EXPECT(f.damage && krping_message_is_missing(&f, 257), "size %u at %u",
+			       size, at);
+			EXPECT(!krping_message_is_missing(&f, 256), "size %u at %u", size, at);
+			EXPECT(krping_message_is_missing(&f, 0), "size %u at %u", size, at);
 			memset(data + at, 0xff, size - at);
 			f = check(data, size, TAG, 1000);
-			EXPECT(f.damage && krping_message_is_missing(&f), "size %u at %u", size,
+			EXPECT(f.damage && krping_message_is_missing(&f, 1), "size %u at %u", size,
 			       at);
 			krping_message_fill(data, size, TAG, 1000);
 		}
@@ -153,12 +155,37 @@ static void test_missing(void)
 				continue;	/* a packet may begin at this word or in it */
 			data[at] ^= 0xff;
 			f = check(data, size, TAG, 1000);
-			EXPECT(f.damage && !krping_message_is_missing(&f), "size %u at %u: %d",
+			EXPECT(f.damage && !krping_message_is_missing(&f, 0), "size %u at %u: %d",
 			       size, at, f.damage);
 			data[at] ^= 0xff;
 		}
 		free(data);
 		free(other);
+	}
+}
+
+/* A flipped bit of a number is damage, unless an earlier message of the slot has that number. */
+static void test_flipped_number(void)
+{
+	static const u32 sizes[] = { 4, 7, 8, 264 };
+	u32 i, bit, slots = 64;
+
+	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
+		u32 size = sizes[i];
+		u8 *data = message(size, TAG, 1000);
+
+		for (bit = 0; bit < 32; bit++) {
+			bool earlier = 1000 >> bit & 1 && !((1u << bit) % slots);
+			u8 *byte = data + size - 1 - bit / 8;
+			struct krping_finding f;
+
+			*byte ^= 1 << bit % 8;
+			f = check(data, size, TAG, 1000);
+			EXPECT(f.damage && krping_message_is_missing(&f, slots) == earlier,
+			       "size %u bit %u: %d", size, bit, f.damage);
+			*byte ^= 1 << bit % 8;
+		}
+		free(data);
 	}
 }
 
@@ -301,6 +328,7 @@ int main(void)
 	test_damage();
 	test_kinds();
 	test_missing();
+	test_flipped_number();
 	test_changing();
 	test_numbers();
 	test_account();

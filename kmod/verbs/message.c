@@ -177,17 +177,22 @@ void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 /**
  * krping_message_is_missing - whether packets that were lost explain a slot that is wrong
  * @finding:	of a slot that UC writes to
+ * @slots:	every @slots-th message is written there, and none ahead of its time; 0: any may be
  *
  * The slot has what it held before from the first packet on that was lost. So the first wrong word
  * is where a packet begins, and is of an earlier message there, or of none.
  */
-bool krping_message_is_missing(const struct krping_finding *finding)
+bool krping_message_is_missing(const struct krping_finding *finding, u32 slots)
 {
+	s32 behind = (u32)finding->want - finding->number;
+
 	if (!finding->edge || finding->lone)
 		return false;
-	return finding->blank || finding->damage == KRPING_VERBS_STALE ||
-	       finding->damage == KRPING_VERBS_TORN ||
-	       (finding->damage == KRPING_VERBS_DAMAGED && finding->split);
+	if (finding->blank || (finding->damage == KRPING_VERBS_DAMAGED && finding->split))
+		return true;
+	if (finding->damage != KRPING_VERBS_STALE && finding->damage != KRPING_VERBS_TORN)
+		return false;
+	return !slots || (behind > 0 && !((u32)behind % slots));
 }
 
 /**

@@ -41,7 +41,7 @@ u16 krping_message_tag(u16 group, u16 queue, bool by_server);
 void krping_message_fill(u8 *data, u32 size, u16 tag, u64 number);
 void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 			  struct krping_finding *finding);
-bool krping_message_is_missing(const struct krping_finding *finding);
+bool krping_message_is_missing(const struct krping_finding *finding, u32 slots);
 u64 krping_number_near(u32 low, u32 bytes, u64 near);
 u64 krping_message_number(const u8 *data, u32 size, u32 bytes, u64 near);
 const char *krping_damage_text(enum krping_verbs_damage damage);

@@ -60,7 +60,7 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 			   const struct krping_finding *finding)
 {
 	return krping_verbs_is_lat(q->v) && !krping_verbs_is_reliable(&q->v->test) &&
-	       krping_message_is_missing(finding);
+	       krping_message_is_missing(finding, 0);
 }
 
 /*
@@ -72,8 +72,8 @@ static bool is_overtaken(const struct krping_verbs_queue *q, u64 number,
 {
 	u64 late = krping_number_near(finding->number, 4, number);
 
-	return !krping_verbs_is_reliable(&q->v->test) && krping_message_is_missing(finding) &&
-	       late < number && !krping_verbs_mod(number - late, q->nr_sink) &&
+	return !krping_verbs_is_reliable(&q->v->test) &&
+	       krping_message_is_missing(finding, q->nr_sink) &&
 	       krping_account_lacks(&q->account, late);
 }
 
@@ -285,9 +285,10 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 			continue;
 		}
 		check_slot(q, i, &finding);
-		if (!reliable && !krping_message_is_missing(&finding))
+		if (!reliable && !krping_message_is_missing(&finding, q->nr_sink))
 			check_again(q, i, end, &finding);
-		if (finding.damage && !reliable && krping_message_is_missing(&finding)) {
+		if (finding.damage && !reliable &&
+		    krping_message_is_missing(&finding, q->nr_sink)) {
 			krping_account_miss(&q->account, i);
 			continue;
 		}
@@ -307,7 +308,7 @@ static u64 check_other(struct krping_verbs_queue *q, u64 number, struct krping_f
 	struct krping_finding of_other;
 
 	krping_message_check(slot_of(q, other), q->v->test.size, q->rx_tag, other, &of_other);
-	if (of_other.damage && krping_message_is_missing(&of_other))
+	if (of_other.damage && krping_message_is_missing(&of_other, 0))
 		return number;
 	*finding = of_other;
 	return other;
