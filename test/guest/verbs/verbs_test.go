@@ -229,7 +229,7 @@ func TestDuplex(t *testing.T) {
 		if !k.possible(t) {
 			continue
 		}
-		for _, options := range []string{"", ",validate", ",qps=3,validate"} {
+		for _, options := range []string{"", ",validate", ",qps=3,validate", ",qps=16"} {
 			t.Run(k.verb+"/"+k.qp+options, func(t *testing.T) {
 				o := measure(t, k.options()+"bw,duplex,count=200"+options, "")
 				if o.clientErr != nil || o.serverErr != nil {
@@ -256,10 +256,37 @@ func TestFewReceives(t *testing.T) {
 		}
 		for _, options := range []string{"qps=4,srq,rxdepth=4", "rxdepth=1"} {
 			t.Run(k.verb+"/"+k.qp+"/"+options, func(t *testing.T) {
+				before := rnrErrors(t)
 				o := measure(t, k.options()+"bw,validate,count=300,size=1000,"+options, "size=1000")
 				o.check(t, k, "bw", true, 300*uint64(o.client.QPs))
+				if !guest.IWARP(t) && rnrErrors(t) > before != k.reliable() {
+					t.Errorf("before, the device had refused %d messages for lack of a receive; now %d", before, rnrErrors(t))
+				}
 			})
 		}
+	}
+}
+
+// rnrErrors returns how often the device has asked a sender to wait for a receive.
+func rnrErrors(t *testing.T) int {
+	t.Helper()
+	if guest.IWARP(t) {
+		return 0
+	}
+	return guest.Number(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/send_rnr_err")
+}
+
+// As many queue pairs as a test may have.
+func TestManyQueuePairs(t *testing.T) {
+	guest.CheckResources(t)
+	for _, k := range []kind{{proc.Send, "rc"}, {proc.Write, "uc"}} {
+		if !k.possible(t) {
+			continue
+		}
+		t.Run(k.verb+"/"+k.qp, func(t *testing.T) {
+			o := measure(t, k.options()+"bw,validate,qps=1024,txdepth=2,count=2,timeout=60", "timeout=60")
+			o.check(t, k, "bw", true, 2048)
+		})
 	}
 }
 
@@ -280,6 +307,9 @@ func TestDurationAndRate(t *testing.T) {
 			}
 			if o.client.Elapsed > 30*time.Second {
 				t.Errorf("a test of 1 s took %v", o.client.Elapsed)
+			}
+			if rate := float64(o.client.Ops) / o.client.Elapsed.Seconds(); float64(o.client.PeakOps) < 0.9*rate {
+				t.Errorf("a peak of %d messages a second, at %.0f on average", o.client.PeakOps, rate)
 			}
 			if o.client.Count != 0 || o.client.Sent != o.client.Ops {
 				t.Errorf("sent %d, counted %d", o.client.Sent, o.client.Ops)
