@@ -95,7 +95,7 @@ func (c *Conn) NewQueues(config transport.QueueConfig) (transport.Queues, error)
 		errno := C.shim_pair_create(p.c, C.uint32_t(i), pairTypes[config.Service], c.queue.qp, C.uint32_t(config.QKey))
 		if errno != 0 {
 			p.Close()
-			return nil, fmt.Errorf("make %s queue pair %d of %d: %w", config.Service, i+1, config.Queues, syscall.Errno(errno))
+			return nil, p.makeError(i, errno)
 		}
 	}
 	return p, nil
@@ -265,9 +265,18 @@ func (p *Pairs) setRNRTimer(index int) error {
 	return nil
 }
 
+// makeError returns the error of a queue pair that the device cannot make.
+func (p *Pairs) makeError(index int, errno C.int) error {
+	inline := ""
+	if p.config.Inline > 0 {
+		inline = fmt.Sprintf(" with %d bytes of inline data", p.config.Inline)
+	}
+	return fmt.Errorf("make %s queue pair %d of %d%s: %w", p.config.Service, index+1, p.config.Queues, inline, syscall.Errno(errno))
+}
+
 func (p *Pairs) createRC(index int, id *C.struct_rdma_cm_id) error {
 	if errno := C.shim_pair_create_rc(p.c, C.uint32_t(index), id); errno != 0 {
-		return fmt.Errorf("make rc queue pair %d of %d: %w", index+1, p.config.Queues, syscall.Errno(errno))
+		return p.makeError(index, errno)
 	}
 	return nil
 }

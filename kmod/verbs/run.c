@@ -179,6 +179,10 @@ static int connect_control(struct krping_verbs *v, struct net *net)
 		ret = krping_verbs_plan(v);
 	if (!ret)
 		ret = krping_verbs_control_alloc(v);
+	if (ret == -EINVAL && v->test.inline_len)
+		krping_err_ratelimited(v->thread.log_prefix,
+				       "inline: %s has no inline data of %u bytes",
+				       v->control.id->device->name, v->test.inline_len);
 	return ret ?: connect_one(v, &v->control, 0);
 }
 

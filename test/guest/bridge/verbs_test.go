@@ -149,9 +149,10 @@ func TestVerbsRefusals(t *testing.T) {
 	port := guest.NextPort()
 	guest.StartPingBridge(t, port, "--ping-max-size", "64KiB", "--ping-max-connections", "8")
 	for args, want := range map[string]string{
-		"--verb send --bw --count 1 --size 128KiB": "the most is 65536 bytes",
-		"--verb send --bw --count 1 --qps 8":       "the server has its most connections, 8",
-		"--verb read --bw --count 1 --reads 255":   "has at most",
+		"--verb send --bw --count 1 --size 128KiB":             "the most is 65536 bytes",
+		"--verb send --bw --count 1 --qps 8":                   "the server has its most connections, 8",
+		"--verb read --bw --count 1 --reads 255":               "has at most",
+		"--verb send --bw --count 1 --size 4KiB --inline 4KiB": "4096 bytes of inline data",
 	} {
 		argv := append([]string{guest.Binary(t, "krping-bridge"), "client", "--addr", guest.AddrPort(t, port)}, strings.Fields(args)...)
 		if out, err := guest.TryRun(argv...); err == nil || !strings.Contains(out, want) {

@@ -328,6 +328,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"verb=send,bw,count=1,size=4097", "size=4096", unix.ECONNREFUSED, unix.EPROTO, "size is too large; the server's limit is 4096"},
 		{"verb=write,bw,count=1,size=1073741824", "", unix.EINVAL, nil, "must be at most"},
+		{"verb=send,bw,count=1,inline=4096,size=4096", "", unix.EINVAL, nil, "inline data of 4096 bytes"},
 		{"bw,count=1", "", unix.ECONNREFUSED, unix.EPROTO, "the server runs another test"},
 		{"count=1", "", unix.ECONNREFUSED, unix.EPROTO, "the server runs another test"},
 	} {
