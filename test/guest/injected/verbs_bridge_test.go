@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,21 +24,36 @@ func TestVerbsFindDamageInTheBridge(t *testing.T) {
 	port := guest.NextPort()
 	b := guest.StartFaultyPingBridge(t, port, dir)
 	points := knobs(dir)
-	for _, verb := range []string{"send", "write", "write_imm", "read", "send,qp=uc", "write,qp=uc", "write_imm,qp=uc", "send,qp=ud"} {
-		t.Run(verb, func(t *testing.T) {
-			before, logged := points.fired(t, "verbs_corrupt"), strings.Count(b.Log.String(), "data arrived damaged")
-			points.set(t, setting{name: "verbs_corrupt", rate: 3})
-			defer points.set(t, setting{name: "verbs_corrupt"})
-			command := fmt.Sprintf("client,addr=%s,port=%d,verb=%s,bw,validate,count=300,size=200", guest.Addr(t), port, verb)
-			if err := guest.Command(command, guest.Limit); !errors.Is(err, unix.EBADMSG) {
-				t.Errorf("%s: %v, want EBADMSG", command, err)
-			}
-			if points.fired(t, "verbs_corrupt") == before {
-				t.Error("no bit was flipped")
-			}
-			if found := strings.Count(b.Log.String(), "data arrived damaged") - logged; (found > 0) != (verb != "read") {
-				t.Errorf("the bridge has found damage %d times", found)
-			}
-		})
+	for _, verb := range verbsTests {
+		for _, measure := range []string{"bw", "lat"} {
+			t.Run(verb+"/"+measure, func(t *testing.T) {
+				before, logged := points.fired(t, "verbs_corrupt"), strings.Count(b.Log.String(), "data arrived damaged")
+				rate, length := 3, "count=100"
+				// What is read from the bridge it does not see. It looks at its queue pairs ten times a second.
+				passive := verb == "read" || isAtomic(verb)
+				if passive {
+					rate, length = 1, "duration=1"
+				}
+				points.set(t, setting{name: "verbs_corrupt", rate: rate})
+				defer points.set(t, setting{name: "verbs_corrupt"})
+				command := fmt.Sprintf("client,addr=%s,port=%d,verb=%s,%s,validate,%s", guest.Addr(t), port, verb, measure, length)
+				if !isAtomic(verb) {
+					command += ",size=200"
+				}
+				if err := guest.Command(command, guest.Limit); !errors.Is(err, unix.EBADMSG) {
+					t.Errorf("%s: %v, want EBADMSG", command, err)
+				}
+				if points.fired(t, "verbs_corrupt") == before {
+					t.Error("no bit was flipped")
+				}
+				if !passive {
+					guest.Eventually(t, 10*time.Second, "the bridge has found damage", func() bool {
+						return strings.Count(b.Log.String(), "data arrived damaged") > logged
+					})
+				} else if strings.Count(b.Log.String(), "data arrived damaged") > logged {
+					t.Error("the bridge has found damage to what it does not see")
+				}
+			})
+		}
 	}
 }
