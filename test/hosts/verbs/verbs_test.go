@@ -2,7 +2,8 @@
 
 //go:build lab
 
-// Package verbs tests the test of every verb on queue pairs that lose messages, between two hosts whose network does.
+// Package verbs tests the test of every verb on queue pairs that lose messages, between two hosts whose network does, or
+// whose addresses change.
 package verbs
 
 import (
@@ -39,12 +40,86 @@ func TestBadNetwork(t *testing.T) {
 					if k == 0 && (c.Sent != 300 || s.Received+s.Lost != c.Sent || c.Lost != s.Lost) {
 						t.Errorf("of %d messages %d were received and %d lost; the client says %d", c.Sent, s.Received, s.Lost, c.Lost)
 					}
+					if k == 1 && c.Received+c.Lost != 300 {
+						t.Errorf("of 300 answers the client has received %d and lost %d", c.Received, c.Lost)
+					}
 					if tc.lost && c.Lost == 0 {
 						t.Error("nothing was lost")
 					}
 				})
 			}
 		}
+	}
+	t.Run("bridge", func(t *testing.T) { badNetworkToTheBridge(&hosts.Hosts{T: t, Lab: h.Lab}, server, client) })
+	t.Run("address", func(t *testing.T) { changedAddress(&hosts.Hosts{T: t, Lab: h.Lab}, server, client) })
+}
+
+// badNetworkToTheBridge has a server in user space: it counts the same.
+func badNetworkToTheBridge(h *hosts.Hosts, server, client *lab.VM) {
+	h.Spawn(server, "krping-bridge --ping "+server.Addr()+":9900 >/run/pings.log 2>&1")
+	h.Eventually(20*time.Second, "the bridge listens", func() bool {
+		return strings.Contains(h.Sh(server, "cat /run/pings.log 2>/dev/null; true"), "answering pings")
+	})
+	for _, netem := range []string{"loss 10%", "duplicate 10%", "delay 2ms reorder 90% gap 3"} {
+		for _, test := range []string{"verb=send,qp=uc", "verb=write,qp=uc", "verb=write_imm,qp=uc", "verb=send,qp=ud"} {
+			for _, validate := range []string{"", ",validate"} {
+				h.Sh(client, "tc qdisc change dev eth0 root netem "+netem)
+				options := fmt.Sprintf("client,addr=%s,port=9900,%s,bw,size=1000,count=300,txdepth=16%s", server.Addr(), test, validate)
+				out, err := h.Try(client, "echo "+options+" >/proc/krping")
+				h.Sh(client, "tc qdisc change dev eth0 root netem delay 0ms")
+				if err != nil {
+					h.T.Errorf("%s, %s: %v\n%s", netem, options, err, out)
+					continue
+				}
+				if c := last(h, client); c.Damaged != 0 || c.Sent != 300 || strings.HasPrefix(netem, "loss") && validate != "" && c.Lost == 0 || c.Lost > 300 {
+					h.T.Errorf("%s, %s: %+v", netem, options, c)
+				}
+			}
+		}
+	}
+	h.Sh(server, "pkill -x krping-bridge")
+}
+
+// changedAddress takes the address of a client away while it sends datagrams. Both sides end, and say what has happened.
+// With the address, tests work as before.
+func changedAddress(h *hosts.Hosts, server, client *lab.VM) {
+	const options = ",verb=send,qp=ud,bw,validate,rate=500,timeout=4"
+	serve := func(port int) *lab.Process {
+		p := h.Spawn(server, fmt.Sprintf("sh -c 'echo server,verbs,timeout=4,addr=%s,port=%d >/proc/krping'", server.Addr(), port))
+		h.Eventually(20*time.Second, "the server listens", func() bool {
+			return strings.Contains(h.Sh(server, "cat /proc/krping"), "listen")
+		})
+		return p
+	}
+	served := serve(9950)
+	sent := h.Spawn(client, fmt.Sprintf("sh -c 'echo client,addr=%s,port=9950%s >/proc/krping'", server.Addr(), options))
+	h.Eventually(20*time.Second, "datagrams arrive", func() bool {
+		results, err := proc.ParseResults(h.Sh(server, "tail -n 1 /proc/krping_results"))
+		return err == nil && len(results) == 1 && results[0].Received > 100
+	})
+	address := strings.Fields(h.Sh(client, "ip -o -4 addr show dev eth0 | awk '{print $4}'"))[0]
+	changed := time.Now()
+	h.Sh(client, "ip addr add 10.77.77.7/24 dev eth0 && ip addr del "+address+" dev eth0")
+	for side, p := range map[string]*lab.Process{"client": sent, "server": served} {
+		if err := p.Wait(h.T.Context()); err == nil {
+			h.T.Errorf("the %s has succeeded", side)
+		}
+		if took := time.Since(changed); took > 60*time.Second {
+			h.T.Errorf("the %s ended %v after the address had changed", side, took)
+		}
+	}
+	for side, vm := range map[string]*lab.VM{"client": client, "server": server} {
+		if log := h.Sh(vm, "dmesg | grep krping | tail -n 5"); !strings.Contains(log, "did not go on") && !strings.Contains(log, "failed") {
+			h.T.Errorf("the log of the %s does not say why:\n%s", side, log)
+		}
+	}
+	h.Sh(client, "ip addr add "+address+" dev eth0 && ip addr del 10.77.77.7/24 dev eth0")
+	served = serve(9951)
+	if out, err := h.Try(client, fmt.Sprintf("echo client,addr=%s,port=9951,count=500%s >/proc/krping", server.Addr(), options)); err != nil {
+		h.T.Errorf("with its address, the client: %v\n%s", err, out)
+	}
+	if err := served.Wait(h.T.Context()); err != nil {
+		h.T.Errorf("and its server: %v", err)
 	}
 }
 
