@@ -164,9 +164,27 @@ func TestHostileVerbsData(t *testing.T) {
 		{"control CHECK of all numbers", ucWrite, uc(func(d *dataPeer) { d.send(checkOf(0, -1), 0) }), violation},
 		{"WRITE_IMM after the last", with(ucLatency, map[int]byte{16: 3}), latency(func(d *dataPeer) { d.writeImm(9, message) }), violation},
 		{"WRITE after the last", with(ucLatency, map[int]byte{16: 2, 39: 0}), latency(func(d *dataPeer) { d.writeSlot(0, words(short, 777, 9)) }), violation},
+		{"CHECK that was overtaken", ucWrite, uc(overtakenCheck), []error{nil}},
 		{"everything spoilt", deepWrites, uc(spoilAll), []error{unix.EBADMSG}},
 		{"datagrams of another queue pair", map[int]byte{19: 2}, strangers, []error{nil}},
 	})
+}
+
+// overtakenCheck sends a CHECK on the control connection, and then a smaller one on the queue pair: it is ignored.
+func overtakenCheck(d *dataPeer) {
+	for i := range 2 {
+		d.writeSlot(i, words(short, 777, uint32(i)))
+	}
+	time.Sleep(guest.Slow(200 * time.Millisecond)) // they arrive
+	d.send(checkOf(0, 2), 0)
+	d.expect(msgCredit)
+	d.sendData(checkOf(0, 1))
+	time.Sleep(guest.Slow(200 * time.Millisecond))
+	d.send(control(msgDone, 2, nil), 0)
+	if got, want := d.expect(msgReport)[8:48], report(2, 0, 0, 0, 0); !bytes.Equal(got, want) {
+		d.t.Errorf("REPORT of %x, want %x", got, want)
+	}
+	d.disconnect()
 }
 
 // spoilAll fills all slots with garbage. Whether they are being written is found out for all at once: for each on its own it

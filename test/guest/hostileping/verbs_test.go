@@ -107,6 +107,7 @@ var badVerbsHellos = []badVerbsHello{
 	{"nothing signalled", map[int]byte{41: 0}, invalid, 0},
 	{"signalled beyond the queue", map[int]byte{41: 5}, invalid, 0},
 	{"another inline size", map[int]byte{43: 9}, invalid, 0},
+	{"number that does not fit", map[int]byte{11: 3, 19: 2}, invalid, 0},
 	{"READs of a SEND", map[int]byte{44: 1}, invalid, 0},
 	{"reserved field", map[int]byte{47: 1}, invalid, 0},
 }
@@ -300,6 +301,7 @@ func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
 		{"REPORT of no kind of damage", duplex, afterDone(control(msgReport, 4, map[int]byte{47: 1})), []error{unix.EPROTO}},
 		{"REPORT of a kind of no damage", duplex, afterDone(control(msgReport, 4, map[int]byte{60: 1})), []error{unix.EPROTO}},
 		{"REPORT with a reserved field", duplex, afterDone(control(msgReport, 4, map[int]byte{63: 1})), []error{unix.EPROTO}},
+		{"disconnect before the data connection", rcSends, func(p *peer, _ int) { p.disconnect() }, []error{unix.ECONNRESET}},
 		{"loss on RC", rcSends, func(p *peer, port int) {
 			data, _, err := fakeclient.DialConn(p.t, port, verbsHello(map[int]byte{17: 1, 21: 1}), verbsConfig)
 			if err != nil {
