@@ -290,6 +290,40 @@ func TestManyQueuePairs(t *testing.T) {
 	}
 }
 
+// All tests together get a quarter of the memory: one that would need too much beside another is refused, and then served.
+func TestMemoryOfAllTests(t *testing.T) {
+	guest.CheckResources(t)
+	const size = 65536
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		t.Fatal(err)
+	}
+	most := info.Totalram * uint64(info.Unit) / 4
+	options := fmt.Sprintf("verb=send,bw,validate,txdepth=1,size=%d,rxdepth=%d", size, most*6/10/size)
+	port := guest.NextPort()
+	at := fmt.Sprintf("addr=%s,port=%d,", guest.Addr(t), port)
+	served := guest.StartServer(t, "server,verbs,"+at)
+	ended := make(chan error, 1)
+	go func() { ended <- guest.Command("client,"+at+options, guest.Slow(15*time.Second)) }()
+	guest.Eventually(t, 20*time.Second, "the first test runs", func() bool {
+		_, server := results(t, port)
+		return server.Received > 0
+	})
+	guest.Run(t, "dmesg", "-C")
+	if o := measure(t, options+",count=5", ""); !errors.Is(o.clientErr, unix.ECONNREFUSED) || !errors.Is(o.serverErr, unix.EPROTO) {
+		t.Errorf("beside it, client: %v, server: %v; want ECONNREFUSED and EPROTO", o.clientErr, o.serverErr)
+	}
+	if log := guest.Run(t, "dmesg"); !strings.Contains(log, "bytes of memory, other tests have") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+	if client, server := <-ended, <-served; !errors.Is(client, unix.EINTR) || server != nil {
+		t.Errorf("the first test: client: %v, server: %v", client, server)
+	}
+	if o := measure(t, options+",count=5", ""); o.clientErr != nil || o.serverErr != nil {
+		t.Errorf("after it, client: %v, server: %v", o.clientErr, o.serverErr)
+	}
+}
+
 // A test with a duration ends by itself, and not before. A rate is never exceeded.
 func TestDurationAndRate(t *testing.T) {
 	guest.CheckResources(t)
