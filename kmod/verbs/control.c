@@ -38,16 +38,6 @@ bool krping_verbs_control_has_room(const struct krping_verbs *v)
 	return v->tx_posted - v->tx_done < KRPING_VERBS_CONTROL_TX;
 }
 
-static int post_failed(struct krping_verbs *v, int ret)
-{
-	if (ret == -ENOTCONN)	/* siw reports this before its disconnect event */
-		ret = -ECONNRESET;
-	else
-		krping_err_ratelimited(v->thread.log_prefix, "cannot post a control message: %d",
-				       ret);
-	return krping_conn_error(&v->control) ?: ret;
-}
-
 /**
  * krping_verbs_control_send - send a control message
  * @v:		with room
@@ -71,7 +61,7 @@ int krping_verbs_control_send(struct krping_verbs *v, const struct krping_verbs_
 	wr.num_sge = krping_buf_send_sges(&v->control, buf, sizeof(*msg), sges);
 	ret = krping_conn_post_send(&v->control, &wr);
 	if (ret)
-		return post_failed(v, ret);
+		return krping_verbs_post_failed(v, "a control message", ret);
 	v->tx_posted++;
 	WRITE_ONCE(v->thread.result->verbs.posts, v->thread.result->verbs.posts + 1);
 	return 0;
@@ -90,7 +80,7 @@ int krping_verbs_control_probe(struct krping_verbs *v)
 	int ret = krping_conn_post_send(&v->control, &probe.wr);
 
 	if (ret)
-		return post_failed(v, ret);
+		return krping_verbs_post_failed(v, "a control message", ret);
 	v->probing = true;
 	return 0;
 }

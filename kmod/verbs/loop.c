@@ -1,66 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The loop of a test: poll, post, answer, wait. */
-#include <linux/delay.h>
+/* The loop of a test: post, answer, wait. */
 #include <linux/sched/signal.h>
 
 #include "lib/log.h"
 #include "verbs/verbs.h"
 
-#define POLL_BATCH	16	/* completions */
-#define POLL_MOST	256	/* of a completion queue, before others get their turn */
 #define TICK_NS		(50 * NSEC_PER_MSEC)	/* the longest sleep: time-outs need a look */
 #define RATE_TICK_NS	NSEC_PER_MSEC
-#define SETTLE_MS	200
 
-/* There is something to poll. Called in any context. */
-void krping_verbs_notify(struct ib_cq *cq, void *context)
-{
-	struct krping_verbs *v = container_of((struct krping_conn *)context, struct krping_verbs,
-					      control);
-
-	krping_thread_progress(&v->thread);
-}
-
-/* ---- polling and waiting ---- */
-
-static u32 poll_cq(struct krping_verbs *v, struct ib_cq *cq)
-{
-	struct ib_wc wc[POLL_BATCH];
-	u32 polled = 0;
-	int n, i;
-
-	do {
-		n = ib_poll_cq(cq, POLL_BATCH, wc);
-		for (i = 0; i < n; i++)
-			wc[i].wr_cqe->done(cq, &wc[i]);
-		if (n < 0)
-			krping_verbs_fail(v, -EIO);
-		else
-			polled += n;
-		cond_resched();	/* each may have checked much data */
-	} while (n == POLL_BATCH && polled < POLL_MOST);
-	return polled;
-}
-
-/* LAT with WRITE: nothing but memory tells that a message has arrived. */
-static bool watches_memory(const struct krping_verbs *v)
-{
-	return krping_verbs_is_lat(v) && v->test.verb == KRPING_VERB_WRITE && v->going;
-}
-
-static u32 poll_all(struct krping_verbs *v)
-{
-	struct krping_verbs_counts *counts = &v->thread.result->verbs;
-	u32 polled = poll_cq(v, v->control.cq), i;
-
-	for (i = 0; i < v->nr_cqs; i++)
-		polled += poll_cq(v, v->cqs[i]);
-	if (polled)
-		WRITE_ONCE(counts->completions, counts->completions + polled);
-	if (watches_memory(v))
-		krping_verbs_watch(v);
-	return polled;
-}
+/* ---- waiting ---- */
 
 /* Return: whether a completion queue has something already. */
 static bool arm_all(struct krping_verbs *v)
@@ -80,7 +28,7 @@ static void idle(struct krping_verbs *v, int seen)
 {
 	u64 tick = v->test.rate && v->going ? RATE_TICK_NS : TICK_NS;
 
-	if (v->thread.opt->poll || watches_memory(v))
+	if (v->thread.opt->poll || krping_verbs_watches_memory(v))
 		cpu_relax();
 	else if (!arm_all(v))
 		wait_event_interruptible_hrtimeout(v->thread.wait,
@@ -109,7 +57,7 @@ int krping_verbs_wait(struct krping_verbs *v, bool (*is_done)(struct krping_verb
 	for (v->moved = jiffies;;) {
 		seen = atomic_read(&v->thread.progress);
 		lost = krping_conn_error(&v->control);	/* what came before it still counts */
-		if (poll_all(v))
+		if (krping_verbs_poll(v))
 			v->moved = jiffies;
 		if (v->error || is_done(v))
 			return v->error;
@@ -135,18 +83,6 @@ int krping_verbs_tell(struct krping_verbs *v, const struct krping_verbs_msg *msg
 	int ret = krping_verbs_wait(v, has_room);
 
 	return ret ?: krping_verbs_control_send(v, msg);
-}
-
-/* Gives the last control message some time to reach the peer, whatever else happens. */
-void krping_verbs_settle(struct krping_verbs *v)
-{
-	unsigned long until = jiffies + msecs_to_jiffies(SETTLE_MS);
-
-	while (v->tx_done != v->tx_posted && !krping_conn_error(&v->control) &&
-	       time_before(jiffies, until)) {
-		poll_cq(v, v->control.cq);
-		usleep_range(200, 500);
-	}
 }
 
 /* ---- messages of the test ---- */
@@ -281,7 +217,7 @@ static void count_operations(struct krping_verbs *v)
 /* Return: how much progress there was, or a negative errno. */
 static int step(struct krping_verbs *v)
 {
-	u32 ignored = v->ignored, polled = poll_all(v);
+	u32 ignored = v->ignored, polled = krping_verbs_poll(v);
 	int posted = 0, ret;
 
 	if (v->error)

@@ -173,7 +173,9 @@ static int region_alloc(struct krping_verbs *v, struct krping_region *region, u3
 	krping_region_for_device(&v->control, region);
 	v->regs_pending++;
 	ret = krping_conn_post_send(&v->control, wr);
-	return ret ?: krping_verbs_wait(v, is_registered);
+	if (ret)
+		return krping_verbs_post_failed(v, "a memory registration", ret);
+	return krping_verbs_wait(v, is_registered);
 }
 
 static int ring_alloc(struct krping_verbs *v, struct krping_verbs_ring *ring)

@@ -193,14 +193,8 @@ static int post_chain(struct krping_verbs_queue *q, const struct ib_send_wr *fir
 	local_bh_disable();
 	ret = ib_post_send(q->qp, first, NULL);
 	local_bh_enable();
-	if (ret) {
-		if (ret == -ENOTCONN)	/* siw reports this before its disconnect event */
-			ret = -ECONNRESET;
-		else
-			krping_err_ratelimited(v->thread.log_prefix,
-					       "cannot post a work request: %d", ret);
-		return krping_conn_error(&v->control) ?: ret;
-	}
+	if (ret)
+		return krping_verbs_post_failed(v, "a work request", ret);
 	WRITE_ONCE(v->thread.result->verbs.posts, v->thread.result->verbs.posts + nr);
 	return 0;
 }

@@ -422,12 +422,17 @@ void krping_verbs_damage(struct krping_verbs_queue *q, u64 number,
 			 const struct krping_finding *finding);
 void krping_verbs_corrupt(const struct krping_verbs_queue *q, u8 *data, u64 number);
 
-/* loop.c */
+/* poll.c */
 void krping_verbs_notify(struct ib_cq *cq, void *context);
+u32 krping_verbs_poll(struct krping_verbs *v);
+bool krping_verbs_watches_memory(const struct krping_verbs *v);
+int krping_verbs_post_failed(struct krping_verbs *v, const char *what, int ret);
+void krping_verbs_settle(struct krping_verbs *v);
+
+/* loop.c */
 int krping_verbs_wait(struct krping_verbs *v, bool (*is_done)(struct krping_verbs *v));
 int krping_verbs_tell(struct krping_verbs *v, const struct krping_verbs_msg *msg);
 int krping_verbs_loop(struct krping_verbs *v);
-void krping_verbs_settle(struct krping_verbs *v);
 
 /* run.c */
 int krping_verbs_run(const struct krping_options *opt, struct krping_result *result);
