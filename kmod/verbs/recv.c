@@ -64,8 +64,8 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 }
 
 /*
- * WRITE_IMM on UC: a message of an earlier lap that comes only now has written to the slot, too. Its
- * immediate has not been seen yet.
+ * WRITE_IMM on UC: a message of an earlier lap that comes only now has written to the slot, too.
+ * Its immediate has not been seen yet.
  */
 static bool is_overtaken(const struct krping_verbs_queue *q, u64 number,
 			 const struct krping_finding *finding)
@@ -96,7 +96,7 @@ static void account(struct krping_verbs_queue *q, u64 number)
 	q->v->last_arrival = jiffies;
 }
 
-/* LAT, server: messages that were lost are not answered. The next signalled answer completes all. */
+/* LAT, server: lost messages are not answered. The next signalled answer completes all. */
 static void skip_to(struct krping_verbs_queue *q, u64 number)
 {
 	if (number == q->posted)

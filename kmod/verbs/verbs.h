@@ -22,7 +22,7 @@ struct krping_verbs_queue;
 #define KRPING_VERBS_CONTROL_TX	16	/* control messages in flight */
 #define KRPING_VERBS_CHAIN	32	/* work requests posted at once */
 
-/* LAT: an answer overtakes the completion of its message. Each completion that is saved is a wake-up. */
+/* LAT: an answer overtakes the completion of its message. Each one that is saved is a wake-up. */
 #define KRPING_VERBS_LAT_DEPTH	16
 #define KRPING_VERBS_LAT_SIGNAL	8	/* half of it: the next ones are posted meanwhile */
 
