@@ -28,13 +28,16 @@ func TestVerbsFindDamageInTheBridge(t *testing.T) {
 		for _, measure := range []string{"bw", "lat"} {
 			t.Run(verb+"/"+measure, func(t *testing.T) {
 				before, logged := points.fired(t, "verbs_corrupt"), strings.Count(b.Log.String(), "data arrived damaged")
-				rate, length := 3, "count=100"
+				length := "count=300"
+				if measure == "lat" {
+					length = "count=100"
+				}
 				// What is read from the bridge it does not see. It looks at its queue pairs ten times a second.
 				passive := verb == "read" || isAtomic(verb)
 				if passive {
-					rate, length = 1, "duration=1"
+					length = "duration=1"
 				}
-				points.set(t, setting{name: "verbs_corrupt", rate: rate})
+				points.set(t, setting{name: "verbs_corrupt", rate: 1})
 				defer points.set(t, setting{name: "verbs_corrupt"})
 				command := fmt.Sprintf("client,addr=%s,port=%d,verb=%s,%s,validate,%s", guest.Addr(t), port, verb, measure, length)
 				if !isAtomic(verb) {
