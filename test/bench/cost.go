@@ -154,15 +154,9 @@ func (c *Costs) contender(ctx context.Context, s *site, name, disk string) (cost
 
 // symbols returns those of both hosts, server first.
 func (c *Costs) symbols(ctx context.Context, s *site, contender string) ([2]*symbols, error) {
-	var hosts [2]*symbols
-	for i, vm := range []*lab.VM{s.server, s.client} {
-		text, err := s.run(ctx, vm, "cat /proc/kallsyms")
-		if err != nil {
-			return hosts, err
-		}
-		if hosts[i], err = parseKallsyms(text); err != nil {
-			return hosts, err
-		}
+	hosts, err := s.kernelSymbols(ctx)
+	if err != nil {
+		return hosts, err
 	}
 	if contender == bridgeTarget {
 		return hosts, hosts[0].addProgram(filepath.Join(lab.Build(), "krping-bridge"))

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// VerbsReport is the result of a run.
+type VerbsReport struct {
+	Kernel     string       `json:"kernel"`
+	CPUs       int          `json:"vm_cpus"` // of each VM
+	Rounds     int          `json:"rounds"`
+	Contenders []string     `json:"contenders"`
+	Rows       []VerbsRow   `json:"rows"`
+	Counts     []VerbsCount `json:"counts,omitempty"`
+}
+
+// WriteJSON writes the whole report.
+func (r *VerbsReport) WriteJSON(out io.Writer) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", " ")
+	return e.Encode(r)
+}
+
+// WriteMarkdown writes the report as Markdown.
+func (r *VerbsReport) WriteMarkdown(out io.Writer) error {
+	if err := errors.Join(r.writeRows(out), r.writeCounts(out)); err != nil {
+		return err
+	}
+	for _, line := range r.failures() {
+		fmt.Fprintf(out, "\n- FAILED: %s\n", strings.ReplaceAll(line, "\n", "\n    "))
+	}
+	return nil
+}
+
+func (r *VerbsReport) writeRows(out io.Writer) error {
+	if len(r.Rows) == 0 {
+		return nil
+	}
+	_, confidence := medianInterval(r.Rounds)
+	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPUs: only ratios mean anything. %d rounds; medians, and the medians of the rounds' own\n"+
+		"ratios to perftest, with their confidence intervals of %.0f%%.\n\n", r.Kernel, r.CPUs, r.Rounds, confidence*100)
+	t := newTable(out)
+	head := []string{"test", "type", "size", "unit"}
+	head = append(head, r.Contenders...)
+	for _, name := range r.Contenders {
+		if goal, ok := verbsGoals[name]; ok {
+			head = append(head, fmt.Sprintf("%s / perftest (>= %.2g; lat <= %.2g)", name, goal.bandwidth, goal.latency))
+		}
+	}
+	t.head(head...)
+	for _, row := range r.Rows {
+		t.row(row.cells()...)
+	}
+	return t.Flush()
+}
+
+func (r *VerbsReport) writeCounts(out io.Writer) error {
+	if len(r.Counts) == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\nA message, counted, with programs that sleep for completions; server + client where there are two figures. Posts and\n"+
+		"completions are the client's; those with * follow from perftest's options. With a NIC: without Soft-RoCE, network\n"+
+		"stack, copies and checksums. perftest's process is left out, as it busy-waits before it starts.\n\n")
+	t := newTable(out)
+	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "with a NIC")
+	for _, c := range r.Counts {
+		t.row(c.cells()...)
+	}
+	return t.Flush()
+}
+
+func (r *VerbsReport) failures() (lines []string) {
+	for _, row := range r.Rows {
+		for _, s := range row.Series {
+			if s.Failure != "" {
+				lines = append(lines, fmt.Sprintf("%s %s, %d bytes, %s: %s", row.Test, verbsType(row.QP, row.Verb), row.Size, s.Contender, s.Failure))
+			}
+		}
+	}
+	for _, c := range r.Counts {
+		if c.Failure != "" {
+			lines = append(lines, fmt.Sprintf("%s %s, %d bytes, %s, counted: %s", c.Test, verbsType(c.QP, c.Verb), c.Size, c.Contender, c.Failure))
+		}
+	}
+	return lines
+}
+
+// Missed returns how many goals were missed, and how many measurements failed.
+func (r *VerbsReport) Missed() (missed, failed int) {
+	for _, row := range r.Rows {
+		for _, s := range row.Series {
+			if s.Ratio != nil && s.Ratio.Missed {
+				missed++
+			}
+		}
+	}
+	return missed, len(r.failures())
+}

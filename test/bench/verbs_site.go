@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"krping/test/lab"
+	"krping/test/output"
+)
+
+// verbsSite is the two VMs.
+type verbsSite struct {
+	server, client *lab.VM
+	measured       int // so far
+}
+
+const (
+	firstPort, ports = 18515, 1000
+
+	verbsTime = time.Minute     // of one measurement
+	endTime   = 3 * time.Second // until the server has ended after its client
+)
+
+// measure starts a contender's server, runs its client, and ends both.
+func (s *verbsSite) measure(ctx context.Context, c verbsContender, r verbsRun) (sample verbsSample, err error) {
+	r.addr, r.port = s.server.Addr(), firstPort+s.measured%ports
+	s.measured++
+	ctx, cancel := context.WithTimeout(ctx, verbsTime)
+	defer cancel()
+	var serverOut, out, errs output.Buffer
+	server, err := s.server.Start(lab.Cmd{Argv: []string{"sh", "-c", "exec " + c.server(r)}, Env: environment, Stdout: &serverOut, Stderr: &serverOut})
+	if err != nil {
+		return sample, err
+	}
+	defer func() {
+		if end := endServer(ctx, server, c.serves || err != nil); err == nil {
+			err = end
+		}
+		if err != nil && !errors.Is(err, lab.ErrVMGone) {
+			err = fmt.Errorf("%w\n%s\nits server: %s", err, shortened(out.String()+errs.String()), shortened(serverOut.String()))
+		}
+	}()
+	if _, err := s.server.Output(ctx, listening(r.port, c.tcp != nil && c.tcp(r))); err != nil {
+		return sample, fmt.Errorf("%s does not listen", c.server(r))
+	}
+	if err := s.client.Run(ctx, lab.Cmd{Argv: []string{"sh", "-c", "exec " + c.client(r)}, Env: environment, Stdout: &out, Stderr: &errs}); err != nil {
+		return sample, err
+	}
+	return c.parse(r, out.String())
+}
+
+// listening returns a script that waits until something listens at the port.
+func listening(port int, tcp bool) string {
+	look := fmt.Sprintf("rdma resource show cm_id | grep -q 'LISTEN.*:%d '", port)
+	if tcp {
+		look = fmt.Sprintf("grep -q ':%04X .* 0A ' /proc/net/tcp /proc/net/tcp6", port)
+	}
+	return "for i in $(seq 200); do " + look + " && exit 0; sleep 0.05; done; exit 1"
+}
+
+// endServer waits for the end of a server, or kills it: one that goes on, or that waits for a lost message.
+func endServer(ctx context.Context, server *lab.Process, kill bool) error {
+	limit := endTime
+	if kill {
+		limit = 0
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	if err := server.Wait(ctx); errors.Is(err, lab.ErrVMGone) {
+		return err
+	}
+	return nil
+}
+
+func shortened(out string) string {
+	out = strings.TrimSpace(out)
+	if len(out) > shownOutput {
+		out = "... " + out[len(out)-shownOutput:]
+	}
+	return out
+}
