@@ -159,7 +159,7 @@ built-%: | deps
 	$(call kmod,kmod/$*-faults,$(CURDIR)/build/kernel-$*/build,faults)
 
 # krping's own tests compared with perftest.
-bench-verbs: build	## pings and tests compared with perftest
+bench-verbs: build	## every common test of perftest compared with the module and the bridge
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
 # What tracing costs, compared with other tracers.

@@ -33,7 +33,7 @@ func perftestCommand(r verbsRun) string {
 	if t.Latency {
 		return command
 	}
-	command += fmt.Sprintf(" --report_gbits -t %d -Q %d", depth(r.size), sharing(r.size))
+	command += fmt.Sprintf(" -t %d -Q %d", depth(r.size), sharing(r.size))
 	if t.Verb == "send" {
 		command += fmt.Sprintf(" -r %d", receives)
 	}
@@ -49,7 +49,7 @@ func parsePerftest(r verbsRun, out string) (verbsSample, error) {
 	case "messages/s":
 		head, scale = "MsgRate", 1e6
 	case "Gbit/s":
-		head = "BW average"
+		head, scale = "BW average", 8*(1<<20)/1e9 // "MB", which are MiB, have more digits than with --report_gbits
 	}
 	value, err := perftestColumn(head)(out)
 	if err == nil && value <= 0 {

@@ -32,6 +32,7 @@ type verbsRun struct {
 type verbsSample struct {
 	value              float64 // in the row's unit
 	lost               *uint64 // messages; nil if nobody counts
+	waiting            bool    // the server had not ended some time after the client
 	posts, completions uint64  // of the client; 0 if nobody counts
 }
 

@@ -16,7 +16,8 @@ import (
 )
 
 // VerbsCount is what a message takes, by count and not by time: the difference between many and few messages,
-// divided by theirs. Programs sleep for completions here, as a busy-polling one takes what there is.
+// divided by theirs. Programs sleep for completions here, as a busy-polling one takes what there is; perftest's tests of
+// WRITE cannot.
 type VerbsCount struct {
 	Test      string `json:"test"`
 	QP        string `json:"qp"`
@@ -61,8 +62,8 @@ func (t VerbsTest) counts(size int) (few, many int) {
 	return depth(size), 5 * depth(size)
 }
 
-// polls tells whether perftest busy-polls in a test, whatever its options: it looks at memory.
-func (t VerbsTest) polls() bool { return t.Verb == "write" && t.Latency }
+// looksAtMemory tells whether all contenders busy-poll in a test: what arrives makes no completion.
+func (t VerbsTest) looksAtMemory() bool { return t.Verb == "write" && t.Latency }
 
 // countSite is the two VMs, where counters are read and tests are run.
 type countSite struct {
@@ -70,7 +71,7 @@ type countSite struct {
 	verbs verbsSite
 }
 
-// Count counts, in a lab that counts. Tests of which perftest has no version that sleeps are left out.
+// Count counts, in a lab that counts. Tests in which nothing sleeps are left out.
 func (v *Verbs) Count(ctx context.Context) ([]VerbsCount, error) {
 	s := &countSite{site: site{server: v.Lab.VM(0), client: v.Lab.VM(1), log: v.Log}, verbs: verbsSite{server: v.Lab.VM(0), client: v.Lab.VM(1)}}
 	hosts, err := s.kernelSymbols(ctx)
@@ -79,7 +80,7 @@ func (v *Verbs) Count(ctx context.Context) ([]VerbsCount, error) {
 	}
 	var counts []VerbsCount
 	for _, t := range v.Tests {
-		if t.polls() {
+		if t.looksAtMemory() {
 			continue
 		}
 		for _, size := range t.sizes(v.Sizes) {
@@ -117,7 +118,7 @@ func count(ctx context.Context, s *countSite, hosts [2]*symbols, t VerbsTest, si
 	few, many := t.counts(size)
 	var runs [2]ran
 	for i, n := range []int{few, many} {
-		r := verbsRun{test: t, size: size, count: n}
+		r := verbsRun{test: t, size: size, count: n, poll: name == perftest && t.Verb == "write"} // it cannot sleep there
 		if runs[i], err = s.ran(ctx, verbsContenders[name], r); err != nil {
 			return c, err
 		}
@@ -262,7 +263,7 @@ func (c VerbsCount) cells() []string {
 		mark, process = "*", "-"
 	}
 	return append(cells, fmt.Sprintf("%.2f", c.Packets), fmt.Sprintf("%.2f%s", c.Posts, mark), fmt.Sprintf("%.2f%s", c.Completions, mark),
-		fmt.Sprintf("%.2f + %.2f", c.Server.Switches, c.Client.Switches),
+		fmt.Sprintf("%.1f + %.1f", max(c.Server.Switches, 0), max(c.Client.Switches, 0)),
 		fmt.Sprintf("%.0f + %.0f", c.Server.Kernel, c.Client.Kernel), process,
 		fmt.Sprintf("%.0f", c.Instructions()), fmt.Sprintf("%.0f", c.Server.OnNIC+c.Client.OnNIC))
 }

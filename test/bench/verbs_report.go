@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -64,15 +65,26 @@ func (r *VerbsReport) writeCounts(out io.Writer) error {
 	if len(r.Counts) == 0 {
 		return nil
 	}
-	fmt.Fprintf(out, "\nA message, counted, with programs that sleep for completions; server + client where there are two figures. Posts and\n"+
-		"completions are the client's; those with * follow from perftest's options. With a NIC: without Soft-RoCE, network\n"+
+	fmt.Fprintf(out, "\nA message, counted, with programs that sleep for completions (perftest's of WRITE cannot); server + client where there are two\n"+
+		"figures. Posts and completions are the client's; those with * follow from perftest's options. With a NIC: without Soft-RoCE, network\n"+
 		"stack, copies and checksums. perftest's process is left out, as it busy-waits before it starts.\n\n")
 	t := newTable(out)
-	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "with a NIC")
+	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "with a NIC", "perftest's sum / this")
 	for _, c := range r.Counts {
-		t.row(c.cells()...)
+		t.row(append(c.cells(), r.ofPerftest(c))...)
 	}
 	return t.Flush()
+}
+
+// ofPerftest returns perftest's instructions divided by a contender's.
+func (r *VerbsReport) ofPerftest(c VerbsCount) string {
+	i := slices.IndexFunc(r.Counts, func(p VerbsCount) bool {
+		return p.Contender == perftest && p.Test == c.Test && p.QP == c.QP && p.Verb == c.Verb && p.Size == c.Size
+	})
+	if i < 0 || r.Counts[i].Failure != "" || c.Failure != "" || c.Contender == perftest {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", r.Counts[i].Instructions()/c.Instructions())
 }
 
 func (r *VerbsReport) failures() (lines []string) {

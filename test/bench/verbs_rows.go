@@ -25,7 +25,8 @@ type VerbsSeries struct {
 	Contender string      `json:"contender"`
 	Values    []float64   `json:"values"` // of each round
 	Median    float64     `json:"median"`
-	Lost      []uint64    `json:"lost,omitempty"` // messages of each round, where they are counted
+	Lost      []uint64    `json:"lost,omitempty"`    // messages of each round, where they are counted
+	Waiting   int         `json:"waiting,omitempty"` // rounds in which the server waited on after its client, as perftest's does for lost messages
 	Failure   string      `json:"failure,omitempty"`
 	Ratio     *VerbsRatio `json:"ratio,omitempty"` // to perftest; nil for perftest, and after a failure of either
 }
@@ -45,6 +46,9 @@ var verbsGoals = map[string]struct{ bandwidth, latency float64 }{moduleVerbs: {1
 
 func (s *VerbsSeries) add(sample verbsSample) {
 	s.Values = append(s.Values, sample.value)
+	if sample.waiting {
+		s.Waiting++
+	}
 	if sample.lost != nil {
 		s.Lost = append(s.Lost, *sample.lost)
 	}
@@ -126,6 +130,9 @@ func (s VerbsSeries) value() string {
 	if lost := slices.Clone(s.Lost); len(lost) > 0 && slices.Max(lost) > 0 {
 		slices.Sort(lost)
 		text += fmt.Sprintf(" (lost %d)", lost[len(lost)/2])
+	}
+	if s.Waiting > 0 {
+		text += " (server waits)"
 	}
 	return text
 }

@@ -38,7 +38,9 @@ func (s *verbsSite) measure(ctx context.Context, c verbsContender, r verbsRun) (
 		return sample, err
 	}
 	defer func() {
-		if end := endServer(ctx, server, c.serves || err != nil); err == nil {
+		ended, end := endServer(ctx, server, c.serves || err != nil)
+		sample.waiting = !ended && !c.serves
+		if err == nil {
 			err = end
 		}
 		if err != nil && !errors.Is(err, lab.ErrVMGone) {
@@ -54,27 +56,29 @@ func (s *verbsSite) measure(ctx context.Context, c verbsContender, r verbsRun) (
 	return c.parse(r, out.String())
 }
 
-// listening returns a script that waits until something listens at the port.
+// listening returns a script that waits until something listens at the port. An id has that state, and the one of
+// the device is made, a little before rdma_cm takes clients.
 func listening(port int, tcp bool) string {
-	look := fmt.Sprintf("rdma resource show cm_id | grep -q 'LISTEN.*:%d '", port)
+	look := fmt.Sprintf("rdma resource show cm_id | grep -q 'link rxe0.*LISTEN.*:%d '", port)
 	if tcp {
 		look = fmt.Sprintf("grep -q ':%04X .* 0A ' /proc/net/tcp /proc/net/tcp6", port)
 	}
-	return "for i in $(seq 200); do " + look + " && exit 0; sleep 0.05; done; exit 1"
+	return "for i in $(seq 200); do " + look + " && sleep 0.1 && exit 0; sleep 0.05; done; exit 1"
 }
 
 // endServer waits for the end of a server, or kills it: one that goes on, or that waits for a lost message.
-func endServer(ctx context.Context, server *lab.Process, kill bool) error {
+func endServer(ctx context.Context, server *lab.Process, kill bool) (ended bool, err error) {
 	limit := endTime
 	if kill {
 		limit = 0
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	if err := server.Wait(ctx); errors.Is(err, lab.ErrVMGone) {
-		return err
+	err = server.Wait(ctx)
+	if errors.Is(err, lab.ErrVMGone) {
+		return false, err
 	}
-	return nil
+	return !errors.Is(err, context.DeadlineExceeded), nil
 }
 
 func shortened(out string) string {

@@ -30,6 +30,9 @@ func TestPerftestColumn(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", tc.head, got, err, tc.want)
 		}
 	}
+	if s, err := parsePerftest(verbsRun{size: 65536}, " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 65536      512              30.00              25.00     0.000400\n"); err != nil || math.Abs(s.value-0.2097152) > 1e-9 {
+		t.Errorf("%+v, %v", s, err)
+	}
 	for _, out := range []string{"", " #bytes BW peak[x]\n", "Couldn't connect"} {
 		if got, err := perftestColumn("BW peak")(out); err == nil {
 			t.Errorf("%q: %v", out, got)
@@ -117,6 +120,7 @@ func TestVerbsReport(t *testing.T) {
 	slow.compare()
 	r := VerbsReport{Kernel: "6.1", CPUs: 2, Rounds: 3, Contenders: VerbsContenders(), Rows: []VerbsRow{sampleRow(), slow}, Counts: []VerbsCount{
 		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: perftest, Packets: 1.5, Posts: 1, Completions: 0.03, Derived: true, Server: VerbsHostCount{0.5, 1000, 0, 10}, Client: VerbsHostCount{0.25, 2000, 0, 20}},
+		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: moduleVerbs, Server: VerbsHostCount{Kernel: 1500}, Client: VerbsHostCount{Switches: -0.01, Kernel: 400, Process: 100}},
 		{Test: "ib_atomic_bw", QP: "rc", Verb: "cmp_swap", Size: 8, Contender: bridgeVerbs, Failure: "it hangs"},
 	}}
 	var text, data bytes.Buffer
@@ -129,7 +133,8 @@ func TestVerbsReport(t *testing.T) {
 		"| 1.50 (1.10-1.50) MISSED ",
 		"- FAILED: ib_send_bw uc, 64 bytes, bridge: no\n    answer\n",
 		"| ib_send_bw   | rc          | 64   | perftest  | 1.50    | 1.00* | 0.03*",
-		"| 0.50 + 0.25 | 1000 + 2000 | - | 3000 | 30 ",
+		"| 0.5 + 0.2 | 1000 + 2000 | - | 3000 | 30 | |",
+		"| 0.0 + 0.0 | 1500 + 400 | 0 + 100 | 2000 | 0 | 1.50 |",
 		"- FAILED: ib_atomic_bw rc cmp_swap, 8 bytes, bridge, counted: it hangs\n",
 	} {
 		if squeeze(want) == "" || !strings.Contains(squeeze(text.String()), squeeze(want)) {
@@ -204,7 +209,7 @@ func TestVerbsCommands(t *testing.T) {
 	}{
 		{
 			VerbsTest{"ib_send_bw", "send", "uc", false}, 64,
-			"ib_send_bw -F -d rxe0 -p 18515 -n 500 -c UC -s 64 --report_gbits -t 128 -Q 32 -r 512",
+			"ib_send_bw -F -d rxe0 -p 18515 -n 500 -c UC -s 64 -t 128 -Q 32 -r 512",
 			" --addr A:18515 --verb send --qp uc --bw --count 500 --json --poll --size 64 --txdepth 128 --signal 32 --rxdepth 512",
 		},
 		{
@@ -214,7 +219,7 @@ func TestVerbsCommands(t *testing.T) {
 		},
 		{
 			VerbsTest{"ib_atomic_bw", "cmp_swap", "rc", false}, 8,
-			"ib_atomic_bw -F -d rxe0 -p 18515 -n 500 -R -A CMP_AND_SWAP --report_gbits -t 128 -Q 32 -o 16",
+			"ib_atomic_bw -F -d rxe0 -p 18515 -n 500 -R -A CMP_AND_SWAP -t 128 -Q 32 -o 16",
 			" --addr A:18515 --verb cmp_swap --qp rc --bw --count 500 --json --poll --txdepth 128 --signal 32 --reads 16",
 		},
 	} {
