@@ -55,7 +55,7 @@ func (v *Verbs) row(ctx context.Context, site *verbsSite, t VerbsTest, size int)
 			}
 			r := verbsRun{test: t, size: size, count: row.Count, poll: true}
 			began := time.Now()
-			sample, err := site.measure(ctx, verbsContenders[s.Contender], r)
+			sample, err := tryAgain(func() (verbsSample, error) { return site.measure(ctx, verbsContenders[s.Contender], r) })
 			fmt.Fprintf(v.Log, "  %s, %s, %d bytes: %.4g %s, after %.1f s\n", s.Contender, t.Name(), size, sample.value, row.Unit, time.Since(began).Seconds())
 			switch {
 			case errors.Is(err, lab.ErrVMGone) || ctx.Err() != nil:

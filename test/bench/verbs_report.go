@@ -16,6 +16,7 @@ type VerbsReport struct {
 	Kernel     string       `json:"kernel"`
 	CPUs       int          `json:"vm_cpus"` // of each VM
 	Rounds     int          `json:"rounds"`
+	Waited     float64      `json:"waited"` // while Rows were measured: seconds of the VMs' waiting for a CPU of the host, for each that they ran
 	Contenders []string     `json:"contenders"`
 	Rows       []VerbsRow   `json:"rows"`
 	Counts     []VerbsCount `json:"counts,omitempty"`
@@ -45,7 +46,8 @@ func (r *VerbsReport) writeRows(out io.Writer) error {
 	}
 	_, confidence := medianInterval(r.Rounds)
 	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPUs: only ratios mean anything. %d rounds; medians, and the medians of the rounds' own\n"+
-		"ratios to perftest, with their confidence intervals of %.0f%%.\n\n", r.Kernel, r.CPUs, r.Rounds, confidence*100)
+		"ratios to perftest, with their confidence intervals of %.0f%%. For each second that the VMs ran, they waited %.1f for a CPU of the host:\n"+
+		"above 0.2 other work has disturbed the times, latencies most.\n\n", r.Kernel, r.CPUs, r.Rounds, confidence*100, r.Waited)
 	t := newTable(out)
 	head := []string{"test", "type", "size", "unit"}
 	head = append(head, r.Contenders...)
@@ -66,10 +68,10 @@ func (r *VerbsReport) writeCounts(out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintf(out, "\nA message, counted, with programs that sleep for completions (perftest's of WRITE cannot); server + client where there are two\n"+
-		"figures. Posts and completions are the client's; those with * follow from perftest's options. With a NIC: without Soft-RoCE, network\n"+
-		"stack, copies and checksums. perftest's process is left out, as it busy-waits before it starts.\n\n")
+		"figures. Posts and completions are the client's; those with * follow from perftest's options. Steady: without scheduler and\n"+
+		"interrupts, whose part depends on time. perftest's process is left out, as it busy-waits before it starts.\n\n")
 	t := newTable(out)
-	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "with a NIC", "perftest's sum / this")
+	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "steady", "perftest's sum, steady / this")
 	for _, c := range r.Counts {
 		t.row(append(c.cells(), r.ofPerftest(c))...)
 	}
@@ -84,7 +86,8 @@ func (r *VerbsReport) ofPerftest(c VerbsCount) string {
 	if i < 0 || r.Counts[i].Failure != "" || c.Failure != "" || c.Contender == perftest {
 		return ""
 	}
-	return fmt.Sprintf("%.2f", r.Counts[i].Instructions()/c.Instructions())
+	peer := r.Counts[i]
+	return fmt.Sprintf("%.2f, %.2f", peer.Instructions()/c.Instructions(), peer.steady()/c.steady())
 }
 
 func (r *VerbsReport) failures() (lines []string) {

@@ -23,8 +23,22 @@ const (
 	firstPort, ports = 18515, 1000
 
 	verbsTime = time.Minute     // of one measurement
-	endTime   = 3 * time.Second // until the server has ended after its client
+	endTime   = 5 * time.Second // until the server has ended after its client
 )
+
+// tries is how often perftest may fail to connect: its client may be ready before its server listens again, after their
+// first exchange by rdma_cm.
+const tries = 4
+
+// tryAgain repeats what fails to connect.
+func tryAgain[R any](try func() (R, error)) (result R, err error) {
+	for range tries {
+		if result, err = try(); err == nil || !strings.Contains(err.Error(), "RDMA_CM_EVENT_REJECTED") {
+			break
+		}
+	}
+	return result, err
+}
 
 // measure starts a contender's server, runs its client, and ends both.
 func (s *verbsSite) measure(ctx context.Context, c verbsContender, r verbsRun) (sample verbsSample, err error) {

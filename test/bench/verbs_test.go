@@ -5,6 +5,7 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -119,8 +120,8 @@ func TestVerbsReport(t *testing.T) {
 	slow.Latency = true
 	slow.compare()
 	r := VerbsReport{Kernel: "6.1", CPUs: 2, Rounds: 3, Contenders: VerbsContenders(), Rows: []VerbsRow{sampleRow(), slow}, Counts: []VerbsCount{
-		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: perftest, Packets: 1.5, Posts: 1, Completions: 0.03, Derived: true, Server: VerbsHostCount{0.5, 1000, 0, 10}, Client: VerbsHostCount{0.25, 2000, 0, 20}},
-		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: moduleVerbs, Server: VerbsHostCount{Kernel: 1500}, Client: VerbsHostCount{Switches: -0.01, Kernel: 400, Process: 100}},
+		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: perftest, Packets: 1.5, Posts: 1, Completions: 0.03, Derived: true, Server: VerbsHostCount{0.5, 1000, 0, 10, 1}, Client: VerbsHostCount{0.25, 2000, 0, 20, 1}},
+		{Test: "ib_send_bw", QP: "rc", Size: 64, Contender: moduleVerbs, Server: VerbsHostCount{Kernel: 1500, Steady: 12}, Client: VerbsHostCount{Switches: -0.01, Kernel: 400, Process: 100}},
 		{Test: "ib_atomic_bw", QP: "rc", Verb: "cmp_swap", Size: 8, Contender: bridgeVerbs, Failure: "it hangs"},
 	}}
 	var text, data bytes.Buffer
@@ -134,7 +135,7 @@ func TestVerbsReport(t *testing.T) {
 		"- FAILED: ib_send_bw uc, 64 bytes, bridge: no\n    answer\n",
 		"| ib_send_bw   | rc          | 64   | perftest  | 1.50    | 1.00* | 0.03*",
 		"| 0.5 + 0.2 | 1000 + 2000 | - | 3000 | 30 | |",
-		"| 0.0 + 0.0 | 1500 + 400 | 0 + 100 | 2000 | 0 | 1.50 |",
+		"| 0.0 + 0.0 | 1500 + 400 | 0 + 100 | 2000 | 12 | 1.50, 2.50 |",
 		"- FAILED: ib_atomic_bw rc cmp_swap, 8 bytes, bridge, counted: it hangs\n",
 	} {
 		if squeeze(want) == "" || !strings.Contains(squeeze(text.String()), squeeze(want)) {
@@ -245,6 +246,23 @@ func TestParseSwitches(t *testing.T) {
 	for _, text := range []string{"", packets, "/proc/stat:ctxt x\n" + packets} {
 		if _, _, err := parseSwitches(text); err == nil {
 			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+func TestTryAgain(t *testing.T) {
+	rejected := errors.New("Event: RDMA_CM_EVENT_REJECTED; error: 8.")
+	for _, tc := range []struct {
+		errs  []error // of each try, the last one of all that follow
+		calls int
+	}{{[]error{nil}, 1}, {[]error{rejected, nil}, 2}, {[]error{errors.New("another")}, 1}, {[]error{rejected}, tries}} {
+		calls := 0
+		_, err := tryAgain(func() (int, error) {
+			calls++
+			return 0, tc.errs[min(calls, len(tc.errs))-1]
+		})
+		if last := tc.errs[len(tc.errs)-1]; calls != tc.calls || err != last {
+			t.Errorf("%v: %d tries, %v", tc.errs, calls, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestComplaints(t *testing.T) {
@@ -257,5 +258,22 @@ func TestLeaks(t *testing.T) {
 	}
 	if ours, others := leaks(""); ours+others != "" {
 		t.Errorf("leaks of nothing: %s%s", ours, others)
+	}
+}
+
+func TestScheduled(t *testing.T) {
+	var s Scheduled
+	for _, line := range []string{"4592489940 15168179364 18990\n", "7510060 831820636 10\n"} {
+		if err := s.add(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := (Scheduled{4600 * time.Millisecond, 16 * time.Second}); s != want {
+		t.Errorf("%v, want %v", s, want)
+	}
+	for _, line := range []string{"", "1 2", "a b c"} {
+		if err := s.add(line); err == nil {
+			t.Errorf("%q: no error", line)
+		}
 	}
 }

@@ -60,9 +60,18 @@ func run(ctx context.Context, args []string) (err error) {
 	config := lab.Config{Kernel: *kernel, VMs: 2, Out: *out}
 	report := bench.VerbsReport{Kernel: *kernel, Rounds: v.Rounds, Contenders: v.Contenders}
 	if len(v.Sizes) > 0 {
-		err = inLab(ctx, config, func(l *lab.Lab) (err error) {
+		err = inLab(ctx, config, func(l *lab.Lab) error {
 			v.Lab, report.Kernel, report.CPUs = l, l.Kernel.Release, l.CPUs()
-			report.Rows, err = v.Run(ctx)
+			before, err := l.Scheduled()
+			if err != nil {
+				return err
+			}
+			if report.Rows, err = v.Run(ctx); err != nil {
+				return err
+			}
+			after, err := l.Scheduled()
+			used := after.Sub(before)
+			report.Waited = used.Waited.Seconds() / used.Ran.Seconds()
 			return err
 		})
 	}
