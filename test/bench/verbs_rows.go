@@ -34,11 +34,12 @@ type VerbsSeries struct {
 // VerbsRatio compares a contender with perftest. Median is the median of the ratios of each round, not the ratio of
 // the medians: other load disturbs measurements that are close in time alike.
 type VerbsRatio struct {
-	Rounds    []float64 `json:"rounds"`
-	Median    float64   `json:"median"`
-	Low, High float64   // of medianInterval
-	Goal      float64   `json:"goal"`
-	Missed    bool      `json:"missed"`
+	Rounds []float64 `json:"rounds"`
+	Median float64   `json:"median"`
+	Low    float64   `json:"low"` // of medianInterval
+	High   float64   `json:"high"`
+	Goal   float64   `json:"goal"`
+	Missed bool      `json:"missed"`
 }
 
 // Goals: of bandwidth and rate at least, of latency at most.
@@ -127,9 +128,8 @@ func (s VerbsSeries) value() string {
 	if s.Median >= 1000 {
 		text = fmt.Sprintf("%.0f", s.Median)
 	}
-	if lost := slices.Clone(s.Lost); len(lost) > 0 && slices.Max(lost) > 0 {
-		slices.Sort(lost)
-		text += fmt.Sprintf(" (lost %d)", lost[len(lost)/2])
+	if len(s.Lost) > 0 && slices.Max(s.Lost) > 0 {
+		text += fmt.Sprintf(" (lost up to %d)", slices.Max(s.Lost))
 	}
 	if s.Waiting > 0 {
 		text += " (server waits)"

@@ -91,7 +91,8 @@ func run(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// inLab boots a lab with the module, and fails if its kernels complain.
+// inLab boots a lab with the module, and fails if its kernels complain, but for a crash of perftest's client, which it
+// has if it cannot connect.
 func inLab(ctx context.Context, config lab.Config, do func(*lab.Lab) error) (err error) {
 	l, err := lab.Start(ctx, config)
 	if err != nil {
@@ -104,7 +105,7 @@ func inLab(ctx context.Context, config lab.Config, do func(*lab.Lab) error) (err
 	if err := do(l); err != nil {
 		return err
 	}
-	if complaints := l.Complaints(); complaints != "" {
+	if complaints := l.Complaints("traps: ib_"); complaints != "" {
 		return errors.New(complaints)
 	}
 	return nil
