@@ -22,6 +22,7 @@ type Verbs struct {
 	Sizes      []int    // bytes; each test takes those that it can have
 	Contenders []string // of VerbsContenders
 	Rounds     int      // of each row
+	Sleep      bool     // for completions, instead of busy-polling, but for perftest in tests of WRITE
 }
 
 // Run measures all rows. A contender that fails has a failure in its row, and is not measured again there.
@@ -53,7 +54,7 @@ func (v *Verbs) row(ctx context.Context, site *verbsSite, t VerbsTest, size int)
 			if s.Failure != "" {
 				continue
 			}
-			r := verbsRun{test: t, size: size, count: row.Count, poll: true}
+			r := verbsRun{test: t, size: size, count: row.Count, poll: !v.Sleep || s.Contender == perftest && t.Verb == "write"}
 			began := time.Now()
 			sample, err := tryAgain(func() (verbsSample, error) { return site.measure(ctx, verbsContenders[s.Contender], r) })
 			fmt.Fprintf(v.Log, "  %s, %s, %d bytes: %.4g %s, after %.1f s\n", s.Contender, t.Name(), size, sample.value, row.Unit, time.Since(began).Seconds())

@@ -16,6 +16,7 @@ type VerbsReport struct {
 	Kernel     string       `json:"kernel"`
 	CPUs       int          `json:"vm_cpus"` // of each VM
 	Rounds     int          `json:"rounds"`
+	Sleep      bool         `json:"sleep"`  // for completions, instead of busy-polling
 	Waited     float64      `json:"waited"` // while Rows were measured: seconds of the VMs' waiting for a CPU of the host, for each that they ran
 	Contenders []string     `json:"contenders"`
 	Rows       []VerbsRow   `json:"rows"`
@@ -45,9 +46,9 @@ func (r *VerbsReport) writeRows(out io.Writer) error {
 		return nil
 	}
 	_, confidence := medianInterval(r.Rounds)
-	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPUs: only ratios mean anything. %d rounds; medians, and the medians of the rounds' own\n"+
+	fmt.Fprintf(out, "Kernel %s, two emulated VMs of %d CPUs: only ratios mean anything. Programs %s. %d rounds; medians, and the medians of the rounds' own\n"+
 		"ratios to perftest, with their confidence intervals of %.0f%%. For each second that the VMs ran, they waited %.1f for a CPU of the host:\n"+
-		"above 0.2 other work has disturbed the times, latencies most.\n\n", r.Kernel, r.CPUs, r.Rounds, confidence*100, r.Waited)
+		"above 0.2 other work has disturbed the times, latencies most.\n\n", r.Kernel, r.CPUs, map[bool]string{true: "sleep for completions", false: "busy-poll"}[r.Sleep], r.Rounds, confidence*100, r.Waited)
 	t := newTable(out)
 	head := []string{"test", "type", "size", "unit"}
 	head = append(head, r.Contenders...)

@@ -30,6 +30,7 @@ func run(ctx context.Context, args []string) (err error) {
 	countSizes := flags.String("count-sizes", "64,65536", "comma-separated `list` of sizes of which packets and instructions are counted, or \"\"")
 	contenders := flags.String("contenders", strings.Join(bench.VerbsContenders(), ","), "comma-separated `list` of contenders")
 	flags.IntVar(&v.Rounds, "rounds", 5, "`number` of measurements of each; the report has the medians")
+	flags.BoolVar(&v.Sleep, "sleep", false, "measure programs that sleep for completions, which a busy machine disturbs less; perftest's tests of WRITE busy-poll")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func run(ctx context.Context, args []string) (err error) {
 		return errors.New("--sizes and --count-sizes: one of them must have a size")
 	}
 	config := lab.Config{Kernel: *kernel, VMs: 2, Out: *out}
-	report := bench.VerbsReport{Kernel: *kernel, Rounds: v.Rounds, Contenders: v.Contenders}
+	report := bench.VerbsReport{Kernel: *kernel, Rounds: v.Rounds, Sleep: v.Sleep, Contenders: v.Contenders}
 	if len(v.Sizes) > 0 {
 		err = inLab(ctx, config, func(l *lab.Lab) error {
 			v.Lab, report.Kernel, report.CPUs = l, l.Kernel.Release, l.CPUs()
