@@ -223,6 +223,33 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// A message takes one work request, and no more completions than it must: of a latency test one in eight beside those of
+// the answers, as each is a wake-up.
+func TestWorkPerMessage(t *testing.T) {
+	needs.Test(t, needs.RoCE) // iWARP needs credit
+	const n, control = 1600, 40
+	for options, completions := range map[string]uint64{
+		"verb=send,bw,txdepth=64,signal=16":          n / 16,
+		"verb=write,bw,txdepth=64,signal=64":         n / 64,
+		"verb=read,bw,txdepth=64,signal=64,reads=16": n / 64,
+		"verb=send,qp=ud,bw,txdepth=64,signal=1":     n,
+		"verb=send,lat":                              n + n/8,
+		"verb=write_imm,qp=uc,lat":                   n + n/8,
+		"verb=write,lat":                             n / 8,
+		"verb=fetch_add,lat":                         n,
+	} {
+		t.Run(options, func(t *testing.T) {
+			o := measure(t, fmt.Sprintf("%s,count=%d", options, n), "")
+			if o.clientErr != nil || o.serverErr != nil {
+				t.Fatalf("client: %v, server: %v", o.clientErr, o.serverErr)
+			}
+			if c := o.client; c.Posts < n || c.Posts > n+control || c.Completions > completions+control {
+				t.Errorf("%d work requests and %d completions, want at most %d and %d", c.Posts, c.Completions, n+control, completions+control)
+			}
+		})
+	}
+}
+
 // Both sides send.
 func TestDuplex(t *testing.T) {
 	guest.CheckResources(t)
