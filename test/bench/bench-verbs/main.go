@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"krping/test/bench"
@@ -30,6 +31,7 @@ func run(ctx context.Context, args []string) (err error) {
 	countSizes := flags.String("count-sizes", "64,65536", "comma-separated `list` of sizes of which packets and instructions are counted, or \"\"")
 	contenders := flags.String("contenders", strings.Join(bench.VerbsContenders(), ","), "comma-separated `list` of contenders")
 	flags.IntVar(&v.Rounds, "rounds", 5, "`number` of measurements of each; the report has the medians")
+	cpus := flags.Int("cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; if both have more than the host, busy-polling programs wait for each other")
 	flags.BoolVar(&v.Sleep, "sleep", false, "measure programs that sleep for completions, which a busy machine disturbs less; perftest's tests of WRITE busy-poll")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -53,12 +55,14 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case len(v.Tests) == 0:
 		return fmt.Errorf("--tests %s: matches no test", *tests)
+	case *cpus < 1:
+		return errors.New("--cpus: must be 1 or more")
 	case v.Rounds < 1:
 		return errors.New("--rounds: must be 1 or more")
 	case len(v.Sizes)+len(counted.Sizes) == 0:
 		return errors.New("--sizes and --count-sizes: one of them must have a size")
 	}
-	config := lab.Config{Kernel: *kernel, VMs: 2, Out: *out}
+	config := lab.Config{Kernel: *kernel, VMs: 2, CPUs: *cpus, Out: *out}
 	report := bench.VerbsReport{Kernel: *kernel, Rounds: v.Rounds, Sleep: v.Sleep, Contenders: v.Contenders}
 	if len(v.Sizes) > 0 {
 		err = inLab(ctx, config, func(l *lab.Lab) error {
