@@ -330,6 +330,23 @@ static void queue_free(struct krping_verbs_queue *q)
 	krping_verbs_checks_free(q);
 }
 
+/*
+ * Lets the data queue pairs send nothing more. The peer frees its own when it hears that the test has
+ * ended; Soft-RoCE takes a packet that arrives meanwhile badly (DESIGN.md, "software devices"). On
+ * iWARP this would break the connections before the peer hears why.
+ */
+void krping_verbs_queues_silence(struct krping_verbs *v)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+	u32 i;
+
+	if (rdma_protocol_iwarp(v->control.id->device, v->control.id->port_num))
+		return;
+	for (i = 0; i < v->nr_queues; i++)
+		if (v->queues[i].qp)
+			ib_modify_qp(v->queues[i].qp, &attr, IB_QP_STATE);
+}
+
 /**
  * krping_verbs_queues_free - undo krping_verbs_queues_prepare() and krping_verbs_rc_prepare()
  * @v:		nothing polls any more; the id of the control connection is still there
