@@ -331,9 +331,9 @@ static void queue_free(struct krping_verbs_queue *q)
 }
 
 /*
- * Lets the data queue pairs send nothing more. The peer frees its own when it hears that the test has
- * ended; Soft-RoCE takes a packet that arrives meanwhile badly (DESIGN.md, "software devices"). On
- * iWARP this would break the connections before the peer hears why.
+ * Lets the data queue pairs send nothing more. The peer frees its own when it hears that the test
+ * has ended; Soft-RoCE takes a packet that arrives meanwhile badly (DESIGN.md, "software devices").
+ * On iWARP this would break the connections before the peer hears why.
  */
 void krping_verbs_queues_silence(struct krping_verbs *v)
 {
