@@ -331,20 +331,20 @@ static void queue_free(struct krping_verbs_queue *q)
 }
 
 /*
- * Lets the data queue pairs send nothing more. The peer frees its own when it hears that the test
- * has ended; Soft-RoCE takes a packet that arrives meanwhile badly (DESIGN.md, "software devices").
- * On iWARP this would break the connections before the peer hears why.
+ * Moves the data queue pairs to the error state: they send nothing more. The peer destroys its own
+ * when it hears that the test has ended, and Soft-RoCE may warn about a packet that arrives
+ * meanwhile (DESIGN.md, "What software devices do"). On iWARP this would break the connections
+ * before the peer hears why. Before GO nothing is sent, and rdma_cm may still be connecting.
  */
-void krping_verbs_queues_silence(struct krping_verbs *v)
+void krping_verbs_queues_stop(struct krping_verbs *v)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
 	u32 i;
 
-	if (rdma_protocol_iwarp(v->control.id->device, v->control.id->port_num))
+	if (!v->going || rdma_protocol_iwarp(v->control.id->device, v->control.id->port_num))
 		return;
 	for (i = 0; i < v->nr_queues; i++)
-		if (v->queues[i].qp)
-			ib_modify_qp(v->queues[i].qp, &attr, IB_QP_STATE);
+		ib_modify_qp(v->queues[i].qp, &attr, IB_QP_STATE);
 }
 
 /**

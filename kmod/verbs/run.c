@@ -438,7 +438,7 @@ static void say_goodbye(struct krping_verbs *v, int ret)
 	if (v->told || READ_ONCE(v->control.state) != KRPING_CONN_LIVE ||
 	    !krping_verbs_control_has_room(v))
 		return;
-	krping_verbs_queues_silence(v);
+	krping_verbs_queues_stop(v);
 	if (!krping_verbs_control_send(v, &msg))
 		krping_verbs_settle(v);
 }

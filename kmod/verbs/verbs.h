@@ -386,7 +386,7 @@ int krping_verbs_rc_prepare(struct krping_verbs_queue *q);
 int krping_verbs_queues_prepare(struct krping_verbs *v);
 int krping_verbs_queues_connect(struct krping_verbs *v);
 void krping_verbs_describe(const struct krping_verbs_queue *q, struct krping_verbs_msg *msg);
-void krping_verbs_queues_silence(struct krping_verbs *v);
+void krping_verbs_queues_stop(struct krping_verbs *v);
 void krping_verbs_queues_free(struct krping_verbs *v);
 
 /* control.c */
