@@ -14,12 +14,15 @@ import (
 	"krping/bridge/wire"
 )
 
+// lossy are the verbs on queue pairs that lose messages.
+var lossy = []struct {
+	verb wire.Verb
+	qp   wire.QPType
+}{{wire.VerbSend, wire.UC}, {wire.VerbWrite, wire.UC}, {wire.VerbWriteImmediate, wire.UC}, {wire.VerbSend, wire.UD}}
+
 // On UC and UD, lost, repeated and reordered messages are counted and are no failure.
 func TestLossIsCounted(t *testing.T) {
-	for _, tc := range []struct {
-		verb wire.Verb
-		qp   wire.QPType
-	}{{wire.VerbSend, wire.UC}, {wire.VerbWrite, wire.UC}, {wire.VerbWriteImmediate, wire.UC}, {wire.VerbSend, wire.UD}} {
+	for _, tc := range lossy {
 		for _, duplex := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%s/duplex %v", tc.qp, tc.verb, duplex), func(t *testing.T) {
 				t.Parallel()
@@ -214,10 +217,7 @@ func TestWrongCounterIsFound(t *testing.T) {
 
 // In a latency test over UC and UD a lost message or answer costs its time-out only.
 func TestLatencyGoesOnAfterLoss(t *testing.T) {
-	for _, tc := range []struct {
-		verb wire.Verb
-		qp   wire.QPType
-	}{{wire.VerbSend, wire.UC}, {wire.VerbWrite, wire.UC}, {wire.VerbWriteImmediate, wire.UC}, {wire.VerbSend, wire.UD}} {
+	for _, tc := range lossy {
 		for _, validate := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%s/validate %v", tc.qp, tc.verb, validate), func(t *testing.T) {
 				t.Parallel()
@@ -244,10 +244,7 @@ func TestLatencyGoesOnAfterLoss(t *testing.T) {
 
 // In a latency test an answer that comes late is lost, once: it is no answer to the next message, and not reordered.
 func TestLateAnswersAreLost(t *testing.T) {
-	for _, tc := range []struct {
-		verb wire.Verb
-		qp   wire.QPType
-	}{{wire.VerbSend, wire.UC}, {wire.VerbWrite, wire.UC}, {wire.VerbWriteImmediate, wire.UC}, {wire.VerbSend, wire.UD}} {
+	for _, tc := range lossy {
 		for _, validate := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%s/validate %v", tc.qp, tc.verb, validate), func(t *testing.T) {
 				t.Parallel()
