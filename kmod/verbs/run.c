@@ -443,6 +443,14 @@ static void say_goodbye(struct krping_verbs *v, int ret)
 		krping_verbs_settle(v);
 }
 
+static void end_early(struct krping_verbs *v, int ret)
+{
+	if (ret == -ECONNRESET && !v->told)
+		krping_err_ratelimited(v->thread.log_prefix,
+				       "the connection was lost before the test had ended");
+	say_goodbye(v, ret);
+}
+
 /* Both sides are ready. */
 static int run_test(struct krping_verbs *v)
 {
@@ -464,7 +472,7 @@ static int run_client(struct krping_verbs *v, struct net *net)
 	if (!ret)
 		ret = run_test(v);
 	if (ret)
-		say_goodbye(v, ret);
+		end_early(v, ret);
 	return ret ?: verdict(v);
 }
 
@@ -484,7 +492,7 @@ static int run_server(struct krping_verbs *v, struct net *net,
 	if (!ret)
 		ret = await_disconnect(v);
 	else
-		say_goodbye(v, ret);
+		end_early(v, ret);
 	rdma_destroy_id(listener);	/* until this returns it may still set a connection's id */
 	if (ret == -ECONNRESET && v->client_stopped)
 		ret = 0;

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,6 +179,9 @@ func against(t *testing.T, clients []hostileVerbsClient) {
 					w := write("server,verbs,addr=%s,port=%d,timeout=2,size=%d", guest.Addr(t), port, size)
 					return w, connectVerbs(t, port, tc.hello)
 				}, func(p *peer) { tc.do(p, port) }, tc.want)
+				if slices.Equal(tc.want, []error{unix.ECONNRESET}) {
+					saysWhyItEnded(t, port)
+				}
 			})
 		}
 	})
@@ -198,6 +202,14 @@ func against(t *testing.T, clients []hostileVerbsClient) {
 			}
 		})
 	})
+}
+
+// saysWhyItEnded checks that the server of a port has logged how it has lost its client.
+func saysWhyItEnded(t *testing.T, port int) {
+	log := guest.Run(t, "sh", "-c", fmt.Sprintf("dmesg | grep 'server:.*:%d\\]'", port))
+	if !strings.Contains(log, "the connection was lost before the test had ended") && !strings.Contains(log, "the peer has ended the test") {
+		t.Errorf("the log does not say why the server has ended:\n%s", log)
+	}
 }
 
 // codesOf returns the numbers of the ERRORs that a server sends which ends with one of some errors.
