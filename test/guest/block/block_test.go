@@ -20,6 +20,7 @@ import (
 	"krping/agent/disk/verify"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 const mib = 1 << 20
@@ -133,6 +134,7 @@ func TestFlush(t *testing.T) {
 
 // A digest reveals the data, so it needs a descriptor that can read.
 func TestDigestNeedsReadAccess(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		_, dev := attach(t, target, 16*mib, targets.Config{}, "")
 		for flags, want := range map[int]error{os.O_RDONLY: nil, os.O_RDWR: nil, os.O_WRONLY: unix.EBADF} {
@@ -165,6 +167,7 @@ func TestReadOnlyAndBlockSize(t *testing.T) {
 }
 
 func TestRefusedCommands(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served := target.ServeNew(t, 16*mib, targets.Config{})
 		at := fmt.Sprintf("client,addr=%s,port=%d", guest.Addr(t), served.Port)
@@ -204,6 +207,7 @@ func serveThree(t *testing.T, target targets.Target, names [3]string) (ports [3]
 }
 
 func TestSeveralVolumes(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		names := [3]string{"vol0", "a", "b"}
 		ports := serveThree(t, target, names)

@@ -16,11 +16,13 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 // While the target is away, its store is replaced by another one of the same size and name. The session fails,
 // and the other store stays as it was.
 func TestAnotherStore(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		krpingctl(t, "write", path, "--size", "1MiB", "--direct")
@@ -48,6 +50,7 @@ func TestAnotherStore(t *testing.T) {
 
 // A client with uuid= attaches that volume only. The UUID is the disk's wwid.
 func TestPinnedUUID(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		uuid := guest.Session(t, "vol0")["uuid"]

@@ -17,11 +17,13 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // The target stops and starts again several times under verified I/O: requests wait, the client reconnects and
 // sends them again, and nothing is lost.
 func TestTargetRestartsUnderLoad(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, dev := attach(t, target, 32*mib, targets.Config{}, ",queues=2,depth=32")
 		restarts, pause := 10, 200*time.Millisecond
@@ -52,6 +54,7 @@ func TestTargetRestartsUnderLoad(t *testing.T) {
 
 // A write waits while the target is away, and is done when it is back.
 func TestWriteWaitsForTarget(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		dev := guest.OpenDirect(t, path)
@@ -70,6 +73,7 @@ func TestWriteWaitsForTarget(t *testing.T) {
 
 // If the target does not come back within timeout=, the session fails and I/O ends with EIO.
 func TestTargetStaysAway(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, ",timeout=3")
 		dev := guest.OpenDirect(t, path)
@@ -90,6 +94,7 @@ func TestTargetStaysAway(t *testing.T) {
 
 // A forced stop while the target is away ends at once, and pending I/O with it.
 func TestStopWhileReconnecting(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		dev := guest.OpenDirect(t, path)
@@ -131,6 +136,7 @@ func writing(t *testing.T) {
 
 // A forced stop waits at most 2 s for a target that does not respond.
 func TestForcedStopOfUnresponsiveTarget(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
 	dev := guest.OpenDirect(t, path)
 	guest.Signal(t, served.Bridge.Cmd, unix.SIGSTOP)
@@ -148,6 +154,7 @@ func TestForcedStopOfUnresponsiveTarget(t *testing.T) {
 
 // A write waits for a target that is suspended for a while.
 func TestBridgeSuspendedAndContinued(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
 	dev := guest.OpenDirect(t, path)
 	guest.Signal(t, served.Bridge.Cmd, unix.SIGSTOP)
@@ -160,6 +167,7 @@ func TestBridgeSuspendedAndContinued(t *testing.T) {
 // Each start of a write-back target has a new epoch. After a restart the client fails if the old target had
 // unflushed writes, and continues if all were flushed.
 func TestWritebackTargetRestarts(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{Writeback: true}, "")
 		dev := guest.OpenDirect(t, path)

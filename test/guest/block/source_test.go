@@ -16,6 +16,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 // addAddress gives eth0 one more address, until the end of the test.
@@ -44,6 +45,7 @@ func wantSource(t *testing.T, command, source string) {
 
 // A session connects from the address that it was told to, also after a loss.
 func TestSource(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const second = "192.168.77.200"
 	addAddress(t, second+"/24")
 	targets.Each(t, func(t *testing.T, target targets.Target) {
@@ -70,6 +72,7 @@ func TestSource(t *testing.T) {
 
 // A link-local source has its interface; a ping has a source, too.
 func TestSourceOfPing(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	guest.CheckResources(t)
 	const second = "fe80::77"
 	first := guest.LinkLocal(t)
@@ -88,6 +91,7 @@ func TestSourceOfPing(t *testing.T) {
 
 // An address that this host does not have fails the command before anything is made.
 func TestSourceThatIsNotHere(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	guest.CheckResources(t)
 	served := targets.Module.ServeNew(t, 8*mib, targets.Config{})
 	at := fmt.Sprintf("client,addr=%s,port=%d,source=", guest.Addr(t), served.Port)

@@ -11,6 +11,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 // The bridge stores on block devices. With blocks of 512 bytes it bypasses the page cache.
@@ -31,6 +32,7 @@ func TestBlockDeviceAsStore(t *testing.T) {
 // (null_blk does not discard as the bridge does it, so the volume does not either: the store's unit tests check the
 // rounding.)
 func TestPartialBlocksOfTheStore(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	disk := guest.NullDisk(t, "store4096", map[string]string{"blocksize": "4096"})
 	served := targets.Bridge.Serve(t, targets.Config{Store: disk})
 	path := guest.Attach(t, served.Port, "")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // fua writes with FUA, so that the data is on stable storage when it returns. The kernel adds no flush to such a write
@@ -52,6 +53,7 @@ func fua(t *testing.T, dev *os.File, data []byte, at int64) {
 // What the application wrote after a flush or FUA write had ended reaches the target only after that was answered there.
 // So a target that is stopped at any moment has a state in which the application's disk could have been after a crash.
 func TestTapOrder(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const part, later = 1 << 20, 4 << 20 // the part that stalls; what is written later
 	for name, tc := range map[string]struct {
 		options string // of the target
@@ -119,6 +121,7 @@ func TestTapOrder(t *testing.T) {
 
 // A dropped flush is made up for: the target is flushed before the next write.
 func TestDroppedFlush(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	for name, drop := range map[string]func(t *testing.T, dev *os.File, bridge *guest.Bridge, data []byte) *guest.Bridge{
 		"full": func(t *testing.T, dev *os.File, bridge *guest.Bridge, data []byte) *guest.Bridge {
 			guest.Signal(t, bridge.Cmd, unix.SIGSTOP)

@@ -15,6 +15,7 @@ import (
 
 // The target probes an idle client now and then, not all the time.
 func TestIdleClient(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	needs.Test(t, needs.RoCE)
 	served := targets.Module.Serve(t, targets.Config{Store: "ram:16M"})
 	guest.Attach(t, served.Port, ",queues=2")

@@ -18,11 +18,13 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 const size = 8 * mib // of the volumes
 
 func TestWelcome(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{})
 		got := fakeclient.Connect(t, served.Port, fakeclient.Hello(1)).Welcome
@@ -37,6 +39,7 @@ func TestWelcome(t *testing.T) {
 }
 
 func TestStatuses(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{})
 		c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -117,6 +120,7 @@ func checkStatuses(t *testing.T, c *fakeclient.Client, flags uint8) {
 }
 
 func TestReadOnlyStatuses(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{ReadOnly: true})
 		c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -210,6 +214,7 @@ func violations() map[string][]byte {
 
 // A violation of the protocol ends its connection, and no other.
 func TestViolations(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		good := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -266,6 +271,7 @@ func refusedByDevice(t *testing.T, served *targets.Served, other *fakeclient.Cli
 }
 
 func TestRejectedHellos(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		hello := func(change func(h *wire.Hello)) []byte { return fakeclient.Hello(1, change).Append(nil) }
@@ -319,6 +325,7 @@ func TestRejectedHellos(t *testing.T) {
 
 // A new connection of a session's queue replaces the old one, and no other.
 func TestFencing(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		old := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -351,6 +358,7 @@ func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 // Clients that connect and send nothing take all places of their address, and later ones are rejected. As soon as one
 // disconnects, another client is served; and the target stops in spite of them.
 func TestManyIdleClients(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		private := func(i int) []byte {

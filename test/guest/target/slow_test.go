@@ -18,6 +18,7 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // slowDisk makes a disk that carries out a number of commands at a time and takes that long for each.
@@ -32,6 +33,7 @@ func slowDisk(t *testing.T, mib, depth int, each time.Duration) string {
 // The target answers KEEP_ALIVE while commands wait for the disk's only request: if the disk can say that it is busy, and if
 // whoever gives it a command has to wait.
 func TestKeepAliveOfSlowDisk(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	for name, disk := range map[string]func(disk string) string{
 		"says busy": func(disk string) string { return disk },
 		"blocks": func(disk string) string { // device-mapper's flakey cannot say it
@@ -64,6 +66,7 @@ func TestKeepAliveOfSlowDisk(t *testing.T) {
 
 // However many digests a client asks for, writes do not wait behind them.
 func TestWriteBesideDigests(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const (
 		queues, each = 2, 128
 		within       = 2 * time.Second
@@ -101,6 +104,7 @@ func TestWriteBesideDigests(t *testing.T) {
 
 // The target abandons a long command when its client disconnects, and so admits another client at once.
 func TestAbandonedWriteZeroes(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const volume = 192 // MiB; the disk zeroes 3 MiB/s
 	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, volume, 1, 40*time.Millisecond), Shared: true})
 	gone := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -116,6 +120,7 @@ func TestAbandonedWriteZeroes(t *testing.T) {
 // A disk is slow to close, because dirty pages have to be written first. Meanwhile the list of volumes can be
 // read, and other volumes can be served and stopped.
 func TestOtherVolumesWhileDiskCloses(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, 16<<20), 16<<20)
 	guest.Serve(t, "slow", guest.NextPort(), "backing="+disk)
 	if err := os.WriteFile(disk, make([]byte, 1<<20), 0); err != nil {

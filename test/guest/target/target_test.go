@@ -22,6 +22,7 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 const mib = 1 << 20
@@ -70,6 +71,7 @@ func TestFailedFlushChangesEpoch(t *testing.T) {
 }
 
 func TestRefusedVolumes(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	guest.CheckResources(t)
 	port, other := guest.NextPort(), guest.NextPort()
 	guest.Serve(t, "vol0", port, "backing=ram:8M")
@@ -116,6 +118,7 @@ func TestStopLosesMemory(t *testing.T) {
 // Names as orchestrators give them: longer than what a hello has room for, and with slashes. A key is bound to the
 // whole name.
 func TestNames(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const long = "kube-system/pvc-123e4567-e89b-12d3-a456-426614174000.snapshot-1"
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		for name, key := range map[string]string{long: secret, "pool/image": ""} {

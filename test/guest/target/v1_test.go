@@ -10,6 +10,7 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
 	"krping/test/guest/internal/v1peer"
+	"krping/test/internal/needs"
 )
 
 const secret = "a-key-of-thirty-two-characters--"
@@ -17,6 +18,7 @@ const secret = "a-key-of-thirty-two-characters--"
 // A recorded client of protocol version 1 gets the answers that it got then. It also reconnects, and is
 // rejected as it was then.
 func TestVersion1Client(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		for name, key := range map[string]string{"without a key": "", "with a key": secret} {
 			t.Run(name, func(t *testing.T) {

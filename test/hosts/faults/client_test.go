@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"krping/test/hosts/internal/hosts"
+	"krping/test/internal/needs"
 )
 
 // The client's host dies while it writes to file systems. After a journal replay another client finds every file
 // and write that an fsync had covered.
 func TestClientHostKilledWithFileSystems(t *testing.T) {
+	needs.Test(t, needs.Once)
 	h := hosts.Boot(t)
 	storage, client := h.Lab.VM(0), h.Lab.VM(1)
 	for _, name := range []string{"vm1/ext4.img", "vm1/ext4.img.krping", "vm1/xfs.img", "vm1/xfs.img.krping", "vm2/ext4.log", "vm2/xfs.log", "vm2/ext4.sums", "vm2/xfs.sums"} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"krping/test/hosts/internal/hosts"
+	"krping/test/internal/needs"
 	"krping/test/internal/soak"
 	"krping/test/lab"
 )
@@ -133,6 +134,7 @@ func (h *tapped) end() {
 // A host that uses a tap stops at a random moment, with its target's host or (in soak) alone: the volume is what the
 // host's disk could have been after a crash at some earlier moment. TestCrash in test/guest/tap does that on one host.
 func TestTapHostsStop(t *testing.T) {
+	needs.Test(t, needs.Once)
 	h := &tapped{Hosts: hosts.Boot(t)}
 	h.client, h.storage = h.Lab.VM(0), h.Lab.VM(1)
 	seed := uint64(time.Now().UnixNano())
