@@ -14,17 +14,19 @@ func (f *file) Discard(off, n int64) error {
 	if off, n = whole(f.block, off, n); n == 0 {
 		return nil
 	}
-	return f.allocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	return f.change(func() error { return fallocate(f.File, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n) })
 }
 
 // Zero makes a hole in a regular file, which reads as zeros, unless the space must stay allocated. It
 // writes zeros to partial blocks.
 func (f *file) Zero(off, n int64, keep bool) error {
-	first, length := whole(f.block, off, n)
-	if length == 0 {
-		return f.writeZeros(off, n)
-	}
-	return errors.Join(f.writeZeros(off, first-off), f.zeroBlocks(first, length, keep), f.writeZeros(first+length, off+n-first-length))
+	return f.change(func() error {
+		first, length := whole(f.block, off, n)
+		if length == 0 {
+			return f.writeZeros(off, n)
+		}
+		return errors.Join(f.writeZeros(off, first-off), f.zeroBlocks(first, length, keep), f.writeZeros(first+length, off+n-first-length))
+	})
 }
 
 func (f *file) zeroBlocks(off, n int64, keep bool) error {
@@ -32,22 +34,11 @@ func (f *file) zeroBlocks(off, n int64, keep bool) error {
 	if !f.device && !keep {
 		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	}
-	err := f.allocate(mode, off, n)
+	err := fallocate(f.File, mode, off, n)
 	if errors.Is(err, ErrUnsupported) {
 		return f.writeZeros(off, n)
 	}
 	return err
-}
-
-// allocate calls fallocate. Without writeback it syncs, because O_DSYNC does not cover fallocate.
-func (f *file) allocate(mode uint32, off, n int64) error {
-	return f.use(func(used *os.File) error {
-		err := fallocate(used, mode, off, n)
-		if err != nil || f.writeback {
-			return err
-		}
-		return datasync(used)
-	})
 }
 
 func fallocate(f *os.File, mode uint32, off, n int64) error {
@@ -61,7 +52,7 @@ func fallocate(f *os.File, mode uint32, off, n int64) error {
 func (f *file) writeZeros(off, n int64) error {
 	zeros := make([]byte, min(n, 1<<20))
 	for n > 0 {
-		done, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off)
+		done, err := f.writeAt(zeros[:min(n, int64(len(zeros)))], off)
 		if err != nil {
 			return err
 		}

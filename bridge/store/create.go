@@ -102,7 +102,7 @@ func (n New) fill(ctx context.Context, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := saveRecord(f, record{uuid: n.UUID, file: id}, f.Sync); err != nil {
+	if err := saveRecord(f, record{uuid: n.UUID, file: id}); err != nil {
 		return err
 	}
 	if err := errors.Join(f.Sync(), f.Close(), atomicfile.SyncDir(filepath.Dir(n.Path))); err != nil {

@@ -4,7 +4,6 @@ package store
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"unsafe"
 
@@ -49,19 +48,23 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-func (f *file) WriteAt(p []byte, off int64) (int, error) {
+func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
+	err = f.change(func() (err error) {
+		n, err = f.writeAt(p, off)
+		return err
+	})
+	return n, err
+}
+
+// writeAt writes data that may not be stable when it returns.
+func (f *file) writeAt(p []byte, off int64) (int, error) {
 	if f.direct && !isAligned(p) {
 		b, done := alignedBytes(len(p))
 		defer done()
 		copy(b, p)
 		p = b
 	}
-	var n int
-	err := f.use(func(used *os.File) (err error) {
-		n, err = used.WriteAt(p, off)
-		return err
-	})
-	return n, err
+	return f.File.WriteAt(p, off)
 }
 
 func misalignment(p []byte) int {

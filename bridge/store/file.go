@@ -23,13 +23,11 @@ type file struct {
 	direct    bool  // uses direct I/O
 	block     int64 // alignment of ranges that are discarded or zeroed without a write
 	writeback bool
-	own       *descriptions // for writes through the page cache without writeback, else nil
+	commits   commits // all that syncs the file
 	features  Features
 	size      atomic.Int64
 
-	sizing   sync.Mutex // one Refresh at a time, so that an older size does not replace a newer one
-	flushing sync.Mutex // one Flush at a time; protects lost
-	lost     error      // with writeback: why a Flush failed
+	sizing sync.Mutex // one Refresh at a time, so that an older size does not replace a newer one
 
 	naming sync.Mutex // protects all below
 	record record
@@ -59,7 +57,7 @@ func openFile(path string, o Options) (Store, error) {
 	if err != nil {
 		return nil, explainOpen(path, err, o)
 	}
-	s := &file{File: f, device: device, writeback: o.Writeback, block: 1}
+	s := &file{File: f, device: device, writeback: o.Writeback, block: 1, commits: commits{sync: syncOf(f)}}
 	if err := s.prepare(o); err != nil {
 		_ = s.Close()
 		return nil, err
@@ -81,9 +79,6 @@ func openFlags(o Options, device bool) int {
 	flags := os.O_RDWR
 	if o.ReadOnly {
 		flags = os.O_RDONLY
-	}
-	if !o.Writeback {
-		flags |= unix.O_DSYNC
 	}
 	if device {
 		flags |= os.O_EXCL // fails for a block device that is mounted or otherwise in use
@@ -139,9 +134,6 @@ func (f *file) prepare(o Options) error {
 	}
 	f.warnOfSpace(o)
 	f.features = f.findFeatures()
-	if !o.Writeback && !o.ReadOnly && !f.direct {
-		f.own = &descriptions{of: f.File}
-	}
 	return nil
 }
 
@@ -197,28 +189,41 @@ func (f *file) length() (int64, error) {
 	return info.Size(), nil
 }
 
-// Flush of a writeback store keeps failing once it has failed: the kernel reports a write-back
-// error once and drops the data. A restart has a new epoch, by which clients learn of the loss.
-func (f *file) Flush() error { return f.sync(datasync) }
+// Flush of a writeback store keeps failing once a sync has failed: the writes whose pages were dropped
+// have been answered. A restart has a new epoch, by which clients learn of the loss.
+func (f *file) Flush() error { return f.commit(false, func() error { return nil }) }
 
-// sync syncs the file by do.
-func (f *file) sync(do func(*os.File) error) error {
-	f.flushing.Lock()
-	defer f.flushing.Unlock()
-	if f.lost != nil {
-		return f.lost
+// change carries out a change of the volume's data.
+func (f *file) change(do func() error) error {
+	if f.writeback {
+		return do()
 	}
-	err := do(f.File)
-	if err != nil && f.writeback {
-		f.lost = fmt.Errorf("unflushed writes may be lost, so every later flush fails: %w", err)
-		return f.lost
-	}
-	return err
+	return f.commit(false, do)
 }
 
-// datasync calls fdatasync until no signal interrupts it: with some file systems the Go runtime's do.
-func datasync(f *os.File) error {
-	return uninterrupted(func() error { return unix.Fdatasync(int(f.Fd())) })
+// commit carries out a change, and makes it and all earlier ones stable.
+func (f *file) commit(full bool, do func() error) error {
+	if !f.writeback {
+		return f.commits.change(full, do)
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if err := f.commits.wait(full, 0); err != nil {
+		return fmt.Errorf("unflushed writes may be lost, so every later flush fails: %w", err)
+	}
+	return nil
+}
+
+// syncOf returns a function that syncs a file.
+func syncOf(f *os.File) func(full bool) error {
+	return func(full bool) error {
+		if full {
+			return f.Sync()
+		}
+		// With some file systems the Go runtime's signals interrupt it.
+		return uninterrupted(func() error { return unix.Fdatasync(int(f.Fd())) })
+	}
 }
 
 // uninterrupted calls do until it returns something else than EINTR.
@@ -228,19 +233,4 @@ func uninterrupted(do func() error) error {
 			return err
 		}
 	}
-}
-
-// use calls do with the file description to write with.
-func (f *file) use(do func(*os.File) error) error {
-	if f.own == nil {
-		return do(f.File)
-	}
-	return f.own.use(do)
-}
-
-func (f *file) Close() error {
-	if f.own != nil {
-		f.own.close()
-	}
-	return f.File.Close()
 }

@@ -108,8 +108,7 @@ func (f *file) SaveWriter(session [16]byte) error {
 }
 
 func (f *file) save(r record) error {
-	err := saveRecord(f.File, r, func() error { return f.sync((*os.File).Sync) })
-	if err != nil {
+	if err := f.commit(true, func() error { return setRecord(f.File, r) }); err != nil {
 		return err
 	}
 	f.record, f.saved = r, true
@@ -152,5 +151,5 @@ func Adopt(path string, id uuid.UUID, keep bool) (uuid.UUID, error) {
 	if r.file, err = fileID(f); err != nil {
 		return uuid.UUID{}, err
 	}
-	return r.uuid, saveRecord(f, r, f.Sync)
+	return r.uuid, saveRecord(f, r)
 }

@@ -124,7 +124,7 @@ func replaceByCopy(t *testing.T, path string) {
 	if err := copied.Truncate(4096); err != nil {
 		t.Fatal(err)
 	}
-	if err := saveRecord(copied, r, copied.Sync); err != nil {
+	if err := saveRecord(copied, r); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".copy", path); err != nil {

@@ -85,13 +85,20 @@ func loadRecord(f *os.File) (record, bool, error) {
 	return r, err == nil, err
 }
 
-// saveRecord writes a record to stable storage. A crash leaves the old one or the new one. sync syncs
-// the file.
-func saveRecord(f *os.File, r record, sync func() error) error {
+// saveRecord writes a record to stable storage. A crash leaves the old one or the new one.
+func saveRecord(f *os.File, r record) error {
+	if err := setRecord(f, r); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// setRecord is saveRecord for a caller that syncs the file.
+func setRecord(f *os.File, r record) error {
 	err := unix.Fsetxattr(int(f.Fd()), recordAttribute, []byte(r.String()), 0)
 	switch {
 	case err == nil:
-		return sync()
+		return nil
 	case !errors.Is(err, unix.ENOTSUP):
 		return fmt.Errorf("cannot write the attribute %s of %s: %w", recordAttribute, f.Name(), err)
 	}
