@@ -433,7 +433,7 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 		.rnr_retry_count = 7,
 	};
 	struct krping_qp_attr attr = {
-		/* a message and a REG_MR per command, and a KEEP_ALIVE */
+		/* as many messages and REG_MRs as commands (queue->nr_regs), and a KEEP_ALIVE */
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,

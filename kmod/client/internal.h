@@ -49,13 +49,15 @@ struct krping_request {
 /**
  * struct krping_slot - per driver tag
  * @rq:		the request in flight with this tag or NULL; under queue->lock
+ * @message:	number of the message that has its command; under queue->lock
  * @generation:	incremented at each use; under queue->lock
  * @mr:		registers the data of a large request; NULL while not connected
- * @reg_wr:	its REG_MR, posted in front of the message
+ * @reg_wr:	its REG_MR, posted in front of the message; part of @queue->open until then
  * @sg:		@session->max_segments entries
  */
 struct krping_slot {
 	struct request *rq;
+	u64 message;
 	u8 generation;
 	struct ib_mr *mr;
 	struct ib_reg_wr reg_wr;
@@ -68,14 +70,18 @@ struct krping_slot {
  * @entry:	in queue->tx_free
  * @queue:	its queue
  * @len:	bytes filled so far
- * @reg:	REG_MR to post in front, or NULL; a command with one is the last of its message
+ * @send:	its SEND
+ * @first:	what to post: the REG_MRs of its commands, in any order, then @send
+ * @nr_regs:	number of these REG_MRs
  */
 struct krping_tx {
 	struct krping_buf buf;
 	struct list_head entry;
 	struct krping_queue *queue;
 	u32 len;
-	struct krping_slot *reg;
+	struct ib_send_wr send;
+	struct ib_send_wr *first;
+	u32 nr_regs;
 };
 
 /**
@@ -99,9 +105,9 @@ struct krping_keepalive {
  * @conn:	opened and closed by the session's one connecting thread
  * @session:	its session
  * @index:	from 0, also of the hardware context
- * @lock:	protects slots[].rq, slots[].generation, @tx_free, @open, @nr_inflight,
- *		@nr_sending, @keepalive; posts are made under it while @conn is live, except
- *		by queue_rq(), which recovery stops
+ * @lock:	protects slots[].rq, .generation and .message, @tx_free, @open, @opened, @posted,
+ *		@nr_inflight, @nr_sending, @nr_regs, @keepalive; posts are made under it while
+ *		@conn is live, except by queue_rq(), which recovery stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
  * @nr_slots:	the most commands in flight
  * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
@@ -109,6 +115,8 @@ struct krping_keepalive {
  * @nr_tx:	number of @tx
  * @tx_free:	free messages
  * @open:	the message that is being filled, not posted yet
+ * @opened:	messages that have been opened: number of the last one
+ * @posted:	number of the last one that has been posted
  * @rx:		receive buffers: @nr_slots, one more because the completion handler still holds
  *		one when the commands that it answers are issued again, and one for a keep-alive.
  *		Allocated as @tx
@@ -116,6 +124,7 @@ struct krping_keepalive {
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
  * @nr_sending:	posted messages whose SEND has not completed
+ * @nr_regs:	REG_MRs of these and of @open: at most @nr_slots, for which the send queue has room
  * @last_rx:	jiffies when the last message arrived
  * @keepalive:	the KEEP_ALIVE command
  */
@@ -130,11 +139,14 @@ struct krping_queue {
 	u32 nr_tx;
 	struct list_head tx_free;
 	struct krping_tx *open;
+	u64 opened;
+	u64 posted;
 	struct krping_buf *rx;
 	u32 nr_rx;
 	struct ib_cqe reg_cqe;
 	u32 nr_inflight;
 	u32 nr_sending;
+	u32 nr_regs;
 	unsigned long last_rx;
 	struct krping_keepalive keepalive;
 };

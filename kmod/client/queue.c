@@ -102,6 +102,7 @@ static void unmap_messages(struct krping_queue *q)
 	INIT_LIST_HEAD(&q->tx_free);
 	q->open = NULL;
 	q->nr_sending = 0;
+	q->nr_regs = 0;
 }
 
 /**

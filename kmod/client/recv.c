@@ -35,7 +35,12 @@ static u32 expected_length(struct request *rq)
 	return krping_rq_moves_data(rq) ? blk_rq_bytes(rq) : 0;
 }
 
-/* Does the response match the request? Called with q->lock held. */
+/*
+ * Does the response match the request? A target that guesses tag and key may answer a command whose
+ * message is not posted yet. Its memory would be given back here, and only then registered.
+ *
+ * Called with q->lock held.
+ */
 static int check_response(struct krping_queue *q, struct krping_slot *slot,
 			  const struct krping_decoded_rsp *rsp, const struct ib_wc *wc)
 {
@@ -45,6 +50,8 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 	bool wants_inline = ok && (krping_rq_is_digest(rq) ||
 				   (req_op(rq) == REQ_OP_READ && !req->nents));
 
+	if (slot->message > q->posted)
+		return krping_queue_violation(q, "answer to a command that was not sent", rsp->tag);
 	if (rsp->length != (ok ? expected_length(rq) : 0))
 		return krping_queue_violation(q, "wrong length in a response", rsp->length);
 	if (!!rsp->data != wants_inline)

@@ -134,8 +134,9 @@ static void fill_inline(struct request *rq, void *to)
 }
 
 /*
- * While this many SENDs have not completed, further commands are gathered in the open message. It
- * is posted when it is full or when one of them completes. An idle queue posts at once.
+ * While this many SENDs have not completed, further commands, large ones too, are gathered in the
+ * open message. It is posted when it is full or when one of them completes. An idle queue posts at
+ * once.
  */
 #define SEND_WINDOW	2
 
@@ -155,44 +156,48 @@ static void send_duplicate(struct krping_queue *q, struct ib_send_wr *send,
 	send->next = again;
 }
 
-/* Posts the open message. Called with q->lock held. */
+/* Called with q->lock held. */
+static void free_tx(struct krping_queue *q, struct krping_tx *tx)
+{
+	q->nr_regs -= tx->nr_regs;
+	list_add(&tx->entry, &q->tx_free);
+}
+
+/* Posts the open message behind the REG_MRs of its commands. Called with q->lock held. */
 static void post_open(struct krping_queue *q)
 {
 	const char *name = q->session->opt.block;
 	struct krping_tx *tx = q->open;
-	struct ib_send_wr send, again, *first = &send;
 	struct ib_sge sges[KRPING_BUF_SGES];
+	struct ib_send_wr again;
 	int ret;
 
 	q->open = NULL;
 	if (krping_fault(KRPING_FAULT_SEND_DROP, name)) {
-		list_add(&tx->entry, &q->tx_free);
+		free_tx(q, tx);
 		return;
 	}
 	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
-	send = (struct ib_send_wr){
+	tx->send = (struct ib_send_wr){
 		.wr_cqe = &tx->buf.cqe,
 		.opcode = IB_WR_SEND,
 		.send_flags = IB_SEND_SIGNALED,
 		.sg_list = sges,
 		.num_sge = krping_buf_send_sges(&q->conn, &tx->buf, tx->len, sges),
 	};
-	if (tx->reg) {
-		tx->reg->reg_wr.wr.next = &send;
-		first = &tx->reg->reg_wr.wr;
-	}
 	if (krping_fault(KRPING_FAULT_SEND_DUPLICATE, name))
-		send_duplicate(q, &send, &again);
+		send_duplicate(q, &tx->send, &again);
 	ret = -ENOMEM;
 	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
-		ret = ib_post_send(q->conn.qp, first, NULL);
+		ret = ib_post_send(q->conn.qp, tx->first, NULL);
 	if (!ret) {
 		q->nr_sending++;
+		q->posted = q->opened;
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
 		return;
 	}
-	/* Recovery finds its commands in their slots. */
-	list_add(&tx->entry, &q->tx_free);
+	/* Recovery finds its commands in their slots, and drains those REG_MRs that were posted. */
+	free_tx(q, tx);
 	krping_err_ratelimited(q->session->log_prefix, "cannot post a message: %d", ret);
 	krping_conn_fail(&q->conn, ret);
 }
@@ -211,9 +216,26 @@ static struct krping_tx *open_message(struct krping_queue *q, u32 need)
 		return NULL;
 	list_del(&tx->entry);
 	tx->len = 0;
-	tx->reg = NULL;
+	tx->first = &tx->send;
+	tx->nr_regs = 0;
 	q->open = tx;
+	q->opened++;
 	return tx;
+}
+
+/* Called with q->lock held. Return: whether the send queue has room for one more REG_MR. */
+static bool may_register(const struct krping_queue *q)
+{
+	return q->nr_regs < q->nr_slots;
+}
+
+/* Puts the slot's REG_MR in front of the message. Called with q->lock held. */
+static void add_reg(struct krping_queue *q, struct krping_tx *tx, struct krping_slot *slot)
+{
+	slot->reg_wr.wr.next = tx->first;
+	tx->first = &slot->reg_wr.wr;
+	tx->nr_regs++;
+	q->nr_regs++;
 }
 
 static void trace_post(struct krping_queue *q, struct request *rq, const struct krping_cmd *cmd)
@@ -238,7 +260,7 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 
 	if (req_op(rq) == REQ_OP_WRITE && !req->nents)
 		need += ALIGN(blk_rq_bytes(rq), KRPING_ALIGN);
-	tx = open_message(q, need);
+	tx = !req->nents || may_register(q) ? open_message(q, need) : NULL;
 	if (!tx)
 		return BLK_STS_RESOURCE;
 
@@ -255,8 +277,9 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	memcpy(tx->buf.data + tx->len, &cmd, sizeof(cmd));
 	tx->len += need;
 	if (req->nents)
-		tx->reg = slot;
+		add_reg(q, tx, slot);
 	slot->rq = rq;
+	slot->message = q->opened;
 	q->nr_inflight++;
 	trace_post(q, rq, &cmd);
 	return BLK_STS_OK;
@@ -308,7 +331,7 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	}
 	spin_lock_bh(&q->lock);
 	status = append_command(q, slot, rq);
-	if (req->nents || status ? !!q->open : last && may_post(q))
+	if ((last || status) && may_post(q))
 		post_open(q);
 	spin_unlock_bh(&q->lock);
 	if (status) {
@@ -336,7 +359,7 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
 	spin_lock_bh(&q->lock);
-	list_add(&tx->entry, &q->tx_free);
+	free_tx(q, tx);
 	q->nr_sending--;
 	if (may_post(q))
 		post_open(q);

@@ -367,3 +367,30 @@ func TestMemoryThatDoesNotFit(t *testing.T) {
 		t.Errorf("errors=%d", n)
 	}
 }
+
+// Large commands that share messages get their memory regions anew when a message is lost, late or repeated, or cannot be
+// posted.
+func TestFaultsOfSharedMessages(t *testing.T) {
+	p := module(t)
+	for _, s := range []setting{
+		{name: "send_drop", rate: 20, gapMS: 5000},
+		{name: "send_delay", rate: 5, ms: 20},
+		{name: "send_duplicate", rate: 10, gapMS: 500},
+		{name: "post_fail", rate: 10, gapMS: 500},
+		{name: "reg_refuse", rate: 3},
+		{name: "recv_drop", rate: 50, gapMS: 5000},
+		{name: "disconnect", rate: 10, gapMS: 500},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			fired := p.fired(t, s.name)
+			p.set(t, s)
+			defer p.clear(t, s.name)
+			guest.Fio(t, p.dev, "--rw=randwrite", "--bs=64k", "--io_size=32m", "--size=32m", "--iodepth=32", "--iodepth_batch=32",
+				"--iodepth_batch_complete_min=32")
+			if p.fired(t, s.name) == fired {
+				t.Error("it never happened")
+			}
+		})
+	}
+	guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0")
+}
