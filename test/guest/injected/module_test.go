@@ -372,14 +372,15 @@ func TestMemoryThatDoesNotFit(t *testing.T) {
 // posted.
 func TestFaultsOfSharedMessages(t *testing.T) {
 	p := module(t)
+	// The writes need some 16 messages.
 	for _, s := range []setting{
-		{name: "send_drop", rate: 20, gapMS: 5000},
+		{name: "send_drop", rate: 5, gapMS: 5000},
 		{name: "send_delay", rate: 5, ms: 20},
-		{name: "send_duplicate", rate: 10, gapMS: 500},
-		{name: "post_fail", rate: 10, gapMS: 500},
+		{name: "send_duplicate", rate: 5, gapMS: 500},
+		{name: "post_fail", rate: 5, gapMS: 500},
 		{name: "reg_refuse", rate: 3},
 		{name: "recv_drop", rate: 50, gapMS: 5000},
-		{name: "disconnect", rate: 10, gapMS: 500},
+		{name: "disconnect", rate: 5, gapMS: 500},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			fired := p.fired(t, s.name)
