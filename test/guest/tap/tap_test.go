@@ -237,14 +237,13 @@ func unbound(t *testing.T, cpus ...int) {
 // A read began before the target was lost. Its copy is about to be sent when the target comes back without data that it
 // had acknowledged. Other data at the target is then not reported as a mismatch.
 func TestTapReadWhileTargetForgets(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	needs.Test(t, needs.EBPF, needs.Once) // it takes several tries
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, size), size)
 	dev := guest.OpenDirect(t, guest.Attach(t, 9841, ",mode=tap,backing="+disk+patient))
 	data := guest.Aligned(t, 65536)
-	const tries = 30 // about one of four succeeds: what else the connection needs may be on the held CPU
+	const tries = 15 // about one of two or four succeeds, fewer on a busy machine: what else the connection needs may be on the held CPU
 	t.Cleanup(func() { unbound(t, 0, 1) })
 	for range tries {
 		for i := range data {
@@ -289,7 +288,7 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the copy was never sent to the target that had lost data, in %d tries", tries)
+	late.Errorf(t, "the copy was never sent to the target that had lost data, in %d tries", tries)
 }
 
 // Reads are compared with the target's data. A mismatch is counted, and the application does not notice.
