@@ -24,9 +24,10 @@ type cost struct {
 // The lowest of a few rounds counts: other work on this machine only adds.
 const rounds = 2
 
-// By how much a figure may exceed the recorded one. The bridge's depends a little on time, by Go's
-// scheduler and garbage collector. With the kernel's scheduler, all depend on it a lot.
-var steadyLimits = map[string]float64{"krping": 1.05, "krping-bridge": 1.10}
+// By how much a figure may exceed the recorded one. On a slow host an I/O meets more ticks of the clock: the
+// same module took 5% more on one of half the speed. The bridge's figure depends on time, too, by Go's scheduler
+// and garbage collector. With the kernel's scheduler, all depend on it a lot.
+var steadyLimits = map[string]float64{"krping": 1.10, "krping-bridge": 1.15}
 
 const limit = 1.30
 
