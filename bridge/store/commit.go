@@ -10,11 +10,11 @@ import "sync"
 //
 // A sync reports that a page could not be written back, but not which. The kernel tells each open file
 // description once, by the next sync of it (errseq_t, the kernel's Documentation/core-api/errseq.rst),
-// and takes the page for clean. So the error of a sync is an error of each change that may have had such
-// a page: of each that a failed sync has met, which is one that ended after the change began, and not
-// after the sync that the change waits for. For that, all changes and syncs use one description.
+// and takes the page for clean. So a change fails if a sync has failed that ended after the change began,
+// up to and including the sync that the change waits for. For that, all changes and syncs use one
+// description.
 //
-// No change succeeds that is lost. Its pages are written back after it began, by the sync that it waits
+// A change that is lost does not succeed. Its pages are written back after it began, by the sync that it waits
 // for, by an earlier one, or by the kernel on its own, and that sync waits for the write-back to end.
 // The kernel notes an error before that end, so one of the syncs until then reports it: the first that
 // looks after the error was noted, thus one that ends after the change began. The same is true of an

@@ -243,7 +243,8 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, size), size)
 	dev := guest.OpenDirect(t, guest.Attach(t, 9841, ",mode=tap,backing="+disk+patient))
 	data := guest.Aligned(t, 65536)
-	const tries = 15 // about one of two or four succeeds, fewer on a busy machine: what else the connection needs may be on the held CPU
+	// One of two to four succeeds, fewer on a busy machine: what else the connection needs may be on the held CPU.
+	const tries = 15
 	t.Cleanup(func() { unbound(t, 0, 1) })
 	for range tries {
 		for i := range data {

@@ -8,6 +8,7 @@ package verbs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,7 +116,9 @@ func changedAddress(h *hosts.Hosts, server, client *lab.VM) {
 		}
 	}
 	for side, vm := range map[string]*lab.VM{"client": client, "server": server} {
-		if log := h.Sh(vm, "dmesg | grep krping | tail -n 5"); !strings.Contains(log, "did not go on") && !strings.Contains(log, "failed") && !strings.Contains(log, "was lost before the test had ended") {
+		log := h.Sh(vm, "dmesg | grep krping | tail -n 5")
+		says := func(reason string) bool { return strings.Contains(log, reason) }
+		if !slices.ContainsFunc([]string{"did not go on", "failed", "was lost before the test had ended"}, says) {
 			h.T.Errorf("the log of the %s does not say why:\n%s", side, log)
 		}
 	}
