@@ -564,12 +564,18 @@ int krping_conn_open(struct krping_conn *conn, const struct krping_options *opt,
 	return ret;
 }
 
-/*
- * Set-up errors not caused by the peer. Over siw rdma_connect() waits for TCP: that may return
- * EPROTO, and a signal must not restart the system call. EINVAL means that the peer or the device
- * is gone, so that the id is in the wrong state.
+/**
+ * krping_conn_setup_errno - what a failed call of rdma_cm means while a connection is set up
+ * @conn:	the connection
+ * @ret:	negative errno of the call
+ *
+ * Over siw rdma_connect() waits for TCP: that may return EPROTO, and a signal must not restart the
+ * system call. EINVAL means that the peer or the device is gone, so that the id is in the wrong
+ * state: @conn is closed then.
+ *
+ * Return: a negative errno.
  */
-static int setup_errno(struct krping_conn *conn, int ret)
+int krping_conn_setup_errno(struct krping_conn *conn, int ret)
 {
 	switch (ret) {
 	case -ERESTARTSYS:
@@ -591,7 +597,7 @@ int krping_conn_connect(struct krping_conn *conn, struct rdma_conn_param *param,
 	int ret = rdma_connect(conn->id, param);
 
 	if (ret)
-		return setup_errno(conn, ret);
+		return krping_conn_setup_errno(conn, ret);
 	ret = krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 	krping_fault_sleep(KRPING_FAULT_CONNECT_STALL, conn->log_prefix);
 	return ret;
@@ -664,7 +670,8 @@ int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 
 	krping_fault_sleep(KRPING_FAULT_ACCEPT_STALL, conn->log_prefix);
 	ret = krping_conn_reply(conn, param);
-	return ret ? setup_errno(conn, ret) : krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
+	return ret ? krping_conn_setup_errno(conn, ret) :
+		     krping_conn_wait(conn, KRPING_CONN_LIVE, timeout);
 }
 
 /**

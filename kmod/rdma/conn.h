@@ -154,6 +154,7 @@ struct rdma_cm_id *krping_conn_listen(struct krping_conn *conn, struct net *net,
 void krping_conn_listen_next(struct rdma_cm_id *listener, struct krping_conn *conn);
 int krping_conn_reply(struct krping_conn *conn, struct rdma_conn_param *param);
 void krping_conn_confirm(struct krping_conn *conn);
+int krping_conn_setup_errno(struct krping_conn *conn, int ret);
 int krping_conn_accept(struct krping_conn *conn, struct rdma_conn_param *param,
 		       unsigned long timeout);
 int krping_sockaddr(const struct krping_options *opt, struct net *net,

@@ -113,10 +113,11 @@ static int alloc_srq(struct krping_verbs *v)
 /* The path of the control connection, for a queue pair that enters @state. */
 static int path_attr(struct krping_verbs *v, enum ib_qp_state state, struct ib_qp_attr *attr)
 {
-	int mask;
+	int mask, ret;
 
 	*attr = (struct ib_qp_attr){ .qp_state = state };
-	return rdma_init_qp_attr(v->control.id, attr, &mask);
+	ret = rdma_init_qp_attr(v->control.id, attr, &mask);
+	return ret ? krping_conn_setup_errno(&v->control, ret) : 0;
 }
 
 static u32 own_qkey(const struct krping_verbs_queue *q)
@@ -273,7 +274,7 @@ int krping_verbs_queues_prepare(struct krping_verbs *v)
 		if (!ret && unconnected)
 			ret = post_receives(&v->queues[i]);
 	}
-	if (ret)
+	if (ret && !krping_conn_error(&v->control))
 		krping_err_ratelimited(v->thread.log_prefix, "cannot set up queue pairs on %s: %d",
 				       v->control.id->device->name, ret);
 	return ret;
@@ -289,7 +290,7 @@ int krping_verbs_queues_connect(struct krping_verbs *v)
 		return 0;
 	for (i = 0; i < v->nr_queues && !ret; i++)
 		ret = make_ready(&v->queues[i]);
-	if (ret)
+	if (ret && !krping_conn_error(&v->control))
 		krping_err_ratelimited(v->thread.log_prefix,
 				       "cannot make a queue pair of %s ready: %d",
 				       v->control.id->device->name, ret);

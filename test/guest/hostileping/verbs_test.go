@@ -289,6 +289,7 @@ var (
 	ucWrites  = map[int]byte{13: 2, 16: 2, 17: 2, 19: 2, 39: 0} // two queue pairs, with VALIDATE
 	rcLatency = map[int]byte{16: 2, 17: 1, 18: 2, 37: 1, 39: 0} // of WRITEs
 	rcSends   = map[int]byte{17: 1}
+	lossy     = map[int]byte{15: 8, 17: 1} // like rcSends, but of another group: clients of the bridge run at the same time
 	duplex    = map[int]byte{19: 1, 27: 4} // four messages each way
 )
 
@@ -314,8 +315,8 @@ func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
 		{"REPORT of a kind of no damage", duplex, afterDone(control(msgReport, 4, map[int]byte{60: 1})), []error{unix.EPROTO}},
 		{"REPORT with a reserved field", duplex, afterDone(control(msgReport, 4, map[int]byte{63: 1})), []error{unix.EPROTO}},
 		{"disconnect before the data connection", rcSends, func(p *peer, _ int) { p.disconnect() }, []error{unix.ECONNRESET}},
-		{"loss on RC", rcSends, func(p *peer, port int) {
-			data, _, err := fakeclient.DialConn(p.t, port, verbsHello(map[int]byte{17: 1, 21: 1}), verbsConfig)
+		{"loss on RC", lossy, func(p *peer, port int) {
+			data, _, err := fakeclient.DialConn(p.t, port, verbsHello(map[int]byte{15: 8, 17: 1, 21: 1}), verbsConfig)
 			if err != nil {
 				p.t.Fatal(err)
 			}
