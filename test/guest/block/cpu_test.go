@@ -5,7 +5,9 @@
 package block
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +35,10 @@ func TestCPUGoesOffline(t *testing.T) {
 	written := make(chan error, 1)
 	dd := guest.Start(t, "taskset", "-c", "1", "dd", "if=/dev/zero", "of="+path, "bs=4k", "count=1", "oflag=direct")
 	go func() { written <- dd.Wait() }()
-	time.Sleep(guest.Slow(500 * time.Millisecond)) // until it has submitted the request
+	guest.Eventually(t, 20*time.Second, "dd waits for its write", func() bool {
+		stack, err := os.ReadFile(fmt.Sprintf("/proc/%d/stack", dd.Process.Pid))
+		return err == nil && strings.Contains(string(stack), "blkdev_write_iter")
+	})
 	offline := make(chan error, 1)
 	go func() { offline <- os.WriteFile(online, []byte("0"), 0) }()
 	defer set("1")

@@ -22,7 +22,7 @@ import (
 // While the target is away, its store is replaced by another one of the same size and name. The session fails,
 // and the other store stays as it was.
 func TestAnotherStore(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		krpingctl(t, "write", path, "--size", "1MiB", "--direct")
@@ -50,7 +50,7 @@ func TestAnotherStore(t *testing.T) {
 
 // A client with uuid= attaches that volume only. The UUID is the disk's wwid.
 func TestPinnedUUID(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		uuid := guest.Session(t, "vol0")["uuid"]

@@ -34,7 +34,7 @@ func TestLargeCommandsShareMessages(t *testing.T) {
 		for _, load := range [][]string{{"--rw=randwrite"}, {"--rw=randread", "--verify=0"}} {
 			before, messages := commands(), count("messages")
 			registered := registrations()
-			guest.Fio(t, dev, append(load, "--bs=64k", "--size=16M", "--iodepth=32", "--iodepth_batch=32", "--iodepth_batch_complete_min=32")...)
+			guest.Fio(t, dev, append(load, "--bs=64k", "--size=8M", "--iodepth=32", "--iodepth_batch=32", "--iodepth_batch_complete_min=32")...)
 			n := commands() - before
 			messages = count("messages") - messages
 			t.Logf("%v: %d commands in %d messages", load, n, messages)

@@ -30,7 +30,11 @@ func TestTargetRestartsUnderLoad(t *testing.T) {
 		if served.Bridge != nil { // it starts more slowly
 			restarts, pause = 5, time.Second
 		}
-		load := guest.StartWriting(t, dev, "15")
+		seconds := "15"
+		if testing.Short() {
+			restarts, seconds = restarts/2, "8"
+		}
+		load := guest.StartWriting(t, dev, seconds)
 		for i := range restarts {
 			time.Sleep(pause + time.Duration(i)*pause/4)
 			served.Stop()
@@ -73,7 +77,7 @@ func TestWriteWaitsForTarget(t *testing.T) {
 
 // If the target does not come back within timeout=, the session fails and I/O ends with EIO.
 func TestTargetStaysAway(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, ",timeout=3")
 		dev := guest.OpenDirect(t, path)
@@ -94,7 +98,7 @@ func TestTargetStaysAway(t *testing.T) {
 
 // A forced stop while the target is away ends at once, and pending I/O with it.
 func TestStopWhileReconnecting(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, "")
 		dev := guest.OpenDirect(t, path)
@@ -154,7 +158,7 @@ func TestForcedStopOfUnresponsiveTarget(t *testing.T) {
 
 // A write waits for a target that is suspended for a while.
 func TestBridgeSuspendedAndContinued(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
 	dev := guest.OpenDirect(t, path)
 	guest.Signal(t, served.Bridge.Cmd, unix.SIGSTOP)
@@ -167,7 +171,7 @@ func TestBridgeSuspendedAndContinued(t *testing.T) {
 // Each start of a write-back target has a new epoch. After a restart the client fails if the old target had
 // unflushed writes, and continues if all were flushed.
 func TestWritebackTargetRestarts(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{Writeback: true}, "")
 		dev := guest.OpenDirect(t, path)

@@ -24,7 +24,7 @@ import (
 // A target that hangs while no I/O is in flight is detected by keep-alive. When it continues, the client
 // reconnects and I/O is done.
 func TestHangingTarget(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	const heartbeat = 3 * time.Second
 	served, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, ",heartbeat=3")
 	dev := guest.OpenDirect(t, path)
@@ -46,7 +46,7 @@ func TestHangingTarget(t *testing.T) {
 // With fast_fail= I/O fails while the target is away, whatever the interval of keep-alive, and works again when
 // the target is back.
 func TestFastFail(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		for _, heartbeat := range []string{"1", "300"} {
 			t.Run("heartbeat="+heartbeat, func(t *testing.T) { fastFail(t, target, heartbeat) })
@@ -86,7 +86,7 @@ func fastFail(t *testing.T, target targets.Target, heartbeat string) {
 // A fast_fail that is written to sysfs counts at once, for I/O that waits already, and until it is changed again.
 // The disk also has the volume's name there.
 func TestFastFailChanged(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served, path := attach(t, target, 16*mib, targets.Config{}, ",heartbeat=300")
 		attribute := func(name string) string { return filepath.Join("/sys/block", filepath.Base(path), name) }
@@ -165,6 +165,7 @@ func waitForSize(t *testing.T, dev, size string) {
 }
 
 func TestResize(t *testing.T) {
+	needs.Test(t, needs.Once)
 	served, dev := attach(t, targets.Bridge, 16*mib, targets.Config{}, ",heartbeat=2")
 	if err := os.Truncate(served.Store, 24*mib); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func wantSource(t *testing.T, command, source string) {
 
 // A session connects from the address that it was told to, also after a loss.
 func TestSource(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	const second = "192.168.77.200"
 	addAddress(t, second+"/24")
 	targets.Each(t, func(t *testing.T, target targets.Target) {
@@ -72,7 +72,7 @@ func TestSource(t *testing.T) {
 
 // A link-local source has its interface; a ping has a source, too.
 func TestSourceOfPing(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	const second = "fe80::77"
 	first := guest.LinkLocal(t)
@@ -91,7 +91,7 @@ func TestSourceOfPing(t *testing.T) {
 
 // An address that this host does not have fails the command before anything is made.
 func TestSourceThatIsNotHere(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	served := targets.Module.ServeNew(t, 8*mib, targets.Config{})
 	at := fmt.Sprintf("client,addr=%s,port=%d,source=", guest.Addr(t), served.Port)

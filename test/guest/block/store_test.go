@@ -16,13 +16,14 @@ import (
 
 // The bridge stores on block devices. With blocks of 512 bytes it bypasses the page cache.
 func TestBlockDeviceAsStore(t *testing.T) {
+	needs.Test(t, needs.Once)
 	for _, block := range []int{512, 4096} {
 		size := strconv.Itoa(block)
 		t.Run(size, func(t *testing.T) {
 			disk := guest.NullDisk(t, "store"+size, map[string]string{"blocksize": size})
 			served := targets.Bridge.Serve(t, targets.Config{Store: disk, BlockSize: block})
 			dev := guest.Attach(t, served.Port, "")
-			guest.Fio(t, dev, "--rw=randwrite", "--bsrange="+size+"-64k", "--blockalign="+size, "--iodepth=16", "--size=8M")
+			guest.Fio(t, dev, "--rw=randwrite", "--bsrange="+size+"-64k", "--blockalign="+size, "--iodepth=16", "--size=8M", "--io_size=2M")
 			guest.WantSame(t, dev, disk)
 		})
 	}
@@ -32,7 +33,7 @@ func TestBlockDeviceAsStore(t *testing.T) {
 // (null_blk does not discard as the bridge does it, so the volume does not either: the store's unit tests check the
 // rounding.)
 func TestPartialBlocksOfTheStore(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	disk := guest.NullDisk(t, "store4096", map[string]string{"blocksize": "4096"})
 	served := targets.Bridge.Serve(t, targets.Config{Store: disk})
 	path := guest.Attach(t, served.Port, "")

@@ -23,7 +23,7 @@ import (
 // A disk on a target that speaks protocol version 1 works as it did then, also after a reconnect. The target
 // fails the test for anything that version 1 did not have.
 func TestVersion1Target(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	for name, key := range map[string]string{"without a key": "", "with a key": "a-key-of-thirty-two-characters--"} {
 		t.Run(name, func(t *testing.T) {
 			guest.CheckResources(t)
@@ -55,7 +55,7 @@ func TestVersion1Target(t *testing.T) {
 
 // Version 1 has no names longer than 27 characters, and none with slashes. A client with such a name says so at once.
 func TestVersion1TargetAndLongName(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	g := v1peer.Start(t, "")
 	for _, name := range []string{"pvc-123e4567-e89b-12d3-a456-426614174000", "pool/image"} {

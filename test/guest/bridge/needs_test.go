@@ -6,4 +6,4 @@ package bridge
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.RaceCheck, needs.Ends)
+var _ = needs.Suite(needs.RaceCheck, needs.Once)

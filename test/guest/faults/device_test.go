@@ -117,6 +117,7 @@ func TestOneOfTwoDevicesRemoved(t *testing.T) {
 // The address is removed for a while; then the network device, and with it the RDMA device, is. krpingctl link keep makes
 // that anew.
 func TestAddressRemoved(t *testing.T) {
+	needs.Test(t, needs.Once)
 	addNetdev(t)
 	t.Cleanup(func() { delNetdev(t) })
 	guest.Start(t, guest.Binary(t, "krpingctl"), "link", "keep", "veth5")

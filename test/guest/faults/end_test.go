@@ -17,6 +17,7 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 	"krping/test/internal/soak"
 )
 
@@ -42,6 +43,7 @@ func (r *rig) wantEIO(limit time.Duration) {
 
 // A killed write-back target loses unflushed writes, and the client gets EIO. Flushed writes are kept.
 func TestWritebackTargetKilledUnderLoad(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
 	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
 	r.progress(100)
@@ -61,6 +63,7 @@ func TestWritebackTargetKilledUnderLoad(t *testing.T) {
 
 // A write-back target that is killed after a flush loses nothing.
 func TestWritebackTargetKilledAfterFlush(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t, "16MiB", ",queues=2,depth=32", "--writeback")
 	r.write(acklog.Load{FsyncOne: 5, ReadOne: 4})
 	r.progress(50)
@@ -87,6 +90,7 @@ func TestWritebackTargetKilledAfterFlush(t *testing.T) {
 
 // A forced stop under load ends in time, whatever the target does, and ends all I/O.
 func TestForcedStopUnderLoad(t *testing.T) {
+	needs.Test(t, needs.Once)
 	for name, fault := range map[string]func(r *rig){
 		"target works":  func(*rig) {},
 		"target killed": func(r *rig) { r.bridge.Kill() },
@@ -191,6 +195,7 @@ func TestDeviceRemovedForGood(t *testing.T) {
 
 // Attaching and stopping sessions leaks neither memory nor RDMA resources.
 func TestAttachAndStopCycles(t *testing.T) {
+	needs.Test(t, needs.Once)
 	cycles := 100
 	if soak.Duration(t) > 0 {
 		cycles = 1000
@@ -223,6 +228,7 @@ func TestAttachAndStopCycles(t *testing.T) {
 
 // A target that is killed and restarted many times loses nothing.
 func TestTargetKilledAgainAndAgain(t *testing.T) {
+	needs.Test(t, needs.Once)
 	times := 3
 	if soak.Duration(t) > 0 {
 		times = 100

@@ -15,6 +15,7 @@ import (
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 	"krping/test/internal/soak"
 )
 
@@ -142,6 +143,7 @@ func (r *rig) suffer(name string, fault func(r *rig)) {
 // A suspended target is detected by keep-alive under load: its queue pairs still acknowledge, so the fabric does not time
 // out.
 func TestSuspendedTargetUnderLoad(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t, "16MiB", ",queues=2,depth=32")
 	r.suffer("suspended target", func(r *rig) {
 		r.signal(unix.SIGSTOP)
@@ -158,6 +160,7 @@ func TestSuspendedTargetUnderLoad(t *testing.T) {
 
 // The same without requests in flight.
 func TestSuspendedTargetWhenIdle(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t, "16MiB", "")
 	r.signal(unix.SIGSTOP)
 	start := time.Now()

@@ -17,7 +17,6 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
-	"krping/test/internal/needs"
 )
 
 const bridgeTimeout = 10 * time.Second // for each step of a client
@@ -80,7 +79,6 @@ func (p *peer) wantClosed() {
 }
 
 func TestHostileClientsOfTheBridge(t *testing.T) {
-	needs.Test(t, needs.Once)
 	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for _, tc := range []struct {
 			name, options string
@@ -104,7 +102,6 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 
 // TestImmediateDataRepeatedly with the bridge as the server.
 func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
-	needs.Test(t, needs.Once)
 	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for i := range 100 {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -118,7 +115,6 @@ func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
 }
 
 func TestBadHellosToTheBridge(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	addr := nextAddr(t)
 	startBridge(t, addr)
@@ -144,7 +140,6 @@ func dialTo(t *testing.T, addr netip.AddrPort, private []byte) func(i int) (*pee
 
 // The bridge rejects clients beyond its limit, until another disconnects.
 func TestTooManyClientsOfTheBridge(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	addr := nextAddr(t)
 	startBridge(t, addr)
@@ -176,7 +171,6 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 // Clients that connect and send nothing: each is rejected, or accepted and disconnected after its timeout. A few of them
 // are logged.
 func TestManyIdleClientsOfTheBridge(t *testing.T) {
-	needs.Test(t, needs.Once)
 	var start time.Time
 	b := survives(t, func(t *testing.T, addr netip.AddrPort) {
 		start = time.Now()

@@ -6,4 +6,4 @@ package hostileping
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.RoCE, needs.Ends)
+var _ = needs.Suite(needs.RoCE, needs.Once)

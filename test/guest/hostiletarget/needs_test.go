@@ -6,4 +6,4 @@ package hostiletarget
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.Ends)
+var _ = needs.Suite(needs.Once)

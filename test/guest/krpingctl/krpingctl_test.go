@@ -22,11 +22,9 @@ import (
 	"krping/agent/stats/status"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/needs"
 )
 
 func TestPingClientAndServer(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", addr, "--port", "9900", "--validate")
@@ -46,7 +44,6 @@ func TestPingClientAndServer(t *testing.T) {
 }
 
 func TestInterruptedServer(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.NoThreads(t)
 	server := exec.Command(guest.Binary(t, "krpingctl"), "server", "--addr", guest.Addr(t), "--port", "9901")
 	if err := server.Start(); err != nil {
@@ -64,7 +61,6 @@ func TestInterruptedServer(t *testing.T) {
 }
 
 func TestErrorsAndExitCodes(t *testing.T) {
-	needs.Test(t, needs.Once)
 	addr := guest.Addr(t)
 	for _, tc := range []struct {
 		args string
@@ -118,7 +114,6 @@ func TestModuleNotLoaded(t *testing.T) {
 }
 
 func TestNotRoot(t *testing.T) {
-	needs.Test(t, needs.Once)
 	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", guest.Binary(t, "krpingctl"), "client", "--addr", guest.Addr(t))
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "needs root") {
@@ -138,7 +133,6 @@ func TestAddAndDeleteLink(t *testing.T) {
 }
 
 func TestDmesgJSON(t *testing.T) {
-	needs.Test(t, needs.Once)
 	_ = guest.Command("client,addr=192.168.77.1,frobnicate", time.Minute)
 	out := guest.MustKrpingctl(t, "dmesg", "--json")
 	var last proc.Message
@@ -205,7 +199,6 @@ func TestWriteAndVerify(t *testing.T) {
 }
 
 func TestVerifyJSON(t *testing.T) {
-	needs.Test(t, needs.Once)
 	dev, _ := attach(t, 9903)
 	guest.MustKrpingctl(t, "write", dev, "--size", "4MiB", "--direct")
 	var got verify.Result

@@ -23,7 +23,6 @@ import (
 	"krping/agent/measure"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/needs"
 )
 
 func report(t *testing.T, text string) measure.Report {
@@ -39,7 +38,6 @@ func report(t *testing.T, text string) measure.Report {
 
 // Each kind of measurement, with krpingctl on both sides.
 func TestMeasurements(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	for i, tc := range []struct {
@@ -79,7 +77,6 @@ func TestMeasurements(t *testing.T) {
 
 // The bridge, which does not need the module, serves many clients at once on one port.
 func TestBridgeAsPingServer(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.StartPingBridge(t, 9930)
 	to := []string{"client", "--addr", guest.Addr(t), "--port", "9930"}
 	run := func(more ...string) string { return guest.MustKrpingctl(t, append(to, more...)...) }
@@ -109,7 +106,6 @@ func TestBridgeAsPingServer(t *testing.T) {
 }
 
 func TestInterruptedMeasurementPrintsResult(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.StartPingBridge(t, 9931)
 	cmd := exec.Command(guest.Binary(t, "krpingctl"), "client", "--addr", guest.Addr(t), "--port", "9931", "--csv")
 	var out bytes.Buffer
@@ -137,7 +133,6 @@ func TestInterruptedMeasurementPrintsResult(t *testing.T) {
 
 // The Go runtime may send SIGURG to its threads at any time. That must not end a command.
 func TestSIGURGDoesNotEndCommands(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.StartPingBridge(t, 9933)
 	fs, err := proc.NewFS("/proc")
 	if err != nil {
@@ -169,7 +164,6 @@ func TestSIGURGDoesNotEndCommands(t *testing.T) {
 }
 
 func TestSweepWritesTableAndPlots(t *testing.T) {
-	needs.Test(t, needs.Once)
 	guest.StartPingBridge(t, 9932)
 	dir := filepath.Join(t.TempDir(), "new", "sweep")
 	out := guest.MustKrpingctl(t, "sweep", "--addr", guest.Addr(t), "--port", "9932", "--sizes", "64,4KiB", "--threads", "1,2", "--connections", "1,4", "--duration", "300ms", "--out", dir)

@@ -6,4 +6,4 @@ package krpingctl
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.OneTransport, needs.Ends)
+var _ = needs.Suite(needs.OneTransport, needs.Once)

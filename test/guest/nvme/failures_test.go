@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // add returns the arguments that serve a null disk.
@@ -55,6 +56,7 @@ func hide(t *testing.T, name string) (restore func()) {
 
 // Without nvmet, mkdir in configfs fails with "operation not permitted".
 func TestNvmetCannotBeLoaded(t *testing.T) {
+	needs.Test(t, needs.Once)
 	unload(t, "nvmet_rdma", "nvmet_tcp", "nvmet")
 	rule := "/etc/modprobe.d/no-nvmet.conf"
 	if err := os.WriteFile(rule, []byte("install nvmet /bin/false\n"), 0o644); err != nil {
@@ -77,6 +79,7 @@ func TestNvmetCannotBeLoaded(t *testing.T) {
 
 // Without nvmet-rdma, ln -s fails with "invalid argument", and the kernel logs "transport type 1 not supported".
 func TestTargetTransportNotInstalled(t *testing.T) {
+	needs.Test(t, needs.Once)
 	unload(t, "nvmet_rdma")
 	restore := hide(t, "nvmet-rdma")
 	fails(t, 4, []string{"cannot load the module nvmet-rdma", "not installed", "depmod -a"}, add(t)...)
@@ -85,6 +88,7 @@ func TestTargetTransportNotInstalled(t *testing.T) {
 }
 
 func TestHostTransportNotInstalled(t *testing.T) {
+	needs.Test(t, needs.Once)
 	unload(t, "nvme_rdma")
 	restore := hide(t, "nvme-rdma")
 	connecting := []string{"connect", "--nqn", nqn, "--traddr", guest.Addr(t)}
@@ -95,6 +99,7 @@ func TestHostTransportNotInstalled(t *testing.T) {
 }
 
 func TestAddressWithoutRDMA(t *testing.T) {
+	needs.Test(t, needs.Once)
 	guest.Run(t, "sh", "-c", "ip link add dummy7 type dummy && ip addr add 10.7.0.1/24 dev dummy7 && ip link set dummy7 up")
 	t.Cleanup(func() { guest.Run(t, "ip", "link", "del", "dummy7") })
 	here := []string{"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "10.7.0.1"}
@@ -106,6 +111,7 @@ func TestAddressWithoutRDMA(t *testing.T) {
 }
 
 func TestAddressOfAnotherHostOrWithoutRoute(t *testing.T) {
+	needs.Test(t, needs.Once)
 	for _, transport := range transports {
 		fails(t, 4, []string{"192.168.77.66 is not an address of this host", "ip addr add 192.168.77.66/24 dev eth0"},
 			"target", "add", "--nqn", nqn, "--null", "16MiB", "--addr", "192.168.77.66", "--transport", transport.name)
@@ -114,6 +120,7 @@ func TestAddressOfAnotherHostOrWithoutRoute(t *testing.T) {
 }
 
 func TestNoRDMADevice(t *testing.T) {
+	needs.Test(t, needs.Once)
 	guest.RemoveDevice(t)
 	f := fails(t, 4, []string{"eth0, which has no RDMA device", "krpingctl link add rxe0 --netdev eth0"}, add(t)...)
 	fails(t, 4, []string{"eth0, which has no RDMA device"}, "connect", "--nqn", nqn, "--traddr", guest.Addr(t))
@@ -122,6 +129,7 @@ func TestNoRDMADevice(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
+	needs.Test(t, needs.Once)
 	rping := guest.StartRping(t, guest.Addr(t), 4420)
 	fails(t, 1, []string{"the port is in use", "rping listens on " + guest.Addr(t) + ":4420", "--port"}, add(t)...)
 	_ = rping.Process.Kill()
@@ -144,6 +152,7 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestRefusedByTarget(t *testing.T) {
+	needs.Test(t, needs.Once)
 	for _, transport := range transports {
 		t.Run(transport.name, func(t *testing.T) {
 			at := []string{"connect", "--transport", transport.name, "--traddr", guest.Addr(t), "--trsvcid", transport.port, keepAlive}
@@ -172,6 +181,7 @@ func (f failure) fixDiscovers(t *testing.T) {
 }
 
 func TestDiskBusyMissingOrInvalid(t *testing.T) {
+	needs.Test(t, needs.Once)
 	disk := newDisk(t)
 	at := func(nqn, device string) []string {
 		return []string{"target", "add", "--addr", guest.Addr(t), "--nqn", nqn, "--device", device}

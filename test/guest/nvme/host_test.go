@@ -15,6 +15,7 @@ import (
 	"krping/agent/doctor"
 	"krping/agent/nvme/nvmehost"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 const configfs = "/sys/kernel/config/nvmet"
@@ -30,6 +31,7 @@ func put(t *testing.T, path, value string) {
 // A controller whose target came back with another namespace is live and has no disk: list and doctor say why, and
 // their fix works.
 func TestTargetCameBackWithOtherNamespaces(t *testing.T) {
+	needs.Test(t, needs.Once)
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	c, _ := connect(t, "--nqn", nqn, "--transport", "tcp", "--reconnect-delay", "1")
 	link, namespace := configfs+"/ports/1/subsystems/"+nqn, configfs+"/subsystems/"+nqn+"/namespaces/1/"
@@ -174,6 +176,7 @@ func TestSavedAttributes(t *testing.T) {
 
 // A controller is passed through again, but not while its disk is in use.
 func TestRestorePassthru(t *testing.T) {
+	needs.Test(t, needs.Once)
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	c, dev := connect(t, "--nqn", nqn, "--transport", "tcp")
 	const through = "nqn.2024-01.org.example:through"

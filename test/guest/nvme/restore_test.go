@@ -14,6 +14,7 @@ import (
 
 	"krping/agent/nvme/nvmet"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // saved is a file that nvmetcli has written.
@@ -32,6 +33,7 @@ func write(t *testing.T, data []byte) string {
 
 // A restored nvmetcli file, saved again, has the same contents.
 func TestRestoreNvmetcliFile(t *testing.T) {
+	needs.Test(t, needs.Once)
 	quietly(t)
 	newDisk(t)
 	t.Cleanup(func() { nvme(t, "target", "remove", "--all") })
@@ -94,6 +96,7 @@ func has(t *testing.T, where string, got, want any) {
 
 // A failed restore does not change what is served, not even with --clear.
 func TestFailedRestoreChangesNothing(t *testing.T) {
+	needs.Test(t, needs.Once)
 	serve(t, "--nqn", "nqn.2024-01.org.example:there", "--null", "16MiB")
 	before := targets(t)
 	file := write(t, saved) // its disk does not exist
@@ -114,6 +117,7 @@ func TestFailedRestoreChangesNothing(t *testing.T) {
 // A target that is set up again serves the same file under the same UUID, and another file under the same path
 // under another one, or, as a saved one, not at all.
 func TestReplacedFileHasAnotherUUID(t *testing.T) {
+	needs.Test(t, needs.Once)
 	path := filepath.Join(t.TempDir(), "disk.img")
 	create := func() {
 		t.Helper()
@@ -151,6 +155,7 @@ func TestReplacedFileHasAnotherUUID(t *testing.T) {
 
 // The key of a host is not lost when what it may use is removed, nor by restore --clear.
 func TestHostKeyStays(t *testing.T) {
+	needs.Test(t, needs.Once)
 	const host = "nqn.2024-01.org.example:keyed"
 	const key = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--allow-host", host)

@@ -15,6 +15,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 	"krping/test/output"
 )
 
@@ -70,6 +71,7 @@ func TestTargetLostAndReAdded(t *testing.T) {
 
 // md reads a write-mostly disk only when it has no other.
 func TestWriteMostlyDiskIsNotRead(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t)
 	guest.Attach(t, r.port, options)
 	r.create()
@@ -110,6 +112,7 @@ func TestCheckAndRepair(t *testing.T) {
 // The agent puts the disk back by itself, with the capabilities of its unit and no way to write to
 // sysfs, and leaves it alone when the operator took it out.
 func TestAgentPutsDiskBack(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t)
 	config := filepath.Join(t.TempDir(), "krping.yaml")
 	text := fmt.Sprintf("listen: /run/krping/agent.sock\nsessions:\n  - name: vol0\n    addr: %s\n    port: %d\n    fast_fail: 2\n    heartbeat: 0\n    raid: %s\n",

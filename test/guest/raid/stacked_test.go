@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // useFileSystem makes a file system on a disk, copies files to it, and compares them after a remount.
@@ -48,6 +49,7 @@ func inUse(t *testing.T, disk, by string) {
 }
 
 func TestLVM(t *testing.T) {
+	needs.Test(t, needs.Once)
 	guest.Run(t, "modprobe", "dm-mod")
 	r := newRig(t)
 	disk := guest.Attach(t, r.port, options)
@@ -67,6 +69,7 @@ func TestLVM(t *testing.T) {
 }
 
 func TestCrypt(t *testing.T) {
+	needs.Test(t, needs.Once)
 	guest.Run(t, "modprobe", "dm-crypt")
 	r := newRig(t)
 	disk := guest.Attach(t, r.port, options)
@@ -84,6 +87,7 @@ func TestCrypt(t *testing.T) {
 }
 
 func TestPartition(t *testing.T) {
+	needs.Test(t, needs.Once)
 	r := newRig(t)
 	disk := guest.Attach(t, r.port, options)
 	guest.Run(t, "sh", "-c", "echo '2048,,L' | sfdisk --quiet --label gpt "+disk)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 const rules = "60-krping.rules"
@@ -78,6 +79,7 @@ func names(t *testing.T, link, disk string) {
 
 // Names do not depend on the order of attaching, and follow what is on the disk: a file system, partitions.
 func TestUdevNames(t *testing.T) {
+	needs.Test(t, needs.Once)
 	startUdev(t)
 	second, first := volume(t, "pool/vol1"), volume(t, "vol0")
 	names(t, "/dev/krping/by-name/vol0", first)
@@ -109,6 +111,7 @@ func TestUdevNames(t *testing.T) {
 
 // udev leaves a member of an array to the agent, and does not run mdadm --incremental for it.
 func TestUdevLeavesArraysToTheAgent(t *testing.T) {
+	needs.Test(t, needs.Once)
 	startUdev(t)
 	guest.Run(t, "modprobe", "raid1")
 	disk := volume(t, "vol0")

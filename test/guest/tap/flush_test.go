@@ -12,10 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // After a failed flush on either side, nobody knows which writes were kept: everything is dirty.
 func TestFlushFails(t *testing.T) {
+	needs.Test(t, needs.Once)
 	for _, side := range []string{"backing", "target"} {
 		t.Run(side, func(t *testing.T) {
 			disk, fail := guest.Flaky(t, guest.NullDisk(t, "nullb1", map[string]string{"cache_size": "1"}), size)

@@ -6,4 +6,4 @@ package tap
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.RaceCheck)
+var _ = needs.Suite(needs.RaceCheck, needs.Ends)

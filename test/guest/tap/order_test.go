@@ -53,7 +53,6 @@ func fua(t *testing.T, dev *os.File, data []byte, at int64) {
 // What the application wrote after a flush or FUA write had ended reaches the target only after that was answered there.
 // So a target that is stopped at any moment has a state in which the application's disk could have been after a crash.
 func TestTapOrder(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	const part, later = 1 << 20, 4 << 20 // the part that stalls; what is written later
 	for name, tc := range map[string]struct {
 		options string // of the target
@@ -121,7 +120,7 @@ func TestTapOrder(t *testing.T) {
 
 // A dropped flush is made up for: the target is flushed before the next write.
 func TestDroppedFlush(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	for name, drop := range map[string]func(t *testing.T, dev *os.File, bridge *guest.Bridge, data []byte) *guest.Bridge{
 		"full": func(t *testing.T, dev *os.File, bridge *guest.Bridge, data []byte) *guest.Bridge {
 			guest.Signal(t, bridge.Cmd, unix.SIGSTOP)

@@ -71,7 +71,7 @@ func TestTapCopies(t *testing.T) {
 
 // The target gets only what matches the filter. What is skipped is counted.
 func TestTapFilters(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	const half = size / 2
 	zeros := make([]byte, half)
 	for name, tc := range map[string]struct {
@@ -143,7 +143,6 @@ func TestTapFilters(t *testing.T) {
 
 // Data with NUL bytes, in odd segments at odd offsets.
 func TestTapOddData(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9832, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9832, ",mode=tap,backing=ram:16M"+patient))
@@ -161,7 +160,6 @@ func TestTapOddData(t *testing.T) {
 
 // The target is killed under verified I/O and started again. The application does not notice.
 func TestTapTargetKilled(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9833, store, "16MiB")
 	dev := guest.Attach(t, 9833, ",mode=tap,backing=ram:16M")
@@ -192,7 +190,7 @@ func TestTapTargetKilled(t *testing.T) {
 
 // With a suspended target the queue fills up. Then copies are dropped, and no I/O waits.
 func TestTapTargetSuspended(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9834, store, "16MiB")
 	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
@@ -237,6 +235,7 @@ func unbound(t *testing.T, cpus ...int) {
 // A read began before the target was lost. Its copy is about to be sent when the target comes back without data that it
 // had acknowledged. Other data at the target is then not reported as a mismatch.
 func TestTapReadWhileTargetForgets(t *testing.T) {
+	needs.Test(t, needs.Once)
 	needs.Test(t, needs.EBPF, needs.Once) // it takes several tries
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
@@ -294,7 +293,7 @@ func TestTapReadWhileTargetForgets(t *testing.T) {
 
 // Reads are compared with the target's data. A mismatch is counted, and the application does not notice.
 func TestTapCountsMismatches(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	store := guest.StorePath(t)
 	guest.StartBridge(t, 9835, store, "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9835, ",mode=tap,backing=ram:16M"+patient))
@@ -323,7 +322,7 @@ func TestTapCountsMismatches(t *testing.T) {
 
 // An error of the backing is reported to the application, and the target does not get the data.
 func TestTapLocalError(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	disk := guest.HalfBad(t, ramDisk(t), size)
 	guest.StartBridge(t, 9836, guest.StorePath(t), "16MiB")
 	dev := guest.OpenDirect(t, guest.Attach(t, 9836, ",mode=tap,backing="+disk))
@@ -360,7 +359,6 @@ func TestDeviceRemoved(t *testing.T) {
 
 // A forced stop of a device in use ends, also if the target is suspended or killed.
 func TestForcedStop(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	for name, sig := range map[string]unix.Signal{"suspended": unix.SIGSTOP, "killed": unix.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
 			bridge := guest.StartBridge(t, 9837, guest.StorePath(t), "16MiB")
@@ -392,7 +390,7 @@ func TestForcedStop(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.StartBridge(t, 9838, guest.StorePath(t), "16MiB")
 	addr := guest.Addr(t)
 	for options, want := range map[string]error{

@@ -24,7 +24,7 @@ import (
 const size = 8 * mib // of the volumes
 
 func TestWelcome(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{})
 		got := fakeclient.Connect(t, served.Port, fakeclient.Hello(1)).Welcome
@@ -120,7 +120,7 @@ func checkStatuses(t *testing.T, c *fakeclient.Client, flags uint8) {
 }
 
 func TestReadOnlyStatuses(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{ReadOnly: true})
 		c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -214,7 +214,7 @@ func violations() map[string][]byte {
 
 // A violation of the protocol ends its connection, and no other.
 func TestViolations(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		good := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
@@ -271,7 +271,7 @@ func refusedByDevice(t *testing.T, served *targets.Served, other *fakeclient.Cli
 }
 
 func TestRejectedHellos(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		hello := func(change func(h *wire.Hello)) []byte { return fakeclient.Hello(1, change).Append(nil) }
@@ -358,7 +358,7 @@ func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 // Clients that connect and send nothing take all places of their address, and later ones are rejected. As soon as one
 // disconnects, another client is served; and the target stops in spite of them.
 func TestManyIdleClients(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		private := func(i int) []byte {

@@ -71,7 +71,7 @@ func TestFailedFlushChangesEpoch(t *testing.T) {
 }
 
 func TestRefusedVolumes(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	port, other := guest.NextPort(), guest.NextPort()
 	guest.Serve(t, "vol0", port, "backing=ram:8M")
@@ -104,6 +104,7 @@ func TestRefusedVolumes(t *testing.T) {
 
 // Memory is lost when its volume stops, flushed or not. After a restart the client gets EIO, not zeros.
 func TestStopLosesMemory(t *testing.T) {
+	needs.Test(t, needs.Once)
 	served := targets.Module.Serve(t, targets.Config{Store: "ram:8M"})
 	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ""))
 	guest.WriteAndSync(t, dev)
@@ -118,7 +119,7 @@ func TestStopLosesMemory(t *testing.T) {
 // Names as orchestrators give them: longer than what a hello has room for, and with slashes. A key is bound to the
 // whole name.
 func TestNames(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	const long = "kube-system/pvc-123e4567-e89b-12d3-a456-426614174000.snapshot-1"
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		for name, key := range map[string]string{long: secret, "pool/image": ""} {

@@ -18,7 +18,7 @@ const secret = "a-key-of-thirty-two-characters--"
 // A recorded client of protocol version 1 gets the answers that it got then. It also reconnects, and is
 // rejected as it was then.
 func TestVersion1Client(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		for name, key := range map[string]string{"without a key": "", "with a key": secret} {
 			t.Run(name, func(t *testing.T) {

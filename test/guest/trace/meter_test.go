@@ -20,6 +20,7 @@ import (
 	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // The histograms agree with a trace of the same I/O.
@@ -127,6 +128,7 @@ func moduleUsers(t *testing.T) string {
 
 // A disk that nobody watches takes no place among the commands, and without a watched disk nothing is attached.
 func TestUnwatchedDisks(t *testing.T) {
+	needs.Test(t, needs.Once)
 	null := guest.NullDisk(t, "trace4", map[string]string{"irqmode": "0", "memory_backed": "0"})
 	other := guest.NullDisk(t, "trace5", map[string]string{"irqmode": "0", "memory_backed": "0"})
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))

@@ -17,6 +17,7 @@ import (
 	"krping/agent/trace/replay"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // workload returns the properties of bios that a replay keeps.
@@ -31,6 +32,7 @@ func workload(bios []biotrace.Bio) []string {
 
 // A replay submits the recorded I/O, and what it wrote can be verified.
 func TestRecordAndReplay(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	dev, _ := attach(t, 9967, "")
 	path := filepath.Join(t.TempDir(), "load.trace")
 	rec, seen := start(t, dev, "--record", path), start(t, dev, "--json")
@@ -87,6 +89,7 @@ func TestRecordAndReplay(t *testing.T) {
 // A recording of a partition has the partition's offsets, and none of the I/O beside it. --for is the time of
 // tracing, without that of loading.
 func TestRecordPartition(t *testing.T) {
+	needs.Test(t, needs.Once)
 	disk := guest.NullDisk(t, "trace3", map[string]string{"size": "16", "memory_backed": "1"})
 	guest.Run(t, "addpart", disk, "1", "2048", "8192")
 	part := disk + "p1"

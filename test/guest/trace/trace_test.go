@@ -19,6 +19,7 @@ import (
 	"krping/agent/trace/biotrace"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 	"krping/test/output"
 )
 
@@ -169,6 +170,7 @@ func TestEveryBioIsTraced(t *testing.T) {
 
 // Filters run in the kernel, and each selects the right bios.
 func TestFilters(t *testing.T) {
+	needs.Test(t, needs.Once)
 	guest.StartBridge(t, 9961, guest.StorePath(t), fmt.Sprint(volume), "--writeback") // so that there are flushes
 	dev := guest.Attach(t, 9961, "")
 	traces := map[string]*tracing{}
@@ -208,6 +210,7 @@ func TestFilters(t *testing.T) {
 
 // A request that is sent again after a lost connection is traced to its end, and --slow names the delay.
 func TestSlowRequestAcrossReconnect(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	dev, bridge := attach(t, 9962, "")
 	slow := start(t, dev, "--slow", "1s")
 	all := start(t, dev, "--json", "--op", "write")
@@ -253,6 +256,7 @@ func TestSlowRequestAcrossReconnect(t *testing.T) {
 
 // Hanging I/O is reported when the trace ends, and --slow fails.
 func TestHangingIO(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	dev, bridge := attach(t, 9963, "")
 	slow := start(t, dev, "--slow", "1s")
 	file := guest.OpenDirect(t, dev)
@@ -270,6 +274,7 @@ func TestHangingIO(t *testing.T) {
 
 // A disk with a tap has no requests. The device below it, NAMEtarget, has.
 func TestTapAndTargetDevice(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	dev, _ := attach(t, 9964, ",mode=tap,backing=ram:16M")
 	tr := start(t, dev, "--json")
 	write(t, dev, "write_data", "--size", "256KiB", "--bs", "4KiB")
@@ -326,6 +331,7 @@ func TestOtherDrivers(t *testing.T) {
 
 // A trace that loses events reports the loss by CPU.
 func TestLostEventsAreReported(t *testing.T) {
+	needs.Test(t, needs.Once)
 	null := guest.NullDisk(t, "trace1", map[string]string{"irqmode": "0", "memory_backed": "0"})
 	tr := start(t, null, "--json")
 	guest.Signal(t, tr.cmd, unix.SIGSTOP)
@@ -352,6 +358,7 @@ func TestLostEventsAreReported(t *testing.T) {
 }
 
 func TestSummaryHasStagesAndHeatMap(t *testing.T) {
+	needs.Test(t, needs.Once)
 	dev, _ := attach(t, 9965, "")
 	tr := start(t, dev, "--summary")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "16KiB", "--fsync")
@@ -368,6 +375,7 @@ func TestSummaryHasStagesAndHeatMap(t *testing.T) {
 }
 
 func TestColumnsAndUsageErrors(t *testing.T) {
+	needs.Test(t, needs.Once)
 	dev, _ := attach(t, 9966, "")
 	tr := start(t, dev, "--columns", "comm,sector,tag,hwqueue,slowest")
 	write(t, dev, "write_data", "--size", "8KiB", "--bs", "4KiB")

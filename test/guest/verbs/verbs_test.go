@@ -159,7 +159,7 @@ func refused(t *testing.T, options string, want error) {
 
 // Sizes at which words, slots, packets and pages begin and end, each message checked.
 func TestSizes(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	largest := guest.RegionPages(t) * 4096
 	sizes := []int{1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1024, 1025, 4096, 65537, largest/2 + 1, largest}
@@ -191,7 +191,7 @@ func TestSizes(t *testing.T) {
 
 // Options that change how messages are posted and received do not change what arrives.
 func TestOptions(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	for i, k := range kinds {
 		if !k.possible(t) {
@@ -257,7 +257,6 @@ func TestWorkPerMessage(t *testing.T) {
 
 // Both sides send.
 func TestDuplex(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	guest.CheckResources(t)
 	for _, k := range kinds {
 		if !k.possible(t) {
@@ -283,7 +282,7 @@ func TestDuplex(t *testing.T) {
 
 // Receives run dry: a reliable sender is held back, others lose messages and say so.
 func TestFewReceives(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	for _, k := range kinds {
 		if !k.possible(t) || k.verb != proc.Send && k.verb != proc.WriteImm {
@@ -327,7 +326,7 @@ func TestManyQueuePairs(t *testing.T) {
 
 // All tests together get a quarter of the memory: one that would need too much beside another is refused, and then served.
 func TestMemoryOfAllTests(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	const size = 65536
 	var info unix.Sysinfo_t
@@ -363,7 +362,7 @@ func TestMemoryOfAllTests(t *testing.T) {
 
 // A test with a duration ends by itself, and not before. A rate is never exceeded.
 func TestDurationAndRate(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	for _, k := range kinds {
 		if !k.possible(t) {
@@ -392,7 +391,7 @@ func TestDurationAndRate(t *testing.T) {
 
 // What a side cannot do is refused by name, before anything is set up.
 func TestRefusals(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	for _, tc := range []struct {
 		options, server string
@@ -449,7 +448,7 @@ func refusedByOne(t *testing.T, options, server string, wantClient, wantServer e
 
 // A client that a user stops ends an endless test in good order; otherwise its server has lost it.
 func TestStoppedClient(t *testing.T) {
-	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
 	for i, k := range kinds {
 		if !k.possible(t) {

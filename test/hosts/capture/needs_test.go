@@ -6,4 +6,4 @@ package capture
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.TwoHosts, needs.StockKernel, needs.Ends)
+var _ = needs.Suite(needs.TwoHosts, needs.StockKernel, needs.Once)

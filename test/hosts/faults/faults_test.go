@@ -21,6 +21,7 @@ import (
 	"krping/test/hosts/internal/hosts"
 	"krping/test/internal/acklog"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 	"krping/test/internal/soak"
 	"krping/test/lab"
 	"krping/test/output"
@@ -312,6 +313,7 @@ func newRig(h *hosts.Hosts) *rig {
 
 // After each fault the writer has seen no error, and the store holds all acknowledged writes.
 func TestRecoveryFromHostAndNetworkFaults(t *testing.T) {
+	needs.Test(t, needs.Once)
 	// Soft-RoCE of 6.12 warns of unexpected responses, which loss and reordering cause (rxe_comp.c,
 	// COMPST_ERROR without a status).
 	h := hosts.Boot(t, "rxe_completer")

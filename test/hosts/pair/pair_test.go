@@ -32,7 +32,7 @@ func boot(t *testing.T) *pair {
 
 func (h *pair) bridge() *lab.Process {
 	h.T.Helper()
-	h.Sh(h.storage, "[ -e /run/vol0.img ] || krping-bridge create --store file:/run/vol0.img --size 64MiB")
+	h.Sh(h.storage, "[ -e /run/vol0.img ] || krping-bridge create --store file:/run/vol0.img --size 16MiB")
 	p := h.Spawn(h.storage, "krping-bridge --listen "+h.storage.Addr()+" --store file:/run/vol0.img >/run/bridge.log 2>&1")
 	h.Eventually(20*time.Second, "krping-bridge listens", func() bool {
 		_, err := h.Try(h.storage, "grep -q listening /run/bridge.log")
@@ -46,13 +46,13 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 	server, client := h.storage, h.client
 
 	t.Run("rping serves our client", func(t *testing.T) {
-		rping := h.Spawn(server, "rping -s -a "+server.Addr()+" -p 9901 -C 1000 -S 4096")
-		h.Eventually(30*time.Second, "1000 valid pings", func() bool {
-			out, err := h.Try(client, "krpingctl client --addr "+server.Addr()+" --port 9901 --count 1000 --size 4096 --validate")
+		rping := h.Spawn(server, "rping -s -a "+server.Addr()+" -p 9901 -C 100 -S 4096")
+		h.Eventually(30*time.Second, "100 valid pings", func() bool {
+			out, err := h.Try(client, "krpingctl client --addr "+server.Addr()+" --port 9901 --count 100 --size 4096 --validate")
 			if err != nil && !strings.Contains(out, "refused") {
 				t.Fatalf("client: %v\n%s", err, out)
 			}
-			return err == nil && strings.Contains(out, "1000 pings of 4096 bytes, all data valid")
+			return err == nil && strings.Contains(out, "100 pings of 4096 bytes, all data valid")
 		})
 		<-rping.Done()
 	})
@@ -63,7 +63,7 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 			return strings.Contains(h.Sh(server, "cat /proc/krping"), "listen")
 		})
 		time.Sleep(200 * time.Millisecond)
-		h.Sh(client, "rping -c -a "+server.Addr()+" -p 9902 -C 1000 -S 4096")
+		h.Sh(client, "rping -c -a "+server.Addr()+" -p 9902 -C 100 -S 4096")
 		if err := ours.Wait(t.Context()); err != nil {
 			t.Errorf("server: %v", err)
 		}
@@ -73,7 +73,7 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 		h.bridge()
 		h.Sh(client, "krpingctl client --addr "+server.Addr()+" --block vol0")
 		h.Sh(client, "fio --name=mixed --filename=/dev/krping0 --direct=1 --ioengine=libaio --rw=randrw --bsrange=512-1M --blockalign=512 "+
-			"--iodepth=32 --numjobs=2 --size=32M --offset_increment=32M --io_size=16M --verify=crc32c --verify_fatal=1 --group_reporting")
+			"--iodepth=32 --numjobs=2 --size=8M --offset_increment=8M --io_size=4M --verify=crc32c --verify_fatal=1 --group_reporting")
 		h.Sh(client, "krpingctl verify /dev/krping0")
 		device := h.Sh(client, "sha256sum < /dev/krping0")
 		if stored := h.Sh(server, "sha256sum < /run/vol0.img"); stored != device {

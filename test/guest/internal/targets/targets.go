@@ -21,6 +21,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 // Target is a program that serves volumes.
@@ -63,10 +64,13 @@ type Served struct {
 	Return       func(t testing.TB)
 }
 
-// Each runs a test against each target, as subtests.
+// Each runs a test against each target, as subtests. What the bridge does hardly depends on the kernel.
 func Each(t *testing.T, test func(t *testing.T, target Target)) {
 	for _, target := range []Target{Module, Bridge} {
 		t.Run(target.Name, func(t *testing.T) {
+			if target.Name == Bridge.Name {
+				needs.Test(t, needs.Once)
+			}
 			guest.CheckResources(t)
 			test(t, target)
 		})
