@@ -22,13 +22,13 @@ import (
 )
 
 // 500 clients and their servers at the same time leave nothing behind. An emulated VM cannot connect 1000 in the time of
-// a test. With -short there are 100.
+// a test. With -short there are 50.
 func TestThousandThreads(t *testing.T) {
 	parallel(t, batch) // for what the kernel allocates once and keeps
 	before := kernelMemory(t)
 	pairs := 500
 	if testing.Short() {
-		pairs = 100
+		pairs = 50
 	}
 	parallel(t, pairs)
 	grown := 0
