@@ -78,12 +78,12 @@ endef
 # Where scripts/unpack-kernel has put them, or where they are installed; looked up after `deps`.
 headers = $(shell cd build/kernel-$(1)/build 2>/dev/null && pwd -P || echo /lib/modules/$(call release,$(1))/build)
 
-modules: $(KERNELS:%=module-%)
+# Kernels for which the module is also built with the fault hooks of kmod/lib/fault.h.
+FAULTS ?= $(KERNELS)
+modules: $(KERNELS:%=module-%) $(FAULTS:%=faults-%)
 module-%: | deps
 	$(call kmod,kmod/$*,$(call headers,$*),modules)
 
-# The module with the fault hooks of kmod/lib/fault.h.
-modules: $(KERNELS:%=faults-%)
 faults-%: | deps
 	$(call kmod,kmod/$*-faults,$(call headers,$*),faults)
 
@@ -96,10 +96,12 @@ check-go: | deps
 	go vet -tags lab,faults ./...	# all but bridge/krping-bridge/nofaults.go
 	go tool staticcheck -tags lab,faults ./...
 
-check-kmod: $(KERNELS:%=sparse-%)
+check-kmod: $(KERNELS:%=sparse-%) sparse-faults
 	$(MAKE) -s -C kmod checkpatch CHECKPATCH=$$(scripts/checkpatch)
-sparse-%: faults-%	# where all of it is compiled already
-	$(call kmod,kmod/$*-faults,$(call headers,$*),KRPING_FAULTS=y sparse)
+sparse-%: module-%	# where all of it is compiled already
+	$(call kmod,kmod/$*,$(call headers,$*),sparse)
+sparse-faults: faults-6.1
+	$(call kmod,kmod/6.1-faults,$(call headers,6.1),KRPING_FAULTS=y sparse)
 
 # One scheduler runs the suites on all kernels, and beside them, at low priority, the checks, the unit tests
 # and the fuzzers. Each suite declares itself what it needs: see test/README.md. Without the newest kernel the
@@ -108,8 +110,8 @@ sparse-%: faults-%	# where all of it is compiled already
 JOBS ?= 3
 comma := ,
 test:	## all tests that CI runs
-	@$(MAKE) --no-print-directory build KERNELS='$(filter-out newest,$(KERNELS))'
-	@if scripts/unpack-kernel newest; then $(MAKE) --no-print-directory -j2 modules KERNELS=newest; fi
+	@$(MAKE) --no-print-directory build KERNELS='$(filter-out newest,$(KERNELS))' FAULTS=6.1
+	@if scripts/unpack-kernel newest; then $(MAKE) --no-print-directory -j2 modules KERNELS=newest FAULTS=; fi
 	@$(MAKE) --no-print-directory packages	# for hosts/reboot
 	@rm -rf build/results
 	@ok=yes; \
