@@ -31,6 +31,15 @@ func ErrorfIf(t testing.TB, explained bool, format string, args ...any) {
 	t.Errorf(format, args...)
 }
 
+// Limit returns how long to wait for an event that takes limit at most on a host that does nothing else: twice as
+// long, but not as long as a hang.
+func Limit(limit time.Duration) time.Duration {
+	if limit >= hang {
+		return limit
+	}
+	return min(2*limit, hang-time.Second)
+}
+
 // Waited fails and ends a test that has waited for an event until the limit.
 func Waited(t testing.TB, limit time.Duration, format string, args ...any) {
 	t.Helper()

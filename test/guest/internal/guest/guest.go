@@ -190,9 +190,10 @@ func TryRun(argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// Eventually polls until the condition holds. After limit (Slow) the test fails.
+// Eventually polls until the condition holds. After limit (late.Limit, Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
+	limit = late.Limit(limit)
 	pause := time.Millisecond
 	for deadline := time.Now().Add(Slow(limit)); time.Now().Before(deadline); {
 		if condition() {
@@ -204,14 +205,14 @@ func Eventually(t testing.TB, limit time.Duration, what string, condition func()
 	late.Waited(t, limit, "%s%s", what, BlockedTasks())
 }
 
-// Within returns the value from a channel. After limit (Slow) the test fails.
+// Within returns the value from a channel. After limit (late.Limit, Slow) the test fails.
 func Within[T any](t testing.TB, limit time.Duration, what string, delivered <-chan T) (value T) {
 	t.Helper()
-	limit = Slow(limit)
+	limit = late.Limit(limit)
 	select {
 	case value = <-delivered:
-	case <-time.After(limit):
-		t.Fatalf("not within %v: %s%s", limit, what, BlockedTasks())
+	case <-time.After(Slow(limit)):
+		late.Waited(t, limit, "%s%s", what, BlockedTasks())
 	}
 	return value
 }

@@ -93,9 +93,10 @@ func (h *Hosts) Spawn(vm *lab.VM, script string) *lab.Process {
 	return p
 }
 
-// Eventually polls until the condition holds. The test fails after limit.
+// Eventually polls until the condition holds. The test fails after limit (late.Limit).
 func (h *Hosts) Eventually(limit time.Duration, what string, condition func() bool) {
 	h.T.Helper()
+	limit = late.Limit(limit)
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if condition() {
 			return
