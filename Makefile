@@ -116,7 +116,7 @@ test:	## all tests that CI runs
 	@rm -rf build/results
 	@ok=yes; \
 	build/lab suites --jobs $(JOBS) --short --kernel $(subst $() ,$(comma),$(KERNELS)) \
-		--beside unit-tests='go test -v -vet=off -race ./...' --beside check-go='make -s check-go' --beside check-kmod='make -s check-kmod' \
+		--beside unit-tests='go test -v -vet=off -timeout 40m -race ./...' --beside check-go='make -s check-go' --beside check-kmod='make -s check-kmod' \
 		--beside fuzz-options='scripts/fuzz-module 20 options' --beside fuzz-wire='scripts/fuzz-module 20 wire' || ok=no; \
 	build/lab summary && [ $$ok = yes ]
 
