@@ -87,15 +87,18 @@ func TestNewChallengeReplacesOldestOfItsAddress(t *testing.T) {
 
 // Of too many challenges, those of the addresses with most are replaced.
 func TestManyAddressesFillTheTable(t *testing.T) {
-	table := newChallenges()
-	theirs := table.issue(other, answerTo(&wire.Challenge{}))
-	for i := range 100 * maxPeerChallenges {
-		table.issue(netip.AddrFrom4([4]byte{10, 0, 0, byte(i % 100)}), answerTo(&wire.Challenge{}))
-	}
-	if n := len(table.pending); n != maxChallenges {
-		t.Errorf("%d challenges are pending, want %d", n, maxChallenges)
-	}
-	if _, ok := table.redeem(other, answerTo(theirs)); !ok {
-		t.Error("the only challenge of an address was replaced")
-	}
+	synctest.Test(t, func(t *testing.T) { // none expires
+		const addresses = maxChallenges/maxPeerChallenges + 6
+		table := newChallenges()
+		theirs := table.issue(other, answerTo(&wire.Challenge{}))
+		for i := range addresses * maxPeerChallenges {
+			table.issue(netip.AddrFrom4([4]byte{10, 0, 0, byte(i % addresses)}), answerTo(&wire.Challenge{}))
+		}
+		if n := len(table.pending); n != maxChallenges {
+			t.Errorf("%d challenges are pending, want %d", n, maxChallenges)
+		}
+		if _, ok := table.redeem(other, answerTo(theirs)); !ok {
+			t.Error("the only challenge of an address was replaced")
+		}
+	})
 }

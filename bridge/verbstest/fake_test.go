@@ -427,6 +427,9 @@ func (c *fakeConn) NewQueues(config transport.QueueConfig) (transport.Queues, er
 	return c.queues, nil
 }
 
+// patience is what an end waits for the other one, which may have no processor for seconds on a busy host.
+const patience = 30 * time.Second
+
 // fakeNet is a fabric with a server, and the Dialer of its clients.
 type fakeNet struct {
 	*fabric
@@ -444,7 +447,7 @@ type outcome struct {
 var clientAddr = netip.MustParseAddr("10.0.0.2")
 
 func newNet(t testing.TB) *fakeNet {
-	n := &fakeNet{fabric: newFabric(), t: t, server: &Server{MaxSize: 1 << 20, Timeout: 5 * time.Second}, outcomes: make(chan outcome, 16)}
+	n := &fakeNet{fabric: newFabric(), t: t, server: &Server{MaxSize: 1 << 20, Timeout: patience}, outcomes: make(chan outcome, 16)}
 	t.Cleanup(n.serving.Wait)
 	return n
 }
@@ -497,14 +500,14 @@ func (n *fakeNet) Release(Conn) {}
 
 // run runs a test against the server.
 func (n *fakeNet) run(ctx context.Context, h wire.VerbsHello) (client, server outcome) {
-	c := Client{Dialer: n, Timeout: 5 * time.Second}
+	c := Client{Dialer: n, Timeout: patience}
 	client.result, client.err = c.Run(ctx, h)
 	if n.t.Failed() {
 		return client, server
 	}
 	select {
 	case server = <-n.outcomes:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * patience):
 		n.t.Fatalf("the server does not end; client: %v", client.err)
 	}
 	return client, server

@@ -345,7 +345,7 @@ func TestDamagedNumberIsDamage(t *testing.T) {
 				}
 				client, server := n.run(t.Context(), h)
 				if !errors.Is(client.err, ErrDamaged) || !errors.Is(server.err, ErrDamaged) {
-					t.Errorf("client: %v, server: %v", client.err, server.err)
+					t.Fatalf("client: %v, server: %v", client.err, server.err)
 				}
 				if want := (Arrived{Received: 50, Damaged: 1}); *client.result.Arrived != want {
 					t.Errorf("arrived: %+v, want %+v", *client.result.Arrived, want)
