@@ -139,9 +139,9 @@ static void free_cq(struct krping_conn *conn)
 	if (conn->cq_is_own) {
 		krping_cq_free(conn->cq);
 	} else {
+		wait_for_reports(conn->cq);	/* they may schedule a poll */
 		if (conn->cq->poll_ctx == IB_POLL_SOFTIRQ)
 			wait_for_poll(conn->cq);
-		wait_for_reports(conn->cq);
 		ib_free_cq(conn->cq);
 	}
 	conn->cq = NULL;
