@@ -34,9 +34,8 @@ static int session_add_disk(struct krping_session *s)
 		return ret;
 	/*
 	 * Adding the disk reads its partition table. If the target is lost meanwhile, the
-	 * session fails at once, so that this thread does not hang until the timeout.
+	 * session fails at once (no_wait), so that this thread does not hang until the timeout.
 	 */
-	s->no_wait = true;
 	krping_session_go_live(s);
 	krping_monitor_start(s);
 	ret = krping_disk_add(s);

@@ -68,6 +68,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	kref_init(&s->ref);
 	s->opt = *opt;
 	s->ops = ops;
+	s->no_wait = true;	/* until the disk has been added */
 	s->net = get_net(current->nsproxy->net_ns);
 	uuid_gen(&s->uuid);
 	spin_lock_init(&s->lock);
