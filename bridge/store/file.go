@@ -129,12 +129,24 @@ func (f *file) prepare(o Options) error {
 	if f.Size() == 0 {
 		return fmt.Errorf("store %s: is empty; krping-bridge create makes a new one", f.Name())
 	}
+	if !o.ReadOnly {
+		f.forgetOldErrors(o)
+	}
 	if err := f.identify(o); err != nil {
 		return err
 	}
 	f.warnOfSpace(o)
 	f.features = f.findFeatures()
 	return nil
+}
+
+// forgetOldErrors lets the kernel tell what it could not write back before this start and has told nobody: the first
+// sync of any open file reports it (errseq_sample()). It was written by a bridge that was killed, or by others, and is
+// not the fault of a change that is yet to come.
+func (f *file) forgetOldErrors(o Options) {
+	if err := f.commits.sync(false); err != nil {
+		o.log("store %s: writes of before this start may be lost: %v", f.Name(), err)
+	}
 }
 
 // warnOfSpace warns of a sparse file that cannot be filled.

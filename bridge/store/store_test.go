@@ -178,3 +178,28 @@ func wantFiles(t *testing.T, dir string, want ...string) {
 		t.Errorf("files: %q, want %q", got, want)
 	}
 }
+
+// What the kernel could not write back before the store was opened is told, and no change fails for it.
+func TestOldErrorsAreForgotten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vol0.img")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	errs := []error{unix.EIO}
+	s := &file{File: f, writeback: true, commits: commits{sync: func(bool) (err error) {
+		if len(errs) > 0 {
+			err, errs = errs[0], errs[1:]
+		}
+		return err
+	}}}
+	var said string
+	s.forgetOldErrors(Options{Log: func(msg string) { said = msg }})
+	if !strings.Contains(said, "writes of before this start may be lost") {
+		t.Errorf("said %q", said)
+	}
+	if err := s.commit(false, func() error { return nil }); err != nil {
+		t.Errorf("a flush failed for writes of before the start: %v", err)
+	}
+}
