@@ -166,12 +166,13 @@ bench-trace: build	## what tracing costs
 
 # Repeats every fault under accounted writes for SOAK in one VM and for SOAK on two hosts, and prints what was
 # acknowledged, lost, corrupted and hung. Then stops the client of a tap at 100 random moments in one VM, and
-# on two hosts for a quarter of SOAK. Then attaches and stops 1000 times, 200 times under load, kills a target
-# 100 times, and loads and unloads the module 1000 times.
+# on two hosts for a quarter of SOAK. Then tries to meet two rare moments of a reconnect. Then attaches and stops
+# 1000 times, 200 times under load, kills a target 100 times, and loads and unloads the module 1000 times.
 SOAK ?= 15m
 soak: build	## faults for half an hour, then 1000 times attach and load
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestRecovery|Cycles|AgainAndAgain' faults
 	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestCrash|TapHostsStop' guest/tap hosts/faults
+	build/lab suites --kernel $(KERNEL) --soak $(SOAK) --run 'TestTapReadWhile|TestInsertedWhile' guest/tap guest/block
 	build/lab suites --kernel $(KERNEL) --soak 1h lifecycle	# as many times as said above; 1h is only the limit
 
 # On Debian 12 and 13 hosts with systemd and the packages: installs them as scripts/system/OPERATING.md says, reboots the

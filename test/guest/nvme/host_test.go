@@ -74,6 +74,7 @@ func TestTargetCameBackWithOtherNamespaces(t *testing.T) {
 
 // A host with a key connects only with it, also after save and restore. A kernel that cannot authenticate refuses.
 func TestAuthentication(t *testing.T) {
+	needs.Test(t, needs.Once)
 	const host = "nqn.2024-01.org.example:keyed"
 	const key = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp", "--allow-host", host)
@@ -113,6 +114,7 @@ func TestAuthentication(t *testing.T) {
 
 // connect-all connects to each subsystem once.
 func TestConnectAll(t *testing.T) {
+	needs.Test(t, needs.Once)
 	const two = "nqn.2024-01.org.example:two"
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	serve(t, "--nqn", two, "--null", "16MiB", "--transport", "tcp")
@@ -133,6 +135,7 @@ func TestConnectAll(t *testing.T) {
 
 // A saved file has what the kernel has beyond nvmetcli's groups.
 func TestSavedAttributes(t *testing.T) {
+	needs.Test(t, needs.Once)
 	image := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(image, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"krping/agent/nvme/nvmehost"
 	"krping/agent/nvme/nvmet"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/needs"
 )
 
 // A disk is served, discovered, connected, written, verified and traced. Removing it leaves nothing behind.
@@ -200,6 +201,7 @@ func TestTwoPathsToOneDisk(t *testing.T) {
 
 // A file on tmpfs, which has no direct I/O on 6.1, is served to a single host.
 func TestServeFileToOneHost(t *testing.T) {
+	needs.Test(t, needs.Once)
 	quietly(t)
 	file := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(file, make([]byte, 8<<20), 0o600); err != nil {
@@ -219,6 +221,7 @@ func TestServeFileToOneHost(t *testing.T) {
 
 // A mounted disk is not disconnected.
 func TestMountedDiskIsNotDisconnected(t *testing.T) {
+	needs.Test(t, needs.Once)
 	serve(t, "--nqn", nqn, "--null", "16MiB", "--transport", "tcp")
 	c, dev := connect(t, "--nqn", nqn, "--transport", "tcp")
 	guest.Run(t, "mkfs.ext4", "-q", dev)

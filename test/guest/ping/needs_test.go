@@ -6,4 +6,4 @@ package ping
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite()
+var _ = needs.Suite(needs.Ends)

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
-	"krping/test/internal/needs"
 )
 
 func TestClientAgainstRping(t *testing.T) {
@@ -158,7 +157,6 @@ func TestErrors(t *testing.T) {
 // A signal arrives at any moment of the set-up: the connection manager's handlers may be running. An oops fails the
 // suite.
 func TestInterruptedSetUp(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	ended := map[error]int{}
 	for i := range 400 {
 		err := guest.Command("client,addr="+guest.Addr(t)+",port=9989,count=1", time.Duration(i)*50*time.Microsecond)
@@ -203,7 +201,6 @@ func silence(t *testing.T) string {
 
 // Over siw the kernel waits for TCP while it connects. A signal ends that wait, too, and does not restart the command.
 func TestInterruptedWhileConnecting(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	ended := make(chan error, 1)
 	start := time.Now()
 	command := "client," + silence(t) + ",count=1,timeout=60"
@@ -218,7 +215,6 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 
 // A server rejects a client whose pings are larger than its own size.
 func TestServerRejectsOversizedPing(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	done := guest.StartServer(t, "server,addr="+guest.Addr(t)+",port=9995,size=64")
 	err := guest.Command("client,addr="+guest.Addr(t)+",port=9995,count=1,size=65", guest.Limit)
 	if !errors.Is(err, unix.ECONNREFUSED) {
@@ -231,7 +227,6 @@ func TestServerRejectsOversizedPing(t *testing.T) {
 
 // SIGKILL of the writer, in each of its waits, leaves nothing behind.
 func TestKilledWriter(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	resources := guest.Run(t, "rdma", "resource", "show", guest.Device(t))
@@ -272,7 +267,6 @@ func TestKilledWriter(t *testing.T) {
 
 // If the server stops responding, the client ends with ETIMEDOUT.
 func TestUnresponsiveServer(t *testing.T) {
-	needs.Test(t, needs.Ends)
 	guest.NoThreads(t)
 	addr := guest.Addr(t)
 	rping := guest.StartRping(t, guest.Addr(t), 9992)

@@ -56,6 +56,9 @@ func TestCrash(t *testing.T) {
 			r.mount = filepath.Join(t.TempDir(), "mount")
 			mount(t, r.path, r.mount, "noatime")
 			moments := crashMoments
+			if testing.Short() {
+				moments = 2
+			}
 			if soak.Duration(t) > 0 {
 				moments = soakMoments
 			}

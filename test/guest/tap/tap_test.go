@@ -235,8 +235,7 @@ func unbound(t *testing.T, cpus ...int) {
 // A read began before the target was lost. Its copy is about to be sent when the target comes back without data that it
 // had acknowledged. Other data at the target is then not reported as a mismatch.
 func TestTapReadWhileTargetForgets(t *testing.T) {
-	needs.Test(t, needs.Once)
-	needs.Test(t, needs.EBPF, needs.Once) // it takes several tries
+	needs.Test(t, needs.EBPF, needs.Long) // it takes several tries, more on a busy machine
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9841, store, "16MiB", "--writeback")
 	disk, stall := guest.Stalling(t, guest.RAMDisk(t, size), size)

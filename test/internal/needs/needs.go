@@ -29,7 +29,8 @@ const (
 const (
 	// Once is for a suite or test that hardly depends on the kernel: it runs on the first stock kernel only.
 	Once Need = "the first kernel only"
-	// Long is for a single test that takes an hour: it runs with the option --soak, which its target of make has.
+	// Long is for a single test that takes an hour, or whose moment comes in one of many tries: it runs with the option
+	// --soak, which its target of make has.
 	Long Need = "the long form (--soak)"
 	// Ends is for a suite or test that depends on the kernel, but sees nothing new on those between the oldest and the
 	// newest: it runs on the first and the last kernel.
