@@ -245,7 +245,7 @@ static bool must_go_on(const struct krping_verbs *v)
 		return true;
 	if (!sends_done(v) || v->reported)
 		return false;
-	return !v->test.rate || v->done_sent || v->sent != v->done;
+	return !v->test.rate || v->done_sent || v->sent != v->done || krping_verbs_lacks_credit(v);
 }
 
 /* Detects a peer that has vanished, or does not go on. */

@@ -63,6 +63,24 @@ static u64 rate_left(const struct krping_verbs *v)
 	return krping_rate_total(v->test.rate, max_t(s64, ns, 0)) - v->sent;
 }
 
+/* Whether the next message, or the end of a validated WRITE, waits for credit. */
+static bool lacks_credit(const struct krping_verbs_queue *q)
+{
+	return q->credit < q->posted &&
+	       (!credit_left(q) || (q->v->uses_check && q->checked_upto == q->posted));
+}
+
+/* Return: whether a queue pair waits for credit, which is then due from the peer. */
+bool krping_verbs_lacks_credit(const struct krping_verbs *v)
+{
+	u32 i;
+
+	for (i = 0; v->uses_credit && v->is_initiator && i < v->nr_queues; i++)
+		if (lacks_credit(&v->queues[i]))
+			return true;
+	return false;
+}
+
 /**
  * krping_verbs_is_stalled - find a UC queue pair that has to ask for credit
  * @q:		of a UC test that uses credit
@@ -71,10 +89,7 @@ static u64 rate_left(const struct krping_verbs *v)
  */
 bool krping_verbs_is_stalled(struct krping_verbs_queue *q)
 {
-	bool lacks = q->credit < q->posted &&
-		     (!credit_left(q) || (q->v->uses_check && q->checked_upto == q->posted));
-
-	if (!lacks || q->asked) {
+	if (!lacks_credit(q) || q->asked) {
 		q->is_blocked = false;
 		return false;
 	}
@@ -382,6 +397,8 @@ int krping_verbs_take_credit(struct krping_verbs_queue *q, u64 number)
 				       number, q->index, q->credit, q->posted);
 		return -EPROTO;
 	}
+	if (number == q->credit)
+		q->v->ignored++;
 	q->credit = number;
 	q->is_blocked = false;
 	if (number >= q->asked)

@@ -216,7 +216,8 @@ struct krping_verbs_wr {
  * @tx_done:	those that have completed
  * @probe_cqe:	completion of a probe
  * @probing:	a probe is in flight
- * @ignored:	completions that are no progress of the test: probes, datagrams of others
+ * @ignored:	completions that are no progress of the test: probes, datagrams of others,
+ *		CREDIT that grants nothing
  * @regs_pending: registrations in flight
  * @cqs:	completion queues of the data queue pairs
  * @nr_cqs:	entries of @cqs
@@ -405,6 +406,7 @@ int krping_verbs_checks_post(struct krping_verbs_queue *q);
 int krping_verbs_post(struct krping_verbs *v);
 void krping_verbs_stop(struct krping_verbs *v);
 bool krping_verbs_all_sent(const struct krping_verbs *v);
+bool krping_verbs_lacks_credit(const struct krping_verbs *v);
 bool krping_verbs_is_stalled(struct krping_verbs_queue *q);
 int krping_verbs_take_credit(struct krping_verbs_queue *q, u64 number);
 void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc);

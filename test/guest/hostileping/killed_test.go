@@ -129,3 +129,20 @@ func TestKilledVerbsPeer(t *testing.T) {
 		}
 	}
 }
+
+// A peer that stops while its device goes on ends a test of the module's client after its timeout, also where the client
+// waits for credit alone.
+func TestStoppedVerbsPeer(t *testing.T) {
+	guest.CheckResources(t)
+	for _, options := range []string{"verb=write,qp=rc,validate", "verb=write,qp=rc,validate,rate=100", "verb=write_imm,qp=uc,validate,rate=100"} {
+		t.Run(options, func(t *testing.T) {
+			addr := nextAddr(t)
+			peer := bridgeProcess(t, addr)
+			guest.NoThreads(t)
+			w := write("client,addr=%s,port=%d,timeout=2,bw,%s", addr.Addr(), addr.Port(), options)
+			waitBusy(t)
+			guest.Signal(t, peer, unix.SIGSTOP)
+			w.ends(t, unix.ETIMEDOUT)
+		})
+	}
+}
