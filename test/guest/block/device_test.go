@@ -19,7 +19,7 @@ import (
 // The RDMA device is removed under load and added again.
 func TestDeviceRemovedUnderLoad(t *testing.T) {
 	targets.Each(t, func(t *testing.T, target targets.Target) {
-		served, dev := attach(t, target, 32*mib, targets.Config{}, "")
+		served, dev := attach(t, target, 16*mib, targets.Config{}, "")
 		load := guest.StartWriting(t, dev, "6")
 		writing(t)
 		time.Sleep(500 * time.Millisecond)

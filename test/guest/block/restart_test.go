@@ -25,7 +25,7 @@ import (
 func TestTargetRestartsUnderLoad(t *testing.T) {
 	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
-		served, dev := attach(t, target, 32*mib, targets.Config{}, ",queues=2,depth=32")
+		served, dev := attach(t, target, 16*mib, targets.Config{}, ",queues=2,depth=32")
 		restarts, pause := 10, 200*time.Millisecond
 		if served.Bridge != nil { // it starts more slowly
 			restarts, pause = 5, time.Second

@@ -49,10 +49,10 @@ func StartFio(t testing.TB, dev string, args ...string) *Load {
 	return l
 }
 
-// StartWriting starts writes of all sizes to the first 32 MiB of a device.
+// StartWriting starts writes of all sizes to the first 8 MiB of a device.
 func StartWriting(t testing.TB, dev, seconds string) *Load {
 	t.Helper()
-	return StartFio(t, dev, "--rw=randwrite", "--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=32M", "--io_size=1g",
+	return StartFio(t, dev, "--rw=randwrite", "--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=8M", "--io_size=1g",
 		"--time_based", "--runtime="+seconds, "--verify_backlog=64")
 }
 
