@@ -187,7 +187,7 @@ func (s *side) turn(works int, wait time.Duration) error {
 		_, batch := s.q.Batch()
 		receives = copy(batch, s.in.pending)
 		s.in.pending = append(s.in.pending[:0], s.in.pending[receives:]...)
-		if len(s.in.grants) > 0 || len(s.in.pending) > 0 {
+		if len(s.in.grants) > 0 || len(s.in.pending) > 0 || len(s.in.asked) > 0 {
 			wait = 0
 		}
 	}
@@ -207,6 +207,9 @@ func (s *side) turn(works int, wait time.Duration) error {
 		if err := s.complete(&completions[i]); err != nil {
 			return err
 		}
+	}
+	if s.in != nil && len(completions) < transport.TurnSize { // there was no more
+		return s.in.answerChecks()
 	}
 	return nil
 }

@@ -112,6 +112,7 @@ type target struct {
 
 	pending []transport.Receive // to be posted
 	grants  []grant             // to be sent once these are posted
+	asked   []grant             // CHECKs on the control connection, not answered yet
 	last    time.Time           // when the last message came
 }
 
@@ -391,15 +392,28 @@ func (t *target) checkMessage(queue int, buffer uint64, c *transport.Completion)
 	return t.checked(queue, m.Number)
 }
 
-// controlCheck takes a CHECK on the control connection: what did not arrive before it is lost.
+// controlCheck takes a CHECK on the control connection: what did not arrive before it is lost. What has arrived may
+// not have been taken yet.
 func (t *target) controlCheck(queue int, number uint64) error {
 	if t.QPType != wire.UC || !t.credits {
 		return violation("CHECK on the control connection")
 	}
-	if number < t.queues[queue].credited {
-		return nil // a later one on the queue pair has overtaken it
+	t.asked = append(t.asked, grant{queue, number})
+	return nil
+}
+
+// answerChecks answers what controlCheck has taken. All that had arrived before has been taken.
+func (t *target) answerChecks() error {
+	for _, c := range t.asked {
+		if c.number < t.queues[c.queue].credited {
+			continue // a later one on the queue pair has overtaken it
+		}
+		if err := t.checked(c.queue, c.number); err != nil {
+			return err
+		}
 	}
-	return t.checked(queue, number)
+	t.asked = t.asked[:0]
+	return nil
 }
 
 // checked checks the messages of a queue pair below a number that are not checked yet, and gives credit.
