@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	suiteTimeout = 30 * time.Minute // of one suite on a busy machine; more on a slow kernel
+	suiteTimeout = 20 * time.Minute // of one suite on a busy machine; more on a slow kernel
 	reportTime   = time.Minute      // for a suite to report where it hung
 	checkLines   = 40               // of a failed check's output that are printed
 )
