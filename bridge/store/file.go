@@ -140,12 +140,11 @@ func (f *file) prepare(o Options) error {
 	return nil
 }
 
-// forgetOldErrors lets the kernel tell what it could not write back before this start and has told nobody: the first
-// sync of any open file reports it (errseq_sample()). It was written by a bridge that was killed, or by others, and is
-// not the fault of a change that is yet to come.
+// forgetOldErrors logs the error of a write-back that failed before this start and that nobody has seen. The first sync
+// of a new open file reports it (errseq_sample()), but no change of this process caused it.
 func (f *file) forgetOldErrors(o Options) {
 	if err := f.commits.sync(false); err != nil {
-		o.log("store %s: writes of before this start may be lost: %v", f.Name(), err)
+		o.log("store %s: writes from before this start may be lost: %v", f.Name(), err)
 	}
 }
 

@@ -196,10 +196,10 @@ func TestOldErrorsAreForgotten(t *testing.T) {
 	}}}
 	var said string
 	s.forgetOldErrors(Options{Log: func(msg string) { said = msg }})
-	if !strings.Contains(said, "writes of before this start may be lost") {
+	if !strings.Contains(said, "writes from before this start may be lost") {
 		t.Errorf("said %q", said)
 	}
 	if err := s.commit(false, func() error { return nil }); err != nil {
-		t.Errorf("a flush failed for writes of before the start: %v", err)
+		t.Errorf("a flush failed for writes from before the start: %v", err)
 	}
 }

@@ -392,17 +392,23 @@ func (t *target) checkMessage(queue int, buffer uint64, c *transport.Completion)
 	return t.checked(queue, m.Number)
 }
 
-// controlCheck takes a CHECK on the control connection: what did not arrive before it is lost. What has arrived may
-// not have been taken yet.
+// controlCheck takes a CHECK on the control connection: what did not arrive before it is lost. It is answered when all
+// completions have been polled. Of the CHECKs of a queue pair the highest counts, so a peer cannot make the list grow.
 func (t *target) controlCheck(queue int, number uint64) error {
 	if t.QPType != wire.UC || !t.credits {
 		return violation("CHECK on the control connection")
+	}
+	for i := range t.asked {
+		if c := &t.asked[i]; c.queue == queue {
+			c.number = max(c.number, number)
+			return nil
+		}
 	}
 	t.asked = append(t.asked, grant{queue, number})
 	return nil
 }
 
-// answerChecks answers what controlCheck has taken. All that had arrived before has been taken.
+// answerChecks answers what controlCheck has taken.
 func (t *target) answerChecks() error {
 	for _, c := range t.asked {
 		if c.number < t.queues[c.queue].credited {
