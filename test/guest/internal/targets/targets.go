@@ -64,7 +64,7 @@ type Served struct {
 	Return       func(t testing.TB)
 }
 
-// Each runs a test against each target, as subtests. What the bridge does hardly depends on the kernel.
+// Each runs a test against each target, as subtests. The bridge hardly depends on the kernel: it is tested on the first one.
 func Each(t *testing.T, test func(t *testing.T, target Target)) {
 	for _, target := range []Target{Module, Bridge} {
 		t.Run(target.Name, func(t *testing.T) {
