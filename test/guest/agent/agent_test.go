@@ -117,7 +117,7 @@ func TestReloadAndKillAgent(t *testing.T) {
 	declare(t, 9961, map[string]string{"vol0": vol0})
 	a := start(t)
 	kept := a.attached("vol0")
-	load := guest.StartWriting(t, "/dev/"+kept["dev"], "15")
+	load := guest.StartWriting(t, "/dev/"+kept["dev"])
 	writes := func() int {
 		t.Helper()
 		n, err := strconv.Atoi(guest.Session(t, "vol0")["writes"])
@@ -188,7 +188,7 @@ func TestReloadAndKillAgent(t *testing.T) {
 	if after := writes(); after <= before {
 		t.Errorf("%d writes, %d before the agent was killed", after, before)
 	}
-	load.Succeeds()
+	load.Stop()
 	s := guest.Session(t, "vol0")
 	for _, key := range []string{"id", "dev", "state", "reconnects", "errors", "crc_errors", "fast_fail"} {
 		if s[key] != kept[key] {

@@ -7,8 +7,11 @@ package guest
 import (
 	"fmt"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"krping/test/output"
 )
@@ -49,11 +52,11 @@ func StartFio(t testing.TB, dev string, args ...string) *Load {
 	return l
 }
 
-// StartWriting starts writes of all sizes to the first 8 MiB of a device.
-func StartWriting(t testing.TB, dev, seconds string) *Load {
+// StartWriting starts writes of all sizes to the first 8 MiB of a device, until Stop.
+func StartWriting(t testing.TB, dev string) *Load {
 	t.Helper()
 	return StartFio(t, dev, "--rw=randwrite", "--bsrange=512-256k", "--blockalign=512", "--iodepth=16", "--size=8M", "--io_size=1g",
-		"--time_based", "--runtime="+seconds, "--verify_backlog=64")
+		"--time_based", "--runtime=1h", "--verify_backlog=64")
 }
 
 // loadLimit is more than any load takes.
@@ -75,6 +78,21 @@ func (l *Load) Succeeds() string {
 	}
 	return l.out.String()
 }
+
+// Stop ends fio, which must still be running and must not have seen an error.
+func (l *Load) Stop() {
+	l.t.Helper()
+	if err := l.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		l.t.Errorf("fio has ended before: %v", err)
+	}
+	err := l.wait()
+	if code := l.cmd.ProcessState.ExitCode(); code != terminated || !strings.Contains(l.out.String(), "err= 0") {
+		l.t.Errorf("fio: %v\n%s", err, l.out.String())
+	}
+}
+
+// terminated is the exit code of a fio that a signal has ended.
+const terminated = 128
 
 // Fails waits for fio, whose device is removed meanwhile.
 func (l *Load) Fails() {
