@@ -107,8 +107,9 @@ bool krping_fault(enum krping_fault fault, const char *session)
 
 	if (!rate || !is_selected(session) || (u32)atomic_inc_return(&f->asked) % rate)
 		return false;
-	if (gap && (time_before(jiffies, last + msecs_to_jiffies(gap)) ||
-		    cmpxchg(&f->last, last, jiffies) != last))
+	if (gap && atomic_read(&f->fired) && time_before(jiffies, last + msecs_to_jiffies(gap)))
+		return false;
+	if (gap && cmpxchg(&f->last, last, jiffies) != last)
 		return false;
 	atomic_inc(&f->fired);
 	return true;
@@ -174,7 +175,6 @@ void krping_faults_init(void)
 	all = debugfs_create_dir("faults", root);
 	debugfs_create_file("session", 0600, all, NULL, &session_fops);
 	for (i = 0; i < ARRAY_SIZE(faults); i++) {
-		faults[i].last = jiffies;
 		dir = debugfs_create_dir(faults[i].name, all);
 		debugfs_create_u32("rate", 0600, dir, &faults[i].rate);
 		debugfs_create_u32("gap_ms", 0600, dir, &faults[i].gap_ms);
