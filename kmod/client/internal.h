@@ -6,6 +6,7 @@
 #include "client/client.h"
 #include "rdma/conn.h"
 #include "rdma/buf.h"
+#include "wire/wire.h"
 
 struct krping_copy;
 
@@ -54,6 +55,10 @@ struct krping_request {
  * @mr:		registers the data of a large request; NULL while not connected
  * @reg_wr:	its REG_MR, posted in front of the message; part of @queue->open until then
  * @sg:		@session->max_segments entries
+ * @answered:	@answer came early and is held (early.c); under queue->lock
+ * @answer:	of a command of large data: no inline data; under queue->lock
+ * @early:	in queue->early while the SEND of @message has not completed
+ * @inv_cqe:	completion of its LOCAL_INV, which is posted then
  */
 struct krping_slot {
 	struct request *rq;
@@ -62,6 +67,10 @@ struct krping_slot {
 	struct ib_mr *mr;
 	struct ib_reg_wr reg_wr;
 	struct scatterlist *sg;
+	bool answered;
+	struct krping_decoded_rsp answer;
+	struct list_head early;
+	struct ib_cqe inv_cqe;
 };
 
 /**
@@ -70,6 +79,7 @@ struct krping_slot {
  * @entry:	in queue->tx_free
  * @queue:	its queue
  * @len:	bytes filled so far
+ * @message:	its number
  * @send:	its SEND
  * @first:	what to post: the REG_MRs of its commands, in any order, then @send
  * @nr_regs:	number of these REG_MRs
@@ -79,6 +89,7 @@ struct krping_tx {
 	struct list_head entry;
 	struct krping_queue *queue;
 	u32 len;
+	u64 message;
 	struct ib_send_wr send;
 	struct ib_send_wr *first;
 	u32 nr_regs;
@@ -105,8 +116,8 @@ struct krping_keepalive {
  * @conn:	opened and closed by the session's one connecting thread
  * @session:	its session
  * @index:	from 0, also of the hardware context
- * @lock:	protects slots[].rq, .generation and .message, @tx_free, @open, @opened, @posted,
- *		@nr_inflight, @nr_sending, @nr_regs, @keepalive; posts are made under it while
+ * @lock:	protects slots[].rq, .generation, .message, .answered and .answer, @tx_free, @open,
+ *		@opened, @posted, @sent, @early, @nr_inflight, @nr_sending, @nr_regs, @keepalive; posts are made under it while
  *		@conn is live, except by queue_rq(), which recovery stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
  * @nr_slots:	the most commands in flight
@@ -117,6 +128,8 @@ struct krping_keepalive {
  * @open:	the message that is being filled, not posted yet
  * @opened:	messages that have been opened: number of the last one
  * @posted:	number of the last one that has been posted
+ * @sent:	number of the last one whose SEND has completed
+ * @early:	slots of @slots that were answered before that
  * @rx:		receive buffers: @nr_slots, one more because the completion handler still holds
  *		one when the commands that it answers are issued again, and one for a keep-alive.
  *		Allocated as @tx
@@ -124,7 +137,8 @@ struct krping_keepalive {
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
  * @nr_sending:	posted messages whose SEND has not completed
- * @nr_regs:	REG_MRs of these and of @open: at most @nr_slots, for which the send queue has room
+ * @nr_regs:	REG_MRs of these and of @open, and LOCAL_INVs: at most @nr_slots, for which the send
+ *		queue has room
  * @last_rx:	jiffies when the last message arrived
  * @keepalive:	the KEEP_ALIVE command
  */
@@ -141,6 +155,8 @@ struct krping_queue {
 	struct krping_tx *open;
 	u64 opened;
 	u64 posted;
+	u64 sent;
+	struct list_head early;
 	struct krping_buf *rx;
 	u32 nr_rx;
 	struct ib_cqe reg_cqe;
@@ -150,6 +166,17 @@ struct krping_queue {
 	unsigned long last_rx;
 	struct krping_keepalive keepalive;
 };
+
+/* Takes the request out of its slot. Called with q->lock held. */
+static inline struct request *krping_slot_take(struct krping_queue *q, struct krping_slot *slot)
+{
+	struct request *rq = slot->rq;
+
+	slot->rq = NULL;
+	slot->answered = false;
+	q->nr_inflight--;
+	return rq;
+}
 
 /* With a local disk on top, requests fail instead of waiting for a lost target. */
 static inline bool krping_session_is_stacked(const struct krping_session *s)
@@ -214,7 +241,14 @@ void krping_send_reg_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_recv_init(void);
 void krping_recv_exit(void);
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_recv_accept(struct krping_queue *q, struct request *rq,
+			const struct krping_decoded_rsp *rsp);
 void krping_complete_rq(struct request *rq);
+
+/* early.c */
+bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
+		       const struct krping_decoded_rsp *rsp);
+void krping_early_sent(struct krping_queue *q);
 
 /* queue.c */
 int krping_queue_alloc(struct krping_queue *q);

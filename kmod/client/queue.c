@@ -100,6 +100,7 @@ static void unmap_messages(struct krping_queue *q)
 		krping_buf_unmap(&q->conn, &q->tx[i].buf);
 	krping_keepalive_unmap(q);
 	INIT_LIST_HEAD(&q->tx_free);
+	INIT_LIST_HEAD(&q->early);
 	q->open = NULL;
 	q->nr_sending = 0;
 	q->nr_regs = 0;
@@ -205,11 +206,7 @@ void krping_queue_cancel(struct krping_queue *q, int error)
 		struct request *rq;
 
 		spin_lock_bh(&q->lock);
-		rq = slot->rq;
-		if (rq) {
-			slot->rq = NULL;
-			q->nr_inflight--;
-		}
+		rq = slot->rq ? krping_slot_take(q, slot) : NULL;
 		spin_unlock_bh(&q->lock);
 		if (rq)
 			cancel_request(q, slot, rq, error);

@@ -63,25 +63,29 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 	return 0;
 }
 
-/* Takes the request that a response names out of its slot. */
-static struct request *claim_request(struct krping_queue *q, const struct krping_decoded_rsp *rsp,
-				     const struct ib_wc *wc)
+/*
+ * Takes the request that a response names out of its slot, unless the response is held.
+ *
+ * Return: 0 with @rq, which is NULL if the response is held, or a negative errno.
+ */
+static int claim_request(struct krping_queue *q, const struct krping_decoded_rsp *rsp,
+			 const struct ib_wc *wc, struct request **rq)
 {
 	u32 tag = rsp->tag & KRPING_TAG_MASK;
-	struct request *rq = NULL;
 	struct krping_slot *slot;
+	int ret;
 
 	spin_lock_bh(&q->lock);
 	slot = tag < q->nr_slots ? &q->slots[tag] : NULL;
-	if (!slot || !slot->rq || krping_req(slot->rq)->wire_tag != rsp->tag) {
-		krping_queue_violation(q, "tag is not in flight", rsp->tag);
-	} else if (!check_response(q, slot, rsp, wc)) {
-		rq = slot->rq;
-		slot->rq = NULL;
-		q->nr_inflight--;
-	}
+	if (!slot || !slot->rq || slot->answered || krping_req(slot->rq)->wire_tag != rsp->tag)
+		ret = krping_queue_violation(q, "tag is not in flight", rsp->tag);
+	else
+		ret = check_response(q, slot, rsp, wc);
+	*rq = NULL;
+	if (!ret && !(krping_req(slot->rq)->nents && krping_early_hold(q, slot, rsp)))
+		*rq = krping_slot_take(q, slot);
 	spin_unlock_bh(&q->lock);
-	return rq;
+	return ret;
 }
 
 static int status_error(u8 status)
@@ -240,8 +244,9 @@ static void check_large_read(struct request *rq)
 	queue_work(krping_crc_wq, &req->work);
 }
 
-static void accept_response(struct krping_queue *q, struct request *rq,
-			    const struct krping_decoded_rsp *rsp)
+/* Completes a request that is out of its slot. */
+void krping_recv_accept(struct krping_queue *q, struct request *rq,
+			const struct krping_decoded_rsp *rsp)
 {
 	struct krping_request *req = krping_req(rq);
 	int error = status_error(rsp->status);
@@ -286,11 +291,12 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 				return ret;
 			continue;
 		}
-		rq = claim_request(q, &rsp, wc);
-		if (!rq)
-			return -EPROTO;
-		invalidated |= krping_req(rq)->nents > 0;
-		accept_response(q, rq, &rsp);
+		ret = claim_request(q, &rsp, wc, &rq);
+		if (ret)
+			return ret;
+		invalidated |= !rq || krping_req(rq)->nents > 0;
+		if (rq)
+			krping_recv_accept(q, rq, &rsp);
 	}
 	return invalidated ? 0 : krping_queue_violation(q, "invalidated key of no request",
 							wc->ex.invalidate_rkey);

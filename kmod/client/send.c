@@ -218,8 +218,8 @@ static struct krping_tx *open_message(struct krping_queue *q, u32 need)
 	tx->len = 0;
 	tx->first = &tx->send;
 	tx->nr_regs = 0;
+	tx->message = ++q->opened;
 	q->open = tx;
-	q->opened++;
 	return tx;
 }
 
@@ -359,8 +359,11 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
 	spin_lock_bh(&q->lock);
+	if (wc->status == IB_WC_SUCCESS)
+		q->sent = tx->message;
 	free_tx(q, tx);
 	q->nr_sending--;
+	krping_early_sent(q);
 	if (may_post(q))
 		post_open(q);
 	spin_unlock_bh(&q->lock);

@@ -42,6 +42,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_SEND_CORRUPT]		= { .name = "send_corrupt" },
 	[KRPING_FAULT_RECV_DROP]		= { .name = "recv_drop" },
 	[KRPING_FAULT_RECV_DUPLICATE]		= { .name = "recv_duplicate" },
+	[KRPING_FAULT_RECV_EARLY]		= { .name = "recv_early" },
 	[KRPING_FAULT_RECV_CORRUPT]		= { .name = "recv_corrupt" },
 	[KRPING_FAULT_POST_FAIL]		= { .name = "post_fail" },
 	[KRPING_FAULT_REG_REFUSE]		= { .name = "reg_refuse" },

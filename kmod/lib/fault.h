@@ -24,6 +24,7 @@ enum krping_fault {
 	KRPING_FAULT_SEND_CORRUPT,	/* a bit of inline data is flipped after its CRC */
 	KRPING_FAULT_RECV_DROP,		/* a message of responses is ignored */
 	KRPING_FAULT_RECV_DUPLICATE,	/* it is processed twice */
+	KRPING_FAULT_RECV_EARLY,	/* an answer is treated as if its SEND had not completed */
 	KRPING_FAULT_RECV_CORRUPT,	/* a bit of inline data is flipped */
 	KRPING_FAULT_POST_FAIL,		/* a work request cannot be posted */
 	KRPING_FAULT_REG_REFUSE,	/* memory cannot be registered */

@@ -36,6 +36,7 @@ var modulePoints = []point{
 	{setting: setting{name: "send_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "recv_drop", rate: 20, gapMS: 5000}, lost: true},
 	{setting: setting{name: "recv_duplicate", rate: 10}, lost: true},
+	{setting: setting{name: "recv_early", rate: 3}},
 	{setting: setting{name: "recv_corrupt", rate: 1, gapMS: 1000}},
 	{setting: setting{name: "post_fail", rate: 20}, lost: true},
 	{setting: setting{name: "reg_refuse", rate: 3}},
@@ -380,6 +381,7 @@ func TestFaultsOfSharedMessages(t *testing.T) {
 		{name: "post_fail", rate: 5, gapMS: 500},
 		{name: "reg_refuse", rate: 3},
 		{name: "recv_drop", rate: 50, gapMS: 5000},
+		{name: "recv_early", rate: 3},
 		{name: "disconnect", rate: 5, gapMS: 500},
 	} {
 		t.Run(s.name, func(t *testing.T) {

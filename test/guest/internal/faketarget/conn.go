@@ -27,17 +27,8 @@ type Conn struct {
 // serve answers commands until the connection ends.
 func (c *Conn) serve() {
 	for {
-		message, err := c.Recv()
-		if err != nil {
-			return
-		}
-		msg := bytes.Clone(message.Data)
-		if message.Release() != nil {
-			return
-		}
-		requests, err := wire.DecodeRequests(msg, c.limits)
-		if err != nil {
-			c.Target.t.Errorf("the client broke the protocol: %v", err)
+		requests, release, err := c.Hold()
+		if err != nil || release() != nil {
 			return
 		}
 		for _, r := range requests {
@@ -46,6 +37,19 @@ func (c *Conn) serve() {
 			}
 		}
 	}
+}
+
+// Hold waits for a message and returns its commands. Its receive is posted again by release.
+func (c *Conn) Hold() (commands []wire.Request, release func() error, err error) {
+	message, err := c.Recv()
+	if err != nil {
+		return nil, nil, err
+	}
+	commands, err = wire.DecodeRequests(bytes.Clone(message.Data), c.limits)
+	if err != nil {
+		c.Target.t.Errorf("the client broke the protocol: %v", err)
+	}
+	return commands, message.Release, err
 }
 
 // Answer carries out a command and sends the answer, if the client is still connected.

@@ -172,6 +172,9 @@ func (g *Target) accept(request *verbs.Request) (private []byte, w wire.Welcome,
 	return Prove(hello, g.key, g.welcome), g.welcome, true
 }
 
+// Receives returns how many messages a connection can take before their receives are posted again.
+func Receives(w wire.Welcome) int { return int(min(w.Depth, 4)) + 1 }
+
 func (g *Target) serve(request *verbs.Request) {
 	private, w, ok := g.accept(request)
 	if !ok {
@@ -179,7 +182,7 @@ func (g *Target) serve(request *verbs.Request) {
 		return
 	}
 	conn, err := request.Accept(private, verbs.Config{
-		Receives: int(min(w.Depth, 4)) + 1, MaxMessage: int(min(w.MaxMessage, 65536)) + 4096, Buffers: 2, MaxData: Large,
+		Receives: Receives(w), MaxMessage: int(min(w.MaxMessage, 65536)) + 4096, Buffers: 2, MaxData: Large,
 	})
 	if err != nil {
 		return // the client has gone
