@@ -255,7 +255,8 @@ static int take_message(struct krping_verbs *v, const struct krping_verbs_msg *m
 		if (!v->going || krping_verbs_is_reliable(&v->test) || !v->uses_credit ||
 		    !v->is_target)
 			return violation(v, "a CHECK that was not expected", number);
-		return krping_verbs_take_check(q, number);
+		krping_verbs_defer_check(q, number);
+		return 0;
 	case KRPING_VERBS_CREDIT:
 		return krping_verbs_take_credit(q, number);
 	case KRPING_VERBS_REPORT:

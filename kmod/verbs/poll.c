@@ -49,8 +49,13 @@ u32 krping_verbs_poll(struct krping_verbs *v)
 	struct krping_verbs_counts *counts = &v->thread.result->verbs;
 	u32 polled = poll_cq(v, v->control.cq), i;
 
-	for (i = 0; i < v->nr_cqs; i++)
-		polled += poll_cq(v, v->cqs[i]);
+	for (i = 0; i < v->nr_cqs; i++) {
+		u32 n = poll_cq(v, v->cqs[i]);
+
+		polled += n;
+		if (v->to_check && n < POLL_MOST)
+			krping_verbs_take_deferred(v, v->cqs[i]);
+	}
 	if (polled)
 		WRITE_ONCE(counts->completions, counts->completions + polled);
 	if (krping_verbs_watches_memory(v))

@@ -301,6 +301,34 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 	return 0;
 }
 
+/*
+ * A CHECK on the control connection is taken when what had arrived before it has been polled: these
+ * messages would count as lost, and then as reordered.
+ */
+void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number)
+{
+	if (!q->to_check && number)
+		q->v->to_check++;
+	q->to_check = max(q->to_check, number);
+}
+
+/* Takes the CHECKs of queue pairs whose completion queue @cq was polled until it was empty. */
+void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq)
+{
+	u32 i;
+
+	for (i = 0; i < v->nr_queues && v->to_check; i++) {
+		struct krping_verbs_queue *q = &v->queues[i];
+		u64 number = q->to_check;
+
+		if (!number || q->cq != cq)
+			continue;
+		q->to_check = 0;
+		v->to_check--;
+		krping_verbs_fail(v, krping_verbs_take_check(q, number));
+	}
+}
+
 /* LAT with WRITE on UC: checks what the slot has instead of message @number. Return: its number. */
 static u64 check_other(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {

@@ -138,6 +138,7 @@ struct krping_verbs_peer {
  * @ring:	target: receives, unless they are in v->srq
  * @account:	messages that have arrived
  * @checked:	WRITE: messages before this one were checked; others: messages that were received
+ * @to_check:	UC: number of a CHECK on the control connection that is not answered yet, 0: none
  * @credited:	number of the last CREDIT that was sent
  * @credit_due:	a CREDIT of @checked is to be sent
  * @last_byte:	LAT with WRITE: last byte of slot 0
@@ -180,6 +181,7 @@ struct krping_verbs_queue {
 	struct krping_verbs_ring ring;
 	struct krping_account account;
 	u64 checked;
+	u64 to_check;
 	u64 credited;
 	bool credit_due;
 	u8 last_byte;
@@ -232,6 +234,7 @@ struct krping_verbs_wr {
  * @is_target:	the peer does
  * @uses_credit: messages need credit
  * @uses_check:	WRITEs are checked when a CHECK arrives
+ * @to_check:	queue pairs whose to_check is not 0
  * @ready:	server: all is prepared, and GO may arrive
  * @going:	GO was sent or has arrived; there is memory before that
  * @error:	negative errno of what went wrong in a completion or message, or 0
@@ -286,6 +289,7 @@ struct krping_verbs {
 	bool is_target;
 	bool uses_credit;
 	bool uses_check;
+	u32 to_check;
 	bool ready;
 	bool going;
 	int error;
@@ -415,6 +419,8 @@ void krping_verbs_check_sent(struct ib_cq *cq, struct ib_wc *wc);
 /* recv.c */
 void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number);
+void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number);
+void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq);
 void krping_verbs_watch(struct krping_verbs *v);
 bool krping_verbs_sees_arrivals(const struct krping_verbs *v);
 bool krping_verbs_all_arrived(struct krping_verbs *v);

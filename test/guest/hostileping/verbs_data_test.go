@@ -7,8 +7,10 @@ package hostileping
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +167,7 @@ func TestHostileVerbsData(t *testing.T) {
 		{"WRITE_IMM after the last", with(ucLatency, map[int]byte{16: 3}), latency(func(d *dataPeer) { d.writeImm(9, message) }), violation},
 		{"WRITE after the last", with(ucLatency, map[int]byte{16: 2, 39: 0}), latency(func(d *dataPeer) { d.writeSlot(0, words(short, 777, 9)) }), violation},
 		{"CHECK that was overtaken", ucWrite, uc(overtakenCheck), []error{nil}},
+		{"CHECK right behind messages", ucImm, uc(promptChecks), []error{nil}},
 		{"everything spoilt", deepWrites, uc(spoilAll), []error{unix.EBADMSG}},
 		{"datagrams of another queue pair", map[int]byte{19: 2}, strangers, []error{nil}},
 	})
@@ -182,6 +185,35 @@ func overtakenCheck(d *dataPeer) {
 	time.Sleep(guest.Slow(200 * time.Millisecond))
 	d.send(control(msgDone, 2, nil), 0)
 	if got, want := d.expect(msgReport)[8:48], report(2, 0, 0, 0, 0); !bytes.Equal(got, want) {
+		d.t.Errorf("REPORT of %x, want %x", got, want)
+	}
+	d.disconnect()
+}
+
+// promptChecks sends each CHECK on the control connection when the messages have just arrived: none counts as lost. All is
+// sent by one CPU, so that nothing overtakes.
+func promptChecks(d *dataPeer) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, one unix.CPUSet
+	one.Set(0)
+	if err := errors.Join(unix.SchedGetaffinity(0, &before), unix.SchedSetaffinity(0, &one)); err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
+	const rounds = 200
+	sent := uint32(0)
+	for range rounds {
+		for range 4 {
+			d.writeImm(sent, words(short, 777, sent))
+			sent++
+		}
+		d.send(checkOf(0, int(sent)), 0)
+		for binary.BigEndian.Uint64(d.expect(msgCredit)[8:]) < uint64(sent) {
+		}
+	}
+	d.send(control(msgDone, uint64(sent), nil), 0)
+	if got, want := d.expect(msgReport)[8:48], report(uint64(sent), 0, 0, 0, 0); !bytes.Equal(got, want) {
 		d.t.Errorf("REPORT of %x, want %x", got, want)
 	}
 	d.disconnect()
