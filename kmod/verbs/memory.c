@@ -51,6 +51,8 @@ static void plan_source(const struct krping_verbs *v, struct krping_verbs_queue 
 	q->signal = min(answered ? KRPING_VERBS_LAT_SIGNAL : t->signal, q->depth);
 	if (t->rate / t->qps < 10 * q->signal && t->rate)
 		q->signal = 1;	/* a test ends with a signalled message: not seconds late */
+	if (answered && !krping_verbs_is_client(v) && !krping_verbs_is_reliable(t))
+		q->signal = 1;	/* a lost message has no answer, which could be the signalled one */
 	q->end = t->count ?: U64_MAX;
 }
 
