@@ -407,6 +407,8 @@ func (s *side) advance(now time.Time) error {
 			}
 		} else if s.report == nil && now.Sub(s.doneAt) > s.reportLimit() {
 			return fmt.Errorf("%w: no REPORT in %v", ErrTimeout, s.reportLimit())
+		} else if s.report != nil && s.in != nil && s.peerDone.IsZero() && now.Sub(s.moved) > s.timeout {
+			return fmt.Errorf("%w: neither a message nor DONE in %v", ErrTimeout, s.timeout)
 		}
 		if s.ctx.Err() != nil {
 			s.out.stop()

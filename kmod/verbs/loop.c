@@ -241,7 +241,7 @@ static int step(struct krping_verbs *v)
 /* Whether something is due from the peer or the device. */
 static bool must_go_on(const struct krping_verbs *v)
 {
-	if (v->peer_done && !v->report_sent && sends_report(v))
+	if (sends_report(v) && (v->peer_done ? !v->report_sent : v->reported))
 		return true;
 	if (!sends_done(v) || v->reported)
 		return false;
