@@ -407,7 +407,7 @@ func (s *side) advance(now time.Time) error {
 			}
 		} else if s.report == nil && now.Sub(s.doneAt) > s.reportLimit() {
 			return fmt.Errorf("%w: no REPORT in %v", ErrTimeout, s.reportLimit())
-		} else if s.report != nil && s.in != nil && s.peerDone.IsZero() && now.Sub(s.moved) > s.timeout {
+		} else if s.report != nil && s.awaitsMessages() && now.Sub(s.moved) > s.timeout {
 			return fmt.Errorf("%w: neither a message nor DONE in %v", ErrTimeout, s.timeout)
 		}
 		if s.ctx.Err() != nil {
@@ -423,6 +423,11 @@ func (s *side) advance(now time.Time) error {
 		return ErrStopped
 	}
 	return s.reportIfDone(now)
+}
+
+// awaitsMessages reports whether the peer has to send, and each message will be seen here, or be asked for.
+func (s *side) awaitsMessages() bool {
+	return s.in != nil && s.peerDone.IsZero() && s.Rate == 0 && s.counts() && (s.isReliable() || s.in.credits)
 }
 
 // reportLimit returns how long the peer may take for a REPORT.

@@ -2,13 +2,16 @@
 /*
  * Answers to large commands that arrive before the SEND of the command has completed.
  *
- * An answer invalidates the key of the command's memory region. On most devices this shows that the
- * REG_MR was carried out before, and it will not be again. iWARP lets a peer invalidate a region
- * that is not registered yet, and Soft-RoCE repeats a REG_MR with the messages before it that were
- * not acknowledged. There the memory must not be given back yet: a target that breaks the protocol
- * could still use it. So the request keeps its slot until the SEND has completed, after which no
- * REG_MR of the message follows, and a LOCAL_INV has invalidated the key for good. These devices
- * allow that for a key which is invalid already, others need not.
+ * An answer invalidates the key of the command's memory region. On hardware this shows that the
+ * REG_MR was carried out before. But siw lets a peer invalidate a region that is not registered
+ * yet, and Soft-RoCE repeats a REG_MR with the messages before it that were not acknowledged. There
+ * the memory must not be given back yet: a target that breaks the protocol could still use it. So
+ * the request keeps its slot until the SEND has completed, after which no REG_MR of the message
+ * follows, and a LOCAL_INV has invalidated the key once more. These two devices allow that for a
+ * key which is invalid already, others need not.
+ *
+ * Soft-RoCE holds back a LOCAL_INV until everything before it has completed, and in 6.1 may forget
+ * it then. So nothing is in flight when one is posted.
  */
 #include "client/request.h"
 #include "lib/fault.h"
@@ -16,10 +19,9 @@
 /* Whether a region may become valid after an answer has invalidated its key. */
 static bool registers_late(const struct krping_queue *q)
 {
-	const struct rdma_cm_id *id = q->conn.id;
+	u32 driver = q->conn.id->device->ops.driver_id;
 
-	return rdma_protocol_iwarp(id->device, id->port_num) ||
-	       id->device->ops.driver_id == RDMA_DRIVER_RXE;
+	return driver == RDMA_DRIVER_SIW || driver == RDMA_DRIVER_RXE;
 }
 
 static void inv_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -35,32 +37,40 @@ static void inv_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	spin_lock_bh(&q->lock);
+	list_del(&slot->early);
+	q->invalidating = false;
 	q->nr_regs--;
 	answer = slot->answer;
 	rq = krping_slot_take(q, slot);
+	krping_early_next(q);
 	spin_unlock_bh(&q->lock);
 	krping_recv_accept(q, rq, &answer);
+	krping_send_commit(q);
 }
 
-/* Takes the place of the REG_MR in the send queue. Called with q->lock held. */
-static void post_inv(struct krping_queue *q, struct krping_slot *slot)
+/* Posts the next LOCAL_INV once nothing is in flight. Called with q->lock held. */
+void krping_early_next(struct krping_queue *q)
 {
+	struct krping_slot *slot = list_first_entry_or_null(&q->early, struct krping_slot, early);
 	struct ib_send_wr inv = {
-		.wr_cqe = &slot->inv_cqe,
 		.opcode = IB_WR_LOCAL_INV,
 		.send_flags = IB_SEND_SIGNALED,
-		.ex.invalidate_rkey = slot->mr->rkey,
 	};
 	int ret;
 
-	if (READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
+	if (!slot || q->nr_sending || q->keepalive.sending || q->invalidating ||
+	    READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
 		return;
 	slot->inv_cqe.done = inv_done;
+	inv.wr_cqe = &slot->inv_cqe;
+	inv.ex.invalidate_rkey = slot->mr->rkey;
 	ret = ib_post_send(q->conn.qp, &inv, NULL);
-	if (ret)
+	if (ret) {
 		krping_conn_fail(&q->conn, ret);
-	else
-		q->nr_regs++;
+		return;
+	}
+	q->invalidating = true;
+	q->nr_regs++;	/* it takes the place of the slot's REG_MR */
 }
 
 /**
@@ -69,35 +79,22 @@ static void post_inv(struct krping_queue *q, struct krping_slot *slot)
  * @slot:	of a large command in flight that the answer matches
  * @rsp:	the answer
  *
- * Return: whether it is held; then its LOCAL_INV's completion accepts it, or the request is cancelled.
+ * No message is posted while one is held (krping_early_next()), but one that is full.
+ *
+ * Return: whether it is held; then the completion of a LOCAL_INV accepts it, or the request is
+ * cancelled.
  */
 bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp)
 {
-	bool sent = slot->message <= q->sent;
-
 	if (!registers_late(q))
 		return false;
-	if (sent && !krping_fault(KRPING_FAULT_RECV_EARLY, q->session->opt.block))
+	if (slot->message <= q->sent &&
+	    !krping_fault(KRPING_FAULT_RECV_EARLY, q->session->opt.block))
 		return false;
 	slot->answered = true;
 	slot->answer = *rsp;
-	if (sent)
-		post_inv(q, slot);
-	else
-		list_add_tail(&slot->early, &q->early);
+	list_add_tail(&slot->early, &q->early);
+	krping_early_next(q);
 	return true;
-}
-
-/* All messages up to q->sent have been sent. Called with q->lock held. */
-void krping_early_sent(struct krping_queue *q)
-{
-	struct krping_slot *slot, *next;
-
-	list_for_each_entry_safe(slot, next, &q->early, early) {
-		if (slot->message > q->sent)
-			continue;
-		list_del(&slot->early);
-		post_inv(q, slot);
-	}
 }

@@ -57,8 +57,8 @@ struct krping_request {
  * @sg:		@session->max_segments entries
  * @answered:	@answer came early and is held (early.c); under queue->lock
  * @answer:	of a command of large data: no inline data; under queue->lock
- * @early:	in queue->early while the SEND of @message has not completed
- * @inv_cqe:	completion of its LOCAL_INV, which is posted then
+ * @early:	in queue->early while @answered
+ * @inv_cqe:	completion of its LOCAL_INV
  */
 struct krping_slot {
 	struct request *rq;
@@ -117,8 +117,9 @@ struct krping_keepalive {
  * @session:	its session
  * @index:	from 0, also of the hardware context
  * @lock:	protects slots[].rq, .generation, .message, .answered and .answer, @tx_free, @open,
- *		@opened, @posted, @sent, @early, @nr_inflight, @nr_sending, @nr_regs, @keepalive; posts are made under it while
- *		@conn is live, except by queue_rq(), which recovery stops
+ *		@opened, @posted, @sent, @early, @invalidating, @nr_inflight, @nr_sending, @nr_regs,
+ *		@keepalive; posts are made under it while @conn is live, except by queue_rq(), which
+ *		recovery stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
  * @nr_slots:	the most commands in flight
  * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
@@ -129,7 +130,8 @@ struct krping_keepalive {
  * @opened:	messages that have been opened: number of the last one
  * @posted:	number of the last one that has been posted
  * @sent:	number of the last one whose SEND has completed
- * @early:	slots of @slots that were answered before that
+ * @early:	slots that were answered before that, until their LOCAL_INV has completed
+ * @invalidating: the first of @early has its LOCAL_INV posted
  * @rx:		receive buffers: @nr_slots, one more because the completion handler still holds
  *		one when the commands that it answers are issued again, and one for a keep-alive.
  *		Allocated as @tx
@@ -137,8 +139,8 @@ struct krping_keepalive {
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
  * @nr_sending:	posted messages whose SEND has not completed
- * @nr_regs:	REG_MRs of these and of @open, and LOCAL_INVs: at most @nr_slots, for which the send
- *		queue has room
+ * @nr_regs:	REG_MRs of these and of @open, and a LOCAL_INV: at most @nr_slots, for which the
+ *		send queue has room
  * @last_rx:	jiffies when the last message arrived
  * @keepalive:	the KEEP_ALIVE command
  */
@@ -157,6 +159,7 @@ struct krping_queue {
 	u64 posted;
 	u64 sent;
 	struct list_head early;
+	bool invalidating;
 	struct krping_buf *rx;
 	u32 nr_rx;
 	struct ib_cqe reg_cqe;
@@ -248,7 +251,7 @@ void krping_complete_rq(struct request *rq);
 /* early.c */
 bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp);
-void krping_early_sent(struct krping_queue *q);
+void krping_early_next(struct krping_queue *q);
 
 /* queue.c */
 int krping_queue_alloc(struct krping_queue *q);

@@ -42,6 +42,7 @@ static void keepalive_send_done(struct ib_cq *cq, struct ib_wc *wc)
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
 	spin_lock_bh(&q->lock);
 	q->keepalive.sending = false;
+	krping_early_next(q);
 	spin_unlock_bh(&q->lock);
 }
 

@@ -101,6 +101,7 @@ static void unmap_messages(struct krping_queue *q)
 	krping_keepalive_unmap(q);
 	INIT_LIST_HEAD(&q->tx_free);
 	INIT_LIST_HEAD(&q->early);
+	q->invalidating = false;
 	q->open = NULL;
 	q->nr_sending = 0;
 	q->nr_regs = 0;

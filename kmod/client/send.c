@@ -136,13 +136,13 @@ static void fill_inline(struct request *rq, void *to)
 /*
  * While this many SENDs have not completed, further commands, large ones too, are gathered in the
  * open message. It is posted when it is full or when one of them completes. An idle queue posts at
- * once.
+ * once. Nothing is posted while an answer is held (early.c).
  */
 #define SEND_WINDOW	2
 
 static bool may_post(struct krping_queue *q)
 {
-	return q->open && q->nr_sending < SEND_WINDOW &&
+	return q->open && q->nr_sending < SEND_WINDOW && list_empty(&q->early) &&
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
@@ -363,7 +363,7 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 		q->sent = tx->message;
 	free_tx(q, tx);
 	q->nr_sending--;
-	krping_early_sent(q);
+	krping_early_next(q);
 	if (may_post(q))
 		post_open(q);
 	spin_unlock_bh(&q->lock);

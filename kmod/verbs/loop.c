@@ -238,10 +238,20 @@ static int step(struct krping_verbs *v)
 	return ret ?: polled - (v->ignored - ignored) + posted;
 }
 
+/* Whether the peer has to send, and each message will be seen here, or be asked for. */
+static bool awaits_messages(const struct krping_verbs *v)
+{
+	return sends_report(v) && !v->peer_done && !v->test.rate &&
+	       krping_verbs_sees_arrivals(v) &&
+	       (krping_verbs_is_reliable(&v->test) || v->uses_credit);
+}
+
 /* Whether something is due from the peer or the device. */
 static bool must_go_on(const struct krping_verbs *v)
 {
-	if (sends_report(v) && (v->peer_done ? !v->report_sent : v->reported))
+	if (v->peer_done && !v->report_sent && sends_report(v))
+		return true;
+	if (v->reported && awaits_messages(v))
 		return true;
 	if (!sends_done(v) || v->reported)
 		return false;

@@ -33,8 +33,8 @@ type dataPeer struct {
 }
 
 // withQueues makes queue pairs, connects them to the server's, and begins the test. The server knows the first one. What it
-// writes to the client, if the test is LAT, gets lost.
-func withQueues(p *peer, service transport.Service, queues int, answers bool) *dataPeer {
+// writes to the client's slots gets lost.
+func withQueues(p *peer, service transport.Service, queues, slots int) *dataPeer {
 	p.t.Helper()
 	q, err := p.NewQueues(transport.QueueConfig{Service: service, Queues: queues, Sends: 4, Receives: 1, QKey: 0x33})
 	if err != nil {
@@ -52,8 +52,8 @@ func withQueues(p *peer, service transport.Service, queues int, answers bool) *d
 	if service == transport.UD {
 		binary.BigEndian.PutUint32(m[16:], own.QKey)
 	}
-	if answers {
-		m[23], m[35] = 1, 1
+	if slots > 0 {
+		m[23], m[35] = byte(slots), 1
 	}
 	p.send(m, 0)
 	r := p.expect(msgQueue)
@@ -137,7 +137,7 @@ var (
 
 // uc is a hostile client with one UC queue pair.
 func uc(do func(d *dataPeer)) func(p *peer, port int) {
-	return func(p *peer, _ int) { do(withQueues(p, transport.UC, 1, false)) }
+	return func(p *peer, _ int) { do(withQueues(p, transport.UC, 1, 0)) }
 }
 
 // checkOf is a CHECK of a queue pair.
@@ -146,7 +146,7 @@ func checkOf(queue byte, n int) []byte { return control(msgCheck, uint64(n), map
 // Clients that break the protocol by what they send on a data queue pair, or say of it.
 func TestHostileVerbsData(t *testing.T) {
 	latency := func(do func(d *dataPeer)) func(p *peer, port int) {
-		return func(p *peer, _ int) { do(withQueues(p, transport.UC, 1, true)) }
+		return func(p *peer, _ int) { do(withQueues(p, transport.UC, 1, 1)) }
 	}
 	message := words(short, 777, 0)
 	violation := []error{unix.EPROTO}
@@ -168,6 +168,11 @@ func TestHostileVerbsData(t *testing.T) {
 		{"WRITE after the last", with(ucLatency, map[int]byte{16: 2, 39: 0}), latency(func(d *dataPeer) { d.writeSlot(0, words(short, 777, 9)) }), violation},
 		{"CHECK that was overtaken", ucWrite, uc(overtakenCheck), []error{nil}},
 		{"CHECK right behind messages", ucImm, uc(promptChecks), []error{nil}},
+		{"no DONE", with(ucImm, map[int]byte{19: 3, 27: 4}), func(p *peer, _ int) {
+			d := withQueues(p, transport.UC, 1, 4)
+			d.expect(msgDone)
+			d.send(control(msgReport, 0, map[int]byte{23: 4}), 0) // all four were lost
+		}, []error{unix.ETIMEDOUT}},
 		{"everything spoilt", deepWrites, uc(spoilAll), []error{unix.EBADMSG}},
 		{"datagrams of another queue pair", map[int]byte{19: 2}, strangers, []error{nil}},
 	})
@@ -243,7 +248,7 @@ func spoilAll(d *dataPeer) {
 // strangers sends datagrams from a queue pair that the server does not know, as if the client's address had changed: they
 // are ignored, and lost.
 func strangers(p *peer, _ int) {
-	d := withQueues(p, transport.UD, 2, false)
+	d := withQueues(p, transport.UD, 2, 0)
 	for i := range 3 {
 		d.post(transport.Work{Op: transport.OpSend, Queue: 1}, words(short, 777, uint32(i)))
 	}

@@ -309,7 +309,6 @@ func TestHostileVerbsClientsOfOtherTests(t *testing.T) {
 			p.send(control(msgGo, 0, nil), 0)
 		}, []error{unix.EPROTO, unix.ETIMEDOUT}}, // it waits for the data connection if GO is later than the memory
 		{"no REPORT", duplex, func(p *peer, _ int) { p.begin(queue(map[int]byte{23: 4})); p.expect(msgDone) }, []error{unix.ETIMEDOUT}},
-		{"no DONE", duplex, afterDone(control(msgReport, 4, nil)), []error{unix.ETIMEDOUT}},
 		{"REPORT of too few", duplex, afterDone(control(msgReport, 3, nil)), []error{unix.EPROTO}},
 		{"REPORT of too many", duplex, afterDone(control(msgReport, 5, nil)), []error{unix.EPROTO}},
 		{"REPORT of no kind of damage", duplex, afterDone(control(msgReport, 4, map[int]byte{47: 1})), []error{unix.EPROTO}},
