@@ -35,8 +35,8 @@ type VerbsCount struct {
 	Failure string         `json:"failure,omitempty"`
 }
 
-// VerbsHostCount is what a message takes on one host, of all that runs there. Process is left out of perftest's: its
-// programs busy-wait for each other, and for the clock, before they start.
+// VerbsHostCount is what a message takes on one host, of all that runs there. Process is the bridge's alone: perftest's
+// programs busy-wait for each other, and for the clock, before they start, and krpingctl only prints a result.
 type VerbsHostCount struct {
 	Switches float64 `json:"context_switches"`
 	Kernel   float64 `json:"kernel_instructions"`
@@ -137,7 +137,7 @@ func count(ctx context.Context, s *countSite, hosts [2]*symbols, t VerbsTest, si
 	}
 	for i, host := range []*VerbsHostCount{&c.Server, &c.Client} {
 		host.Switches = each(all.switches[i], base.switches[i])
-		host.add(hostCost(base.insns[i], all.insns[i], float64(many-few), hosts[i], i == 0), name != perftest)
+		host.add(hostCost(base.insns[i], all.insns[i], float64(many-few), hosts[i], i == 0), name == bridgeVerbs)
 	}
 	return c, nil
 }

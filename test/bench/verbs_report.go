@@ -70,7 +70,8 @@ func (r *VerbsReport) writeCounts(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\nA message, counted, with programs that sleep for completions (perftest's of WRITE cannot); server + client where there are two\n"+
 		"figures. Posts and completions are the client's; those with * follow from perftest's options. Steady: without scheduler and\n"+
-		"interrupts, whose part depends on time. perftest's process is left out, as it busy-waits before it starts.\n\n")
+		"interrupts, whose part depends on time. Of processes the bridge's alone is counted: perftest's busy-waits before it starts,\n"+
+		"and krpingctl only prints the result.\n\n")
 	t := newTable(out)
 	t.head("test", "type", "size", "contender", "packets", "posts", "completions", "context switches", "instructions: kernel", "process", "sum", "steady", "perftest's sum, steady / this")
 	for _, c := range r.Counts {
