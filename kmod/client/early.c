@@ -48,6 +48,17 @@ static void inv_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_send_commit(q);
 }
 
+/* Whether a LOCAL_INV waits for what is in flight. Called with q->lock held. */
+bool krping_early_is_due(const struct krping_queue *q)
+{
+	const struct krping_slot *slot;
+
+	list_for_each_entry(slot, &q->early, early)
+		if (slot->message <= q->sent)
+			return true;
+	return false;
+}
+
 /* Posts the next LOCAL_INV once nothing is in flight. Called with q->lock held. */
 void krping_early_next(struct krping_queue *q)
 {
@@ -78,8 +89,6 @@ void krping_early_next(struct krping_queue *q)
  * @q:		its queue, with q->lock held
  * @slot:	of a large command in flight that the answer matches
  * @rsp:	the answer
- *
- * No message is posted while one is held (krping_early_next()), but one that is full.
  *
  * Return: whether it is held; then the completion of a LOCAL_INV accepts it, or the request is
  * cancelled.

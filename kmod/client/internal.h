@@ -251,6 +251,7 @@ void krping_complete_rq(struct request *rq);
 /* early.c */
 bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp);
+bool krping_early_is_due(const struct krping_queue *q);
 void krping_early_next(struct krping_queue *q);
 
 /* queue.c */

@@ -136,13 +136,13 @@ static void fill_inline(struct request *rq, void *to)
 /*
  * While this many SENDs have not completed, further commands, large ones too, are gathered in the
  * open message. It is posted when it is full or when one of them completes. An idle queue posts at
- * once. Nothing is posted while an answer is held (early.c).
+ * once. Nothing is posted while a LOCAL_INV has to be (early.c).
  */
 #define SEND_WINDOW	2
 
 static bool may_post(struct krping_queue *q)
 {
-	return q->open && q->nr_sending < SEND_WINDOW && list_empty(&q->early) &&
+	return q->open && q->nr_sending < SEND_WINDOW && !krping_early_is_due(q) &&
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
