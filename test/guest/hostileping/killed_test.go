@@ -114,7 +114,7 @@ func TestKilledVerbsPeer(t *testing.T) {
 				guest.NoThreads(t)
 				w := write("server,verbs,addr=%s,port=%d,timeout=2", addr.Addr(), addr.Port())
 				guest.Eventually(t, 20*time.Second, "the server listens", func() bool { return len(guest.Threads(t)) == 1 })
-				peer := guest.Start(t, guest.Binary(t, "krping-bridge"), "client", "--addr", addr.String(), "--verb", verb, "--qp", qp, "--"+measure, "--validate")
+				peer := guest.Start(t, guest.Binary(t, "krping-bridge"), "client", "--timeout", "30s", "--addr", addr.String(), "--verb", verb, "--qp", qp, "--"+measure, "--validate")
 				if verb == "send" {
 					waitBusy(t)
 				} else { // the server counts nothing
