@@ -24,30 +24,6 @@ static bool registers_late(const struct krping_queue *q)
 	return driver == RDMA_DRIVER_SIW || driver == RDMA_DRIVER_RXE;
 }
 
-static void inv_done(struct ib_cq *cq, struct ib_wc *wc)
-{
-	struct krping_slot *slot = container_of(wc->wr_cqe, struct krping_slot, inv_cqe);
-	struct krping_conn *conn = cq->cq_context;
-	struct krping_queue *q = container_of(conn, struct krping_queue, conn);
-	struct krping_decoded_rsp answer;
-	struct request *rq;
-
-	if (wc->status != IB_WC_SUCCESS) {	/* recovery finds the request in its slot */
-		krping_conn_wc_failed(conn, wc, "invalidation of a key");
-		return;
-	}
-	spin_lock_bh(&q->lock);
-	list_del(&slot->early);
-	q->invalidating = false;
-	q->nr_regs--;
-	answer = slot->answer;
-	rq = krping_slot_take(q, slot);
-	krping_early_next(q);
-	spin_unlock_bh(&q->lock);
-	krping_recv_accept(q, rq, &answer);
-	krping_send_commit(q);
-}
-
 /* Whether a LOCAL_INV waits for what is in flight. Called with q->lock held. */
 bool krping_early_is_due(const struct krping_queue *q)
 {
@@ -72,7 +48,6 @@ void krping_early_next(struct krping_queue *q)
 	if (!slot || q->nr_sending || q->keepalive.sending || q->invalidating ||
 	    READ_ONCE(q->conn.state) != KRPING_CONN_LIVE)
 		return;
-	slot->inv_cqe.done = inv_done;
 	inv.wr_cqe = &slot->inv_cqe;
 	inv.ex.invalidate_rkey = slot->mr->rkey;
 	ret = ib_post_send(q->conn.qp, &inv, NULL);
@@ -90,8 +65,7 @@ void krping_early_next(struct krping_queue *q)
  * @slot:	of a large command in flight that the answer matches
  * @rsp:	the answer
  *
- * Return: whether it is held; then the completion of a LOCAL_INV accepts it, or the request is
- * cancelled.
+ * Return: whether it is held; then krping_early_finish() takes it, or the request is cancelled.
  */
 bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp)
@@ -106,4 +80,28 @@ bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 	list_add_tail(&slot->early, &q->early);
 	krping_early_next(q);
 	return true;
+}
+
+/**
+ * krping_early_finish - take a held answer after the LOCAL_INV of its key
+ * @q:		its queue
+ * @slot:	of the command
+ * @answer:	set to the answer
+ *
+ * Return: the request, out of its slot.
+ */
+struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *slot,
+				    struct krping_decoded_rsp *answer)
+{
+	struct request *rq;
+
+	spin_lock_bh(&q->lock);
+	list_del(&slot->early);
+	q->invalidating = false;
+	q->nr_regs--;
+	*answer = slot->answer;
+	rq = krping_slot_take(q, slot);
+	krping_early_next(q);
+	spin_unlock_bh(&q->lock);
+	return rq;
 }

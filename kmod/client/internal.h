@@ -244,8 +244,7 @@ void krping_send_reg_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_recv_init(void);
 void krping_recv_exit(void);
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
-void krping_recv_accept(struct krping_queue *q, struct request *rq,
-			const struct krping_decoded_rsp *rsp);
+void krping_recv_inv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_complete_rq(struct request *rq);
 
 /* early.c */
@@ -253,6 +252,8 @@ bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp);
 bool krping_early_is_due(const struct krping_queue *q);
 void krping_early_next(struct krping_queue *q);
+struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *slot,
+				    struct krping_decoded_rsp *answer);
 
 /* queue.c */
 int krping_queue_alloc(struct krping_queue *q);

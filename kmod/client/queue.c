@@ -23,6 +23,7 @@ static int make_slots(struct krping_queue *q)
 	for (i = 0; i < q->nr_slots; i++) {
 		struct krping_slot *slot = &q->slots[i];
 
+		slot->inv_cqe.done = krping_recv_inv_done;
 		if (!slot->sg)
 			slot->sg = kvmalloc_array(s->max_segments, sizeof(*slot->sg), GFP_KERNEL);
 		if (!slot->sg)

@@ -245,8 +245,8 @@ static void check_large_read(struct request *rq)
 }
 
 /* Completes a request that is out of its slot. */
-void krping_recv_accept(struct krping_queue *q, struct request *rq,
-			const struct krping_decoded_rsp *rsp)
+static void accept_response(struct krping_queue *q, struct request *rq,
+			    const struct krping_decoded_rsp *rsp)
 {
 	struct krping_request *req = krping_req(rq);
 	int error = status_error(rsp->status);
@@ -296,7 +296,7 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 			return ret;
 		invalidated |= !rq || krping_req(rq)->nents > 0;
 		if (rq)
-			krping_recv_accept(q, rq, &rsp);
+			accept_response(q, rq, &rsp);
 	}
 	return invalidated ? 0 : krping_queue_violation(q, "invalidated key of no request",
 							wc->ex.invalidate_rkey);
@@ -327,6 +327,24 @@ void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	}
 	if (ret)
 		krping_conn_fail(conn, ret);
+}
+
+/* The key of a command whose answer was held is invalid for good. */
+void krping_recv_inv_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct krping_slot *slot = container_of(wc->wr_cqe, struct krping_slot, inv_cqe);
+	struct krping_conn *conn = cq->cq_context;
+	struct krping_queue *q = container_of(conn, struct krping_queue, conn);
+	struct krping_decoded_rsp answer;
+	struct request *rq;
+
+	if (wc->status != IB_WC_SUCCESS) {	/* recovery finds the request in its slot */
+		krping_conn_wc_failed(conn, wc, "invalidation of a key");
+		return;
+	}
+	rq = krping_early_finish(q, slot, &answer);
+	accept_response(q, rq, &answer);
+	krping_send_commit(q);
 }
 
 static blk_status_t blk_status(int error)
