@@ -136,7 +136,7 @@ static void fill_inline(struct request *rq, void *to)
 /*
  * While this many SENDs have not completed, further commands, large ones too, are gathered in the
  * open message. It is posted when it is full or when one of them completes. An idle queue posts at
- * once. Nothing is posted while a LOCAL_INV has to be (early.c).
+ * once. Nothing is posted while a LOCAL_INV is due (early.c).
  */
 #define SEND_WINDOW	2
 
@@ -207,8 +207,11 @@ static struct krping_tx *open_message(struct krping_queue *q, u32 need)
 {
 	struct krping_tx *tx;
 
-	if (q->open && q->open->len + need > q->session->grant.max_message)
+	if (q->open && q->open->len + need > q->session->grant.max_message) {
+		if (krping_early_is_due(q))
+			return NULL;
 		post_open(q);
+	}
 	if (q->open)
 		return q->open;
 	tx = list_first_entry_or_null(&q->tx_free, struct krping_tx, entry);
