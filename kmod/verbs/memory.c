@@ -52,7 +52,7 @@ static void plan_source(const struct krping_verbs *v, struct krping_verbs_queue 
 	if (t->rate / t->qps < 10 * q->signal && t->rate)
 		q->signal = 1;	/* a test ends with a signalled message: not seconds late */
 	if (answered && !krping_verbs_is_client(v) && !krping_verbs_is_reliable(t))
-		q->signal = 1;	/* a lost message has no answer, which could be the signalled one */
+		q->signal = 1;	/* a lost message has no answer: its signal would be missing */
 	q->end = t->count ?: U64_MAX;
 }
 

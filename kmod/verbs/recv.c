@@ -301,8 +301,8 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 }
 
 /*
- * A CHECK on the control connection is taken when what had arrived before it has been polled: these
- * messages would count as lost, and then as reordered.
+ * A CHECK on the control connection is taken after everything that arrived before it has been
+ * polled. Otherwise those messages would count as lost, and then as reordered.
  */
 void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number)
 {

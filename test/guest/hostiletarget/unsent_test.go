@@ -22,7 +22,7 @@ import (
 func TestAnswersBeforeCommands(t *testing.T) {
 	needs.Test(t, needs.RoCE) // iWARP completes a SEND that found no receive
 	guest.CheckResources(t)
-	const depth, slot, generation = 32, 1<<12 - 1, 1 << 12
+	const depth, slot = 32, generation - 1
 	g := faketarget.Start(t, "")
 	g.Grant(granting(func(w *wire.Welcome) { w.Depth = depth }))
 	last := map[uint16]uint16{} // tag by slot
