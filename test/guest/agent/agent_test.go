@@ -40,7 +40,7 @@ func TestMetricsCountIO(t *testing.T) {
 			}
 		}
 	}
-	guest.Eventually(t, 20*time.Second, "latencies are measured", func() bool {
+	guest.Eventually(t, guest.TraceStarts, "latencies are measured", func() bool {
 		write(1)
 		a.scrape()
 		return a.find("krping_latency_seconds", total...).GetHistogram().GetSampleCount() > 0

@@ -107,7 +107,7 @@ func TestSystemdUnit(t *testing.T) {
 	a := &agent{t: t}
 	kept := a.attached("vol0")
 	dev := guest.OpenDirect(t, "/dev/"+kept["dev"])
-	guest.Eventually(t, 30*time.Second, "latencies are measured", func() bool {
+	guest.Eventually(t, guest.TraceStarts, "latencies are measured", func() bool {
 		if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func startTrace(t *testing.T, dev string) *trace {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tr.cmd.Process.Kill() })
-	guest.Eventually(t, 30*time.Second, "the trace runs", func() bool { return strings.Contains(tr.err.String(), "tracing") })
+	guest.Eventually(t, guest.TraceStarts, "the trace runs", func() bool { return strings.Contains(tr.err.String(), "tracing") })
 	return tr
 }
 

@@ -66,7 +66,7 @@ func (term terminal) shows(pattern string) string {
 	term.t.Helper()
 	text := ""
 	match := regexp.MustCompile(pattern)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(guest.TraceStarts); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		if text = term.screen(); match.MatchString(text) {
 			return text
 		}
@@ -95,7 +95,7 @@ func volume(t *testing.T, port int) (dev string, bridge *guest.Bridge) {
 
 func TestTopInTerminal(t *testing.T) {
 	dev, bridge := volume(t, 9910)
-	guest.StartFio(t, dev, "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=16M", "--time_based", "--runtime=60", "--verify_backlog=64")
+	guest.StartFio(t, dev, "--rw=randrw", "--bs=4k", "--iodepth=8", "--size=16M", "--time_based", "--runtime=1h", "--verify_backlog=64")
 	term := open(t, "80", "24")
 	term.typed("stty -g >/tmp/before; cd " + filepath.Dir(guest.Binary(t, "krpingctl")))
 	term.typed("./krpingctl top; echo exit code $?")
@@ -183,7 +183,7 @@ func TestSamplesCountWrites(t *testing.T) {
 	if err := all.Start(); err != nil {
 		t.Fatal(err)
 	}
-	guest.Eventually(t, time.Minute, "the first sample", func() bool { return strings.Contains(stdout.String(), "\n") })
+	guest.Eventually(t, guest.TraceStarts, "the first sample", func() bool { return strings.Contains(stdout.String(), "\n") })
 	guest.Run(t, guest.Binary(t, "krpingctl"), "write", dev, "--size", "4MiB", "--bs", "4KiB", "--direct")
 	wrote := time.Now()
 	guest.Eventually(t, 20*time.Second, "a sample after the last write", func() bool {

@@ -48,7 +48,7 @@ func start(t *testing.T, args ...string) *tracing {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tr.cmd.Process.Kill() })
-	guest.Eventually(t, 60*time.Second, "krpingctl trace traces", func() bool { return strings.Contains(tr.stderr.String(), "tracing") || tr.ended() })
+	guest.Eventually(t, guest.TraceStarts, "krpingctl trace traces", func() bool { return strings.Contains(tr.stderr.String(), "tracing") || tr.ended() })
 	return tr
 }
 

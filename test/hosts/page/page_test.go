@@ -106,7 +106,7 @@ func TestPageInBrowser(t *testing.T) {
 	})
 	h.Sh(vm, "krpingctl client --addr "+vm.Addr()+" --block vol0")
 	h.Spawn(vm, "fio --name=load --filename=/dev/krping0 --direct=1 --ioengine=libaio --rw=randrw --bssplit=4k/90:64k/10 --iodepth=8 "+
-		"--size=32M --time_based --runtime=300 --verify=crc32c --verify_backlog=64 >/run/fio.log 2>&1")
+		"--size=32M --time_based --runtime=1h --verify=crc32c --verify_backlog=64 >/run/fio.log 2>&1")
 	s := &server{t: t, address: "127.0.0.1:0"}
 	s.start()
 	defer func() { s.stop() }()
@@ -114,7 +114,7 @@ func TestPageInBrowser(t *testing.T) {
 	b := openBrowser(t)
 	b.visit("http://" + s.address + "/")
 
-	b.shows("#sessions", "vol0", 30*time.Second)
+	b.shows("#sessions", "vol0", 3*time.Minute) // top loads its eBPF program first: see guest.TraceStarts
 	b.shows("#connection", "live", 10*time.Second)
 	b.shows("#stages", "WRITE", 10*time.Second)
 	b.shows("#links", "rxe0 on eth0 ACTIVE", time.Second)

@@ -190,6 +190,10 @@ func TryRun(argv ...string) (string, error) {
 	return string(out), nil
 }
 
+// TraceStarts is more than top, trace and the agent take to load their eBPF program: in an emulated CPU beside
+// other VMs, the kernel's verifier takes up to a minute.
+const TraceStarts = 3 * time.Minute
+
 // Eventually polls until the condition holds. After limit (late.Limit, Slow) the test fails.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
