@@ -23,6 +23,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"krping/test/internal/late"
 	"krping/test/lab"
 )
 
@@ -134,16 +135,17 @@ func (b *browser) text(selector string) string {
 	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// shows waits until the text of an element contains want.
+// shows waits until the text of an element contains want, until limit (late.Limit).
 func (b *browser) shows(selector, want string, limit time.Duration) {
 	b.t.Helper()
+	limit = late.Limit(limit)
 	got := ""
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		if got = b.text(selector); strings.Contains(got, want) {
 			return
 		}
 	}
-	b.t.Fatalf("not within %v: %q in %s, which shows %q", limit, want, selector, got)
+	late.Waited(b.t, limit, "%q in %s, which shows %q", want, selector, got)
 }
 
 // click presses the first element that matches.
