@@ -104,7 +104,7 @@ SIGUSR1 logs each volume's counters.`,
 	f.BoolVar(&o.wait, "wait", false, "at the start, wait for an RDMA device instead of failing; always so under systemd")
 	f.StringVar(&o.pingSize, "ping-max-size", "2MiB", "largest `size` of a ping or test")
 	f.IntVar(&o.pingConnections, "ping-max-connections", 0, "most `connections` of ping/pong clients; a verbs test takes one and one for each queue pair (default one for each 512 KiB of --max-memory, 256 to 4096)")
-	f.BoolVar(&o.pingPoll, "ping-poll", false, "busy-poll in verbs tests, instead of sleeping: a CPU for each that runs")
+	f.BoolVar(&o.pingPoll, "ping-poll", false, "busy-poll in verbs tests where this side gets completions, instead of sleeping: a CPU for each that runs")
 	f.StringVarP(&o.store, "store", "s", "", "where the volume is stored: file:`PATH` (a file or block device), or mem: (lost at exit; clients then fail)")
 	f.StringVarP(&o.size, "size", "S", "", "`size` of mem:; a file or block device must have it, if it is given")
 	f.StringVarP(&o.name, "name", "n", "vol0", "`name` of the volume")

@@ -179,6 +179,9 @@ func (s *side) postReceives() error {
 
 // ---- the loop ----
 
+// isPassive reports whether this side gets control messages only: nothing is faster for polling for them.
+func (s *side) isPassive() bool { return s.out == nil && (s.Verb.Fetches() || !s.counts()) }
+
 // turn posts receives that are pending and the first works of the batch, and handles completions. It waits
 // for some at most wait.
 func (s *side) turn(works int, wait time.Duration) error {
@@ -191,7 +194,7 @@ func (s *side) turn(works int, wait time.Duration) error {
 			wait = 0
 		}
 	}
-	completions, err := s.q.Turn(works, receives, wait, s.poll)
+	completions, err := s.q.Turn(works, receives, wait, s.poll && !s.isPassive())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDevice, err)
 	}

@@ -23,12 +23,19 @@ static bool arm_all(struct krping_verbs *v)
 	return missed;
 }
 
+/* Whether this side gets control messages only: nothing is faster for polling for them. */
+static bool is_passive(const struct krping_verbs *v)
+{
+	return !v->is_initiator &&
+	       (krping_verbs_is_read(&v->test) || !krping_verbs_sees_arrivals(v));
+}
+
 /* @seen: @progress before the last poll. */
 static void idle(struct krping_verbs *v, int seen)
 {
 	u64 tick = v->test.rate && v->going ? RATE_TICK_NS : TICK_NS;
 
-	if (v->thread.opt->poll || krping_verbs_watches_memory(v))
+	if ((v->thread.opt->poll && !is_passive(v)) || krping_verbs_watches_memory(v))
 		cpu_relax();
 	else if (!arm_all(v))
 		wait_event_interruptible_hrtimeout(v->thread.wait,
