@@ -246,36 +246,3 @@ func TestAttachAndStopRepeatedly(t *testing.T) {
 		guest.SameResources(t, before)
 	})
 }
-
-func TestTracepoints(t *testing.T) {
-	const events = "/sys/kernel/tracing/events/krping/"
-	_, path := attach(t, targets.Bridge, 16*mib, targets.Config{}, "")
-	dev := guest.OpenDirect(t, path)
-	if err := os.WriteFile(events+"enable", []byte("1"), 0); err != nil {
-		t.Fatal(err)
-	}
-	defer os.WriteFile(events+"enable", []byte("0"), 0)
-	data := guest.Aligned(t, 65536)
-	copy(data, "krping")
-	if _, err := dev.WriteAt(data[:4096], 8192); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dev.WriteAt(data, 65536); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dev.ReadAt(data, 65536); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.ReadFile("/sys/kernel/tracing/trace")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"krping_cmd_post: ", "op=WRITE flags=INLINE sector=16 bytes=4096 crc=0x", "op=WRITE flags= sector=128 bytes=65536",
-		"krping_cmd_done: ", "op=READ flags= sector=128 bytes=65536", "status=0",
-	} {
-		if !strings.Contains(string(log), want) {
-			t.Errorf("the trace has no %q:\n%s", want, log)
-		}
-	}
-}

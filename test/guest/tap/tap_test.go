@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -193,11 +192,6 @@ func TestTapTargetSuspended(t *testing.T) {
 	needs.Test(t, needs.Once)
 	store := guest.StorePath(t)
 	bridge := guest.StartBridge(t, 9834, store, "16MiB")
-	const event = "/sys/kernel/tracing/events/krping/krping_tap_drop/enable"
-	if err := os.WriteFile(event, []byte("1"), 0); err != nil {
-		t.Fatal(err)
-	}
-	defer os.WriteFile(event, []byte("0"), 0)
 	// The connection is not lost, and the queue fills up.
 	dev := guest.Attach(t, 9834, ",mode=tap,backing=ram:16M,op=write"+patient)
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
@@ -208,9 +202,6 @@ func TestTapTargetSuspended(t *testing.T) {
 	}
 	if number(t, "drops_full") == 0 || number(t, "dirty_bytes") == 0 {
 		t.Errorf("no copy was dropped: %v", guest.Session(t, "vol0"))
-	}
-	if log, err := os.ReadFile("/sys/kernel/tracing/trace"); err != nil || !strings.Contains(string(log), "bytes=262144 reason=full") {
-		t.Errorf("the trace has no drop (%v)", err)
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
 	// After 30 s without an answer the connection is lost nevertheless, on a slow machine perhaps now: then the queue is

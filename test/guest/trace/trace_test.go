@@ -2,7 +2,8 @@
 
 //go:build lab
 
-// Package trace tests krpingctl trace with I/O to real devices, inside one VM.
+// Package trace tests krpingctl trace, the module's tracepoints, and what only the kernel's own show, with I/O to real
+// devices inside one VM. The kernel patches its code for them: see needs.PatchesCode.
 package trace
 
 import (

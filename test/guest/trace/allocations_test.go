@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package block
+package trace
 
 import (
 	"fmt"
@@ -47,7 +47,7 @@ func TestScatterlistsAreKept(t *testing.T) {
 		queues, depth = 2, 16
 		scatterlist   = 257 * 32 // bytes: 1 MiB that begins within a page; struct scatterlist has 32
 	)
-	served := targets.Bridge.ServeNew(t, 16*mib, targets.Config{})
+	served := targets.Bridge.ServeNew(t, volume, targets.Config{})
 	count := allocations(t, scatterlist)
 	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, fmt.Sprintf(",queues=%d,depth=%d", queues, depth)))
 	attached := count()

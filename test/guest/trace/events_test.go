@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package trace
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"krping/test/guest/internal/guest"
+)
+
+// traced returns a function that returns what the module's tracepoints have written from now on.
+func traced(t *testing.T) (log func() string) {
+	t.Helper()
+	const trace, enable = "/sys/kernel/tracing/trace", "/sys/kernel/tracing/events/krping/enable"
+	set := func(file, value string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(trace, "")
+	set(enable, "1")
+	t.Cleanup(func() { set(enable, "0") })
+	return func() string {
+		t.Helper()
+		text, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
+
+func TestTracepoints(t *testing.T) {
+	path, _ := attach(t, guest.NextPort(), "")
+	dev := guest.OpenDirect(t, path)
+	log := traced(t)
+	data := guest.Aligned(t, 65536)
+	copy(data, "krping")
+	if _, err := dev.WriteAt(data[:4096], 8192); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dev.WriteAt(data, 65536); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dev.ReadAt(data, 65536); err != nil {
+		t.Fatal(err)
+	}
+	text := log()
+	for _, want := range []string{
+		"krping_cmd_post: ", "op=WRITE flags=INLINE sector=16 bytes=4096 crc=0x", "op=WRITE flags= sector=128 bytes=65536",
+		"krping_cmd_done: ", "op=READ flags= sector=128 bytes=65536", "status=0",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the trace has no %q:\n%s", want, text)
+		}
+	}
+}
+
+// A tap whose target is suspended drops copies once its queue is full.
+func TestTapDropIsTraced(t *testing.T) {
+	path, bridge := attach(t, guest.NextPort(), ",mode=tap,backing=ram:16M,op=write,heartbeat=0")
+	dev := guest.OpenDirect(t, path)
+	log := traced(t)
+	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
+	data := guest.Aligned(t, 262144)
+	for offset := int64(0); guest.Session(t, "vol0")["drops_full"] == "0"; offset = (offset + 262144) % volume {
+		if _, err := dev.WriteAt(data, offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := log(); !strings.Contains(text, "bytes=262144 reason=full") {
+		t.Errorf("the trace has no drop:\n%s", text)
+	}
+	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
+}
