@@ -318,14 +318,15 @@ int shim_post_receives(struct shim_pairs *p, int n)
 	return 0;
 }
 
-static int poll_cq(struct shim_pairs *p, struct shim_cq *cq)
+/* Puts completions behind the first ones of p->done. */
+static int poll_cq(struct shim_pairs *p, struct shim_cq *cq, int first)
 {
 	struct ibv_wc wc[SHIM_TURN];
 	int got, i;
 
-	got = shim_cq_poll(cq, SHIM_TURN, wc);
+	got = shim_cq_poll(cq, SHIM_TURN - first, wc);
 	for (i = 0; i < got; i++)
-		p->done[i] = (struct shim_completion){
+		p->done[first + i] = (struct shim_completion){
 			.id = wc[i].wr_id,
 			.status = wc[i].status,
 			.opcode = wc[i].opcode,
@@ -337,14 +338,17 @@ static int poll_cq(struct shim_pairs *p, struct shim_cq *cq)
 	return got;
 }
 
-/* Polls all completion queues, one after the other, until one has something. */
+/* Polls the completion queues in turn. Less than SHIM_TURN: all were polled until they were empty. */
 static int poll_pairs(struct shim_pairs *p)
 {
+	int got = 0, n;
 	uint32_t i;
-	int got = 0;
 
-	for (i = 0; i < p->nr_cqs && !got; i++) {
-		got = poll_cq(p, &p->cqs[p->next_cq]);
+	for (i = 0; i < p->nr_cqs && got < SHIM_TURN; i++) {
+		n = poll_cq(p, &p->cqs[p->next_cq], got);
+		if (n < 0)
+			return n;
+		got += n;
 		p->next_cq = (p->next_cq + 1) % p->nr_cqs;
 	}
 	return got;

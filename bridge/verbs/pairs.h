@@ -73,7 +73,7 @@ struct shim_pairs {
 	struct ibv_srq *srq;	/* NULL: each queue pair has a receive queue */
 	struct shim_cq cqs[SHIM_CQS];	/* that of queue pair i is i % nr_cqs */
 	uint32_t nr_cqs;
-	uint32_t next_cq;	/* that is polled first */
+	uint32_t next_cq;	/* that is polled first, so that each has its turn */
 	struct shim_pair_limits limits;
 	struct shim_pair *pair;
 	uint32_t nr;

@@ -75,17 +75,19 @@ static int post_srq_recv(struct ibv_srq *s, struct ibv_recv_wr *wr, struct ibv_r
 	return 0;
 }
 
-static int due;	/* completions */
+static struct ibv_cq cqs[2];
+static int due_of[2];	/* completions of each */
 static int armed;
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
+	int *due = &due_of[cq - cqs];
 	int i;
 
-	for (i = 0; i < n && due; i++, due--)
+	for (i = 0; i < n && *due; i++, (*due)--)
 		wc[i] = (struct ibv_wc){
-			.wr_id = 100 + due, .opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = 6,
-			.imm_data = __builtin_bswap32(0x01020304), .wc_flags = due == 1 ? 0 : IBV_WC_WITH_IMM,
+			.wr_id = 1000 * (cq - cqs) + 100 + *due, .opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = 6,
+			.imm_data = __builtin_bswap32(0x01020304), .wc_flags = *due == 1 ? 0 : IBV_WC_WITH_IMM,
 			.qp_num = 77,
 		};
 	return i;
@@ -152,7 +154,7 @@ static void test_posts(void)
 		pairs.work[i] = (struct shim_work){ .id = i, .queue = i / 2, .opcode = IBV_WR_SEND, .length = 5 };
 		pairs.receive[i] = (struct shim_receive){ .id = i, .queue = i % 2 };
 	}
-	due = 3;
+	due_of[0] = 3;
 	EXPECT(turn(4, 4, LONG, 0) == 3);
 	EXPECT(!strcmp(journal, "R 0:0 R 1:1 R 0:2 R 1:3 S 0:0 0:1 S 1:2 1:3 "));
 	EXPECT(pairs.done[0].id == 103 && pairs.done[0].imm == 0x01020304 && pairs.done[0].length == 6 &&
@@ -173,6 +175,24 @@ static void test_posts(void)
 	EXPECT(turn(0, 4, 0, 0) == 0);
 	EXPECT(!strcmp(journal, "Q 0:0 0:1 0:2 0:3 "));
 	pairs.srq = NULL;
+}
+
+/* A turn that is not full has polled all completion queues until they were empty. */
+static void test_all_queues(void)
+{
+	int first;
+
+	due_of[0] = 2;
+	due_of[1] = 3;
+	EXPECT(turn(0, 0, LONG, 0) == 5);
+	EXPECT(pairs.done[0].id / 1000 != pairs.done[4].id / 1000);
+	due_of[0] = due_of[1] = SHIM_TURN + 5;
+	EXPECT(turn(0, 0, LONG, 0) == SHIM_TURN);
+	first = pairs.done[0].id / 1000;
+	EXPECT(turn(0, 0, LONG, 0) == SHIM_TURN);
+	EXPECT((int)pairs.done[0].id / 1000 == !first);
+	EXPECT(turn(0, 0, LONG, 0) == 10);
+	EXPECT(!due_of[0] && !due_of[1]);
 }
 
 static void test_errors(void)
@@ -197,7 +217,6 @@ int main(void)
 		},
 	};
 	struct ibv_comp_channel channel = { .fd = eventfd(0, EFD_NONBLOCK) };
-	struct ibv_cq cq = { .context = &context };
 	struct ibv_ah ah;
 	struct shim_pair pair[3] = { 0 };
 	uint8_t byte = 5;
@@ -214,10 +233,13 @@ int main(void)
 	pairs.pair = pair;
 	pairs.nr = 3;
 	pairs.nr_cqs = 2;
-	for (i = 0; i < 2; i++)
-		pairs.cqs[i] = (struct shim_cq){ .cq = &cq, .channel = &channel };
+	for (i = 0; i < 2; i++) {
+		cqs[i].context = &context;
+		pairs.cqs[i] = (struct shim_cq){ .cq = &cqs[i], .channel = &channel };
+	}
 	pairs.wake_fd = eventfd(0, EFD_NONBLOCK);
 	test_posts();
+	test_all_queues();
 	test_errors();
 	test_waits();
 	EXPECT(shim_watch((uintptr_t)&byte, 4, 0) == 5);
