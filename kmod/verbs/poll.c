@@ -53,8 +53,8 @@ u32 krping_verbs_poll(struct krping_verbs *v)
 		u32 n = poll_cq(v, v->cqs[i]);
 
 		polled += n;
-		if (v->to_check && n < POLL_MOST)
-			krping_verbs_take_deferred(v, v->cqs[i]);
+		if (v->to_check)
+			krping_verbs_take_deferred(v, v->cqs[i], n < POLL_MOST ? U32_MAX : n);
 	}
 	if (polled)
 		WRITE_ONCE(counts->completions, counts->completions + polled);

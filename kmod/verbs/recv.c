@@ -306,13 +306,20 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
  */
 void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number)
 {
-	if (!q->to_check && number)
+	if (!number)
+		return;
+	if (!q->to_check)
 		q->v->to_check++;
 	q->to_check = max(q->to_check, number);
+	q->polled = 0;
 }
 
-/* Takes the CHECKs of queue pairs whose completion queue @cq was polled until it was empty. */
-void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq)
+/*
+ * Takes the CHECKs of queue pairs of a completion queue that has been polled until it was empty
+ * since they came, or of as many completions as it holds: other queue pairs may keep it busy.
+ * @polled: completions that were taken now, U32_MAX: until it was empty.
+ */
+void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq, u32 polled)
 {
 	u32 i;
 
@@ -321,6 +328,9 @@ void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq)
 		u64 number = q->to_check;
 
 		if (!number || q->cq != cq)
+			continue;
+		q->polled += polled;
+		if (q->polled < cq->cqe)
 			continue;
 		q->to_check = 0;
 		v->to_check--;

@@ -139,6 +139,7 @@ struct krping_verbs_peer {
  * @account:	messages that have arrived
  * @checked:	WRITE: messages before this one were checked; others: messages that were received
  * @to_check:	UC: number of a CHECK on the control connection that is not answered yet, 0: none
+ * @polled:	completions of @cq that were taken since it came
  * @credited:	number of the last CREDIT that was sent
  * @credit_due:	a CREDIT of @checked is to be sent
  * @last_byte:	LAT with WRITE: last byte of slot 0
@@ -182,6 +183,7 @@ struct krping_verbs_queue {
 	struct krping_account account;
 	u64 checked;
 	u64 to_check;
+	u64 polled;
 	u64 credited;
 	bool credit_due;
 	u8 last_byte;
@@ -420,7 +422,7 @@ void krping_verbs_check_sent(struct ib_cq *cq, struct ib_wc *wc);
 void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number);
 void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number);
-void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq);
+void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq, u32 polled);
 void krping_verbs_watch(struct krping_verbs *v);
 bool krping_verbs_sees_arrivals(const struct krping_verbs *v);
 bool krping_verbs_all_arrived(struct krping_verbs *v);
