@@ -338,7 +338,7 @@ static int poll_cq(struct shim_pairs *p, struct shim_cq *cq, int first)
 	return got;
 }
 
-/* Polls the completion queues in turn. Less than SHIM_TURN: all were polled until they were empty. */
+/* Polls the completion queues in turn. After fewer than SHIM_TURN, all of them were empty. */
 static int poll_pairs(struct shim_pairs *p)
 {
 	int got = 0, n;
