@@ -113,7 +113,8 @@ func TestReloadAndKillAgent(t *testing.T) {
 	guest.CreateStore(t, other, "16MiB")
 	guest.StartBridge(t, 9961, guest.StorePath(t), "64MiB", "--volume", "vol1=file:"+other)
 	stopAtEnd(t, "vol0", "vol1")
-	vol0, vol1 := "", "    mode: tap\n    backing: ram:16M\n"
+	// Without keep-alives, which a slow host may answer too late under this load.
+	vol0, vol1 := "    heartbeat: 0\n", "    mode: tap\n    backing: ram:16M\n"
 	declare(t, 9961, map[string]string{"vol0": vol0})
 	a := start(t)
 	kept := a.attached("vol0")
@@ -149,10 +150,10 @@ func TestReloadAndKillAgent(t *testing.T) {
 	}
 	configure(t, string(text)+"    port: 70000\nlgo: info\n")
 	a.reload()
-	a.logs(config.DefaultPath + ":10:5: port is given twice, first on line 7")
-	a.logs(config.DefaultPath + `:11:1: unknown key "lgo": did you mean log?`)
+	a.logs(config.DefaultPath + ":11:5: port is given twice, first on line 8")
+	a.logs(config.DefaultPath + `:12:1: unknown key "lgo": did you mean log?`)
 	a.logs("refused")
-	if out, err := guest.TryRun(guest.Binary(t, "krpingctl"), "agent", "--check"); err == nil || !strings.Contains(out, ":11:1: unknown key") {
+	if out, err := guest.TryRun(guest.Binary(t, "krpingctl"), "agent", "--check"); err == nil || !strings.Contains(out, ":12:1: unknown key") {
 		t.Errorf("--check: %v, %s", err, out)
 	}
 	if guest.Session(t, "vol1") == nil {
@@ -160,7 +161,7 @@ func TestReloadAndKillAgent(t *testing.T) {
 	}
 
 	// The options of a session in use change: it is not attached again.
-	declare(t, 9961, map[string]string{"vol0": "    fast_fail: 60\n", "vol1": vol1})
+	declare(t, 9961, map[string]string{"vol0": vol0 + "    fast_fail: 60\n", "vol1": vol1})
 	a.reload()
 	a.shows("krping_declared_session_state", "session=vol0", "state=replacing")
 

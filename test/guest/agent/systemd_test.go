@@ -101,7 +101,7 @@ func TestSystemdUnit(t *testing.T) {
 	disk := guest.NullDisk(t, "nullb7", nil)
 	stopAtEnd(t, "vol0")
 	t.Cleanup(forgetVolumes)
-	declare(t, 9964, map[string]string{"vol0": "    mode: tap\n    backing: " + disk + "\n"})
+	declare(t, 9964, map[string]string{"vol0": "    mode: tap\n    heartbeat: 0\n    backing: " + disk + "\n"})
 	s := startSystemd(t)
 	s.active()
 	a := &agent{t: t}
