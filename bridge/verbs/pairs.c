@@ -318,7 +318,7 @@ int shim_post_receives(struct shim_pairs *p, int n)
 	return 0;
 }
 
-/* Puts completions behind the first ones of p->done. */
+/* Puts completions into p->done, from index first on. */
 static int poll_cq(struct shim_pairs *p, struct shim_cq *cq, int first)
 {
 	struct ibv_wc wc[SHIM_TURN];
@@ -338,7 +338,7 @@ static int poll_cq(struct shim_pairs *p, struct shim_cq *cq, int first)
 	return got;
 }
 
-/* Polls the completion queues in turn. After fewer than SHIM_TURN, all of them were empty. */
+/* Polls the completion queues in turn. If there are fewer than SHIM_TURN, all were empty. */
 static int poll_pairs(struct shim_pairs *p)
 {
 	int got = 0, n;

@@ -179,7 +179,7 @@ func (s *side) postReceives() error {
 
 // ---- the loop ----
 
-// isPassive reports whether this side gets control messages only: nothing is faster for polling for them.
+// isPassive reports whether this side gets control messages only. Polling for them gains nothing.
 func (s *side) isPassive() bool { return s.out == nil && (s.Verb.Fetches() || !s.counts()) }
 
 // turn posts receives that are pending and the first works of the batch, and handles completions. It waits

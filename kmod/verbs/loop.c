@@ -23,7 +23,7 @@ static bool arm_all(struct krping_verbs *v)
 	return missed;
 }
 
-/* Whether this side gets control messages only: nothing is faster for polling for them. */
+/* Whether this side gets control messages only. Polling for them gains nothing. */
 static bool is_passive(const struct krping_verbs *v)
 {
 	return !v->is_initiator &&

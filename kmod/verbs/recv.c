@@ -315,9 +315,9 @@ void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number)
 }
 
 /*
- * Takes the CHECKs of queue pairs of a completion queue that has been polled until it was empty
- * since they came, or of as many completions as it holds: other queue pairs may keep it busy.
- * @polled: completions that were taken now, U32_MAX: until it was empty.
+ * Takes the CHECKs of the queue pairs of @cq, if it was empty since they came, or as many
+ * completions as it holds were taken: other queue pairs may keep it busy.
+ * @polled: completions that were taken now; U32_MAX: it is empty
  */
 void krping_verbs_take_deferred(struct krping_verbs *v, const struct ib_cq *cq, u32 polled)
 {

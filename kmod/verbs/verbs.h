@@ -139,7 +139,7 @@ struct krping_verbs_peer {
  * @account:	messages that have arrived
  * @checked:	WRITE: messages before this one were checked; others: messages that were received
  * @to_check:	UC: number of a CHECK on the control connection that is not answered yet, 0: none
- * @polled:	completions of @cq that were taken since it came
+ * @polled:	completions of @cq that were taken since that CHECK came
  * @credited:	number of the last CREDIT that was sent
  * @credit_due:	a CREDIT of @checked is to be sent
  * @last_byte:	LAT with WRITE: last byte of slot 0

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -70,11 +71,14 @@ func TestTapDropIsTraced(t *testing.T) {
 	log := traced(t)
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	data := guest.Aligned(t, 262144)
-	for offset := int64(0); guest.Session(t, "vol0")["drops_full"] == "0"; offset = (offset + 262144) % volume {
+	offset := int64(0)
+	guest.Eventually(t, 20*time.Second, "a copy is dropped", func() bool {
 		if _, err := dev.WriteAt(data, offset); err != nil {
 			t.Fatal(err)
 		}
-	}
+		offset = (offset + int64(len(data))) % volume
+		return guest.Session(t, "vol0")["drops_full"] != "0"
+	})
 	if text := log(); !strings.Contains(text, "bytes=262144 reason=full") {
 		t.Errorf("the trace has no drop:\n%s", text)
 	}

@@ -135,7 +135,7 @@ func (b *browser) text(selector string) string {
 	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// shows waits until the text of an element contains want, until limit (late.Limit).
+// shows waits until the text of an element contains want. The test fails after limit (late.Limit).
 func (b *browser) shows(selector, want string, limit time.Duration) {
 	b.t.Helper()
 	limit = late.Limit(limit)
