@@ -145,7 +145,7 @@ var Options = []Option{
 	{Name: "rlat", Contexts: ping, Tests: testRlat, Text: "measure the latency of RDMA READs by the client"},
 	{Name: "bw", Contexts: ping, Tests: testBw | testVerb, Text: "measure the bandwidth of RDMA WRITEs by the client, or of `verb`"},
 	{Name: "fr", Contexts: ping, Tests: testFr, Text: "measure the time of a REG_MR and its LOCAL_INV, independently on each side"},
-	{Name: "poll", Contexts: ping, Tests: perfTests | testVerb | testVerbs, Text: "busy-poll for completions instead of sleeping"},
+	{Name: "poll", Contexts: ping, Tests: perfTests | testVerb | testVerbs, Text: "busy-poll for completions instead of sleeping; a server that gets none sleeps"},
 	{Name: "duplex", Contexts: ping, Tests: testBw | testVerb, Text: "the server sends, too; `bw` alone: must be set on both sides"},
 	{Name: "txdepth", Value: "number", Min: 1, Max: 16384, Contexts: ping, Tests: testBw | testVerb, Default: "64", Text: "messages in flight on each connection or queue pair"},
 	{Name: "qps", Value: "number", Min: 1, Max: 1024, Contexts: ping, Tests: testBw | testVerb, Default: "1", Text: "connections or queue pairs of one thread; `bw` alone: must be equal on both sides"},
