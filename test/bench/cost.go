@@ -88,9 +88,16 @@ type JobCost struct {
 	Rounds    []IOCost `json:"rounds"` // by All
 }
 
-// Steady returns what time has no part in: All without the scheduler and interrupts.
-func (c IOCost) Steady() float64 {
-	return c.All() - c.Server.Layers[layerSchedule] - c.Client.Layers[layerSchedule]
+// Steady returns the instructions of all layers whose part repeats from run to run.
+func (c IOCost) Steady() (sum float64) {
+	for _, h := range []HostCost{c.Server, c.Client} {
+		for layer, n := range h.Layers {
+			if layer.steady() {
+				sum += n
+			}
+		}
+	}
+	return sum
 }
 
 // Median returns the median of the rounds.

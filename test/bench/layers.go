@@ -42,6 +42,16 @@ func (l Layer) onNIC() bool {
 	return true
 }
 
+// steady tells whether a layer takes the same instructions in each run. Those of the scheduler, of interrupts and
+// of what they call (other) depend on time, and fio takes more to start than for a few hundred I/Os.
+func (l Layer) steady() bool {
+	switch l {
+	case layerApplication, layerSchedule, layerOther:
+		return false
+	}
+	return true
+}
+
 // modules are layers that are kernel modules.
 var modules = map[string]Layer{
 	"rdma_krping": layerKrping, "rdma_rxe": layerRXE, "brd": layerBlock, "null_blk": layerBlock,
