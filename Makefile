@@ -75,7 +75,7 @@ define kmod
 	@echo $(version) >build/$(1)/VERSION
 	+$(MAKE) -s -C build/$(1) KDIR=$(2) $(3)
 endef
-# Where scripts/unpack-kernel has put them, or where they are installed; looked up after `deps`.
+# Where scripts/unpack-packages has put them, or where they are installed; looked up after `deps`.
 headers = $(shell cd build/kernel-$(1)/build 2>/dev/null && pwd -P || echo /lib/modules/$(call release,$(1))/build)
 
 # Kernels for which the module is also built with the fault hooks of kmod/lib/fault.h.
@@ -111,7 +111,7 @@ JOBS ?= 3
 comma := ,
 test:	## all tests that CI runs
 	@$(MAKE) --no-print-directory build KERNELS='$(filter-out newest,$(KERNELS))' FAULTS=6.1
-	@if scripts/unpack-kernel newest; then $(MAKE) --no-print-directory -j2 modules KERNELS=newest FAULTS=; fi
+	@if scripts/unpack-packages newest; then $(MAKE) --no-print-directory -j2 modules KERNELS=newest FAULTS=; fi
 	@$(MAKE) --no-print-directory packages	# for hosts/reboot
 	@rm -rf build/results
 	@ok=yes; \

@@ -14,7 +14,7 @@ import (
 )
 
 // Newest is the newest kernel that Debian has. Like others that this host's release does not have,
-// scripts/unpack-kernel unpacks it below build/.
+// scripts/unpack-packages unpacks it below build/.
 const Newest = "newest"
 
 // Kernels are the names of the kernels that the lab boots: series, and Newest.

@@ -88,6 +88,13 @@ func Start(ctx context.Context, config Config) (*Lab, error) {
 	if _, err := os.Stat(agent); err != nil {
 		return nil, fmt.Errorf("the guest agent is not built (make build): %w", err)
 	}
+	qemu, err := FindQEMU()
+	if err != nil {
+		return nil, err
+	}
+	if qemu.patchedCode() {
+		config.InTurn = false
+	}
 	kvm := hasVirtualization() && !config.Count
 	l, err := start(ctx, config, kernel, agent, kvm)
 	if err != nil && ctx.Err() == nil && kvm {

@@ -103,6 +103,11 @@ func runSuites(ctx context.Context, o suiteOptions, machines []machine, missing 
 	if err := compileSuites(ctx, compile); err != nil {
 		return err
 	}
+	qemu, err := lab.FindQEMU()
+	if err != nil {
+		return err
+	}
+	fmt.Println("QEMU", qemu.Version)
 	p.run(ctx, jobs, checks)
 	if len(p.failed) > 0 {
 		return fmt.Errorf("failed: %s", strings.Join(p.failed, ", "))
