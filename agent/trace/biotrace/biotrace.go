@@ -216,22 +216,37 @@ func (p *probe) detach() error {
 	return errors.Join(append(errs, p.detachModule(), p.forgetBios())...)
 }
 
-func (p *probe) forgetBios() error {
+// sets calls a function for each set of slots. Some system calls read all: one for each would take thousands.
+func (p *probe) sets(do func(index uint32, set *bioSlotSet)) error {
 	var (
-		key  uint32
-		set  bioSlotSet
-		used []uint32
+		cursor  ebpf.MapBatchCursor
+		indexes = make([]uint32, 512)
+		sets    = make([]bioSlotSet, len(indexes))
 	)
-	each := p.objects.Bios.Iterate()
-	for each.Next(&key, &set) {
+	for {
+		n, err := p.objects.Bios.BatchLookup(&cursor, indexes, sets, nil)
+		for i := range n {
+			do(indexes[i], &sets[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) { // that was the last one
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *probe) forgetBios() error {
+	var used []uint32
+	err := p.sets(func(index uint32, set *bioSlotSet) {
 		for _, slot := range set.Slots {
 			if slot.Bio != 0 {
-				used = append(used, key)
+				used = append(used, index)
 				break
 			}
 		}
-	}
-	err := each.Err()
+	})
 	for _, key := range used {
 		err = errors.Join(err, p.objects.Bios.Put(key, bioSlotSet{}))
 	}
@@ -429,14 +444,9 @@ func (t *Tracer) Ended() uint64 { return t.ended }
 // InFlight returns the bios that have not ended, the oldest first. Their Total is the time since
 // submission; their stages are not known.
 func (t *Tracer) InFlight() ([]Bio, error) {
-	var (
-		bios []Bio
-		key  uint32
-		set  bioSlotSet
-	)
+	var bios []Bio
 	now := monotonic()
-	each := t.probe.objects.Bios.Iterate()
-	for each.Next(&key, &set) {
+	err := t.probe.sets(func(_ uint32, set *bioSlotSet) {
 		for _, slot := range set.Slots {
 			e := slot.Tracked.Event
 			if slot.Bio != 0 && e.QueuedNs < now {
@@ -444,8 +454,8 @@ func (t *Tracer) InFlight() ([]Bio, error) {
 				bios = append(bios, *t.bio(&e))
 			}
 		}
-	}
-	if err := each.Err(); err != nil {
+	})
+	if err != nil {
 		return nil, fmt.Errorf("read the bios in flight: %w", err)
 	}
 	slices.SortFunc(bios, func(a, b Bio) int { return a.Time.Compare(b.Time) })

@@ -5,6 +5,7 @@
 package trace
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -15,10 +16,11 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// traced returns a function that returns what the module's tracepoints have written from now on.
-func traced(t *testing.T) (log func() string) {
+// traced returns a function that returns what the tracepoints of a name, as below events, have written from now on.
+func traced(t *testing.T, name string) (log func() string) {
 	t.Helper()
-	const trace, enable = "/sys/kernel/tracing/trace", "/sys/kernel/tracing/events/krping/enable"
+	const trace = "/sys/kernel/tracing/trace"
+	enable := "/sys/kernel/tracing/events/" + name + "/enable"
 	set := func(file, value string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(value), 0); err != nil {
@@ -41,7 +43,7 @@ func traced(t *testing.T) (log func() string) {
 func TestTracepoints(t *testing.T) {
 	path, _ := attach(t, guest.NextPort(), "")
 	dev := guest.OpenDirect(t, path)
-	log := traced(t)
+	log := traced(t, "krping")
 	data := guest.Aligned(t, 65536)
 	copy(data, "krping")
 	if _, err := dev.WriteAt(data[:4096], 8192); err != nil {
@@ -68,7 +70,7 @@ func TestTracepoints(t *testing.T) {
 func TestTapDropIsTraced(t *testing.T) {
 	path, bridge := attach(t, guest.NextPort(), ",mode=tap,backing=ram:16M,op=write,heartbeat=0")
 	dev := guest.OpenDirect(t, path)
-	log := traced(t)
+	log := traced(t, "krping")
 	guest.Signal(t, bridge.Cmd, unix.SIGSTOP)
 	data := guest.Aligned(t, 262144)
 	offset := int64(0)
@@ -83,4 +85,18 @@ func TestTapDropIsTraced(t *testing.T) {
 		t.Errorf("the trace has no drop:\n%s", text)
 	}
 	guest.Signal(t, bridge.Cmd, unix.SIGCONT)
+}
+
+// All slots of bios in flight are read, by a few calls. It took one for each of 8192.
+func TestTopMakesFewCalls(t *testing.T) {
+	log := traced(t, "syscalls/sys_enter_bpf")
+	guest.MustKrpingctl(t, "top", "--once")
+	_, written, _ := strings.Cut(log(), "entries-written: ") // in the buffer and in all, before the events
+	var kept, calls int
+	if _, err := fmt.Sscanf(written, "%d/%d", &kept, &calls); err != nil {
+		t.Fatalf("%v:\n%.500s", err, written)
+	}
+	if calls < 30 || calls > 500 {
+		t.Errorf("top makes %d calls of bpf, want 30 to 500", calls)
+	}
 }
