@@ -112,7 +112,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 func TestManyRejectedClients(t *testing.T) {
 	n := 100
 	if testing.Short() {
-		n = 50
+		n = 20
 	}
 	line := regexp.MustCompile(`rejected(:| \()`)
 	for _, tc := range []struct {

@@ -30,8 +30,8 @@ func TestBadNetwork(t *testing.T) {
 	}{{"loss 10%", true}, {"duplicate 10%", false}, {"delay 2ms reorder 90% gap 3", false}} {
 		for j, test := range []string{"verb=send,qp=uc", "verb=write,qp=uc", "verb=write_imm,qp=uc", "verb=send,qp=ud"} {
 			for k, measure := range []string{"bw,txdepth=16", "lat"} {
-				if testing.Short() && (i+j+k)%2 == 1 {
-					continue // each test meets each network, with bw or with lat
+				if testing.Short() && (i+j+k)%3 != 0 {
+					continue // each test meets one network with bw, another one with lat
 				}
 				t.Run(tc.netem+"/"+test+"/"+measure, func(t *testing.T) {
 					h := &hosts.Hosts{T: t, Lab: h.Lab}
