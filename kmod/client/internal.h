@@ -245,6 +245,8 @@ int krping_recv_init(void);
 void krping_recv_exit(void);
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_recv_inv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_recv_accept(struct krping_queue *q, struct request *rq,
+			const struct krping_decoded_rsp *rsp);
 void krping_complete_rq(struct request *rq);
 
 /* early.c */

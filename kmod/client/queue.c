@@ -193,8 +193,8 @@ static void cancel_request(struct krping_queue *q, struct krping_slot *slot, str
 }
 
 /**
- * krping_queue_cancel - cancel all requests in flight
- * @q:		its queue pair is drained
+ * krping_queue_cancel - cancel all requests in flight, and complete those whose answer is held
+ * @q:		its queue pair is drained and destroyed
  * @error:	why the connection was lost; 0 if the session closed it
  *
  * Idempotent.
@@ -205,12 +205,18 @@ void krping_queue_cancel(struct krping_queue *q, int error)
 
 	for (i = 0; i < q->nr_slots; i++) {
 		struct krping_slot *slot = &q->slots[i];
+		struct krping_decoded_rsp answer;
 		struct request *rq;
+		bool answered;
 
 		spin_lock_bh(&q->lock);
+		answered = slot->answered;
+		answer = slot->answer;
 		rq = slot->rq ? krping_slot_take(q, slot) : NULL;
 		spin_unlock_bh(&q->lock);
-		if (rq)
+		if (rq && answered)
+			krping_recv_accept(q, rq, &answer);
+		else if (rq)
 			cancel_request(q, slot, rq, error);
 	}
 }

@@ -244,9 +244,14 @@ static void check_large_read(struct request *rq)
 	queue_work(krping_crc_wq, &req->work);
 }
 
-/* Completes a request that is out of its slot. */
-static void accept_response(struct krping_queue *q, struct request *rq,
-			    const struct krping_decoded_rsp *rsp)
+/**
+ * krping_recv_accept - complete a request that was answered
+ * @q:		its queue
+ * @rq:		out of its slot
+ * @rsp:	its answer; nothing the target does can change its memory any more
+ */
+void krping_recv_accept(struct krping_queue *q, struct request *rq,
+			const struct krping_decoded_rsp *rsp)
 {
 	struct krping_request *req = krping_req(rq);
 	int error = status_error(rsp->status);
@@ -296,7 +301,7 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 			return ret;
 		invalidated |= !rq || krping_req(rq)->nents > 0;
 		if (rq)
-			accept_response(q, rq, &rsp);
+			krping_recv_accept(q, rq, &rsp);
 	}
 	return invalidated ? 0 : krping_queue_violation(q, "invalidated key of no request",
 							wc->ex.invalidate_rkey);
@@ -343,7 +348,7 @@ void krping_recv_inv_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	rq = krping_early_finish(q, slot, &answer);
-	accept_response(q, rq, &answer);
+	krping_recv_accept(q, rq, &answer);
 	krping_send_commit(q);
 }
 
