@@ -351,7 +351,7 @@ static void target_conn_closed(struct krping_conn *conn, int error)
 {
 	struct krping_target_conn *tc = container_of(conn, struct krping_target_conn, conn);
 
-	WRITE_ONCE(tc->closed_at, jiffies);
+	WRITE_ONCE(tc->closed_at, jiffies ?: 1);
 	wake_up_all(&tc->volume->wait);
 	queue_work(tc->volume->wq.teardown, &tc->teardown_work);
 }

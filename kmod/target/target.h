@@ -300,7 +300,7 @@ struct krping_target_tx {
  * @rw_size:	send queue entries for RDMA READs and WRITEs
  * @rw_room:	those that are free
  * @rw_moved:	jiffies of the last progress: some were freed, or taken while all were free
- * @buffered:	bytes of memory for large data
+ * @buffered:	bytes of memory for large data, in whole pages
  * @chunk_order: page order of the largest pieces of large data; constant
  * @chunks:	free pages for large data
  * @wait_data:	commands that wait for memory and hold nothing

@@ -36,7 +36,7 @@ static bool is_writer(const struct krping_volume *v, const struct krping_target_
  */
 static bool is_held(struct krping_volume *v)
 {
-	unsigned long lost = v->writer.lost;
+	unsigned long lost = v->writer.lost, closed_at;
 	struct krping_target_conn *tc;
 
 	if (!v->writer.ordinal || v->writer.left)
@@ -44,10 +44,11 @@ static bool is_held(struct krping_volume *v)
 	list_for_each_entry(tc, &v->conns, entry) {
 		if (!is_writer(v, tc))
 			continue;
-		if (READ_ONCE(tc->conn.state) != KRPING_CONN_CLOSED)
+		closed_at = READ_ONCE(tc->closed_at);
+		if (!closed_at)	/* connected, or it is being closed now */
 			return true;
-		if (time_after(READ_ONCE(tc->closed_at), lost))
-			lost = READ_ONCE(tc->closed_at);
+		if (time_after(closed_at, lost))
+			lost = closed_at;
 	}
 	return time_before(jiffies, lost + HOLD_TIME);
 }
