@@ -125,6 +125,7 @@ static void release_requests(struct krping_session *s)
 
 	if (s->held) {
 		s->held = false;
+		synchronize_rcu();	/* queue_rq() sees all that was stored before */
 		blk_mq_unquiesce_queue(queue);
 		synchronize_rcu();
 		blk_mq_run_hw_queues(queue, true);
@@ -154,11 +155,11 @@ void krping_session_fast_fail(struct krping_session *s)
 {
 	u32 fast_fail = READ_ONCE(s->opt.fast_fail);	/* sysfs changes it */
 
-	if (!fast_fail || krping_session_is_stacked(s) ||
-	    time_before(jiffies, s->outage_since + fast_fail * HZ))
+	if (!fast_fail || krping_session_is_stacked(s))
 		return;
 	mutex_lock(&s->hold_lock);
-	if (s->torn_down && !s->failing) {
+	if (s->torn_down && !s->failing &&
+	    !time_before(jiffies, s->outage_since + fast_fail * HZ)) {
 		krping_warn(s->log_prefix, "the target has been lost for %u s: I/O fails until it is back",
 			    fast_fail);
 		WRITE_ONCE(s->failing, true);
