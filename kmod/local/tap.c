@@ -79,7 +79,7 @@ struct krping_tap_copy {
  * @stack:	its stack
  * @copies:	bio set of struct krping_tap_copy
  * @nr_copies:	copies that are not freed yet
- * @nr_bytes:	bytes of data in these
+ * @nr_bytes:	bytes of memory for data in these
  * @idle:	woken when @nr_copies is zero
  * @waiting:	copies to be submitted, in order; under @stack->lock
  * @in_flight:	copies submitted to the hidden disk; under @stack->lock
@@ -171,12 +171,18 @@ static void drop_io(struct krping_tap *tap, const struct krping_io *io,
 	drop(tap, io->orig, io->sector, io->end, reason);
 }
 
+/* Memory of a copy of so many bytes: alloc_bio() takes whole pages. */
+static long copy_memory(u32 bytes)
+{
+	return PAGE_ALIGN((unsigned long)bytes);
+}
+
 static bool reserve(struct krping_tap *tap, u32 bytes)
 {
 	if (atomic_inc_return(&tap->nr_copies) <= MAX_COPIES) {
-		if (atomic64_add_return(bytes, &tap->nr_bytes) <= MAX_COPY_BYTES)
+		if (atomic64_add_return(copy_memory(bytes), &tap->nr_bytes) <= MAX_COPY_BYTES)
 			return true;
-		atomic64_sub(bytes, &tap->nr_bytes);
+		atomic64_sub(copy_memory(bytes), &tap->nr_bytes);
 	}
 	if (atomic_dec_and_test(&tap->nr_copies))
 		wake_up(&tap->idle);
@@ -185,7 +191,7 @@ static bool reserve(struct krping_tap *tap, u32 bytes)
 
 static void unreserve(struct krping_tap *tap, u32 bytes)
 {
-	atomic64_sub(bytes, &tap->nr_bytes);
+	atomic64_sub(copy_memory(bytes), &tap->nr_bytes);
 	if (atomic_dec_and_test(&tap->nr_copies))
 		wake_up(&tap->idle);
 }

@@ -43,7 +43,7 @@ bool krping_pages_are_short(struct krping_target_conn *tc)
 	return atomic_long_read(&krping_pages) >= most_pages(tc);
 }
 
-#define CHUNK_ORDER	4	/* 64 KiB: fewer SGEs, fewer work requests */
+#define CHUNK_ORDER	get_order(SZ_64K)	/* fewer SGEs, fewer work requests */
 
 static struct page *new_chunk(int order)
 {
@@ -122,7 +122,7 @@ void krping_free_large(struct krping_target_cmd *cmd)
 	kfree(cmd->sg);
 	cmd->sg = NULL;
 	cmd->nents = 0;
-	cmd->tc->buffered -= cmd->length;
+	cmd->tc->buffered -= PAGE_ALIGN(cmd->length);
 }
 
 /* Return: false if memory is short, with nothing allocated. */
@@ -137,7 +137,7 @@ bool krping_alloc_large(struct krping_target_cmd *cmd)
 	if (!cmd->sg)
 		return false;
 	sg_init_table(cmd->sg, max);
-	cmd->tc->buffered += cmd->length;
+	cmd->tc->buffered += PAGE_ALIGN(cmd->length);
 	for (; left; left -= len) {
 		page = alloc_chunk(cmd->tc, left);
 		if (!page) {

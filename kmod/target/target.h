@@ -272,7 +272,7 @@ struct krping_target_tx {
  * @peer_reads:	RDMA READs that the client serves at the same time
  * @peer_read_from: RDMA READs that the client may have in flight
  * @transcript:	input of the proofs, if the volume has a key
- * @closed_at:	jiffies, when the connection was closed
+ * @closed_at:	jiffies, when the connection was closed; 0 before
  * @setup_work:	waits for older connections to end, makes the queue pair, accepts
  * @teardown_work:	waits for the store, drains and frees; queued once, when the connection is
  *		closed

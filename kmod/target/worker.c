@@ -452,7 +452,7 @@ static bool begin_large(struct krping_target_cmd *cmd)
 	struct krping_target_conn *tc = cmd->tc;
 	void *ram = ram_of(cmd);
 
-	if (tc->buffered && (tc->buffered + cmd->length > KRPING_TARGET_BUFFERS ||
+	if (tc->buffered && (tc->buffered + PAGE_ALIGN(cmd->length) > KRPING_TARGET_BUFFERS ||
 			     krping_pages_are_short(tc)))
 		return false;
 	if (!krping_alloc_large(cmd))
