@@ -219,6 +219,11 @@ int krping_conn_alloc(struct krping_conn *conn, const struct krping_qp_attr *wan
 				       "%s cannot register memory by work requests", dev->name);
 		return -EOPNOTSUPP;
 	}
+	if (!(dev->attrs.page_size_cap & PAGE_SIZE)) {	/* ib_map_mr_sg() does not check it */
+		krping_err_ratelimited(conn->log_prefix, "%s cannot register pages of %lu bytes",
+				       dev->name, PAGE_SIZE);
+		return -EOPNOTSUPP;
+	}
 	ret = krping_conn_check_limit(conn, "work requests in a queue",
 				      max(send_wr, want->recv_wr + 1),
 				      krping_dev_max_wr(dev));
