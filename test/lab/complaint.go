@@ -17,6 +17,7 @@ var complaints = regexp.MustCompile(strings.Join([]string{
 	`possible circular locking`, `possible recursive locking`, `inconsistent lock state`, `turning off the locking correctness validator`, `trying to register non-static key`, `suspicious RCU usage`, `sleeping function called from invalid`,
 	`scheduling while atomic`, `refcount_t: `, `list_(add|del) corruption`, `unregister_netdevice: waiting`, `DMA-API: (\S+ \S+: |exceeded )`, `ODEBUG: `, `Bad page state`,
 	`slab-out-of-bounds`, `use-after-free`, `Objects remaining in`, `has still .* objects`,
+	`^qemu-system-\S+: .*Assertion .* failed`, // QEMU itself
 }, "|"))
 
 var starvation = regexp.MustCompile(`BUG: (soft lockup|workqueue lockup)`)

@@ -132,6 +132,11 @@ func TestBootThatPanics(t *testing.T) {
 		t.Errorf("%v, want a spoilt boot", err)
 	}
 	vm = VM{}
+	vm.console.WriteString("qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `section_index < d->map.sections_nb' failed.\n")
+	if err := vm.bootError(io.EOF); !errors.Is(err, errBoot) {
+		t.Errorf("%v, want a spoilt boot", err)
+	}
+	vm = VM{}
 	if err := vm.bootError(io.EOF); errors.Is(err, errBoot) || !errors.Is(err, io.EOF) {
 		t.Errorf("%v, want EOF", err)
 	}
