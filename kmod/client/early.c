@@ -65,7 +65,7 @@ void krping_early_next(struct krping_queue *q)
  * @slot:	of a large command in flight that the answer matches
  * @rsp:	the answer
  *
- * Return: whether it is held; then krping_early_finish() takes it, or the request is cancelled.
+ * Return: whether it is held; then krping_early_finish() or krping_queue_cancel() takes it.
  */
 bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 		       const struct krping_decoded_rsp *rsp)

@@ -70,8 +70,8 @@ const counted = "max,erms=off,fsrm=off"
 // a breakpoint, if the kernel was attaching a tracer or switching another static key. The CPU then takes
 // that exception without end: a soft lockup in asm_exc_int3 or at an innocent instruction. Switching the
 // block tracepoints on and off causes it within seconds, without the module. It cannot happen to CPUs that
-// run in turn, which make the tracing suites 8% slower. In QEMU 10, 2600 times on
-// and off did not cause it with the CPUs at once.
+// run in turn, which make the tracing suites 8% slower. In QEMU 10, with the CPUs at once, 2600 switches did
+// not cause it.
 const (
 	atOnce = "tcg,thread=multi"
 	inTurn = "tcg,thread=single"
