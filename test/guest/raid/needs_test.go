@@ -6,4 +6,4 @@ package raid
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.OneTransport, needs.StockKernel, needs.Ends, needs.PatchesCode)
+var _ = needs.Suite(needs.OneTransport, needs.StockKernel, needs.Ends)

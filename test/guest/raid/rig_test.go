@@ -7,11 +7,13 @@ package raid
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,9 +154,15 @@ func (r *rig) counter(key string) int {
 // sync runs check or repair and returns how many sectors differed.
 func (r *rig) sync(action string) int {
 	r.t.Helper()
-	if err := os.WriteFile(sysfs+"/sync_action", []byte(action), 0); err != nil {
-		r.t.Fatal(err)
-	}
+	// A disk is in_sync shortly before the recovery that made it so has ended; md refuses the next
+	// action until then.
+	guest.Eventually(r.t, patience, "md begins "+action, func() bool {
+		err := os.WriteFile(sysfs+"/sync_action", []byte(action), 0)
+		if err != nil && !errors.Is(err, syscall.EBUSY) {
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
 	guest.Eventually(r.t, patience, action+" ends", func() bool { return r.attribute("sync_action") == "idle" })
 	return guest.Number(r.t, sysfs+"/mismatch_cnt")
 }
