@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) error {
 	defer cancel()
 	d := &demo{ctx: ctx, start: time.Now()}
 	d.say("Booting two hosts with Soft-RoCE between them (kernel %s)", *kernel)
-	l, err := lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2, InTurn: true})
+	l, err := lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2})
 	if err != nil {
 		return err
 	}

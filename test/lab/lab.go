@@ -34,7 +34,7 @@ type Config struct {
 	Boot    time.Duration // time limit of one boot, which is repeated once; 0 for one minute, more for a slow kernel
 	Memory  int           // MiB of one VM; 0 for 1536, doubled for a slow kernel and for siw's large queue pairs
 	CPUs    int           // of one VM; 0 for 2
-	InTurn  bool          // run a VM's CPUs in turn, for tests in which the kernel patches its code: see inTurn
+	AtOnce  bool          // run a VM's CPUs at once: see atOnce
 	Shells  bool          // open a shell on a second console of each VM: see ShellSocket
 	Count   bool          // count the instructions of each VM, which has one CPU: see VM.Counts
 }
@@ -92,8 +92,8 @@ func Start(ctx context.Context, config Config) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if qemu.patchedCode() {
-		config.InTurn = false
+	if !qemu.patchedCode() {
+		config.AtOnce = false
 	}
 	kvm := hasVirtualization() && !config.Count
 	l, err := start(ctx, config, kernel, agent, kvm)

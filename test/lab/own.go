@@ -27,9 +27,9 @@ func StartOwn(o Own) (*VM, error) {
 	vm := &VM{index: o.Index, socket: filepath.Join(o.Dir, fmt.Sprintf("agent%d", o.Index)), monitor: filepath.Join(o.Dir, fmt.Sprintf("monitor%d", o.Index))}
 	_ = os.Remove(vm.socket) // of an earlier boot
 	_ = os.Remove(vm.monitor)
-	// In turn: with CPUs at once QEMU 10.0 may fail an assertion as the kernel sets up PCI devices: it did in one of about
+	// CPUs in turn: at once, QEMU 10.0 may fail an assertion as the kernel sets up PCI devices: it did in one of about
 	// 120 boots. Lab.Start repeats such a boot.
-	args := append(machineArgs(hasVirtualization(), Config{CPUs: 2, Memory: o.Memory, InTurn: true}, o.Index, vm.socket, vm.monitor),
+	args := append(machineArgs(hasVirtualization(), Config{CPUs: 2, Memory: o.Memory}, o.Index, vm.socket, vm.monitor),
 		append([]string{"-append", kernelParameters(hasVirtualization()) + " " + o.Append}, o.Args...)...)
 	return vm, vm.start(args, o.Log, o.Console)
 }

@@ -47,7 +47,7 @@ func qemuVersion(out string) (string, error) {
 	return version, nil
 }
 
-// patchedCode tells whether emulated CPUs that run at once see code that another one patches: see inTurn.
+// patchedCode tells whether emulated CPUs that run at once see code that another one patches: see atOnce.
 func (q QEMU) patchedCode() bool {
 	major, _, _ := strings.Cut(q.Version, ".")
 	n, err := strconv.Atoi(major)

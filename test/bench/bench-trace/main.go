@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string) (err error) {
 			b.Jobs = append(b.Jobs, j)
 		}
 	}
-	if b.Lab, err = lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2, Memory: 2560, CPUs: *cpus}); err != nil {
+	if b.Lab, err = lab.Start(ctx, lab.Config{Kernel: *kernel, VMs: 2, Memory: 2560, CPUs: *cpus, AtOnce: true}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Lab.Close()) }()

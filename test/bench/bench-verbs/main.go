@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string) (err error) {
 	case len(v.Sizes)+len(counted.Sizes) == 0:
 		return errors.New("--sizes and --count-sizes: one of them must have a size")
 	}
-	config := lab.Config{Kernel: *kernel, VMs: 2, CPUs: *cpus, Out: *out}
+	config := lab.Config{Kernel: *kernel, VMs: 2, CPUs: *cpus, AtOnce: true, Out: *out}
 	report := bench.VerbsReport{Kernel: *kernel, Rounds: v.Rounds, Sleep: v.Sleep, Contenders: v.Contenders}
 	if len(v.Sizes) > 0 {
 		err = inLab(ctx, config, func(l *lab.Lab) error {

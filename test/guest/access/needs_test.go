@@ -6,4 +6,4 @@ package access
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.OneTransport, needs.RaceCheck, needs.Once, needs.PatchesCode)
+var _ = needs.Suite(needs.OneTransport, needs.RaceCheck, needs.Once)

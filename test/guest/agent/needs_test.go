@@ -6,4 +6,4 @@ package agent
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.EBPF, needs.Once, needs.PatchesCode)
+var _ = needs.Suite(needs.EBPF, needs.Once)

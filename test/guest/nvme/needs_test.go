@@ -6,4 +6,4 @@ package nvme
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.EBPF, needs.PatchesCode, needs.Ends)
+var _ = needs.Suite(needs.EBPF, needs.Ends)

@@ -6,4 +6,4 @@ package trace
 
 import "krping/test/internal/needs"
 
-var _ = needs.Suite(needs.EBPF, needs.PatchesCode)
+var _ = needs.Suite(needs.EBPF)

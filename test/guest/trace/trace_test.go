@@ -3,7 +3,7 @@
 //go:build lab
 
 // Package trace tests krpingctl trace, the module's tracepoints, and what only the kernel's own show, with I/O to real
-// devices inside one VM. The kernel patches its code for them: see needs.PatchesCode.
+// devices inside one VM.
 package trace
 
 import (

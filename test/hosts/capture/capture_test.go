@@ -37,7 +37,7 @@ var mixed = []load{
 }
 
 func TestCaptureAgreesWithTshark(t *testing.T) {
-	vms := hosts.BootInTurn(t, 2)
+	vms := hosts.Boot(t)
 	h := traffic{vms, vms.Lab.VM(0), vms.Lab.VM(1)}
 
 	if out, err := h.Try(h.client, "setpriv --reuid 65534 --clear-groups --inh-caps=-all --bounding-set=-all krpingctl capture"); err == nil || !strings.Contains(out, "CAP_NET_RAW") {

@@ -96,7 +96,7 @@ const painted = `(() => {
 })()`
 
 func TestPageInBrowser(t *testing.T) {
-	h := hosts.BootInTurn(t, 1)
+	h := hosts.BootOne(t)
 	vm := h.Lab.VM(0)
 	h.Sh(vm, "krping-bridge create --store file:/run/vol0.img --size 64MiB")
 	bridge := h.Spawn(vm, "krping-bridge --listen "+vm.Addr()+" --store file:/run/vol0.img >/run/bridge.log 2>&1")

@@ -17,7 +17,7 @@ import (
 var names = map[string]Need{
 	"EBPF": EBPF, "StockKernel": StockKernel, "DebugKernel": DebugKernel, "RoCE": RoCE, "FaultBuild": FaultBuild,
 	"Browser": Browser, "TwoHosts": TwoHosts,
-	"Once": Once, "Ends": Ends, "Long": Long, "OneTransport": OneTransport, "RaceCheck": RaceCheck, "PatchesCode": PatchesCode,
+	"Once": Once, "Ends": Ends, "Long": Long, "OneTransport": OneTransport, "RaceCheck": RaceCheck,
 }
 
 // Declared returns what the suite in a directory declares, and its number of tests.

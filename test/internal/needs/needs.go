@@ -38,11 +38,9 @@ const (
 	// OneTransport is for a suite that hardly depends on the transport: it runs over RoCE.
 	OneTransport Need = "RoCE only: it hardly depends on the transport"
 	// RaceCheck is for a suite with many concurrent threads in the module: only such suites run on the
-	// kernel that detects data races (KCSAN), besides the others.
+	// kernel that detects data races (KCSAN), besides the others. On a stock kernel their VM's CPUs run at
+	// once, those of other suites in turn (lab.Config.AtOnce).
 	RaceCheck Need = "also the race-checking kernel"
-	// PatchesCode is for a suite that makes the kernel patch its own code often, for tracers or firewall
-	// rules: its VM's CPUs run in turn (lab.Config.InTurn).
-	PatchesCode Need = "CPUs in turn"
 )
 
 // Kernel is the need for a kernel of a version, such as "6.2", or later.

@@ -110,32 +110,3 @@ func TestAllSuitesDeclare(t *testing.T) {
 		t.Errorf("%d suites found", len(seen))
 	}
 }
-
-// A suite that switches the kernel's tracepoints makes it patch its code.
-func TestTracingSuitesPatchCode(t *testing.T) {
-	tracing := 0
-	files, err := filepath.Glob("../../guest/*/*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range files {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(text), `"/sys/kernel/tracing`) {
-			continue
-		}
-		tracing++
-		list, _, err := Declared(filepath.Dir(path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Contains(list, PatchesCode) {
-			t.Errorf("%s uses tracefs, and its suite does not declare needs.PatchesCode", path)
-		}
-	}
-	if tracing == 0 {
-		t.Error("no suite uses tracefs: this test looks at the wrong place")
-	}
-}

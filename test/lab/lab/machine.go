@@ -65,7 +65,7 @@ func findMachines(boot bootOptions, short bool) (machines []machine, missing map
 
 // has returns what the machine has, and the rules that let a suite run on it, but for those of the kernels' order.
 func has(m machine, version needs.Need) needs.Have {
-	list := []needs.Need{version, needs.TwoHosts, needs.PatchesCode, needs.RaceCheck}
+	list := []needs.Need{version, needs.TwoHosts, needs.RaceCheck}
 	add := func(condition bool, what ...needs.Need) {
 		if condition {
 			list = append(list, what...)

@@ -164,7 +164,7 @@ func (t *trial) run(ctx context.Context) error {
 // inGuest runs the suite in a VM of its own. A complaint of the VM's kernel fails the suite, too.
 func (t *trial) inGuest(ctx context.Context) error {
 	config := t.machine.boot.config(1)
-	config.InTurn = slices.Contains(t.list, needs.PatchesCode)
+	config.AtOnce = slices.Contains(t.list, needs.RaceCheck) || built(t.kernel)
 	config.Out = t.out
 	ctx, cancel := context.WithTimeout(ctx, t.timeout()+reportTime)
 	defer cancel()

@@ -50,7 +50,7 @@ func TestApplicable(t *testing.T) {
 		lacks string // how it begins
 	}{
 		{"a suite without needs", testMachine("6.1", false, true), nil, nothing},
-		{"eBPF on a stock kernel", testMachine("6.1", false, true), list(needs.EBPF, needs.PatchesCode, needs.Once), nothing},
+		{"eBPF on a stock kernel", testMachine("6.1", false, true), list(needs.EBPF, needs.Once), nothing},
 		{"once, on the second kernel", testMachine("6.12", false, false), list(needs.Once), string(needs.Once)},
 		{"only on the debug kernel", testMachine("6.1", false, true), list(needs.DebugKernel), string(needs.DebugKernel)},
 		{"the debug kernel", testMachine(lab.Debug, false, true), list(needs.DebugKernel, needs.Once, needs.RoCE), nothing},

@@ -29,10 +29,10 @@ func Boot(t *testing.T, expected ...string) *Hosts {
 	return boot(t, lab.Config{VMs: 2}, expected)
 }
 
-// BootInTurn boots VMs for a test that makes the kernel patch its code: see lab.Config.InTurn.
-func BootInTurn(t *testing.T, vms int) *Hosts {
+// BootOne boots one VM.
+func BootOne(t *testing.T) *Hosts {
 	t.Helper()
-	return boot(t, lab.Config{VMs: vms, InTurn: true}, nil)
+	return boot(t, lab.Config{VMs: 1}, nil)
 }
 
 // BootCounted boots two VMs whose instructions are counted: see lab.Config.Count.
