@@ -51,6 +51,7 @@ void krping_tap_exit(void)
  * @flush:	has REQ_PREFLUSH, which submit_bio() clears if the target has no write cache
  * @fua:	has REQ_FUA, likewise
  * @owed:	a flush before it was dropped
+ * @fails:	it is not submitted: see flush_before()
  * @crc:	read: CRC32C of what the application got
  * @compare:	read: the target should have the same data
  * @drops:	read: @tap->nr_drops when it was queued
@@ -68,6 +69,7 @@ struct krping_tap_copy {
 	bool flush;
 	bool fua;
 	bool owed;
+	bool fails;
 	u32 crc;
 	bool compare;
 	u32 drops;
@@ -575,17 +577,21 @@ static bool must_wait(struct krping_tap *tap, const struct krping_tap_copy *copy
 }
 
 /*
- * Return: @copy, or the flush that is owed before it. While the target is lost, @copy will fail,
- * and the flush remains owed. Called with st->lock held.
+ * Return: @copy, or the flush that is owed before it. While the target is lost @copy fails, and the
+ * flush remains owed. It is not submitted then: the target may be back by the time it is sent, and
+ * would get it before the flush. Called with st->lock held.
  */
 static struct krping_tap_copy *flush_before(struct krping_tap *tap, struct krping_tap_copy *copy)
 {
 	tap->owed |= copy->owed;
 	copy->owed = false;
-	if (!tap->owed || copy->flush || is_read(&copy->bio) || tap->barrier ||
-	    !krping_stack_is_live(tap->stack))
+	copy->fails = false;
+	if (!tap->owed || copy->flush || is_read(&copy->bio) || tap->barrier)
 		return copy;
-	return &tap->flush;
+	if (krping_stack_is_live(tap->stack))
+		return &tap->flush;
+	copy->fails = true;
+	return copy;
 }
 
 /* Return: the next copy, now in flight, or NULL; if it has to wait, leave_flight() continues. */
@@ -631,7 +637,12 @@ static void tap_forward(struct work_struct *work)
 	while ((copy = next_copy(tap))) {
 		if (copy == &tap->flush)
 			init_owed_flush(tap);
-		submit_bio(&copy->bio);
+		if (copy->fails) {
+			copy->bio.bi_status = BLK_STS_TRANSPORT;
+			bio_endio(&copy->bio);
+		} else {
+			submit_bio(&copy->bio);
+		}
 	}
 	blk_finish_plug(&plug);
 	while ((copy = next_answered(tap)))
