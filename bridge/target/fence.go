@@ -93,12 +93,21 @@ func (t *Target) checkPlaces(s *Session) error {
 // which may take some time.
 func (t *Target) Leave(s *Session) {
 	t.left(s)
+	if s.writes && !s.volume.ReadOnly && !t.wasServed(s) {
+		_ = t.saveWriter(s.volume) // it may be the one before again; a failure is logged
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.places[s.volume.Name]--
 	if t.peers[s.peerKey()]--; t.peers[s.peerKey()] == 0 {
 		delete(t.peers, s.peerKey())
 	}
+}
+
+func (t *Target) wasServed(s *Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.conn != nil
 }
 
 // left says that a session's connection will write nothing more.
@@ -128,6 +137,7 @@ func (t *Target) add(c *conn) bool {
 	}
 	t.conns[s.key()] = c
 	s.conn = c
+	s.volume.writer.serves(s)
 	return true
 }
 

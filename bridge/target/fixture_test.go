@@ -27,6 +27,7 @@ type pipe struct {
 	memory   []byte // of the client, with rkey 1
 	closed   chan struct{}
 	once     sync.Once
+	ending   atomic.Bool   // Close was called
 	dead     atomic.Bool   // Probe fails
 	block    chan struct{} // RDMA READs wait until it is closed, unless it is nil
 	hangs    chan struct{} // Close, and what waits for it, wait until it is closed, unless it is nil
@@ -93,20 +94,14 @@ func (p *pipe) Probe() error {
 func (p *pipe) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
 func (p *pipe) Free([]byte)                  {}
 func (p *pipe) Close() {
+	p.ending.Store(true)
 	if p.hangs != nil {
 		<-p.hangs
 	}
 	p.once.Do(func() { close(p.closed) })
 }
 func (p *pipe) Peer() string { return "test" }
-func (p *pipe) Ended() bool {
-	select {
-	case <-p.closed:
-		return true
-	default:
-		return false
-	}
-}
+func (p *pipe) Ended() bool  { return p.ending.Load() }
 
 // fixture is a target with one volume, vol0, in memory. Several sessions may write to it.
 type fixture struct {

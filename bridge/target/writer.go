@@ -19,10 +19,12 @@ const holdTime = 30 * time.Second
 type writer struct {
 	session wire.SessionID
 	number  uint32 // among the writers of this epoch, from 1; 0 if there was none
+	last    uint32 // the highest number so far
 	addr    netip.Addr
 	bye     bool                  // it has given up the volume
 	members map[*Session]struct{} // its connections, from Admit until they have ended
 	until   time.Time             // without connections, it keeps the volume until then
+	before  *writer               // whom it has replaced, until a connection of it is served
 }
 
 // writerBefore returns the writer of the epoch before, which the store has kept. It does not keep the
@@ -31,7 +33,7 @@ func writerBefore(session wire.SessionID) writer {
 	if (session == wire.SessionID{}) {
 		return writer{}
 	}
-	return writer{session: session, number: 1}
+	return writer{session: session, number: 1, last: 1}
 }
 
 // nobody returns the ID of no session. As the last writer, it keeps any session from continuing.
@@ -48,7 +50,7 @@ func (w *writer) enter(s *Session, now time.Time) bool {
 	case w.number > 0 && w.session == s.hello.Session:
 		w.bye, w.addr = false, s.peer
 	case w.isFree(s.peer, now) || s.hello.Flags&wire.HelloTakeOver != 0:
-		*w = writer{session: s.hello.Session, number: w.number + 1, addr: s.peer}
+		w.replace(s, now)
 	default:
 		return false
 	}
@@ -60,6 +62,18 @@ func (w *writer) enter(s *Session, now time.Time) bool {
 	return true
 }
 
+// replace makes a session the writer.
+func (w *writer) replace(s *Session, now time.Time) {
+	before := *w
+	if w.before != nil { // the one that is replaced has never written
+		before = *w.before
+	}
+	if len(before.members) > 0 { // the caller fences them
+		before.members, before.until = nil, now.Add(holdTime)
+	}
+	*w = writer{session: s.hello.Session, number: w.last + 1, last: w.last + 1, addr: s.peer, before: &before}
+}
+
 // isFree reports whether a client from an address may become the writer. One from the writer's address
 // may: a host has one session of a volume, so it was restarted.
 func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
@@ -67,27 +81,40 @@ func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
 		return true
 	}
 	for s := range w.members {
-		if !s.hasEnded() {
-			return false
+		if s.hasEnded() { // a connection whose peer hangs may not leave for long, or ever
+			w.leave(s, now)
 		}
 	}
 	return len(w.members) == 0 && !now.Before(w.until)
 }
 
-// leave removes a connection. One that was never served keeps the volume for nobody.
+// serves says that a session's connection is served.
+func (w *writer) serves(s *Session) {
+	if s.number == w.number {
+		w.before = nil
+	}
+}
+
+// leave removes a connection. One that was never served keeps the volume for nobody, and the writer
+// before is the last one again.
 func (w *writer) leave(s *Session, now time.Time) {
 	if _, found := w.members[s]; !found {
 		return
 	}
 	delete(w.members, s)
-	if s.conn != nil {
+	switch {
+	case s.conn != nil:
 		w.until = now.Add(holdTime)
+	case w.before != nil && len(w.members) == 0:
+		last := w.last
+		*w = *w.before
+		w.last = last
 	}
 }
 
 // giveUp is the writer's word that it stops.
 func (w *writer) giveUp(s *Session) {
-	if _, found := w.members[s]; found {
+	if s.number == w.number && w.number > 0 {
 		w.bye = true
 	}
 }

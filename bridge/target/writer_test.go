@@ -223,6 +223,50 @@ func TestUnservedWriter(t *testing.T) {
 	})
 }
 
+// An attempt that was never served leaves the volume to the writer before, which continues.
+func TestUnservedTakeOver(t *testing.T) {
+	for name, flags := range map[string]uint8{"by take-over": wire.HelloTakeOver, "after the hold": 0} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleAlone(t, func(t *testing.T, f *fixture) {
+				first := f.attach(addr, hello(1, 0), 1)
+				if flags == 0 {
+					first.Close()
+					time.Sleep(holdTime + time.Second)
+				}
+				var unserved []*Session
+				for i, more := range []uint8{flags, wire.HelloTakeOver} { // the second one takes over from the first one
+					session, err := f.target.Admit(asked(byte(2+i), more).Append(nil), other)
+					if err != nil {
+						t.Fatal(err)
+					}
+					unserved = append(unserved, session)
+				}
+				for _, session := range unserved {
+					f.target.Leave(session)
+				}
+				f.attach(addr, hello(1, 0), 1)
+				f.attach(other, asked(9, wire.HelloTakeOver), 4)
+			})
+		})
+	}
+}
+
+// A connection whose peer hangs in its end keeps the volume as long as one that is lost.
+func TestHungConnectionKeepsVolumeForTheHold(t *testing.T) {
+	inBubbleAlone(t, func(t *testing.T, f *fixture) {
+		p := f.attach(addr, hello(1, 0), 1)
+		p.hangs = make(chan struct{})
+		defer close(p.hangs)
+		go p.Close()
+		synctest.Wait()
+		f.wantInUse("at first", hello(2, 0), other, addr)
+		time.Sleep(holdTime - time.Second)
+		f.wantInUse("before the end of the hold", hello(2, 0), other, addr)
+		time.Sleep(2 * time.Second)
+		f.attach(other, hello(2, 0), 2)
+	})
+}
+
 func TestSharedAndReadOnlyVolumesHaveNoWriter(t *testing.T) {
 	for name, change := range map[string]func(v *Volume){"shared": func(v *Volume) { v.Shared = true }, "read-only": func(v *Volume) { v.ReadOnly = true }} {
 		t.Run(name, func(t *testing.T) {

@@ -129,11 +129,14 @@ struct krping_writer {
  * @listen_work: listens again, after the RDMA device has changed
  * @finish_work: waits for the last connection and closes the backing
  * @finished:	@finish_work is done
- * @lock:	protects @state, @conns, @nr_conns, @writer, @ibdev
+ * @lock:	protects @state, @conns, @nr_conns, @writer to @last_ordinal, @ibdev
  * @state:	enum krping_volume_state
  * @conns:	connections, oldest first, from the client's request to the end of the teardown
  * @nr_conns:	entries of @conns
  * @writer:	the session that writes
+ * @writer_before: the one that it has replaced; valid until @writer_is_served
+ * @writer_is_served: a command of @writer was taken; until then its session may come to nothing
+ * @last_ordinal: the highest ordinal of this epoch
  * @ibdev:	name of the RDMA device of the last connection
  * @wait:	woken when a connection closes, when it is quiet, and when it has been removed from
  *		@conns
@@ -168,6 +171,9 @@ struct krping_volume {
 	struct list_head conns;
 	u32 nr_conns;
 	struct krping_writer writer;
+	struct krping_writer writer_before;
+	bool writer_is_served;
+	u32 last_ordinal;
 	char ibdev[IB_DEVICE_NAME_MAX];
 	wait_queue_head_t wait;
 	struct krping_stats __percpu *stats;
@@ -272,6 +278,7 @@ struct krping_target_tx {
  * @peer_reads:	RDMA READs that the client serves at the same time
  * @peer_read_from: RDMA READs that the client may have in flight
  * @transcript:	input of the proofs, if the volume has a key
+ * @is_served:	a command was taken; belongs to the worker
  * @closed_at:	jiffies, when the connection was closed; 0 before
  * @setup_work:	waits for older connections to end, makes the queue pair, accepts
  * @teardown_work:	waits for the store, drains and frees; queued once, when the connection is
@@ -333,6 +340,7 @@ struct krping_target_conn {
 	u8 peer_reads;
 	u8 peer_read_from;
 	struct krping_transcript transcript;
+	bool is_served;
 	unsigned long closed_at;
 	struct work_struct setup_work;
 	struct work_struct teardown_work;
@@ -391,6 +399,7 @@ void krping_volume_stop_listening(struct krping_volume *v);
 
 /* writer.c */
 bool krping_writer_admit(struct krping_target_conn *tc, bool take_over);
+bool krping_writer_serves(struct krping_target_conn *tc);
 int krping_writer_ordinal(struct krping_target_conn *tc, u64 *epoch, u32 *ordinal);
 bool krping_writer_replaces(const struct krping_target_conn *tc,
 			    const struct krping_target_conn *other);

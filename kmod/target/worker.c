@@ -585,6 +585,9 @@ static int read_message(struct krping_target_conn *tc, const void *msg, const st
 	LIST_HEAD(cmds);
 	int ret;
 
+	if (!tc->is_served && !krping_writer_serves(tc))
+		return -ECONNRESET;
+	tc->is_served = true;
 	ret = krping_target_decode(tc, msg, wc, &cmds);
 	if (ret)
 		return ret;

@@ -21,12 +21,32 @@ static void begin_epoch(struct krping_volume *v)
 		return;
 	v->writer.epoch = epoch;
 	v->writer.ordinal = v->writer.ordinal ? 1 : 0;
+	v->writer_before.epoch = epoch;
+	v->writer_before.ordinal = v->writer_before.ordinal ? 1 : 0;
+	v->last_ordinal = max(v->writer.ordinal, v->writer_before.ordinal);
 }
 
 static bool is_writer(const struct krping_volume *v, const struct krping_target_conn *tc)
 {
 	return tc->writes && v->writer.ordinal &&
 	       !memcmp(v->writer.session, tc->session, sizeof(tc->session));
+}
+
+/*
+ * If all connections of the writer have closed before one of its commands was taken, the one before
+ * it is the last writer again. Called with v->lock held.
+ */
+static void forget_unserved(struct krping_volume *v)
+{
+	struct krping_target_conn *tc;
+
+	if (v->writer_is_served)
+		return;
+	list_for_each_entry(tc, &v->conns, entry)
+		if (is_writer(v, tc) && !READ_ONCE(tc->closed_at))
+			return;
+	v->writer = v->writer_before;
+	v->writer_is_served = true;
 }
 
 /*
@@ -77,6 +97,7 @@ bool krping_writer_admit(struct krping_target_conn *tc, bool take_over)
 	if (!tc->writes || v->opt.shared)
 		return true;
 	begin_epoch(v);
+	forget_unserved(v);
 	if (is_writer(v, tc)) {
 		w->left = false;
 		return true;
@@ -87,12 +108,37 @@ bool krping_writer_admit(struct krping_target_conn *tc, bool take_over)
 		krping_warn_ratelimited(tc->log_prefix, "takes the volume over from %s",
 					krping_addr_text(w->addr, addr));
 	}
+	if (v->writer_is_served) {
+		v->writer_before = *w;
+		if (is_held(v))
+			v->writer_before.lost = jiffies;
+		v->writer_is_served = false;
+	}
 	memcpy(w->session, tc->session, sizeof(w->session));
 	memcpy(w->addr, tc->addr, sizeof(w->addr));
 	w->left = false;
 	w->lost = jiffies;
-	w->ordinal++;
+	w->ordinal = ++v->last_ordinal;
 	return true;
+}
+
+/*
+ * The first command of a connection was received: its session is the writer for good.
+ * Return: false if it has lost the volume, as its connection had closed.
+ */
+bool krping_writer_serves(struct krping_target_conn *tc)
+{
+	struct krping_volume *v = tc->volume;
+	bool is;
+
+	if (!tc->writes || v->opt.shared)
+		return true;
+	spin_lock(&v->lock);
+	is = is_writer(v, tc);
+	if (is)
+		v->writer_is_served = true;
+	spin_unlock(&v->lock);
+	return is;
 }
 
 /**
@@ -143,8 +189,11 @@ void krping_writer_closed(struct krping_target_conn *tc)
 {
 	struct krping_writer *w = &tc->volume->writer;
 
-	if (is_writer(tc->volume, tc) && time_after(tc->closed_at, w->lost))
+	if (!is_writer(tc->volume, tc))
+		return;
+	if (time_after(tc->closed_at, w->lost))
 		w->lost = tc->closed_at;
+	forget_unserved(tc->volume);
 }
 
 /* Address of the session that keeps others out. Return: false if there is none. */
