@@ -136,7 +136,8 @@ func (c *conn) receive() error {
 	}
 }
 
-// probe closes the connection when the client's host has crashed, which sends nothing.
+// probe closes the connection when the client's host has crashed, which sends nothing. It also notices that
+// the store has another size, which a client that is busy does not ask for.
 func (c *conn) probe() {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -146,6 +147,7 @@ func (c *conn) probe() {
 			return
 		case <-ticker.C:
 		}
+		c.volume.refresh(c.log)
 		if c.received.Swap(false) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"hash"
 	"hash/crc32"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,15 +176,19 @@ func (c *conn) clear(r wire.Request) wire.Status {
 	return c.status(err)
 }
 
-// keepAlive answers with the volume's current size, or the last known one if the store cannot
-// tell. It does not wait for a slot of the store. With BYE, the client gives up the volume before it is
+// refreshTime is how long the answer to a KEEP_ALIVE waits for the size of the store.
+const refreshTime = time.Second
+
+// keepAlive answers with the volume's current size, or the last known one if the store does not tell it in
+// time. It does not wait for a slot of the store. With BYE, the client gives up the volume before it is
 // answered.
 func (c *conn) keepAlive(r wire.Request, answer *reply) {
 	if r.Flags&wire.FlagBye != 0 {
 		c.bye()
 	}
-	if err := c.volume.Store.Refresh(); err != nil {
-		c.log.Warn().Err(err).Msg("cannot read the size of the store")
+	select {
+	case <-c.volume.refresh(c.log):
+	case <-time.After(refreshTime):
 	}
 	answer.inline = binary.BigEndian.AppendUint64(nil, c.volume.capacity())
 	answer.Flags, answer.Length = wire.ResponseInline, uint32(len(answer.inline))

@@ -34,6 +34,9 @@ type Volume struct {
 	uuid   uuid.UUID // the store's
 	writer writer    // protected by Target.mu
 
+	sizing     sync.Mutex    // protects refreshing
+	refreshing chan struct{} // closed when the call of Store.Refresh that runs has ended; nil: none runs
+
 	saving sync.Mutex     // protects saved; locked before Target.mu
 	saved  wire.SessionID // the last writer that is kept with the store
 }
@@ -110,4 +113,25 @@ func (v *Volume) LogCounters(log zerolog.Logger) {
 		Uint64("errors", c.Errors.Load()).Uint64("crc_errors", c.CRCErrors.Load()).
 		Uint64("violations", c.Violations.Load()).Uint64("connections", c.Connections.Load()).
 		Msg("counters")
+}
+
+// refresh reads the size of the store again, without waiting: a store may hang. The channel is closed when it is done.
+func (v *Volume) refresh(log zerolog.Logger) <-chan struct{} {
+	v.sizing.Lock()
+	defer v.sizing.Unlock()
+	if v.refreshing != nil {
+		return v.refreshing
+	}
+	done := make(chan struct{})
+	v.refreshing = done
+	go func() {
+		defer close(done)
+		if err := v.Store.Refresh(); err != nil {
+			log.Warn().Err(err).Msg("cannot read the size of the store")
+		}
+		v.sizing.Lock()
+		defer v.sizing.Unlock()
+		v.refreshing = nil
+	}()
+	return done
 }
