@@ -26,6 +26,7 @@
 #include <linux/blkdev.h>
 #include <linux/kref.h>
 #include <linux/mutex.h>
+#include <linux/semaphore.h>
 #include <linux/seq_file.h>
 #include <linux/uuid.h>
 #include <linux/workqueue.h>
@@ -120,6 +121,7 @@ enum krping_session_state {
  * @upper:	for @ops; set by @ops->open()
  * @suspect:	the one request in flight that may kill its connection (suspect.c), or NULL;
  *		changed with cmpxchg() by its owner
+ * @digests:	limits those in flight, which could take all tags; a target runs as many
  * @stats:	enum krping_block_counter
  */
 struct krping_session {
@@ -164,6 +166,7 @@ struct krping_session {
 	const struct krping_session_ops *ops;
 	void *upper;
 	struct request *suspect;
+	struct semaphore digests;
 	struct krping_stats __percpu *stats;
 };
 

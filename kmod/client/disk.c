@@ -63,16 +63,20 @@ static bool may_run_long(const struct request *rq)
 	}
 }
 
-/* Fails the connection: recovery requeues the request. */
+/*
+ * Fails the connection: recovery requeues the request. If others were answered meanwhile, the
+ * target is there: then the request may be the cause (suspect.c).
+ */
 static enum blk_eh_timer_return krping_timeout(struct request *rq)
 {
 	struct krping_queue *q = rq->mq_hctx->driver_data;
+	bool others = time_after(READ_ONCE(q->last_answer), READ_ONCE(rq->deadline) - rq->timeout);
 
 	if (may_run_long(rq))
 		return BLK_EH_RESET_TIMER;
 	krping_warn_ratelimited(q->session->log_prefix, "the command with tag %d was not answered in time",
 				rq->tag);
-	krping_conn_fail(&q->conn, -ETIMEDOUT);
+	krping_conn_fail(&q->conn, others ? -ETIME : -ETIMEDOUT);
 	return BLK_EH_RESET_TIMER;
 }
 
@@ -117,13 +121,17 @@ static int ioctl_digest(struct krping_session *s, void __user *arg)
 	ret = check_digest(s, &digest);
 	if (ret)
 		return ret;
+	if (down_killable(&s->digests))
+		return -EINTR;
 	rq = blk_mq_alloc_request(s->disk->queue, REQ_OP_DRV_IN, 0);
-	if (IS_ERR(rq))
-		return PTR_ERR(rq);
-	req = blk_mq_rq_to_pdu(rq);
-	req->digest = &digest;
-	ret = blk_status_to_errno(blk_execute_rq(rq, false));
-	blk_mq_free_request(rq);
+	ret = PTR_ERR_OR_ZERO(rq);
+	if (!ret) {
+		req = blk_mq_rq_to_pdu(rq);
+		req->digest = &digest;
+		ret = blk_status_to_errno(blk_execute_rq(rq, false));
+		blk_mq_free_request(rq);
+	}
+	up(&s->digests);
 	if (ret)
 		return ret == -ENOLINK ? -EIO : ret;
 	return copy_to_user(arg, &digest, sizeof(digest)) ? -EFAULT : 0;

@@ -142,6 +142,7 @@ struct krping_keepalive {
  * @nr_regs:	REG_MRs of these and of @open, and a LOCAL_INV: at most @nr_slots, for which the
  *		send queue has room
  * @last_rx:	jiffies when the last message arrived
+ * @last_answer: jiffies when the last request was answered
  * @keepalive:	the KEEP_ALIVE command
  */
 struct krping_queue {
@@ -167,6 +168,7 @@ struct krping_queue {
 	u32 nr_sending;
 	u32 nr_regs;
 	unsigned long last_rx;
+	unsigned long last_answer;
 	struct krping_keepalive keepalive;
 };
 

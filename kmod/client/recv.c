@@ -259,6 +259,7 @@ void krping_recv_accept(struct krping_queue *q, struct request *rq,
 
 	krping_suspect_back(q->session, rq);
 	req->losses = 0;
+	WRITE_ONCE(q->last_answer, jiffies);
 	krping_rq_unmap(q, &q->slots[rsp->tag & KRPING_TAG_MASK], rq);
 	if (req_op(rq) != REQ_OP_WRITE)
 		req->crc = rsp->crc;

@@ -73,6 +73,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	uuid_gen(&s->uuid);
 	spin_lock_init(&s->lock);
 	mutex_init(&s->hold_lock);
+	sema_init(&s->digests, 4);
 	for (i = 0; i < s->nr_queues; i++) {
 		struct krping_queue *q = &s->queues[i];
 

@@ -41,7 +41,7 @@ void krping_suspect_back(struct krping_session *s, struct request *rq)
  * @rq:		the request, cancelled
  * @error:	why the connection was lost; 0 if the session closed it
  *
- * A target that is silent or a device that is removed is not the request's fault.
+ * A target that is silent (-ETIMEDOUT) or a device that is removed is not the request's fault.
  *
  * Return: whether the request has to fail; this was logged.
  */
