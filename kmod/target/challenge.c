@@ -23,6 +23,37 @@ void krping_challenges_free(struct krping_challenges *c)
 	kvfree(c);
 }
 
+static bool is_older(const struct krping_pending *p, const struct krping_pending *than)
+{
+	return !than || (s32)(p->id - than->id) < 0;
+}
+
+/* Return: the entry for a client's challenge. Called with c->lock held. */
+static struct krping_pending *entry_for(struct krping_challenges *c, const u8 addr[16])
+{
+	struct krping_pending *p, *free = NULL, *oldest = NULL, *own = NULL;
+	time64_t now = ktime_get_seconds();
+	u32 nr_own = 0, i;
+
+	for (i = 0; i < KRPING_CHALLENGES; i++) {
+		p = &c->pending[(c->next + i) % KRPING_CHALLENGES];
+		if (!p->waits || now >= p->expires) {
+			free = free ?: p;
+			continue;
+		}
+		if (is_older(p, oldest))
+			oldest = p;
+		if (memcmp(p->addr, addr, sizeof(p->addr)))
+			continue;
+		nr_own++;
+		if (is_older(p, own))
+			own = p;
+	}
+	if (nr_own >= KRPING_CHALLENGES_OF)
+		return own;
+	return free ?: oldest;
+}
+
 /**
  * krping_challenge_give - make a challenge for a client
  * @c:		the table
@@ -37,9 +68,10 @@ void krping_challenge_give(struct krping_challenges *c, const u8 addr[16],
 
 	get_random_bytes(challenge->nonce, sizeof(challenge->nonce));
 	spin_lock(&c->lock);
-	p = &c->pending[c->next % KRPING_CHALLENGES];
+	p = entry_for(c, addr);
 	p->waits = true;
-	p->id = c->next++;
+	p->id = c->next + (u32)(p - c->pending - c->next) % KRPING_CHALLENGES;
+	c->next = p->id + 1;
 	p->expires = ktime_get_seconds() + KRPING_CHALLENGE_TIME;
 	memcpy(p->addr, addr, sizeof(p->addr));
 	memcpy(p->session, hello->session, sizeof(p->session));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Unanswered challenges of a volume: a table of fixed size, so that a flood of clients cannot use
- * up memory. When it is full, the oldest challenge is dropped.
+ * up memory. When it is full, the oldest challenge is dropped; if an address has too many, its
+ * oldest.
  */
 #ifndef KRPING_CHALLENGE_H
 #define KRPING_CHALLENGE_H
@@ -11,7 +12,8 @@
 
 #include "uapi/krping.h"
 
-#define KRPING_CHALLENGES	256	/* entries of the table */
+#define KRPING_CHALLENGES	1024	/* entries of the table */
+#define KRPING_CHALLENGES_OF	64	/* of one address */
 #define KRPING_CHALLENGE_TIME	30	/* seconds until one expires */
 
 /**
@@ -37,7 +39,7 @@ struct krping_pending {
 /**
  * struct krping_challenges - the table
  * @lock:	protects the other members; taken in process context only, innermost
- * @next:	id of the next challenge, which replaces the oldest
+ * @next:	the next id is this or the first after it that fits the entry
  * @pending:	indexed by id modulo KRPING_CHALLENGES
  */
 struct krping_challenges {
