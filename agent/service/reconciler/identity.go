@@ -25,9 +25,13 @@ type Known interface {
 }
 
 // expected returns what is known of the volume that the session must have; the zero Volume if any one
-// may be attached. A volume that failed meanwhile counts even if it could not be remembered.
-func (s *session) expected(want config.Session) volumes.Volume {
+// may be attached. A volume that failed meanwhile counts even if it could not be remembered. The error is
+// that of a memory that cannot be read, if that matters.
+func (s *session) expected(want config.Session) (volumes.Volume, error) {
 	v, err := s.reconciler.known.Get(s.name)
+	if err != nil && want.Command.UUID == "" && want.Reattach != config.ReattachAlways && s.failed == nil {
+		return volumes.Volume{}, err
+	}
 	if err != nil {
 		s.complain(err)
 	}
@@ -37,9 +41,17 @@ func (s *session) expected(want config.Session) volumes.Volume {
 	if want.Command.UUID != "" {
 		v.UUID = want.Command.UUID // the operator knows better
 	} else if v.Volatile && want.Reattach == config.ReattachAlways {
-		return volumes.Volume{}
+		return volumes.Volume{}, nil
 	}
-	return v
+	return v, nil
+}
+
+// unknown notes that it cannot be told which volume the session must have.
+func (s *session) unknown(err error) {
+	s.set(Refused)
+	s.report(zerolog.ErrorLevel, err.Error(), fmt.Sprintf(
+		"not attached: which volume was attached here before cannot be told: %v. Mend the file, or write the volume's UUID into krping.yaml as uuid; `krpingctl agent --forget %s` begins the file anew, and any volume is attached",
+		err, s.name))
 }
 
 // attachCommand returns the command that attaches the expected volume and no other. A session that has
@@ -107,7 +119,10 @@ func (s *session) remember(want config.Session, is proc.Session) {
 		return
 	}
 	s.remembered = v
-	if e := s.expected(want); e.UUID != "" && !strings.EqualFold(e.UUID, is.UUID) || other(e, is) != "" {
+	if e, err := s.expected(want); err != nil {
+		s.complain(err)
+		return
+	} else if e.UUID != "" && !strings.EqualFold(e.UUID, is.UUID) || other(e, is) != "" {
 		s.log.Warn().Str("uuid", is.UUID).Str("expected", e.UUID).Uint64("size", is.Size).
 			Msg("attached to another volume than the expected one, by another process: it stays attached, but is not remembered")
 		return

@@ -181,7 +181,11 @@ func (s *session) attach(ctx context.Context, want config.Session) time.Duration
 	s.reconciler.mu.Lock()
 	s.interrupt = cancel
 	s.reconciler.mu.Unlock()
-	expected := s.expected(want)
+	expected, err := s.expected(want)
+	if err != nil {
+		s.unknown(err)
+		return interval
+	}
 	c := s.attachCommand(want, expected)
 	if _, err := s.reconciler.module.Run(ctx, c); err != nil {
 		if ctx.Err() != nil { // the declaration changed, or the agent ends

@@ -53,8 +53,8 @@ type File struct {
 // New returns the file at path. It need not exist.
 func New(path string, log zerolog.Logger) File { return File{path, log} }
 
-// All returns what is known, by session. A file that does not exist knows nothing; nor does one that is
-// broken, whose error is returned.
+// All returns what is known, by session. A file that does not exist knows nothing. Of one that is broken
+// only Forget makes a new one.
 func (f File) All() (map[string]Volume, error) {
 	data, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +93,7 @@ func (f File) Refused() (map[string]string, error) {
 
 // Set remembers a volume. If that is known already, nothing is written.
 func (f File) Set(session string, v Volume) error {
-	return f.change(func(all map[string]Volume) bool {
+	return f.change(false, func(all map[string]Volume) bool {
 		was, known := all[session]
 		if known {
 			v.Seen = was.Seen
@@ -112,7 +112,7 @@ func (f File) Set(session string, v Volume) error {
 // Refuse remembers why the target's volume is refused: it is not the one that is known. "" means that
 // none is refused any more.
 func (f File) Refuse(session, why string) error {
-	return f.change(func(all map[string]Volume) bool {
+	return f.change(false, func(all map[string]Volume) bool {
 		v := all[session]
 		if v.Refused == why {
 			return false
@@ -129,9 +129,10 @@ func (f File) Refuse(session, why string) error {
 	})
 }
 
-// Forget forgets a session's volume, and reports whether it was known.
+// Forget forgets a session's volume, and reports whether it was known. Of a broken file it keeps a copy,
+// and forgets all.
 func (f File) Forget(session string) (known bool, err error) {
-	err = f.change(func(all map[string]Volume) bool {
+	err = f.change(true, func(all map[string]Volume) bool {
 		_, known = all[session]
 		delete(all, session)
 		return known
@@ -139,9 +140,9 @@ func (f File) Forget(session string) (known bool, err error) {
 	return known, err
 }
 
-// change applies a change and writes the file, if change returns true. A broken file is kept under
-// another name.
-func (f File) change(change func(map[string]Volume) bool) error {
+// change applies a change and writes the file, if change returns true. A broken file is an error, or with
+// anew is kept under another name.
+func (f File) change(anew bool, change func(map[string]Volume) bool) error {
 	held, err := f.lock()
 	if err != nil {
 		return fmt.Errorf("remember the volume: %w", err)
@@ -149,10 +150,13 @@ func (f File) change(change func(map[string]Volume) bool) error {
 	defer held.Close()
 	all, err := f.All()
 	broken := err != nil
+	if broken && !anew {
+		return fmt.Errorf("remember the volume: %w", err)
+	}
 	if all == nil {
 		all = map[string]Volume{}
 	}
-	if !change(all) {
+	if !change(all) && !broken {
 		return nil
 	}
 	if broken {

@@ -84,7 +84,7 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
-// A broken file is reported and kept, and does not keep the agent from its work.
+// A broken file is reported and left alone, until an operator has it begun anew.
 func TestBrokenFile(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "cut off": `{"version":1,"volumes":{"vol0":{"uuid":"a"`, "zeros": "\x00\x00\x00", "newer": `{"version":2}`, "list": "[]",
@@ -99,8 +99,13 @@ func TestBrokenFile(t *testing.T) {
 		if v, err := f.Get("vol0"); v != (Volume{}) || err == nil || !strings.Contains(err.Error(), f.path) {
 			t.Errorf("%s: %+v, %v", name, v, err)
 		}
-		if err := f.Set("vol0", Volume{UUID: "b"}); err != nil || f.get(t, "vol0").UUID != "b" || !strings.Contains(log.String(), "starting anew") {
-			t.Errorf("%s: %v\n%s", name, err, log.String())
+		for what, err := range map[string]error{"set": f.Set("vol0", Volume{UUID: "b"}), "refuse": f.Refuse("vol0", "why")} {
+			if now, _ := os.ReadFile(f.path); err == nil || string(now) != text {
+				t.Errorf("%s: %s: %v; the file is now %q", name, what, err, now)
+			}
+		}
+		if known, err := f.Forget("vol0"); known || err != nil || f.get(t, "vol0") != (Volume{}) || !strings.Contains(log.String(), "starting anew") {
+			t.Errorf("%s: %v, %v\n%s", name, known, err, log.String())
 		}
 		if kept, err := os.ReadFile(f.path + ".broken"); err != nil || string(kept) != text {
 			t.Errorf("%s: kept %q, %v", name, kept, err)
