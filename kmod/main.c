@@ -7,6 +7,7 @@
 #include "control.h"
 #include "lib/fault.h"
 #include "ping/result.h"
+#include "rdma/conn.h"
 #include "local/tap.h"
 #include "target/target.h"
 
@@ -14,9 +15,12 @@ static int __init krping_init(void)
 {
 	int ret;
 
-	ret = krping_client_init();
+	ret = krping_qp_init();
 	if (ret)
 		return ret;
+	ret = krping_client_init();
+	if (ret)
+		goto qp_exit;
 	ret = krping_target_init();
 	if (ret)
 		goto client_exit;
@@ -36,6 +40,8 @@ target_exit:
 	krping_target_exit();
 client_exit:
 	krping_client_exit();
+qp_exit:
+	krping_qp_exit();
 	return ret;
 }
 
@@ -48,6 +54,7 @@ static void __exit krping_exit(void)
 	krping_tap_exit();
 	krping_target_exit();
 	krping_client_exit();
+	krping_qp_exit();
 }
 
 module_init(krping_init);

@@ -169,6 +169,9 @@ enum krping_reject_reason krping_conn_refusal(const struct krping_conn *conn, u3
 const char *krping_reject_text(enum krping_reject_reason reason);
 
 /* qp.c */
+int krping_qp_init(void);
+void krping_qp_exit(void);
+u32 krping_conn_max_message(const struct krping_conn *conn, u32 size);
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit);
 u32 krping_dev_max_wr(const struct ib_device *dev);
 u32 krping_dev_max_reg_pages(const struct ib_device *dev);

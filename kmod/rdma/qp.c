@@ -3,6 +3,8 @@
 
 #include <linux/interrupt.h>
 #include <linux/irq_poll.h>
+#include <linux/sizes.h>
+#include <linux/workqueue.h>
 
 #include "lib/compat.h"
 #include "rdma/conn.h"
@@ -45,6 +47,19 @@ u32 krping_dev_max_reg_pages(const struct ib_device *dev)
 								   most;
 }
 
+/*
+ * Return: the most bytes of a message, for one of @size. Every port supports 1 MiB: it is queried
+ * only for more, as drivers may take locks and log.
+ */
+u32 krping_conn_max_message(const struct krping_conn *conn, u32 size)
+{
+	struct ib_port_attr port;
+
+	if (size <= SZ_1M || ib_query_port(conn->id->device, conn->id->port_num, &port))
+		return SZ_1M;
+	return port.max_msg_sz;
+}
+
 /* Return: 0, or -EINVAL with the limit of the device in the log. */
 int krping_conn_check_limit(struct krping_conn *conn, const char *what, u32 wanted, u32 limit)
 {
@@ -84,17 +99,33 @@ static void nothing(struct tasklet_struct *unused)
 
 /* Under last_tasklets: else another caller could queue it ahead of the awaited tasklets. */
 static DEFINE_PER_CPU(struct tasklet_struct, last_tasklet);
+static DEFINE_PER_CPU(struct work_struct, last_work);
 static DEFINE_MUTEX(last_tasklets);
+static struct workqueue_struct *tasklet_wq;	/* from module load to unload */
 
-static void schedule_last_tasklet(void *unused)
+int krping_qp_init(void)
 {
-	tasklet_schedule(this_cpu_ptr(&last_tasklet));
+	tasklet_wq = alloc_workqueue("krping_tasklet", WQ_MEM_RECLAIM | KRPING_WQ_PERCPU, 0);
+	return tasklet_wq ? 0 : -ENOMEM;
+}
+
+void krping_qp_exit(void)
+{
+	destroy_workqueue(tasklet_wq);
+}
+
+/* Without preemption: if its CPU has gone offline, work may run on any. */
+static void schedule_last_tasklet(struct work_struct *unused)
+{
+	tasklet_schedule(get_cpu_ptr(&last_tasklet));
+	put_cpu_ptr(&last_tasklet);
 }
 
 /*
  * Sleeps until all scheduled tasklets have run: a CPU runs its tasklets in order. Before Linux 6.4
  * rxe reports completions from a tasklet, for which destroying a completion queue does not wait.
- * Its headers do not say which it is, so all kernels do this: it takes little time.
+ * Its headers do not say which it is, so all kernels do this: it takes little time. From an IPI
+ * (on_each_cpu()) a PREEMPT_RT kernel warns of a softirq that is raised on an idle CPU.
  */
 static void wait_for_tasklets(void)
 {
@@ -103,7 +134,11 @@ static void wait_for_tasklets(void)
 	mutex_lock(&last_tasklets);
 	for_each_possible_cpu(cpu)
 		tasklet_setup(per_cpu_ptr(&last_tasklet, cpu), nothing);
-	on_each_cpu(schedule_last_tasklet, NULL, true);
+	for_each_online_cpu(cpu) {
+		INIT_WORK(per_cpu_ptr(&last_work, cpu), schedule_last_tasklet);
+		queue_work_on(cpu, tasklet_wq, per_cpu_ptr(&last_work, cpu));
+	}
+	flush_workqueue(tasklet_wq);
 	for_each_possible_cpu(cpu)
 		tasklet_kill(per_cpu_ptr(&last_tasklet, cpu));
 	mutex_unlock(&last_tasklets);
