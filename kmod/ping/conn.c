@@ -309,6 +309,15 @@ bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc)
 	return rdma_protocol_iwarp(pc->conn.id->device, pc->conn.id->port_num);
 }
 
+/* Return: 0, or -EINVAL with the limit of the device in the log. */
+int krping_ping_check_size(struct krping_ping_conn *pc)
+{
+	u32 size = pc->thread->opt->size;
+
+	return krping_conn_check_limit(&pc->conn, "bytes in a message", size,
+				       krping_conn_max_message(&pc->conn, size));
+}
+
 /* Return: KRPING_REGION_* flags of memory that the peer accesses. */
 unsigned int krping_shared_memory(const struct krping_ping_conn *pc)
 {

@@ -169,6 +169,7 @@ int krping_ping_conn_register(struct krping_ping_conn *pc, struct krping_region 
 			      int access);
 struct ib_rdma_wr krping_rdma_wr(const struct krping_ping_msg *peer, struct ib_cqe *cqe,
 				 enum ib_wr_opcode opcode, struct ib_sge *sge);
+int krping_ping_check_size(struct krping_ping_conn *pc);
 unsigned int krping_shared_memory(const struct krping_ping_conn *pc);
 unsigned int krping_read_memory(const struct krping_ping_conn *pc);
 int krping_read_access(const struct krping_ping_conn *pc);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
@@ -60,29 +59,6 @@ static int list_pages(struct krping_region *region, u32 nr_pages)
 	return ret;
 }
 
-/* Every port supports 1 MiB. Query it only for more: drivers may take locks and log. */
-static int check_message(struct krping_conn *conn, u32 size)
-{
-	struct ib_port_attr port;
-	int ret;
-
-	if (size <= SZ_1M)
-		return 0;
-	ret = ib_query_port(conn->id->device, conn->id->port_num, &port);
-	return ret ?: krping_conn_check_limit(conn, "bytes in a message", size, port.max_msg_sz);
-}
-
-static int check_size(struct krping_conn *conn, u32 size, u32 nr_pages, unsigned int flags)
-{
-	u32 max_pages = conn->id->device->attrs.max_fast_reg_page_list_len;
-	int ret = 0;
-
-	if (flags & KRPING_REGION_MR)
-		ret = krping_conn_check_limit(conn, "pages in a memory region",
-					      nr_pages, max_pages);
-	return ret ?: check_message(conn, size);
-}
-
 /**
  * krping_region_alloc - allocate memory and map it for a connection's device
  * @conn:	with a PD
@@ -98,9 +74,11 @@ int krping_region_alloc(struct krping_conn *conn, struct krping_region *region, 
 {
 	struct ib_device *dev = conn->id->device;
 	u32 nr_pages = DIV_ROUND_UP(size, PAGE_SIZE);
-	int ret;
+	int ret = 0;
 
-	ret = check_size(conn, size, nr_pages, flags);
+	if (flags & KRPING_REGION_MR)
+		ret = krping_conn_check_limit(conn, "pages in a memory region", nr_pages,
+					      dev->attrs.max_fast_reg_page_list_len);
 	if (ret)
 		return ret;
 	region->contiguous = flags & KRPING_REGION_CONTIGUOUS;

@@ -119,6 +119,7 @@ enum krping_verbs_measure {
 #define KRPING_VERBS_DEPTH_MAX	16384	/* of a send or receive queue */
 #define KRPING_VERBS_SLOTS_MAX	(KRPING_VERBS_DEPTH_MAX + 1)
 #define KRPING_VERBS_MTU_MAX	4096
+#define KRPING_VERBS_SECONDS_MAX 86400	/* of @duration */
 
 /**
  * struct krping_verbs_params - the test of a KRPING_TEST_VERBS client; follows its hello
@@ -129,7 +130,8 @@ enum krping_verbs_measure {
  * @connection:	0: control connection; i + 1: data queue pair i (RC only)
  * @mtu:	bytes of a packet: 256, 512, 1024, 2048 or 4096; 0: what the path allows
  * @count:	messages that each queue pair sends; 0: no limit
- * @duration:	seconds that each side sends; 0: no limit. Not both @count and @duration
+ * @duration:	seconds that each side sends, at most KRPING_VERBS_SECONDS_MAX; 0: no limit. Not
+ *		both @count and @duration
  * @rate:	messages a second that each side sends, on all queue pairs together; 0: no limit
  * @txdepth:	messages in flight on a queue pair, 1 to KRPING_VERBS_DEPTH_MAX; LAT: 1
  * @rxdepth:	SEND, WRITE_IMM: receives posted on a queue pair, or with KRPING_VERBS_SRQ for all

@@ -59,12 +59,14 @@ static int timed_out(struct krping_verbs *v)
  */
 int krping_verbs_wait(struct krping_verbs *v, bool (*is_done)(struct krping_verbs *v))
 {
+	u32 ignored;
 	int seen, lost;
 
 	for (v->moved = jiffies;;) {
 		seen = atomic_read(&v->thread.progress);
 		lost = krping_conn_error(&v->control);	/* what came before it still counts */
-		if (krping_verbs_poll(v))
+		ignored = v->ignored;
+		if (krping_verbs_poll(v) != v->ignored - ignored)
 			v->moved = jiffies;
 		if (v->error || is_done(v))
 			return v->error;

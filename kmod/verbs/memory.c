@@ -7,8 +7,11 @@
 #include "lib/log.h"
 #include "verbs/verbs.h"
 
-/* Bytes of a memory region, unless one slot is larger. */
-#define REGION_BYTES	SZ_1M
+/*
+ * Bytes of a memory region at most, unless one slot is larger. A sink is one region, and so is a
+ * source: with VALIDATE that bounds the messages in flight, see krping_verbs_in_flight().
+ */
+#define REGION_BYTES	SZ_16M
 
 /* All tests together take at most this part of the host's memory. */
 #define MEMORY_PART	4

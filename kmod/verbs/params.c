@@ -231,7 +231,7 @@ static bool is_valid(const struct krping_options *t, const struct krping_verbs_p
 		return false;
 	if (t->mtu && !is_mtu(t->mtu))
 		return false;
-	if (t->count && t->duration)
+	if ((t->count && t->duration) || t->duration > KRPING_VERBS_SECONDS_MAX)
 		return false;
 	if (t->validate && t->qp_type != KRPING_VERBS_RC && t->size < NUMBER_LEN)
 		return false;

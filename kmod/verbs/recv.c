@@ -138,7 +138,8 @@ static void grant(struct krping_verbs_queue *q, u64 number, u32 slots)
 		q->credit_due = true;
 }
 
-static u32 granted_slots(const struct krping_verbs_queue *q)
+/* Slots that the peer may use before credit is given. */
+u32 krping_verbs_granted_slots(const struct krping_verbs_queue *q)
 {
 	const struct krping_options *t = &q->v->test;
 
@@ -162,7 +163,7 @@ static int arrived(struct krping_verbs_queue *q, u64 number)
 	account(q, number);
 	if (krping_verbs_is_lat(q->v))
 		return take_turn(q, number);
-	grant(q, q->account.next, granted_slots(q));
+	grant(q, q->account.next, krping_verbs_granted_slots(q));
 	return 0;
 }
 

@@ -94,6 +94,7 @@ static u32 too_small(const struct krping_verbs *v)
 	u32 most = min_t(u64, U32_MAX, (u64)PAGE_SIZE *
 			 krping_dev_max_reg_pages(v->control.id->device));
 
+	most = min(most, krping_conn_max_message(&v->control, v->test.size));
 	if (v->test.qp_type == KRPING_VERBS_UD)
 		most = min(most, v->test.mtu ?: krping_verbs_path_mtu(&v->control));
 	return v->test.size > most ? most : 0;
@@ -458,6 +459,7 @@ static int run_test(struct krping_verbs *v)
 	int ret;
 
 	result->test = v->test;
+	result->test.txdepth = krping_verbs_in_flight(&v->queues[0]);
 	WRITE_ONCE(result->size, v->test.size);
 	krping_result_running(result, v->control.id->device->name);
 	ret = krping_verbs_loop(v);

@@ -24,6 +24,16 @@ static u64 credit_left(const struct krping_verbs_queue *q)
 	return q->v->uses_credit ? q->peer.slots + q->credit - q->posted : U64_MAX;
 }
 
+/* Messages that can be in flight on each queue pair, in the direction of this side. */
+u32 krping_verbs_in_flight(const struct krping_verbs_queue *q)
+{
+	const struct krping_verbs *v = q->v;
+	u32 slots = v->is_initiator ? q->peer.slots : krping_verbs_granted_slots(q);
+	u32 depth = v->is_initiator ? q->depth : v->test.txdepth;
+
+	return v->uses_credit ? min(depth, slots) : depth;
+}
+
 /* LAT with SEND or WRITE: a client waits for the answer, a server answers. */
 static bool is_turn(const struct krping_verbs_queue *q)
 {

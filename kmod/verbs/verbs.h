@@ -409,6 +409,7 @@ void krping_verbs_checks_free(struct krping_verbs_queue *q);
 int krping_verbs_checks_post(struct krping_verbs_queue *q);
 
 /* send.c */
+u32 krping_verbs_in_flight(const struct krping_verbs_queue *q);
 int krping_verbs_post(struct krping_verbs *v);
 void krping_verbs_stop(struct krping_verbs *v);
 bool krping_verbs_all_sent(const struct krping_verbs *v);
@@ -419,6 +420,7 @@ void krping_verbs_tx_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_verbs_check_sent(struct ib_cq *cq, struct ib_wc *wc);
 
 /* recv.c */
+u32 krping_verbs_granted_slots(const struct krping_verbs_queue *q);
 void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc);
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number);
 void krping_verbs_defer_check(struct krping_verbs_queue *q, u64 number);
