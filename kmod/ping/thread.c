@@ -314,6 +314,13 @@ done:
 	return ret;
 }
 
+/* A server that clients cannot find yet. */
+static bool is_before_listening(const struct krping_thread *thread)
+{
+	return thread->opt->role == KRPING_PING_SERVER &&
+	       READ_ONCE(thread->result->state) == KRPING_RESULT_CONNECTING;
+}
+
 /* Shows the nine columns of upstream krping, or "listen" while a server has no client. */
 void krping_threads_show(struct seq_file *seq)
 {
@@ -322,6 +329,8 @@ void krping_threads_show(struct seq_file *seq)
 
 	mutex_lock(&threads_lock);
 	list_for_each_entry(thread, &threads, entry) {
+		if (is_before_listening(thread))
+			continue;
 		if (!thread->listed_dev[0]) {
 			seq_printf(seq, "%d listen\n", n++);
 			continue;
