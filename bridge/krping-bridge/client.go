@@ -117,8 +117,8 @@ func (o clientOptions) hello(given func(name string) bool) (wire.VerbsHello, err
 	if err != nil || o.inline != "" && inline < size {
 		return h, cli.Usagef("--inline %s: must be at least the size, %d", o.inline, size)
 	}
-	if o.duration%time.Second != 0 || o.duration < 0 || o.duration > math.MaxUint32*time.Second {
-		return h, cli.Usagef("--duration %s: must be whole seconds, like 10s", o.duration)
+	if o.duration%time.Second != 0 || o.duration < 0 || o.duration > wire.VerbsSecondsMax*time.Second {
+		return h, cli.Usagef("--duration %s: must be whole seconds, like 10s, at most %d", o.duration, wire.VerbsSecondsMax)
 	}
 	h.Size, h.QPs, h.Group, h.Inline = uint32(size), o.qps, uint16(rand.Uint32()), o.inline != ""
 	h.Duplex, h.Validate, h.SRQ = o.duplex, o.validate, o.srq

@@ -191,6 +191,19 @@ func TestLiesOfClients(t *testing.T) {
 	two.QPs = 2
 	duplex, ucDuplex := write, uc
 	duplex.Duplex, ucDuplex.Duplex = true, true
+	rated := ucDuplex
+	rated.Rate = 1_000_000
+	begin := func(l *liar, slots uint32) { // with memory for the server's WRITEs
+		mem, err := l.q.Register(1<<16, transport.PeerWrites)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		m := l.queue(0)
+		m.Info.Slots, m.Info.Addr, m.Info.Rkey = slots, mem.Addr, mem.Rkey
+		l.send(m)
+		l.recv(wire.VerbsQueue)
+		l.send(wire.VerbsMessage{Type: wire.VerbsGo})
+	}
 	protocol := wire.VerbsErrorProtocol
 	for name, tc := range map[string]struct {
 		hello wire.VerbsHello
@@ -240,21 +253,20 @@ func TestLiesOfClients(t *testing.T) {
 			l.begin()
 			l.post(transport.Work{Op: transport.OpWriteImmediate, Rkey: l.peer[0].Rkey, RemoteAddr: l.peer[0].Addr}, l.message(0)[:50])
 		}, "a message of 50 bytes", protocol},
-		"no CHECK on a data queue": {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, done(1).Append(nil)) }, "DONE of queue pair 0 on queue pair 0 instead of a CHECK", protocol},
-		"garbage on a data queue":  {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 64)) }, "on queue pair 0: control message of unknown type 0", protocol},
-		"short CHECK":              {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 63)) }, "a message of 63 bytes on queue pair 0 instead of a CHECK", protocol},
-		"CHECK beyond the slots":   {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, check(17).Append(nil)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
-		"control CHECK beyond":     {uc, func(l *liar) { l.begin(); l.send(check(17)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
-		"gives no CREDIT": {ucDuplex, func(l *liar) {
-			mem, err := l.q.Register(1<<16, transport.PeerWrites)
-			if err != nil {
-				l.t.Fatal(err)
-			}
-			m := l.queue(0)
-			m.Info.Slots, m.Info.Addr, m.Info.Rkey = 4, mem.Addr, mem.Rkey
-			l.send(m)
-			l.recv(wire.VerbsQueue)
-			l.send(wire.VerbsMessage{Type: wire.VerbsGo})
+		"no CHECK on a data queue":  {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, done(1).Append(nil)) }, "DONE of queue pair 0 on queue pair 0 instead of a CHECK", protocol},
+		"garbage on a data queue":   {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 64)) }, "on queue pair 0: control message of unknown type 0", protocol},
+		"short CHECK":               {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, make([]byte, 63)) }, "a message of 63 bytes on queue pair 0 instead of a CHECK", protocol},
+		"CHECK beyond the slots":    {write, func(l *liar) { l.begin(); l.post(transport.Work{Op: transport.OpSend}, check(17).Append(nil)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
+		"control CHECK beyond":      {uc, func(l *liar) { l.begin(); l.send(check(17)) }, "CHECK up to message 17 of queue pair 0: must be 0 to 16", protocol},
+		"gives no CREDIT":           {ucDuplex, func(l *liar) { begin(l, 4) }, "messages of 4 have completed, and no more in", wire.VerbsErrorTimeout},
+		"gives no CREDIT to a rate": {rated, func(l *liar) { begin(l, 4) }, "messages of 4 have completed, and no more in", wire.VerbsErrorTimeout},
+		"gives CREDIT for nothing": {ucDuplex, func(l *liar) {
+			begin(l, 4)
+			go func() {
+				for l.conn.Send(wire.VerbsMessage{Type: wire.VerbsCredit}.Append(nil), 0) == nil {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}()
 		}, "messages of 4 have completed, and no more in", wire.VerbsErrorTimeout},
 		"hangs up":                 {send, func(l *liar) { l.begin(); l.conn.Close() }, "the peer has disconnected", 0},
 		"ends with an error":       {send, func(l *liar) { l.begin(); l.send(wire.VerbsMessage{Type: wire.VerbsError, Number: 1}) }, "it is out of memory", 0},
@@ -264,7 +276,9 @@ func TestLiesOfClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNet(t)
-			n.server.Timeout = 300 * time.Millisecond
+			if tc.code == wire.VerbsErrorTimeout {
+				n.server.Timeout = 3 * time.Second // within which the liar goes from step to step
+			}
 			l := n.connectLiar(t, tc.hello)
 			tc.lie(l)
 			select {
@@ -272,7 +286,7 @@ func TestLiesOfClients(t *testing.T) {
 				if got.err == nil || !strings.Contains(got.err.Error(), tc.want) {
 					t.Errorf("the server: %v, want %q", got.err, tc.want)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(2 * patience):
 				t.Fatal("the server does not end")
 			}
 			if tc.code != 0 {

@@ -348,22 +348,23 @@ func (o *initiator) checkFetched(queue int, q *outbound, number uint64) {
 	}
 }
 
-// credited takes a CREDIT.
-func (o *initiator) credited(queue int, number uint64) error {
+// credited takes a CREDIT, and reports whether it grants anything.
+func (o *initiator) credited(queue int, number uint64) (bool, error) {
 	if !o.credits || queue >= len(o.queues) {
-		return violation("CREDIT for queue pair %d", queue)
+		return false, violation("CREDIT for queue pair %d", queue)
 	}
 	q := &o.queues[queue]
 	if number < q.credit || number > q.sent {
-		return violation("CREDIT of %d for queue pair %d: must be %d to %d", number, queue, q.credit, q.sent)
+		return false, violation("CREDIT of %d for queue pair %d: must be %d to %d", number, queue, q.credit, q.sent)
 	}
+	grants := number > q.credit
 	q.credit = number
 	q.lacks = false
 	if number >= q.asked {
 		q.asked = 0
 	}
 	o.enqueue(queue)
-	return nil
+	return grants, nil
 }
 
 // stalled calls ask for each queue pair that has lacked credit for a while, of which a message or a CHECK may
@@ -374,8 +375,7 @@ func (o *initiator) stalled(now time.Time, ask func(queue int, number uint64) er
 	}
 	for i := range o.queues {
 		q := &o.queues[i]
-		lacks := q.credit < q.sent &&
-			(q.sent == q.credit+uint64(q.peer.Slots) && o.wants(q) || !o.wants(q) && o.isChecked())
+		lacks := o.lacksCredit(q)
 		if !lacks || !q.lacks {
 			q.lacks, q.lackedAt = lacks, now
 			continue
@@ -392,7 +392,24 @@ func (o *initiator) stalled(now time.Time, ask func(queue int, number uint64) er
 }
 
 // waits reports whether something is due from the peer or the device, and not only from the rate.
-func (o *initiator) waits() bool { return o.Rate == 0 || o.done < o.total }
+func (o *initiator) waits() bool {
+	if o.Rate == 0 || o.done < o.total {
+		return true
+	}
+	for i := range o.queues {
+		if o.lacksCredit(&o.queues[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// lacksCredit reports whether the next message of a queue pair waits for credit, or the end of WRITEs that are
+// checked.
+func (o *initiator) lacksCredit(q *outbound) bool {
+	return o.credits && q.credit < q.sent &&
+		(q.sent == q.credit+uint64(q.peer.Slots) && o.wants(q) || !o.wants(q) && o.isChecked())
+}
 
 // isDone reports whether everything was sent, has completed, and is covered by credit where WRITEs are
 // checked.

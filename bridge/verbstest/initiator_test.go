@@ -93,18 +93,18 @@ func TestChecksAndCredit(t *testing.T) {
 	wantPosted(t, "at first", posted(o, 64), "wwwwSwwwwS")
 	o.complete(t, kindCheck, 0, 4)
 	wantPosted(t, "without credit", posted(o, 64), "")
-	if err := o.credited(0, 4); err != nil {
+	if _, err := o.credited(0, 4); err != nil {
 		t.Fatal(err)
 	}
 	wantPosted(t, "with credit for 4", posted(o, 64), "wwwwS")
 	for _, wrong := range []uint64{3, 13} {
-		if err := o.credited(0, wrong); err == nil {
+		if _, err := o.credited(0, wrong); err == nil {
 			t.Errorf("credit of %d was taken", wrong)
 		}
 	}
 	o.complete(t, kindCheck, 0, 8)
 	o.complete(t, kindCheck, 0, 12)
-	if err := o.credited(0, 12); err != nil {
+	if _, err := o.credited(0, 12); err != nil {
 		t.Fatal(err)
 	}
 	wantPosted(t, "the last two", posted(o, 64), "wWS")
@@ -113,7 +113,7 @@ func TestChecksAndCredit(t *testing.T) {
 	if o.isDone() {
 		t.Error("done without credit for the last messages")
 	}
-	if err := o.credited(0, 14); err != nil || !o.isDone() {
+	if _, err := o.credited(0, 14); err != nil || !o.isDone() {
 		t.Errorf("not done with all credit: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestAsksForCredit(t *testing.T) {
 		want   int
 	}{{0, 0, 0}, {90 * time.Millisecond, 0, 0}, {110 * time.Millisecond, 0, 1}, {time.Second, 0, 0}, {2 * time.Second, 8, 0}, {3 * time.Second, 0, 0}} {
 		if tc.credit > 0 {
-			if err := o.credited(0, tc.credit); err != nil {
+			if _, err := o.credited(0, tc.credit); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,6 +3,7 @@
 package verbstest
 
 import (
+	"math"
 	"time"
 
 	"krping/bridge/transport"
@@ -161,9 +162,12 @@ var services = map[wire.QPType]transport.Service{wire.RC: transport.RC, wire.UC:
 func (p plan) lacks(a transport.Ability) *wire.Reject {
 	c := p.queueConfig(0)
 	_, entries := c.CompletionQueues()
-	reads := a.Reads
+	reads := math.MaxInt
+	if p.sends {
+		reads = a.Reads
+	}
 	if p.receives {
-		reads = a.ReadResources
+		reads = min(reads, a.ReadResources)
 	}
 	switch {
 	case a.IWARP && p.QPType == wire.UC:

@@ -277,30 +277,34 @@ func (s *side) handle() error {
 		if err != nil || !ok {
 			return err
 		}
-		s.moved = time.Now()
-		if err := s.handleOne(m); err != nil {
+		moves, err := s.handleOne(m)
+		if err != nil {
 			return err
+		}
+		if moves {
+			s.moved = time.Now()
 		}
 	}
 }
 
-func (s *side) handleOne(m wire.VerbsMessage) error {
+// handleOne handles a control message, and reports whether the test moves on by it.
+func (s *side) handleOne(m wire.VerbsMessage) (bool, error) {
 	if int(m.Queue) >= int(s.QPs) {
-		return violation("%s of queue pair %d of %d", m.Type, m.Queue, s.QPs)
+		return false, violation("%s of queue pair %d of %d", m.Type, m.Queue, s.QPs)
 	}
 	switch {
 	case m.Type == wire.VerbsCredit && s.out != nil:
 		return s.out.credited(int(m.Queue), m.Number)
 	case m.Type == wire.VerbsCheck && s.in != nil && s.peerDone.IsZero():
-		return s.in.controlCheck(int(m.Queue), m.Number)
+		return true, s.in.controlCheck(int(m.Queue), m.Number)
 	case m.Type == wire.VerbsDone && s.in != nil && s.peerDone.IsZero() && (s.isServer || s.Duplex):
 		s.peerSent, s.peerDone = m.Number, time.Now()
-		return nil
+		return true, nil
 	case m.Type == wire.VerbsReport && s.out != nil && !s.doneAt.IsZero() && s.report == nil:
 		s.report = &m
-		return s.checkReport(m)
+		return true, s.checkReport(m)
 	}
-	return violation("%s, which does not belong here", m.Type)
+	return false, violation("%s, which does not belong here", m.Type)
 }
 
 // checkReport checks the peer's REPORT of what this side has sent.

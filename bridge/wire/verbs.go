@@ -14,6 +14,7 @@ const (
 	VerbsMessageSize = 64
 	VerbsQPsMax      = 1024
 	VerbsSizeMax     = 1 << 30
+	VerbsSecondsMax  = 86400 // of Duration
 	VerbsDepthMax    = 16384
 	VerbsSlotsMax    = VerbsDepthMax + 1
 	VerbsCheckDepth  = 4   // receives for CHECK on each data queue pair
@@ -263,6 +264,8 @@ func (h VerbsHello) checkQueues() string {
 		return fmt.Sprintf("connection %d of a test with %d %s queue pairs", h.Connection, h.QPs, h.QPType)
 	case h.Count > 0 && h.Duration > 0:
 		return "both a count and a duration"
+	case h.Duration > VerbsSecondsMax:
+		return fmt.Sprintf("duration %d: must be at most %d seconds", h.Duration, VerbsSecondsMax)
 	}
 	return ""
 }
