@@ -55,7 +55,7 @@ type Messages struct {
 	Repeated    uint64 `json:"repeated"`
 	Reordered   uint64 `json:"reordered"`
 	Damaged     uint64 `json:"damaged"`
-	PeakRate    uint64 `json:"peak_ops_per_second"` // best 100 ms of any thread; 0: not known
+	PeakRate    uint64 `json:"peak_ops_per_second"` // best 100 ms of each thread, added up; 0: not known
 	Posts       uint64 `json:"posts"`               // work requests
 	Completions uint64 `json:"completions"`
 }
@@ -137,7 +137,7 @@ func (m *Messages) add(r proc.Result) {
 	m.Repeated += r.Repeated
 	m.Reordered += r.Reordered
 	m.Damaged += r.Damaged
-	m.PeakRate = max(m.PeakRate, r.PeakOps)
+	m.PeakRate += r.PeakOps
 	m.Posts += r.Posts
 	m.Completions += r.Completions
 }

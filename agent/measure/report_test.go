@@ -164,7 +164,7 @@ func TestMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Messages{Verb: "send", QueuePair: "uc", Sent: 10, Received: 6, Lost: 4, Damaged: 1, PeakRate: 9, Posts: 10, Completions: 4}
+	want := Messages{Verb: "send", QueuePair: "uc", Sent: 10, Received: 6, Lost: 4, Damaged: 1, PeakRate: 17, Posts: 10, Completions: 4}
 	if r.Messages == nil || *r.Messages != want || r.Title() != "send bw uc" || r.TxDepth != 4 {
 		t.Errorf("%+v, %s, want %+v", r.Messages, r.Title(), want)
 	}
@@ -177,7 +177,7 @@ func TestMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[0], "RTT/2  peak ops/s  sent  received  lost  damaged") || !strings.HasSuffix(lines[1], "9    10         6     4        1") {
+	if len(lines) != 3 || !strings.Contains(lines[0], "RTT/2  peak ops/s  sent  received  lost  damaged") || !strings.HasSuffix(lines[1], "17    10         6     4        1") {
 		t.Errorf("the table is\n%s", out.String())
 	}
 }

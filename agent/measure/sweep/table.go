@@ -35,13 +35,13 @@ var quantities = []quantity{
 	{"p99 µs", "%.1f", micros(func(l measure.Latency) int64 { return l.P99 })},
 	{"p99.9 µs", "%.1f", micros(func(l measure.Latency) int64 { return l.P999 })},
 	{"max µs", "%.1f", micros(func(l measure.Latency) int64 { return l.Max })},
-	{"CPU %", "%.0f", func(r Row) float64 { return ratio(100*r.Report.CPUNs, r.Report.ElapsedNs) }},
+	{"CPU %", "%.0f", func(r Row) float64 { return 100 * ratio(r.Report.CPUNs, r.Report.ElapsedNs) }},
 	{"CPU µs/op", "%.2f", func(r Row) float64 { return ratio(r.Report.CPUNs, int64(r.Report.Operations)) / 1e3 }},
 	{"peak ops/s", "%.0f", count(func(m measure.Messages) uint64 { return m.PeakRate })},
 	{"sent", "%.0f", counted(func(m measure.Messages) float64 { return float64(m.Sent) })},
 	{"received", "%.0f", counted(func(m measure.Messages) float64 { return float64(m.Received) })},
 	{"lost", "%.0f", counted(func(m measure.Messages) float64 { return float64(m.Lost) })},
-	{"lost %", "%.3g", counted(func(m measure.Messages) float64 { return ratio(int64(100*m.Lost), int64(m.Sent)) })},
+	{"lost %", "%.3g", counted(func(m measure.Messages) float64 { return 100 * ratio(int64(m.Lost), int64(m.Sent)) })},
 	{"damaged", "%.0f", counted(func(m measure.Messages) float64 { return float64(m.Damaged) })},
 	{"completions/message", "%.3f", func(r Row) float64 {
 		if r.Report.Messages == nil {
