@@ -13,10 +13,18 @@ const (
 	perftest    = "perftest"
 	moduleVerbs = "module"
 	bridgeVerbs = "bridge"
+	// The same, with each message filled and checked. They have no goal: perftest checks nothing.
+	moduleChecks = "module-validates"
+	bridgeChecks = "bridge-validates"
 )
 
 // VerbsContenders returns all contenders.
-func VerbsContenders() []string { return []string{perftest, moduleVerbs, bridgeVerbs} }
+func VerbsContenders() []string {
+	return append(DefaultVerbsContenders(), moduleChecks, bridgeChecks)
+}
+
+// DefaultVerbsContenders returns those that are measured if none are named.
+func DefaultVerbsContenders() []string { return []string{perftest, moduleVerbs, bridgeVerbs} }
 
 // verbsRun is one measurement of one contender.
 type verbsRun struct {
@@ -26,6 +34,7 @@ type verbsRun struct {
 	addr  string // of the server
 	port  int    // of the server, another one each time: that of a killed server may be busy
 	poll  bool   // both sides busy-poll for completions, instead of sleeping
+	check bool   // each message is filled and checked
 }
 
 // verbsSample is what one measurement has shown.
@@ -41,6 +50,7 @@ type verbsContender struct {
 	server, client func(r verbsRun) string // commands
 	tcp            func(r verbsRun) bool   // the server listens by TCP, else by rdma_cm
 	serves         bool                    // the server goes on after its client
+	checks         bool                    // each message is filled and checked
 	parse          func(r verbsRun, out string) (verbsSample, error)
 }
 
@@ -49,20 +59,28 @@ var verbsContenders = map[string]verbsContender{
 		server: perftestCommand, client: func(r verbsRun) string { return perftestCommand(r) + " " + r.addr },
 		tcp: func(r verbsRun) bool { return r.test.QP == "uc" }, parse: parsePerftest,
 	},
-	moduleVerbs: {
+	moduleVerbs: ofModule(false), moduleChecks: ofModule(true),
+	bridgeVerbs: ofBridge(false), bridgeChecks: ofBridge(true),
+}
+
+func ofModule(checks bool) verbsContender {
+	return verbsContender{
 		server: func(r verbsRun) string {
 			return fmt.Sprintf("krpingctl server --addr %s --port %d --verbs%s", r.addr, r.port, flagIf(r.poll, " --poll"))
 		},
 		client: func(r verbsRun) string { return "krpingctl client" + clientFlags(r) },
-		parse:  parseKrping,
-	},
-	bridgeVerbs: {
+		checks: checks, parse: parseKrping,
+	}
+}
+
+func ofBridge(checks bool) verbsContender {
+	return verbsContender{
 		server: func(r verbsRun) string {
 			return fmt.Sprintf("krping-bridge --ping %s:%d%s", r.addr, r.port, flagIf(r.poll, " --ping-poll"))
 		},
 		client: func(r verbsRun) string { return "krping-bridge client" + clientFlags(r) },
-		serves: true, parse: parseKrping,
-	},
+		serves: true, checks: checks, parse: parseKrping,
+	}
 }
 
 func flagIf(given bool, flag string) string {
@@ -78,7 +96,8 @@ func clientFlags(r verbsRun) string {
 	if t.Latency {
 		measure = "lat"
 	}
-	flags := fmt.Sprintf(" --addr %s:%d --verb %s --qp %s --%s --count %d --json%s", r.addr, r.port, t.Verb, t.QP, measure, r.count, flagIf(r.poll, " --poll"))
+	flags := fmt.Sprintf(" --addr %s:%d --verb %s --qp %s --%s --count %d --json%s%s", r.addr, r.port, t.Verb, t.QP, measure, r.count, flagIf(r.poll, " --poll"),
+		flagIf(r.check, " --validate"))
 	if !t.atomic() {
 		flags += fmt.Sprintf(" --size %d", r.size)
 	}

@@ -137,7 +137,7 @@ func count(ctx context.Context, s *countSite, hosts [2]*symbols, t VerbsTest, si
 	}
 	for i, host := range []*VerbsHostCount{&c.Server, &c.Client} {
 		host.Switches = each(all.switches[i], base.switches[i])
-		host.add(hostCost(base.insns[i], all.insns[i], float64(many-few), hosts[i], i == 0), name == bridgeVerbs)
+		host.add(hostCost(base.insns[i], all.insns[i], float64(many-few), hosts[i], i == 0), name == bridgeVerbs || name == bridgeChecks)
 	}
 	return c, nil
 }

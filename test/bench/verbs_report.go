@@ -55,6 +55,8 @@ func (r *VerbsReport) writeRows(out io.Writer) error {
 	for _, name := range r.Contenders {
 		if goal, ok := verbsGoals[name]; ok {
 			head = append(head, fmt.Sprintf("%s / perftest (>= %.2g; lat <= %.2g)", name, goal.bandwidth, goal.latency))
+		} else if name != perftest {
+			head = append(head, name+" / perftest")
 		}
 	}
 	t.head(head...)

@@ -38,7 +38,7 @@ type VerbsRatio struct {
 	Median float64   `json:"median"`
 	Low    float64   `json:"low"` // of medianInterval
 	High   float64   `json:"high"`
-	Goal   float64   `json:"goal"`
+	Goal   float64   `json:"goal"` // 0: none
 	Missed bool      `json:"missed"`
 }
 
@@ -83,11 +83,12 @@ func newVerbsRatio(contender string, ours, peer []float64, latency bool) *VerbsR
 	sorted := slices.Sorted(slices.Values(r.Rounds))
 	index, _ := medianInterval(len(sorted))
 	r.Median, r.Low, r.High = sorted[len(sorted)/2], sorted[index], sorted[len(sorted)-1-index]
+	goal, has := verbsGoals[contender]
 	if latency {
-		r.Goal = verbsGoals[contender].latency
-		r.Missed = r.Median > r.Goal
+		r.Goal = goal.latency
+		r.Missed = has && r.Median > r.Goal
 	} else {
-		r.Goal = verbsGoals[contender].bandwidth
+		r.Goal = goal.bandwidth
 		r.Missed = r.Median < r.Goal
 	}
 	return &r

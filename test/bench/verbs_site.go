@@ -42,6 +42,7 @@ func tryAgain[R any](try func() (R, error)) (result R, err error) {
 
 // measure starts a contender's server, runs its client, and ends both.
 func (s *verbsSite) measure(ctx context.Context, c verbsContender, r verbsRun) (sample verbsSample, err error) {
+	r.check = c.checks
 	r.addr, r.port = s.server.Addr(), firstPort+s.measured%ports
 	s.measured++
 	ctx, cancel := context.WithTimeout(ctx, verbsTime)

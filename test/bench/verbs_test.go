@@ -231,6 +231,9 @@ func TestVerbsCommands(t *testing.T) {
 		if got := clientFlags(r); got != tc.krping {
 			t.Errorf("%s, want %s", got, tc.krping)
 		}
+		if r.check = true; !strings.Contains(clientFlags(r), " --validate") {
+			t.Errorf("%s does not validate", tc.test.Name())
+		}
 		if r.poll = false; !strings.Contains(perftestCommand(r), " -e") || strings.Contains(clientFlags(r), "--poll") {
 			t.Errorf("%s polls", tc.test.Name())
 		}

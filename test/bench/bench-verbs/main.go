@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string) (err error) {
 	tests := flags.String("tests", "", "only tests whose name matches this `regexp`, such as 'ib_send_bw (rc|ud)' or fetch_add")
 	sizes := flags.String("sizes", bench.VerbsSizes, "comma-separated `list` of sizes in bytes, or \"\": measure nothing; atomics have 8")
 	countSizes := flags.String("count-sizes", "64,65536", "comma-separated `list` of sizes of which packets and instructions are counted, or \"\"")
-	contenders := flags.String("contenders", strings.Join(bench.VerbsContenders(), ","), "comma-separated `list` of contenders")
+	contenders := flags.String("contenders", strings.Join(bench.DefaultVerbsContenders(), ","), "comma-separated `list` of contenders, of "+strings.Join(bench.VerbsContenders(), ", "))
 	flags.IntVar(&v.Rounds, "rounds", 5, "`number` of measurements of each; the report has the medians")
 	cpus := flags.Int("cpus", max(1, runtime.NumCPU()/2), "CPUs of each VM; if both have more than the host, busy-polling programs wait for each other")
 	flags.BoolVar(&v.Sleep, "sleep", false, "measure programs that sleep for completions, which a busy machine disturbs less; perftest's tests of WRITE busy-poll")
