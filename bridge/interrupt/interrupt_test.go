@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	defer stop()
 	fmt.Println("begun")
 	<-ctx.Done()
-	time.Sleep(10 * time.Millisecond) // until the handler is gone
+	time.Sleep(time.Second) // until the handler is gone
 	fmt.Println("ending")
 	time.Sleep(time.Minute)
 }

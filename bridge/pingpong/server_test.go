@@ -77,7 +77,7 @@ func TestFirstMessage(t *testing.T) {
 			if (err == nil) != tc.ok || tc.ok && m.Rkey != 2 {
 				t.Errorf("after %v: %v, %v", time.Since(began), m, err)
 			}
-			if took := time.Since(began); took > 2*time.Second {
+			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})

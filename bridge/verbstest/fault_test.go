@@ -190,25 +190,38 @@ func TestLateWriteOfEarlierLap(t *testing.T) {
 	}
 }
 
+// spoilCounters changes the counters that atomic operations go to.
+func (n *fakeNet) spoilCounters() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.pairs {
+		for _, m := range p.q.memory {
+			if m.use&transport.PeerAtomics != 0 {
+				m.Data[1] = 7
+			}
+		}
+	}
+}
+
 // A counter that is changed by something else is found, by the value that returns and by the sum.
 func TestWrongCounterIsFound(t *testing.T) {
 	for _, verb := range []wire.Verb{wire.VerbFetchAdd, wire.VerbCompareSwap} {
 		h := bandwidthHello(verb, wire.RC)
 		h.Validate, h.QPs, h.Count, h.Rate = true, 1, 50, 200
 		n := newNet(t)
+		ended := make(chan struct{})
 		go func() {
-			time.Sleep(50 * time.Millisecond)
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			for _, p := range n.pairs {
-				for _, m := range p.q.memory {
-					if m.use&transport.PeerAtomics != 0 {
-						m.Data[1] = 7
-					}
+			for {
+				n.spoilCounters()
+				select {
+				case <-ended:
+					return
+				case <-time.After(time.Millisecond):
 				}
 			}
 		}()
 		client, server := n.run(t.Context(), h)
+		close(ended)
 		if client.err == nil || server.err == nil {
 			t.Errorf("%s: client: %v, server: %v", verb, client.err, server.err)
 		}

@@ -175,7 +175,7 @@ func TestVerbsClientEnds(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGKILL} {
 		ended := strings.Count(b.Log.String(), "verbs test has ended")
 		client := guest.Start(t, guest.Binary(t, "krping-bridge"), "client", "--addr", b.Addr, "--verb", "write", "--bw", "--validate")
-		time.Sleep(2 * time.Second) // it is sending
+		isSending(t)
 		guest.Signal(t, client, sig)
 		if err := client.Wait(); (err == nil) != (sig == unix.SIGINT) {
 			t.Errorf("the client after %v: %v", sig, err)
@@ -186,12 +186,23 @@ func TestVerbsClientEnds(t *testing.T) {
 	}
 }
 
+// isSending waits until many packets have been sent.
+func isSending(t *testing.T) {
+	t.Helper()
+	if guest.Device(t) != "rxe0" {
+		time.Sleep(2 * time.Second) // siw does not count packets
+		return
+	}
+	before := guest.SentPackets(t)
+	guest.Eventually(t, guest.Limit, "the client sends", func() bool { return guest.SentPackets(t) > before+1000 })
+}
+
 // A bridge whose RDMA device is removed during a test ends it, and serves again.
 func TestVerbsDeviceRemoval(t *testing.T) {
 	port := guest.NextPort()
 	b := guest.StartPingBridge(t, port)
 	client := guest.Start(t, guest.Binary(t, "krping-bridge"), "client", "--addr", b.Addr, "--verb", "send", "--bw", "--qps", "4")
-	time.Sleep(2 * time.Second) // it is sending
+	isSending(t)
 	b.RemoveDevice(t)
 	if err := client.Wait(); err == nil {
 		t.Error("the client of a removed device has succeeded")

@@ -155,8 +155,9 @@ func TestBrokenGSI(t *testing.T) {
 	defer restore(t)
 	const away = "192.168.77.99"
 	guest.Run(t, "ip", "neigh", "replace", away, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
-	client := guest.Start(t, guest.Binary(t, "krpingctl"), "client", "--addr", away, "--count", "1", "--timeout", "3s")
-	time.Sleep(time.Second)
+	sent := guest.SentPackets(t)
+	client := guest.Start(t, guest.Binary(t, "krpingctl"), "client", "--addr", away, "--count", "1", "--timeout", "10s")
+	guest.Eventually(t, guest.Limit, "the client has sent its request", func() bool { return guest.SentPackets(t) > sent })
 	guest.Run(t, "ip", "link", "set", "eth0", "down") // the neighbour entry is dropped, too
 	if err := client.Wait(); err == nil {
 		t.Error("a client without a server succeeded")

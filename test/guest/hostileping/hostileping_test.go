@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,7 +67,17 @@ func write(format string, args ...any) writer {
 // ends checks that the command ends with one of the errors, within its timeout from now on.
 func (w writer) ends(t *testing.T, want ...error) {
 	t.Helper()
-	guest.EndsWith(t, w.end(t), want)
+	endsWith(t, w.end(t), want)
+}
+
+// endsWith checks the error of a command. A peer in a VM that had no processor for the timeout seems to stall.
+func endsWith(t *testing.T, err error, want []error) {
+	t.Helper()
+	if errors.Is(err, unix.ETIMEDOUT) && !slices.Contains(want, error(unix.ETIMEDOUT)) {
+		late.Errorf(t, "%v, want %v", err, want)
+		return
+	}
+	guest.EndsWith(t, err, want)
 }
 
 // end returns the error of the command, and checks that it ends within its timeout from now on.
@@ -90,7 +101,7 @@ func endsAfter(t *testing.T, begin func() (writer, *peer), do func(p *peer), wan
 		do(p)
 		err := w.end(t)
 		if left == 0 || !p.disconnected || !errors.Is(err, unix.ETIMEDOUT) {
-			guest.EndsWith(t, err, want)
+			endsWith(t, err, want)
 			return
 		}
 		t.Log("the command did not notice the disconnect: trying again")
@@ -155,7 +166,7 @@ func connectWith(t *testing.T, addr netip.AddrPort, private []byte, config verbs
 func (p *peer) send(msg []byte, invalidate uint32) {
 	p.t.Helper()
 	if err := p.Send(msg, invalidate); err != nil {
-		p.t.Fatal(err)
+		p.t.Fatalf("%sthe command has ended: %v", late.Mark, err)
 	}
 	_ = p.Flush()
 }
@@ -173,7 +184,7 @@ func (p *peer) recvMessage() wire.PingMessage {
 	p.t.Helper()
 	message, err := p.Recv()
 	if err != nil {
-		p.t.Fatalf("no message: %v", err)
+		p.t.Fatalf("%sno message: %v", late.Mark, err)
 	}
 	m, err := wire.DecodePingMessage(message.Data)
 	if err != nil {

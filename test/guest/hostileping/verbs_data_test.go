@@ -19,6 +19,7 @@ import (
 
 	"krping/bridge/transport"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // dataPeer is a hostile client with UC or UD queue pairs of its own.
@@ -236,7 +237,7 @@ func spoilAll(d *dataPeer) {
 	d.send(checkOf(0, d.slots), 0)
 	d.expect(msgCredit)
 	if took := time.Since(asked); took > guest.Slow(8*time.Second) {
-		d.t.Errorf("CREDIT after %v", took)
+		late.Errorf(d.t, "CREDIT after %v", took)
 	}
 	d.send(control(msgDone, uint64(d.slots), nil), 0)
 	if damaged := binary.BigEndian.Uint64(d.expect(msgReport)[40:]); damaged == 0 {

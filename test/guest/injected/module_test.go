@@ -172,13 +172,18 @@ func TestMemoryOfClients(t *testing.T) {
 		return err == nil
 	})
 	if n := number(t, "reconnects"); n != 0 {
-		said := strings.TrimPrefix(guest.Run(t, "dmesg"), before)
-		unanswered := strings.Contains(said, "was not answered in time")
-		late.ErrorfIf(t, unanswered, "%d reconnects, want 0", n)
+		late.ErrorfIf(t, unansweredSince(t, before), "%d reconnects, want 0", n)
 	}
 	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 		t.Error(err)
 	}
+}
+
+// unansweredSince reports whether the kernel has logged, after what dmesg printed before, that a command was not
+// answered in time: in a build with faults after 3 s, which a busy host may need.
+func unansweredSince(t *testing.T, before string) bool {
+	t.Helper()
+	return strings.Contains(strings.TrimPrefix(guest.Run(t, "dmesg"), before), "was not answered in time")
 }
 
 // largestQueue returns the number of entries of the module's largest completion queue.
@@ -330,14 +335,14 @@ func TestLongCommands(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fired := p.fired(t, stall)
+			fired, logged := p.fired(t, stall), guest.Run(t, "dmesg")
 			p.set(t, setting{name: stall, rate: 1, ms: 5000})
 			defer p.clear(t, stall)
 			if err := do(); err != nil {
 				t.Error(err)
 			}
 			if n, stalls := number(t, "reconnects"), p.fired(t, stall)-fired; n != 0 || stalls != 1 {
-				t.Errorf("%d reconnects, %d stalls: want 0, 1", n, stalls)
+				late.ErrorfIf(t, unansweredSince(t, logged), "%d reconnects, %d stalls: want 0, 1", n, stalls)
 			}
 		})
 	}

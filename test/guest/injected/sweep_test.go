@@ -23,6 +23,7 @@ import (
 	"krping/agent/disk/rawio"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/acklog"
+	"krping/test/internal/late"
 	"krping/test/internal/soak"
 )
 
@@ -153,6 +154,7 @@ func (p path) sweepAll(t *testing.T, points []point) {
 // sweep writes while the fault happens, and checks the store.
 func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	before, reconnects, fired := acked.Acked(), number(t, "reconnects"), p.fired(t, at.name)
+	logged := guest.Run(t, "dmesg")
 	run, err := acklog.Load{Path: p.dev, Workers: 4, FsyncOne: 50, ReadOne: 3, MaxLength: 64 << 10, Limit: patience}.Start(acked)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +204,7 @@ func (p path) sweep(t *testing.T, at point, acked *acklog.Log, row *soak.Row) {
 	row.Times += p.fired(t, at.name) - fired
 	row.Acked += acked.Acked() - before
 	if got := number(t, "reconnects") - reconnects; at.lost != (got > 0) {
-		t.Errorf("the connection was lost %d times", got)
+		late.ErrorfIf(t, unansweredSince(t, logged), "the connection was lost %d times", got)
 	}
 	p.lookAnew(t)
 	report, err := acked.CheckStore(p.store, acklog.Allow{})

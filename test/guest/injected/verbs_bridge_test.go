@@ -35,7 +35,7 @@ func TestVerbsFindDamageInTheBridge(t *testing.T) {
 				// What is read from the bridge it does not see. It looks at its queue pairs ten times a second.
 				passive := verb == "read" || isAtomic(verb)
 				if passive {
-					length = "duration=1"
+					length = "duration=5"
 				}
 				points.set(t, setting{name: "verbs_corrupt", rate: 1})
 				defer points.set(t, setting{name: "verbs_corrupt"})

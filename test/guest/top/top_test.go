@@ -21,6 +21,7 @@ import (
 
 	"krping/agent/stats/sampler"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 	"krping/test/output"
 )
 
@@ -199,7 +200,12 @@ func TestSamplesCountWrites(t *testing.T) {
 	var bytes, ops, bios, heat uint64
 	samples := parse(t, stdout.String())
 	for _, sample := range samples {
-		if len(sample.Sessions) != 1 || len(sample.Problems) != 0 || sample.NoLatencies != "" || len(sample.Links) != 1 {
+		if problems := strings.Join(sample.Problems, "; "); problems != "" {
+			// An interrupt that meets a tracing program loses its event.
+			late.ErrorfIf(t, strings.HasPrefix(problems, "latencies are incomplete"), "problems: %s", problems)
+			return
+		}
+		if len(sample.Sessions) != 1 || sample.NoLatencies != "" || len(sample.Links) != 1 {
 			t.Fatalf("sample %+v", sample)
 		}
 		s := sample.Sessions[0]

@@ -105,7 +105,7 @@ func TestRecordPartition(t *testing.T) {
 	}
 	err := rec.cmd.Wait()
 	if took := time.Since(begin); err != nil || took < limit-200*time.Millisecond {
-		t.Errorf("traced for %v, want %v: %v\n%s", took, limit, err, rec.stderr.String())
+		late.ErrorfIf(t, err == nil, "traced for %v, want %v: %v\n%s", took, limit, err, rec.stderr.String())
 	}
 	file, err := os.Open(path)
 	if err != nil {

@@ -207,6 +207,9 @@ func TestFilters(t *testing.T) {
 	check("pid", 1, func(b biotrace.Bio) bool {
 		return b.PID == uint32(os.Getpid()) && b.Op == "READ" && b.Sector == 8 && b.Bytes == 8192
 	})
+	for _, tr := range traces {
+		tr.complete()
+	}
 }
 
 // A request that is sent again after a lost connection is traced to its end, and --slow names the delay.
@@ -364,6 +367,7 @@ func TestSummaryHasStagesAndHeatMap(t *testing.T) {
 	tr := start(t, dev, "--summary")
 	write(t, dev, "write_data", "--size", "1MiB", "--bs", "16KiB", "--fsync")
 	out := tr.stop(0)
+	tr.complete()
 	for _, stage := range biotrace.Stages() {
 		if !strings.Contains(out, fmt.Sprintf("%-12s %-6s %8d %12d %7d", "WRITE", stage, 64, 1<<20, 0)) {
 			t.Errorf("no line of stage %v", stage)

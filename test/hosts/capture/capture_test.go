@@ -122,7 +122,9 @@ for device in vx5 q6 q7; do ip link set $device up; done`, vm.Addr(), ends[1-i].
 	}
 	for name, target := range map[string]string{"VXLAN": "10.5.0.1", "QinQ": "10.7.0.1"} {
 		out := h.during(fmt.Sprintf("--interface eth0 --port %d --json", tcpPort), fmt.Sprintf(`bash -c "echo > /dev/tcp/%s/%d" 2>/dev/null`, target, tcpPort))
-		if strings.Count(out, `"TCP SYN"`) != 1 || strings.Count(out, `"TCP RST ACK"`) != 1 || strings.Count(out, `"src":"`+target) != 1 {
+		// A host without a processor for a second lets the other one repeat its SYN.
+		syns, resets := strings.Count(out, `"TCP SYN"`), strings.Count(out, `"TCP RST ACK"`)
+		if syns < 1 || resets < 1 || resets > syns || strings.Count(out, `"src":"`+target) != resets {
 			h.T.Errorf("%s: a refused connection: %s", name, out)
 		}
 	}

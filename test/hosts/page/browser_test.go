@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -138,14 +140,22 @@ func (b *browser) text(selector string) string {
 // shows waits until the text of an element contains want. The test fails after limit (late.Limit).
 func (b *browser) shows(selector, want string, limit time.Duration) {
 	b.t.Helper()
+	b.matches(selector, regexp.QuoteMeta(want), limit)
+}
+
+// matches waits until the text of an element matches all patterns at the same time, which are separated by lines.
+func (b *browser) matches(selector, patterns string, limit time.Duration) {
+	b.t.Helper()
 	limit = late.Limit(limit)
 	got := ""
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		if got = b.text(selector); strings.Contains(got, want) {
+		got = b.text(selector)
+		missing := slices.ContainsFunc(strings.Split(patterns, "\n"), func(p string) bool { return !regexp.MustCompile(p).MatchString(got) })
+		if !missing {
 			return
 		}
 	}
-	late.Waited(b.t, limit, "%q in %s, which shows %q", want, selector, got)
+	late.Waited(b.t, limit, "%q in %s, which shows %q", patterns, selector, got)
 }
 
 // click presses the first element that matches.

@@ -19,6 +19,7 @@ import (
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // NoKey is an rkey that no memory region has.
@@ -185,7 +186,7 @@ func WantClosed(t testing.TB, what string, conn *verbs.Conn) {
 	select {
 	case <-conn.Done():
 	case <-time.After(guest.Slow(15 * time.Second)):
-		t.Errorf("%s: the connection is still open", what)
+		late.Errorf(t, "%s: the connection is still open", what)
 	}
 }
 
