@@ -8,11 +8,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	verifier "krping/agent/disk/verify"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
@@ -100,6 +103,54 @@ func TestWriteBesideDigests(t *testing.T) {
 	} else {
 		t.Logf("a write took %v", took)
 	}
+}
+
+// Readers of a disk who ask for many digests leave its tags to others: four of a session are in flight.
+func TestDigestsLeaveTags(t *testing.T) {
+	needs.Test(t, needs.Ends)
+	const many = 200 // more than a queue has tags
+	served := targets.Module.Serve(t, targets.Config{Store: slowDisk(t, 16, 8, 20*time.Millisecond), Shared: true})
+	path := guest.Attach(t, served.Port, ",queues=1")
+	readers, writer := openDisk(t, path, os.O_RDONLY), guest.OpenDirect(t, path)
+	asker, err := verifier.NewTarget(readers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	var running sync.WaitGroup
+	for range many {
+		running.Go(func() {
+			asked.Add(1)
+			_, _ = asker.SHA256(verifier.Range{Length: 16 * mib}) // until the session is stopped
+		})
+	}
+	inFlight := func() string { return guest.Session(t, "vol0")["inflight"] }
+	guest.Eventually(t, 20*time.Second, "digests are in flight", func() bool { return asked.Load() == many && inFlight() == "4" })
+	start := time.Now()
+	if _, err := writer.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
+		t.Error(err)
+	}
+	took := time.Since(start)
+	if n := inFlight(); n != "4" {
+		t.Errorf("%s commands are in flight, want 4", n)
+	}
+	if took > guest.Slow(2*time.Second) {
+		late.Errorf(t, "a write took %v", took)
+	}
+	if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+		t.Error(err)
+	}
+	running.Wait()
+}
+
+func openDisk(t *testing.T, path string, flags int) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
 }
 
 // The target abandons a long command when its client disconnects, and so admits another client at once.

@@ -370,6 +370,26 @@ func TestMemoryOfAllTests(t *testing.T) {
 	}
 }
 
+// With validate a memory region bounds the messages in flight, and the result says how many there are. Soft-RoCE's and
+// siw's have 2 MiB and 1 MiB.
+func TestDepthOfValidatedTests(t *testing.T) {
+	needs.Test(t, needs.Once, needs.RoCE)
+	guest.CheckResources(t)
+	for options, depth := range map[string]uint32{
+		"verb=write,bw,validate,size=1024":            64,
+		"verb=write,bw,validate,size=65536":           32,
+		"verb=write,bw,validate,size=1048576":         2,
+		"verb=send,bw,validate,size=65536,rxdepth=16": 32,
+		"verb=read,bw,validate,size=524288":           3,
+		"verb=write,bw,size=1048576":                  64,
+	} {
+		o := measure(t, options+",count=10", "")
+		if o.clientErr != nil || o.serverErr != nil || o.client.TxDepth != depth {
+			t.Errorf("%s: client: %v, server: %v, txdepth %d, want %d", options, o.clientErr, o.serverErr, o.client.TxDepth, depth)
+		}
+	}
+}
+
 // A test with a duration ends by itself, and not before. A rate is never exceeded.
 func TestDurationAndRate(t *testing.T) {
 	needs.Test(t, needs.Once)
