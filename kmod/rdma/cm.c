@@ -639,6 +639,7 @@ struct rdma_cm_id *krping_listen(const char *log_prefix, rdma_cm_event_handler h
 		return id;
 	if (log_prefix)
 		krping_err_ratelimited(log_prefix, "cannot listen: %d", ret);
+	ret = ret == -EADDRINUSE ? ret : cm_errno(ret, -EADDRNOTAVAIL);	/* its device has gone */
 destroy_id:
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
