@@ -61,11 +61,8 @@ static int perf_prepare(struct krping_ping_conn *pc)
 								      krping_read_memory(pc);
 	if (opt->test == KRPING_TEST_FR)
 		source |= KRPING_REGION_MR;
-	ret = krping_ping_check_size(pc);
-	if (ret)
-		return ret;
 	ret = krping_region_alloc(&pc->conn, &pc->source, opt->size, source,
-				  krping_ping_reg_done);
+				  krping_ping_reg_done) ?: krping_ping_check_size(pc);
 	if (ret)
 		return ret;
 	return krping_region_alloc(&pc->conn, &pc->sink, opt->size,

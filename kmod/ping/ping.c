@@ -38,12 +38,9 @@ static int ping_prepare(struct krping_ping_conn *pc)
 
 	pc->read_cqe.done = krping_ping_read_done;
 	pc->write_cqe.done = krping_ping_write_done;
-	ret = krping_ping_check_size(pc);
-	if (ret)
-		return ret;
 	ret = krping_region_alloc(&pc->conn, &pc->source, size,
 				  client ? krping_shared_memory(pc) : krping_read_memory(pc),
-				  krping_ping_reg_done);
+				  krping_ping_reg_done) ?: krping_ping_check_size(pc);
 	if (ret || !client)
 		return ret;
 	return krping_region_alloc(&pc->conn, &pc->sink, size, krping_shared_memory(pc),
