@@ -15,6 +15,7 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/late"
 )
 
 // What the clients write before they disconnect.
@@ -48,11 +49,11 @@ func (l *leaver) sendLarge(op wire.Op) {
 func (l *leaver) begin(op wire.Op) {
 	l.t.Helper()
 	const some = 20 // packets of at least 256
-	before, end := guest.SentPackets(l.t), time.Now().Add(guest.Slow(10*time.Second))
+	before, end := guest.SentPackets(l.t), time.Now().Add(guest.Slow(late.Limit(10*time.Second)))
 	l.sendLarge(op)
 	for guest.SentPackets(l.t) < before+some {
 		if time.Now().After(end) {
-			l.t.Fatal("the target does not move the data")
+			l.t.Fatal(late.Mark + "the target does not move the data")
 		}
 	}
 }

@@ -91,7 +91,7 @@ func TestOneOfTwoDevicesRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			remove, add := otherDevice(t)
-			r := newRig(t, "16MiB", ",queues=2,depth=32", append(listen, "--volume", "vol5=mem:,size=8MiB")...)
+			r := newRig(t, "16MiB", ",queues=2,depth=32,heartbeat=0", append(listen, "--volume", "vol5=mem:,size=8MiB")...)
 			works := attachOther(t)
 			works()
 			r.write(acklog.Load{FsyncOne: 50, ReadOne: 4})

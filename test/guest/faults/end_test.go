@@ -184,7 +184,7 @@ func TestDeviceRemovedForGood(t *testing.T) {
 	defer guest.AddDevice(t)
 	start := time.Now()
 	r.bridge.RemoveDevice(t)
-	r.wantEIO(20 * time.Second)
+	r.wantEIO(patience)
 	t.Logf("I/O failed %v after the removal began", time.Since(start).Round(time.Millisecond))
 	r.check(false)
 	if err := guest.Command("stop,block=vol0,force", patience); err != nil {

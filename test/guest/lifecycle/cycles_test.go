@@ -91,7 +91,7 @@ func TestAttachAndDetachUnderLoad(t *testing.T) {
 	guest.CreateStore(t, other, "4MiB")
 	guest.StartBridge(t, port, store, "16MiB", "--volume", "vol1=file:"+other)
 	steady := newLog(t, seed)
-	dev := guest.Attach(t, port, ",queues=2,depth=32")
+	dev := guest.Attach(t, port, ",queues=2,depth=32,heartbeat=0") // a slow machine is not a loss
 	run := write(t, steady, dev)
 	attach := fmt.Sprintf("client,addr=%s,port=%d,block=vol1,queues=2,depth=16", guest.Addr(t), port)
 	come := newLog(t, seed+1)

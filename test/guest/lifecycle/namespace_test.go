@@ -22,7 +22,7 @@ func TestCallersNetworkNamespace(t *testing.T) {
 	guest.Run(t, "ip", "netns", "add", "blue")
 	t.Cleanup(func() { guest.Run(t, "ip", "netns", "del", "blue") })
 	guest.StartBridge(t, port, guest.StorePath(t), "16MiB")
-	ping := fmt.Sprintf("client,addr=%s,port=%d,count=1,timeout=2", guest.Addr(t), port+1)
+	ping := fmt.Sprintf("client,addr=%s,port=%d,count=1", guest.Addr(t), port+1)
 	attach := fmt.Sprintf("client,addr=%s,port=%d,block=vol0", guest.Addr(t), port)
 	serve := guest.ServeCommand(t, "volb", port+2, "backing=ram:1M")
 	listen := fmt.Sprintf("server,addr=%s,port=%d,count=1,timeout=2", guest.Addr(t), port+3)

@@ -24,6 +24,7 @@ import (
 	"krping/agent/nvme/nvmet"
 	"krping/proc"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 const nqn = "nqn.2024-01.org.example:disk0"
@@ -111,12 +112,12 @@ func clean(t *testing.T) {
 		"/dev/nvmet_null*",
 	} {
 		var left []string
-		ends := time.Now().Add(10 * time.Second)
+		ends := time.Now().Add(guest.Slow(late.Limit(20 * time.Second)))
 		for left, _ = filepath.Glob(pattern); len(left) > 0 && time.Now().Before(ends); left, _ = filepath.Glob(pattern) {
 			time.Sleep(20 * time.Millisecond) // a worker may drop the last reference
 		}
 		if len(left) > 0 {
-			t.Errorf("left behind: %q", left)
+			late.Errorf(t, "left behind: %q", left)
 		}
 	}
 }

@@ -40,8 +40,7 @@ func TestTargetLostAndReAdded(t *testing.T) {
 	// All that was written meanwhile is copied.
 	r.start()
 	guest.SessionBecomes(t, "live")
-	guest.Run(t, "mdadm", "--manage", array, "--remove", r.disk())
-	guest.Run(t, "mdadm", "--manage", array, "--re-add", r.disk())
+	r.removeAndReAdd()
 	r.becomes(r.disk(), "in_sync")
 
 	// Of a loss with few writes, no more than those.
@@ -52,8 +51,7 @@ func TestTargetLostAndReAdded(t *testing.T) {
 	r.start()
 	guest.SessionBecomes(t, "live")
 	before := r.counter("write_bytes")
-	guest.Run(t, "mdadm", "--manage", array, "--remove", r.disk())
-	guest.Run(t, "mdadm", "--manage", array, "--re-add", r.disk())
+	r.removeAndReAdd()
 	r.becomes(r.disk(), "in_sync")
 	copied := r.counter("write_bytes") - before
 	t.Logf("slowest operation %v; %d KiB written to the volume for a return after 128 KiB, of %sB", slowest.Round(time.Millisecond), copied>>10, arraySize)
@@ -161,7 +159,7 @@ func TestAgentPutsDiskBack(t *testing.T) {
 	if state := member(r.disk()); !strings.Contains(state, "faulty") {
 		t.Errorf("the disk that the operator failed is %q", state)
 	}
-	guest.Run(t, "mdadm", "--manage", array, "--remove", r.disk(), "--re-add", r.disk())
+	r.removeAndReAdd()
 	r.becomes(r.disk(), "in_sync")
 	r.wantSame()
 	t.Logf("the agent's log:\n%s", log.String())

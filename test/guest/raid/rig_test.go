@@ -151,6 +151,16 @@ func (r *rig) counter(key string) int {
 	return n
 }
 
+// removeAndReAdd puts the failed disk back. md refuses to remove it until it has noted the failure.
+func (r *rig) removeAndReAdd() {
+	r.t.Helper()
+	guest.Eventually(r.t, patience, "md removes the disk", func() bool {
+		_, err := guest.TryRun("mdadm", "--manage", array, "--remove", r.disk())
+		return err == nil
+	})
+	guest.Run(r.t, "mdadm", "--manage", array, "--re-add", r.disk())
+}
+
 // sync runs check or repair and returns how many sectors differed.
 func (r *rig) sync(action string) int {
 	r.t.Helper()

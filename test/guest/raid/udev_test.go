@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 	"krping/test/internal/needs"
 )
 
@@ -67,14 +68,14 @@ func detach(t *testing.T, name string) {
 // names waits until a link leads to a disk.
 func names(t *testing.T, link, disk string) {
 	t.Helper()
-	for deadline := time.Now().Add(guest.Slow(20 * time.Second)); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(guest.Slow(late.Limit(20 * time.Second))); time.Now().Before(deadline); {
 		if got, err := filepath.EvalSymlinks(link); err == nil && got == disk {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	out, _ := guest.TryRun("udevadm", "info", "--query=all", "--name="+disk)
-	t.Errorf("%s does not lead to %s:\n%s", link, disk, out)
+	late.Errorf(t, "%s does not lead to %s:\n%s", link, disk, out)
 }
 
 // Names do not depend on the order of attaching, and follow what is on the disk: a file system, partitions.
@@ -117,7 +118,7 @@ func TestUdevLeavesArraysToTheAgent(t *testing.T) {
 	disk := volume(t, "vol0")
 	guest.Run(t, "mdadm", "--create", array, "--run", "--level=1", "--raid-devices=2", disk, "missing")
 	guest.Run(t, "mdadm", "--stop", array) // closes the disk, at which udev looks at it again
-	for deadline := time.Now().Add(guest.Slow(20 * time.Second)); ; {
+	for deadline := time.Now().Add(guest.Slow(late.Limit(20 * time.Second))); ; {
 		out := guest.Run(t, "udevadm", "info", "--query=property", "--name="+disk)
 		if strings.Contains(out, "ID_FS_TYPE=linux_raid_member\n") {
 			if !strings.Contains(out, "SYSTEMD_READY=0\n") {
@@ -126,7 +127,7 @@ func TestUdevLeavesArraysToTheAgent(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("udev does not see the array's superblock:\n%s", out)
+			t.Fatalf("%sudev does not see the array's superblock:\n%s", late.Mark, out)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/test/internal/late"
 	"krping/test/internal/nic"
 )
 
@@ -39,9 +40,9 @@ func (b *Bridge) RemoveDevice(t testing.TB) {
 // released the device. If the bridge does not, SIGQUIT makes it print its stacks and die.
 func (b *Bridge) LosesDevice(t testing.TB, remove func()) {
 	t.Helper()
-	limit := Slow(20 * time.Second)
+	limit := Slow(late.Limit(20 * time.Second))
 	hangs := time.AfterFunc(limit, func() {
-		t.Errorf("the bridge still holds the device after %v%s", limit, BlockedTasks())
+		late.Errorf(t, "the bridge still holds the device after %v%s", limit, BlockedTasks())
 		_ = b.Cmd.Process.Signal(unix.SIGQUIT)
 	})
 	defer hangs.Stop()

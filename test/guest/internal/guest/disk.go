@@ -95,7 +95,7 @@ func HalfBad(t testing.TB, disk string, size int64) string {
 	half := size / 2 / 512
 	table := fmt.Sprintf("0 %d linear %s 0\n%d %d error\n", half, disk, half, half)
 	Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync half", table))
-	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--noudevsync", "half") })
+	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--retry", "--noudevsync", "half") })
 	return "/dev/dm-0"
 }
 
@@ -107,7 +107,7 @@ func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bo
 	table := func(rest string) string { return fmt.Sprintf("0 %d flakey %s 0 %s", size/512, disk, rest) }
 	works, fails := table("1 0"), table("0 1 1 error_writes")
 	Run(t, "dmsetup", "create", "--noudevsync", "flaky", "--table", works)
-	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--noudevsync", "flaky") })
+	t.Cleanup(func() { Run(t, "dmsetup", "remove", "--retry", "--noudevsync", "flaky") })
 	return "/dev/dm-0", func(yes bool) {
 		t.Helper()
 		next := works
@@ -136,7 +136,7 @@ func Stalling(t testing.TB, disk string, size int64) (path string, stall func(ye
 	}
 	t.Cleanup(func() {
 		stall(false)
-		Run(t, "dmsetup", "remove", "--noudevsync", "stalling")
+		Run(t, "dmsetup", "remove", "--retry", "--noudevsync", "stalling")
 	})
 	return "/dev/dm-0", stall
 }
@@ -149,7 +149,7 @@ func PartStalling(t testing.TB, disk string, size, part int64) (path string, sta
 	Run(t, "sh", "-c", fmt.Sprintf("printf '%s' | dmsetup create --noudevsync partly", table))
 	t.Cleanup(func() {
 		stall(false)
-		Run(t, "dmsetup", "remove", "--noudevsync", "partly")
+		Run(t, "dmsetup", "remove", "--retry", "--noudevsync", "partly")
 	})
 	return "/dev/dm-1", stall
 }

@@ -451,7 +451,11 @@ func (b *Bridge) Kill() {
 func Attach(t testing.TB, port int, options string) string {
 	t.Helper()
 	if err := Command(fmt.Sprintf("client,addr=%s,port=%d,block=vol0%s", Addr(t), port, options), Limit); err != nil {
-		t.Fatalf("attach vol0: %v", err)
+		mark := "" // a target that is silent for most of heartbeat= is lost, also while the disk is added
+		if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ETIMEDOUT) {
+			mark = late.Mark
+		}
+		t.Fatalf("%sattach vol0: %v", mark, err)
 	}
 	t.Cleanup(func() {
 		if Session(t, "vol0") == nil {
@@ -462,6 +466,15 @@ func Attach(t testing.TB, port int, options string) string {
 		}
 	})
 	return "/dev/" + Session(t, "vol0")["dev"]
+}
+
+// NoReconnects checks that a session is live and has never lost its target. A target without a processor for most of
+// heartbeat= is lost, so that counts as late.
+func NoReconnects(t testing.TB, session string) {
+	t.Helper()
+	if s := Session(t, session); s["state"] != "live" || s["reconnects"] != "0" {
+		late.Errorf(t, "session %s is %s after %s reconnects, want live after none", session, s["state"], s["reconnects"])
+	}
 }
 
 // StartPingBridge starts krping-bridge as a ping/pong server on the guest's address, or on the one of a --ping in

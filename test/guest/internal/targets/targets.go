@@ -122,10 +122,12 @@ func (s *Served) WantVolume(t testing.TB, pairs ...string) {
 		}
 		return false
 	}
-	for end := time.Now().Add(guest.Slow(5 * time.Second)); differs() && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
+	for end := time.Now().Add(guest.Slow(20 * time.Second)); differs(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			late.Errorf(t, "%v, want %q", guest.Volume(t, s.Name), pairs)
+			return
+		}
 	}
-	guest.WantFields(t, guest.Volume(t, s.Name), pairs...)
 }
 
 // storeFile makes a sparse file.
@@ -238,9 +240,10 @@ func removeModulesDevice(t testing.TB) {
 	if took := time.Since(start); took > guest.Slow(5*time.Second) {
 		late.Errorf(t, "the removal of the device took %v, want less than 5 s", took)
 	}
-	if v := guest.Volume(t, "vol0"); v["state"] != "no_device" || v["queues"] != "0" {
-		t.Errorf("volume without a device: state=%s queues=%s, want no_device and 0", v["state"], v["queues"])
-	}
+	guest.Eventually(t, 5*time.Second, "the volume has no device and no connection", func() bool {
+		v := guest.Volume(t, "vol0")
+		return v["state"] == "no_device" && v["queues"] == "0"
+	})
 }
 
 func serveBridge(t testing.TB, c Config) *Served {
