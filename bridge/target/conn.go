@@ -3,6 +3,7 @@
 package target
 
 import (
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -26,6 +27,7 @@ type conn struct {
 	volume    *Volume
 	transport transport.Transport
 	limits    wire.Limits
+	begin     func() bool // called at the first message; false: the session has lost the volume
 	bye       func()      // called when the client gives up the volume
 	received  atomic.Bool // a message arrived since the last probe
 
@@ -66,12 +68,13 @@ type reply struct {
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
-func newConn(log zerolog.Logger, s *Session, tr transport.Transport, bye func()) *conn {
+func newConn(log zerolog.Logger, s *Session, tr transport.Transport, begin func() bool, bye func()) *conn {
 	c := &conn{
 		log:       log,
 		session:   s,
 		volume:    s.volume,
 		transport: tr,
+		begin:     begin,
 		bye:       bye,
 		limits: wire.Limits{
 			Version:    s.hello.Version,
@@ -105,13 +108,20 @@ func (c *conn) run(left func()) error {
 	return err
 }
 
+var errLostVolume = errors.New("another session has become the writer")
+
 func (c *conn) receive() error {
 	var tasks []task
+	begun := false
 	for {
 		msg, err := c.transport.Recv()
 		if err != nil {
 			return err
 		}
+		if !begun && !c.begin() {
+			return errLostVolume
+		}
+		begun = true
 		c.received.Store(true)
 		// The receive buffer is posted again before the first response is sent.
 		m := messages.Get().(*message)

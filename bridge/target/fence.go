@@ -107,7 +107,20 @@ func (t *Target) Leave(s *Session) {
 func (t *Target) wasServed(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return s.conn != nil
+	return s.served
+}
+
+// begin says that the first command of a session's connection has arrived. It returns false if the session has
+// lost the volume, as its connection has ended.
+func (t *Target) begin(s *Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.number != 0 && s.number != s.volume.writer.number {
+		return false
+	}
+	s.served = true
+	s.volume.writer.serves(s)
+	return true
 }
 
 // left says that a session's connection will write nothing more.
@@ -137,7 +150,6 @@ func (t *Target) add(c *conn) bool {
 	}
 	t.conns[s.key()] = c
 	s.conn = c
-	s.volume.writer.serves(s)
 	return true
 }
 

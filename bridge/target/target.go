@@ -88,7 +88,8 @@ type Session struct {
 	peer    netip.Addr
 	writes  bool   // else writes are refused
 	number  uint32 // of the writer; 0 if the volume has none, or the session does not write
-	conn    *conn  // once it is served; protected by Target.mu
+	conn    *conn  // once it is accepted; protected by Target.mu
+	served  bool   // a command has arrived; protected by Target.mu
 }
 
 // Volume returns the name of the session's volume.
@@ -100,7 +101,7 @@ func (s *Session) key() connKey {
 
 func (s *Session) peerKey() peerKey { return peerKey{s.volume.Name, s.peer} }
 
-// hasEnded reports whether the session's connection was served and has ended. Target.mu is locked.
+// hasEnded reports whether the session's connection was accepted and has ended. Target.mu is locked.
 func (s *Session) hasEnded() bool { return s.conn != nil && s.conn.hasEnded() }
 
 // Admit checks the private data of a connect request, and makes the session the volume's writer
@@ -222,7 +223,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) 
 
 	log := t.log.With().Str("peer", tr.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.sampler)
-	c := newConn(log, s, tr, func() { t.bye(s) })
+	c := newConn(log, s, tr, func() bool { return t.begin(s) }, func() { t.bye(s) })
 	if !t.add(c) {
 		return
 	}

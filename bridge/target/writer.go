@@ -24,7 +24,7 @@ type writer struct {
 	bye     bool                  // it has given up the volume
 	members map[*Session]struct{} // its connections, from Admit until they have ended
 	until   time.Time             // without connections, it keeps the volume until then
-	before  *writer               // whom it has replaced, until a connection of it is served
+	before  *writer               // whom it has replaced, until a command of it has arrived
 }
 
 // writerBefore returns the writer of the epoch before, which the store has kept. It does not keep the
@@ -88,7 +88,7 @@ func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
 	return len(w.members) == 0 && !now.Before(w.until)
 }
 
-// serves says that a session's connection is served.
+// serves says that a command of a session has arrived.
 func (w *writer) serves(s *Session) {
 	if s.number == w.number {
 		w.before = nil
@@ -103,7 +103,7 @@ func (w *writer) leave(s *Session, now time.Time) {
 	}
 	delete(w.members, s)
 	switch {
-	case s.conn != nil:
+	case s.served:
 		w.until = now.Add(holdTime)
 	case w.before != nil && len(w.members) == 0:
 		last := w.last

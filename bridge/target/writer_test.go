@@ -59,6 +59,7 @@ func (f *fixture) attach(peer netip.Addr, h wire.Hello, number uint32) *pipe {
 	if err != nil || welcome.Writer != number || welcome.UUID != f.store.Identity().UUID {
 		f.t.Errorf("session %x is writer number %d of volume %s, %v; want number %d of %s", h.Session[0], welcome.Writer, welcome.UUID, err, number, f.store.Identity().UUID)
 	}
+	f.one(p, keepAlive) // it counts as a writer
 	synctest.Wait()
 	return p
 }
@@ -69,6 +70,8 @@ func (f *fixture) wantWrite(what string, p *pipe, want wire.Status) {
 		f.t.Errorf("%s: status %d, want %d", what, a.Status, want)
 	}
 }
+
+var keepAlive = wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline, Tag: wire.TagKeepAlive}}
 
 func bye() wire.Request {
 	return wire.Request{Command: wire.Command{Op: wire.OpKeepAlive, Flags: wire.FlagInline | wire.FlagBye, Tag: wire.TagKeepAlive}}
@@ -241,9 +244,9 @@ func TestUnservedTakeOver(t *testing.T) {
 					}
 					unserved = append(unserved, session)
 				}
-				for _, session := range unserved {
-					f.target.Leave(session)
-				}
+				f.target.Leave(unserved[0])
+				f.serve(unserved[1]).Close() // accepted, but without a command
+				synctest.Wait()
 				f.attach(addr, hello(1, 0), 1)
 				f.attach(other, asked(9, wire.HelloTakeOver), 4)
 			})

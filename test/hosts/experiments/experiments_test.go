@@ -196,6 +196,11 @@ func (s *site) srq(t *testing.T) {
 	s.start(t, "")
 	h.Sh(s.client(), s.command("sweep", "--verb send --validate --qp uc --sizes 1024 --threads 1 --connections 1000 --srq --rxdepth 1024"))
 	less := peak()
+	// The places of its connections are free when their queue pairs are.
+	h.Eventually(30*time.Second, "the bridge has freed its queue pairs", func() bool {
+		_, err := h.Try(s.server(), "rdma resource show qp | grep -q 'comm krping-bridge'")
+		return err != nil
+	})
 	rows := s.run(t, "srq", "--connections 1000 --qp uc")
 	own, shared := find(t, rows, "srq", "off"), find(t, rows, "srq", "on")
 	if own.number(t, "receives") != 64000 || shared.number(t, "receives") != 1024 || own.number(t, "operations") == 0 || shared.number(t, "operations") == 0 {
