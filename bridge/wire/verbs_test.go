@@ -16,7 +16,7 @@ var (
 		Size: 4000, QPs: 0x0102, Group: 0x0304, Verb: VerbSend, QPType: RC, Measure: Bandwidth, Duplex: true, Validate: true, SRQ: true, Inline: true,
 		Connection: 0x0102, MTU: 1024, Count: 0x11121314, Rate: 0x21222324, TxDepth: 0x0132, RxDepth: 0x0234, Signal: 0x0122,
 	}
-	atomicsHello = VerbsHello{Size: 8, QPs: 1, Verb: VerbCompareSwap, QPType: RC, Measure: Latency, Duration: 0x31323334, TxDepth: 1, Signal: 1, Reads: 16}
+	atomicsHello = VerbsHello{Size: 8, QPs: 1, Verb: VerbCompareSwap, QPType: RC, Measure: Latency, Duration: 0x00013234, TxDepth: 1, Signal: 1, Reads: 16}
 	queueMessage = VerbsMessage{Type: VerbsQueue, Queue: 0x0102, Info: VerbsInfo{
 		QPN: 0x010203, PSN: 0x040506, QKey: 0x11121314, Slots: 0x21222324, Addr: 0x3132333435363738, Rkey: 0x41424344,
 	}}

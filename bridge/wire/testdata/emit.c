@@ -83,7 +83,7 @@ int main(void)
 		},
 		.params = {
 			.verb = KRPING_VERB_CMP_SWAP, .qp_type = KRPING_VERBS_RC, .measure = KRPING_VERBS_LAT,
-			.duration = htobe32(0x31323334), .txdepth = htobe16(1), .signal = htobe16(1), .reads = 16,
+			.duration = htobe32(0x00013234), .txdepth = htobe16(1), .signal = htobe16(1), .reads = 16,
 		},
 	};
 	struct krping_verbs_msg queue = {
