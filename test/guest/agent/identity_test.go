@@ -149,7 +149,8 @@ func TestNoReattachOfVolatileVolume(t *testing.T) {
 	a.attached("vol0")
 }
 
-// The file with what the agent remembers is broken: the agent says so, keeps it, and works.
+// The file with what the agent remembers is broken: the agent attaches nothing until an operator has it begun anew, and
+// the broken one is kept.
 func TestBrokenMemory(t *testing.T) {
 	const port = 9973
 	stopAtEnd(t, "vol0")
@@ -163,8 +164,12 @@ func TestBrokenMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := start(t)
+	a.logs("not attached: which volume was attached here before cannot be told: " + volumes.DefaultPath + " is broken")
+	if guest.Session(t, "vol0") != nil {
+		t.Error("a volume was attached all the same")
+	}
+	guest.MustKrpingctl(t, "agent", "--forget", "vol0")
 	a.attached("vol0")
-	a.logs(volumes.DefaultPath + " is broken")
 	guest.Eventually(t, 10*time.Second, "the volume is remembered", func() bool {
 		text, err := os.ReadFile(volumes.DefaultPath)
 		return err == nil && strings.Contains(string(text), uuidA)
