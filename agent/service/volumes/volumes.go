@@ -129,15 +129,16 @@ func (f File) Refuse(session, why string) error {
 	})
 }
 
-// Forget forgets a session's volume, and reports whether it was known. Of a broken file it keeps a copy,
-// and forgets all.
+// Forget forgets a session's volume, and reports whether it was known, or may have been: of a broken file it
+// keeps a copy, and forgets all.
 func (f File) Forget(session string) (known bool, err error) {
+	_, broken := f.All()
 	err = f.change(true, func(all map[string]Volume) bool {
 		_, known = all[session]
 		delete(all, session)
 		return known
 	})
-	return known, err
+	return known || broken != nil && err == nil, err
 }
 
 // change applies a change and writes the file, if change returns true. A broken file is an error, or with

@@ -104,7 +104,7 @@ func TestBrokenFile(t *testing.T) {
 				t.Errorf("%s: %s: %v; the file is now %q", name, what, err, now)
 			}
 		}
-		if known, err := f.Forget("vol0"); known || err != nil || f.get(t, "vol0") != (Volume{}) || !strings.Contains(log.String(), "starting anew") {
+		if known, err := f.Forget("vol0"); !known || err != nil || f.get(t, "vol0") != (Volume{}) || !strings.Contains(log.String(), "starting anew") {
 			t.Errorf("%s: %v, %v\n%s", name, known, err, log.String())
 		}
 		if kept, err := os.ReadFile(f.path + ".broken"); err != nil || string(kept) != text {
