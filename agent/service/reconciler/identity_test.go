@@ -198,6 +198,9 @@ func TestFailedSessionWithoutMemory(t *testing.T) {
 		r.targetHas(uuidB, 1<<30)
 		r.becomes("vol0", failed)
 		r.wants(1200*time.Millisecond, Refused, stopCommand, pinnedA)
+		if !strings.Contains(r.log.String(), "another volume may not be noticed after a restart") {
+			r.Errorf("log:\n%s", r.log.String())
+		}
 	})
 }
 

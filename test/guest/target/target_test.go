@@ -22,6 +22,7 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/late"
 	"krping/test/internal/needs"
 )
 
@@ -144,6 +145,9 @@ func TestNames(t *testing.T) {
 				served = served.Again(t)
 				verify(t, dev)
 				guest.WantFields(t, guest.Session(t, name), "state", "live", "version", "2")
+				if n := guest.Session(t, name)["reconnects"]; n != "1" {
+					late.ErrorfIf(t, n != "0", "%s reconnects, want 1", n) // a busy host may lose it again
+				}
 				served.WantVolume(t, "queues", "2", "violations", "0")
 				if log := guest.MustKrpingctl(t, "dmesg"); !strings.Contains(log, name) {
 					t.Errorf("krpingctl dmesg has no message of %s:\n%s", name, log)
