@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -140,18 +139,17 @@ func (b *browser) text(selector string) string {
 // shows waits until the text of an element contains want. The test fails after limit (late.Limit).
 func (b *browser) shows(selector, want string, limit time.Duration) {
 	b.t.Helper()
-	b.matches(selector, regexp.QuoteMeta(want), limit)
+	b.matches(selector, limit, regexp.QuoteMeta(want))
 }
 
-// matches waits until the text of an element matches all patterns at the same time, which are separated by lines.
-func (b *browser) matches(selector, patterns string, limit time.Duration) {
+// matches waits until the text of an element matches all patterns at the same time.
+func (b *browser) matches(selector string, limit time.Duration, patterns ...string) {
 	b.t.Helper()
 	limit = late.Limit(limit)
 	got := ""
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		got = b.text(selector)
-		missing := slices.ContainsFunc(strings.Split(patterns, "\n"), func(p string) bool { return !regexp.MustCompile(p).MatchString(got) })
-		if !missing {
+		if !slices.ContainsFunc(patterns, func(p string) bool { return !regexp.MustCompile(p).MatchString(got) }) {
 			return
 		}
 	}

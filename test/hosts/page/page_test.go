@@ -144,8 +144,8 @@ func TestPageInBrowser(t *testing.T) {
 	for _, stage := range []string{"queue", "send", "peer", "finish", "device", "total"} {
 		stages = append(stages, `(?s)(`+stage+`(\t[1-9][\d.]* (µs|ms|s)){3}.*){2}`)
 	}
-	b.matches("#stages", strings.Join(stages, "\n"), 30*time.Second)
-	b.matches(".u-legend", `read:?\s*[1-9][\d.]* [kM]?B/s`, 30*time.Second)
+	b.matches("#stages", 30*time.Second, stages...)
+	b.matches(".u-legend", 30*time.Second, `read:?\s*[1-9][\d.]* [kM]?B/s`)
 	if problems := b.text("#problems"); problems != "" {
 		// An interrupt that meets a tracing program loses its event.
 		late.ErrorfIf(t, strings.Contains(problems, "latencies are incomplete"), "problems: %s", problems)
