@@ -39,7 +39,7 @@ func TestAgreesWithModule(t *testing.T) {
 		if !isIntact(data, tag, number) {
 			f := examine(data, tag, number)
 			kinds[f.kind]++
-			answer = fmt.Sprintf("%d %d %d %v %v %v %016x %016x", f.kind, f.offset, f.number, f.lone, f.blank, f.isMissing(int(number%5)), f.want, f.got)
+			answer = fmt.Sprintf("%d %d %d %v %v %v %v %016x %016x", f.kind, f.offset, f.number, f.mayBeWritten(), f.lone, f.blank, f.isMissing(int(number%5)), f.want, f.got)
 		}
 		add(answer, "check %x %d %x", tag, number, data)
 	}

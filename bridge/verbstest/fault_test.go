@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
@@ -445,5 +447,48 @@ func TestLatencies(t *testing.T) {
 	}
 	if l.quantile(0.5) < 50*time.Microsecond || l.quantile(0.5) > 52*time.Microsecond || l.quantile(1) != 100*time.Microsecond || l.min != time.Microsecond {
 		t.Errorf("%v %v %v", l.quantile(0.5), l.quantile(1), l.min)
+	}
+}
+
+// A packet that was delayed is written to a slot of UC while that is checked, by a CPU that waits in between.
+func TestSlotThatIsWritten(t *testing.T) {
+	const size, number = 1000, 20
+	for name, tc := range map[string]struct {
+		before, after int // numbers that the rest of the slot has
+		missing       bool
+	}{
+		"its own message":        {number - 16, number, false},
+		"one of an earlier lap":  {number - 16, number - 16, true},
+		"the first in that slot": {-1, number, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Memory that the race detector does not know: here a race is what is tested.
+			memory, err := unix.Mmap(-1, 0, 16*1024, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Munmap(memory)
+			p := plan{VerbsHello: wire.VerbsHello{Verb: wire.VerbWrite, QPType: wire.UC, Validate: true, Size: size, QPs: 1, TxDepth: 16}}
+			in := newTarget(p, false)
+			in.memory.Data = memory
+			data, tag := in.slot(0, number%in.slots()), in.receiveTag(0)
+			fill(data, tag, number)
+			if tc.before >= 0 {
+				copy(data[286:], message(size, tag, uint32(tc.before))[286:])
+			} else {
+				wipe(data[286:])
+			}
+			written := make(chan struct{})
+			time.AfterFunc(20*time.Millisecond, func() {
+				copy(data, message(size, tag, uint32(tc.after)))
+				close(written)
+			})
+			start := time.Now()
+			f := in.settle(0, data, number)
+			if !tc.missing && f.kind != wire.Intact || tc.missing && !in.isMissing(f) {
+				t.Errorf("after %v: %+v", time.Since(start), f)
+			}
+			<-written
+		})
 	}
 }

@@ -155,10 +155,11 @@ func (s *side) watch() error {
 // says which message it is.
 func (s *side) checkWritten(q *inbound, data []byte, number uint64) uint64 {
 	tag := s.in.receiveTag(0)
-	if becomesIntact(data, tag, uint32(number), time.Now().Add(writing)) {
+	f := s.in.settle(0, data, number)
+	if f.kind == wire.Intact {
 		return number
 	}
-	if f := examine(data, tag, uint32(number)); s.mayLose() && f.isMissing(0) {
+	if s.in.isMissing(f) {
 		other := q.extend(f.number, 32)
 		if examine(data, tag, uint32(other)).isMissing(0) {
 			return number

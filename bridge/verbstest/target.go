@@ -66,20 +66,6 @@ func (d *damages) check(data []byte, queue int, tag uint16, number uint64) bool 
 	return false
 }
 
-// writing is how long a slot may be written to after its last byte was seen, or its message was taken as lost: software
-// RDMA copies by the CPU, in any order.
-const writing = time.Millisecond
-
-// becomesIntact reports whether the data of a message is that, now or by a time until which it may be written.
-func becomesIntact(data []byte, tag uint16, number uint32, until time.Time) bool {
-	for ; !isIntact(data, tag, number); runtime.Gosched() {
-		if time.Now().After(until) {
-			return false
-		}
-	}
-	return true
-}
-
 func (d *damages) add(queue int, number uint64, f finding) {
 	d.count++
 	if d.first == nil {
@@ -109,6 +95,7 @@ type target struct {
 	scratch transport.Memory // CHECKs, and receives that need no memory
 	credits bool             // the peer needs credit
 	damages
+	patience time.Duration // for so long it may still wait for slots that turn out to be damaged
 
 	pending []transport.Receive // to be posted
 	grants  []grant             // to be sent once these are posted
@@ -117,7 +104,7 @@ type target struct {
 }
 
 func newTarget(p plan, iwarp bool) *target {
-	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp)}
+	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp), patience: time.Second}
 }
 
 // allocate registers the memory.
@@ -323,21 +310,61 @@ func (t *target) immediate(queue int, c *transport.Completion) error {
 	if t.credits {
 		isThere = number >= q.credited && number < q.credited+slots
 	}
-	if data := t.slot(queue, int(number%slots)); t.Validate && isThere && !t.isOvertaken(queue, data, number) {
-		t.check(data, queue, t.receiveTag(queue), number)
+	if t.Validate && isThere {
+		f := t.settle(queue, t.slot(queue, int(number%slots)), number)
+		if f.kind != wire.Intact && !t.isOvertaken(q, number, f) {
+			t.damages.add(queue, number, f)
+		}
 	}
 	return t.count(queue, number)
 }
 
-// isOvertaken reports whether a message of an earlier lap that comes only now has written to the slot of a message, too.
-// Its immediate has not been seen yet.
-func (t *target) isOvertaken(queue int, data []byte, number uint64) bool {
-	tag := t.receiveTag(queue)
-	if !t.mayLose() || isIntact(data, tag, uint32(number)) {
-		return false
+// isOvertaken reports whether a message that comes only now has written to the slot of a message, too: one of an earlier
+// lap, whose immediate has not been seen yet, or in a latency test the one after an answer that was given up.
+func (t *target) isOvertaken(q *inbound, number uint64, f finding) bool {
+	return t.isMissing(f) && (t.isLatency() || q.lacks(number-uint64(uint32(number)-f.number)))
+}
+
+// isMissing reports whether loss explains a slot that is wrong. In a latency test, a client that has given up an answer
+// writes the next message to the same slot.
+func (t *target) isMissing(f finding) bool {
+	slots := t.slots()
+	if t.isLatency() {
+		slots = 0
 	}
-	f := examine(data, tag, uint32(number))
-	return f.isMissing(t.slots()) && t.queues[queue].lacks(number-uint64(uint32(number)-f.number))
+	return f.kind != wire.Intact && t.mayLose() && f.isMissing(slots)
+}
+
+// For how long a slot may be written to after its last byte was seen, or its message was taken as lost: software RDMA
+// copies by the CPU, in any order. A slot that has a part of a message may be for longer: that CPU may be one of a VM, and
+// wait.
+const (
+	writing       = time.Millisecond
+	partlyWritten = 100 * time.Millisecond
+)
+
+// settle examines a slot, and again if it is not right and may be written to now; in a latency test also if it seems to
+// be of a message that was lost, as its last byte has arrived. A peer that spoils thousands of slots gets no more time than
+// a few are given.
+func (t *target) settle(queue int, data []byte, number uint64) finding {
+	tag := t.receiveTag(queue)
+	for start := time.Now(); !isIntact(data, tag, uint32(number)); runtime.Gosched() {
+		f := examine(data, tag, uint32(number))
+		missing, limit := t.isMissing(f), writing
+		switch {
+		case !t.isLatency() && (missing || !t.mayLose()):
+			return f
+		case !missing && f.mayBeWritten():
+			limit = partlyWritten
+		}
+		if passed := time.Since(start); passed >= min(limit, t.patience) {
+			if f.kind != wire.Intact && !missing {
+				t.patience -= min(passed, t.patience)
+			}
+			return f
+		}
+	}
+	return finding{}
 }
 
 // isLate reports whether a message is the answer to one that a client of a latency test has given up.
@@ -429,9 +456,8 @@ func (t *target) checked(queue int, number uint64) error {
 		return violation("CHECK up to message %d of queue pair %d: must be %d to %d", number, queue, q.credited, q.credited+slots)
 	}
 	if t.Verb == wire.VerbWrite {
-		until := time.Now().Add(writing) // for all slots: the peer may have spoilt thousands
 		for n := q.credited; n < number; n++ {
-			t.checkSlot(queue, n, until)
+			t.checkSlot(queue, n)
 		}
 	} else {
 		q.skip(number)
@@ -440,17 +466,15 @@ func (t *target) checked(queue int, number uint64) error {
 	return nil
 }
 
-// checkSlot checks the slot of a WRITE, which may be written until a time.
-func (t *target) checkSlot(queue int, number uint64, until time.Time) {
-	q, data, tag := &t.queues[queue], t.slot(queue, int(number%uint64(t.slots()))), t.receiveTag(queue)
-	if !isIntact(data, tag, uint32(number)) {
-		if f := examine(data, tag, uint32(number)); t.mayLose() && f.isMissing(t.slots()) {
-			q.skip(number + 1)
-			return
-		}
-		if !t.mayLose() || !becomesIntact(data, tag, uint32(number), until) {
-			t.check(data, queue, tag, number)
-		}
+// checkSlot checks the slot of a WRITE.
+func (t *target) checkSlot(queue int, number uint64) {
+	q, f := &t.queues[queue], t.settle(queue, t.slot(queue, int(number%uint64(t.slots()))), number)
+	switch {
+	case t.isMissing(f):
+		q.skip(number + 1)
+		return
+	case f.kind != wire.Intact:
+		t.damages.add(queue, number, f)
 	}
 	q.add(number)
 }

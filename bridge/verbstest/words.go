@@ -107,6 +107,7 @@ type finding struct {
 	kind   wire.Damage
 	offset int    // of its first wrong byte in the message
 	number uint32 // message number in it, as far as it is one
+	own    bool   // it is of this place in another message of the queue pair, or a mix of such ones
 	lone   bool   // the word after it is right: a change on the way, not another message
 	edge   bool   // a packet may begin at it or in it
 	split  bool   // it may be of two packets
@@ -125,6 +126,7 @@ func examine(data []byte, tag uint16, number uint32) finding {
 			continue
 		}
 		f := finding{number: uint32(got), want: want, got: got}
+		f.own = got>>32 == want>>32 && isNear(f.number, number)
 		mask := ^uint64(0) >> (8 * (wordSize - bytes))
 		f.blank = got&mask == mask
 		start := i*wordSize - (last+1)*wordSize + len(data)
@@ -176,7 +178,7 @@ func (f finding) classify(data []byte, tag uint16, number uint32, i, last int) w
 	switch {
 	case f.lone:
 		return wire.Damaged
-	case isTag && isIndex && isNear(f.number, number):
+	case f.own:
 		if i == 0 && !isRight(data, last, tag, number) {
 			return wire.Stale
 		}
@@ -191,6 +193,20 @@ func (f finding) classify(data []byte, tag uint16, number uint32, i, last int) w
 
 // packet is what the length of a packet is a multiple of that is not the last one of its message.
 const packet = 256
+
+// mayBeWritten reports whether a slot is wrong as one is that is being written: it has a part of a message. Which part that
+// is depends on how the device copies.
+func (f finding) mayBeWritten() bool { return f.own || isPartlyBlank(f.want, f.got) }
+
+// isPartlyBlank reports whether bytes of a word are right, and the others were never written.
+func isPartlyBlank(want, got uint64) bool {
+	for ; want|got != 0; want, got = want>>8, got>>8 {
+		if byte(got) != byte(want) && byte(got) != wiped {
+			return false
+		}
+	}
+	return true
+}
 
 // isMissing reports whether packets that were lost explain a slot that UC writes to. It has what it held before from the
 // first packet on that was lost. Every slots-th message is written there, and none ahead of its time; with 0 any may be.

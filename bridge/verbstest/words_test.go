@@ -95,26 +95,30 @@ func TestExamine(t *testing.T) {
 func TestIsMissing(t *testing.T) {
 	const tag, number = 5, 70
 	for name, tc := range map[string]struct {
-		change func(data []byte)
-		want   bool
+		change        func(data []byte)
+		want, written bool
 	}{
-		"never written":        {wipe, true},
-		"an older message":     {func(d []byte) { fill(d, tag, number-64) }, true},
-		"of another slot":      {func(d []byte) { fill(d, tag, number-63) }, false},
-		"a newer message":      {func(d []byte) { fill(d, tag, number+64) }, false},
-		"partly never written": {func(d []byte) { wipe(d[256:]) }, true},
-		"partly older":         {func(d []byte) { copy(d[512:], message(len(d), tag, number-64)[512:]) }, true},
-		"not a packet":         {func(d []byte) { wipe(d[300:]) }, false},
-		"a bit of a number":    {func(d []byte) { d[14] ^= 1 }, false},
-		"a bit of the last":    {func(d []byte) { d[len(d)-2] ^= 1 }, false},
-		"another queue pair's": {func(d []byte) { fill(d, tag+1, number) }, false},
-		"another place":        {func(d []byte) { copy(d, d[8:]) }, false},
+		"never written":        {wipe, true, true},
+		"an older message":     {func(d []byte) { fill(d, tag, number-64) }, true, true},
+		"of another slot":      {func(d []byte) { fill(d, tag, number-63) }, false, true},
+		"a newer message":      {func(d []byte) { fill(d, tag, number+64) }, false, true},
+		"partly never written": {func(d []byte) { wipe(d[256:]) }, true, true},
+		"partly older":         {func(d []byte) { copy(d[512:], message(len(d), tag, number-64)[512:]) }, true, true},
+		"not a packet":         {func(d []byte) { wipe(d[300:]) }, false, true},
+		"a bit of a number":    {func(d []byte) { d[(len(d)+7)%8+7] ^= 1 }, false, true},
+		"a bit of the last":    {func(d []byte) { d[len(d)-2] ^= 1 }, false, true},
+		"another queue pair's": {func(d []byte) { fill(d, tag+1, number) }, false, false},
+		"another place":        {func(d []byte) { copy(d, d[8:]) }, false, false},
 	} {
 		for _, size := range []int{536, 539} { // words of a packet each, or of two
 			data := message(size, tag, number)
 			tc.change(data)
-			if examine(data, tag, number).isMissing(64) != tc.want {
+			f := examine(data, tag, number)
+			if f.isMissing(64) != tc.want {
 				t.Errorf("%d bytes, %s: missing is %v, want %v", size, name, !tc.want, tc.want)
+			}
+			if f.mayBeWritten() != tc.written {
+				t.Errorf("%d bytes, %s: may be written is %v, want %v", size, name, !tc.written, tc.written)
 			}
 		}
 	}

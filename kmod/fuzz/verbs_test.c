@@ -164,6 +164,33 @@ static void test_missing(void)
 	}
 }
 
+/* A slot that is being written is told from one that is damaged. */
+static void test_being_written(void)
+{
+	u32 size, at;
+
+	for (size = 16; size < 600; size += 61) {
+		u8 *data = message(size, TAG, 1000), *earlier = message(size, TAG, 1000 - 256);
+		struct krping_finding f;
+
+		for (at = 0; at < size; at++) {
+			krping_message_fill(data, size, TAG, 1000);
+			memcpy(data + at, earlier + at, size - at);
+			f = check(data, size, TAG, 1000);
+			EXPECT(!f.damage || krping_message_may_be_written(&f), "size %u at %u",
+			       size, at);
+			krping_message_fill(data, size, TAG, 1000);
+			data[at] ^= 1;
+			f = check(data, size, TAG, 1000);
+			if ((at + 8 - size % 8) % 8 < 4)
+				EXPECT(f.damage && !krping_message_may_be_written(&f),
+				       "size %u at %u", size, at);
+		}
+		free(data);
+		free(earlier);
+	}
+}
+
 /* A flipped bit of a number is damage, unless an earlier message of the slot has that number. */
 static void test_flipped_number(void)
 {
@@ -328,6 +355,7 @@ int main(void)
 	test_damage();
 	test_kinds();
 	test_missing();
+	test_being_written();
 	test_flipped_number();
 	test_changing();
 	test_numbers();

@@ -117,7 +117,7 @@ static enum krping_verbs_damage classify(const u8 *data, u32 size, u16 tag, u64 
 
 	if (f->lone)
 		return KRPING_VERBS_DAMAGED;
-	if (same_tag && same_index && is_near(f->number, number))
+	if (f->own)
 		return !i && !is_right(data, size, last, tag, number) ? KRPING_VERBS_STALE :
 									 KRPING_VERBS_TORN;
 	if (same_tag && !same_index && same_number)
@@ -140,6 +140,7 @@ static void examine(const u8 *data, u32 size, u16 tag, u64 number, u32 i, u64 go
 	*f = (struct krping_finding){
 		.offset = start + byte - skip,
 		.number = got,
+		.own = got >> 32 == want >> 32 && is_near(got, number),
 		.lone = i + 1 < nr_words(size) && is_right(data, size, i + 1, tag, number),
 		.split = !aligned && (start - skip) % PACKET > PACKET - KRPING_WORD,
 		.blank = (got & mask) == mask,
@@ -172,6 +173,27 @@ void krping_message_check(const u8 *data, u32 size, u16 tag, u64 number,
 			return;
 		}
 	}
+}
+
+/* Whether bytes of a word are right, and the others were never written. */
+static bool is_partly_blank(u64 want, u64 got)
+{
+	for (; want | got; want >>= 8, got >>= 8) {
+		if ((got & 0xff) != (want & 0xff) && (got & 0xff) != 0xff)
+			return false;
+	}
+	return true;
+}
+
+/**
+ * krping_message_may_be_written - whether a slot is wrong as one is that is being written
+ * @finding:	of the slot
+ *
+ * So is a slot that has a part of a message. Which part that is depends on how the device copies.
+ */
+bool krping_message_may_be_written(const struct krping_finding *finding)
+{
+	return finding->own || is_partly_blank(finding->want, finding->got);
 }
 
 /**

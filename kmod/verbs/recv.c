@@ -7,7 +7,10 @@
 #define NEAR	1000000u
 
 /* For so long a slot may be written after its last byte was seen, or its message given up. */
-#define WRITING_US	1000
+#define WRITING_NS	NSEC_PER_MSEC
+
+/* If it has a part of a message: the CPU that copies may be one of a VM, and wait. */
+#define PARTLY_WRITTEN_NS	(100 * NSEC_PER_MSEC)
 
 static int violation(struct krping_verbs_queue *q, const char *what, u64 value)
 {
@@ -39,28 +42,45 @@ static void check_slot(struct krping_verbs_queue *q, u64 number, struct krping_f
 	check_data(q, slot_of(q, number), number, finding);
 }
 
-static ktime_t end_of_writing(void)
+/*
+ * Whether loss explains a slot that is wrong. LAT: a client that has given up an answer writes the
+ * next message to the same slot.
+ */
+static bool is_missing(const struct krping_verbs_queue *q, const struct krping_finding *finding)
 {
-	return ktime_add_us(ktime_get(), WRITING_US);
+	return finding->damage && !krping_verbs_is_reliable(&q->v->test) &&
+	       krping_message_is_missing(finding, krping_verbs_is_lat(q->v) ? 0 : q->nr_sink);
 }
 
-/* A slot that is not right may be written until @end: software RDMA copies by the CPU. */
-static void check_again(struct krping_verbs_queue *q, u64 number, ktime_t end,
-			struct krping_finding *finding)
-{
-	while (finding->damage && ktime_before(ktime_get(), end)) {
-		cpu_relax();
-		krping_message_check(slot_of(q, number), q->v->test.size, q->rx_tag, number,
-				     finding);
-	}
-}
-
-/* LAT on UC: a client that has given up an answer writes the next message to the same slot. */
 static bool is_overwritten(const struct krping_verbs_queue *q,
 			   const struct krping_finding *finding)
 {
-	return krping_verbs_is_lat(q->v) && !krping_verbs_is_reliable(&q->v->test) &&
-	       krping_message_is_missing(finding, 0);
+	return krping_verbs_is_lat(q->v) && is_missing(q, finding);
+}
+
+/*
+ * Checks a slot again that is not right, as it may be written now: software RDMA copies by the
+ * CPU. With LAT also if loss would explain it: its last byte has arrived. A peer that spoils
+ * thousands of slots gets no more of our time than a few are given.
+ */
+static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
+{
+	struct krping_verbs *v = q->v;
+	ktime_t start = ktime_get();
+	s64 limit, passed = 0;
+
+	while (finding->damage && (krping_verbs_is_lat(v) || !is_missing(q, finding))) {
+		limit = WRITING_NS;
+		if (!is_missing(q, finding) && krping_message_may_be_written(finding))
+			limit = PARTLY_WRITTEN_NS;
+		passed = ktime_to_ns(ktime_sub(ktime_get(), start));
+		if (passed >= min(limit, v->patience_ns))
+			break;
+		cond_resched();
+		krping_message_check(slot_of(q, number), v->test.size, q->rx_tag, number, finding);
+	}
+	if (finding->damage && !is_missing(q, finding))
+		v->patience_ns -= min(passed, v->patience_ns);
 }
 
 /*
@@ -72,9 +92,7 @@ static bool is_overtaken(const struct krping_verbs_queue *q, u64 number,
 {
 	u64 late = krping_number_near(finding->number, 4, number);
 
-	return !krping_verbs_is_reliable(&q->v->test) &&
-	       krping_message_is_missing(finding, q->nr_sink) &&
-	       krping_account_lacks(&q->account, late);
+	return is_missing(q, finding) && krping_account_lacks(&q->account, late);
 }
 
 /* ---- arrivals ---- */
@@ -232,6 +250,8 @@ static int take_write_imm(struct krping_verbs_queue *q, const struct ib_wc *wc)
 	/* With credit for the next lap, the slot of a late one may have been written again. */
 	if (q->v->test.validate && number >= q->credited)
 		check_slot(q, number, &finding);
+	if (!reliable)
+		check_again(q, number, &finding);
 	if (finding.damage && !is_overwritten(q, &finding) && !is_overtaken(q, number, &finding))
 		krping_verbs_damage(q, number, &finding);
 	return arrived(q, number);
@@ -268,7 +288,6 @@ void krping_verbs_rx_done(struct ib_cq *cq, struct ib_wc *wc)
 int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 {
 	bool reliable = krping_verbs_is_reliable(&q->v->test);
-	ktime_t end = end_of_writing();	/* of all slots: the peer may have spoilt thousands */
 	u64 i;
 
 	if (!reliable && number <= q->checked) {
@@ -285,10 +304,9 @@ int krping_verbs_take_check(struct krping_verbs_queue *q, u64 number)
 			continue;
 		}
 		check_slot(q, i, &finding);
-		if (!reliable && !krping_message_is_missing(&finding, q->nr_sink))
-			check_again(q, i, end, &finding);
-		if (finding.damage && !reliable &&
-		    krping_message_is_missing(&finding, q->nr_sink)) {
+		if (!reliable)
+			check_again(q, i, &finding);
+		if (is_missing(q, &finding)) {
 			krping_account_miss(&q->account, i);
 			continue;
 		}
@@ -362,8 +380,8 @@ static u64 check_other(struct krping_verbs_queue *q, u64 number, struct krping_f
 static u64 check_written(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {
 	check_slot(q, number, finding);
-	check_again(q, number, end_of_writing(), finding);
-	if (finding->damage && is_overwritten(q, finding) && !finding->blank)
+	check_again(q, number, finding);
+	if (is_overwritten(q, finding) && !finding->blank)
 		number = check_other(q, number, finding);
 	if (!finding->damage || is_overwritten(q, finding))
 		return number;
@@ -393,7 +411,7 @@ void krping_verbs_watch(struct krping_verbs *v)
 		if (krping_verbs_is_reliable(&v->test))
 			number = q->account.next;
 		number = check_written(q, number, &finding);
-		last = finding.damage && is_overwritten(q, &finding) ? last : number;
+		last = is_overwritten(q, &finding) ? last : number;
 	}
 	q->last_byte = last;
 	krping_verbs_fail(v, arrived(q, number));

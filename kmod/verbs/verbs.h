@@ -261,6 +261,7 @@ struct krping_verbs_wr {
  * @moved:	jiffies when the test last made progress
  * @probed:	jiffies when the last probe was posted
  * @deadline:	jiffies when no more messages are begun, if there is a duration
+ * @patience_ns: for so long it may still wait for slots that turn out to be damaged
  * @peak:	rate over intervals
  * @counted:	operations that are in the result
  * @charged:	bytes of memory that it may use; of all tests together there is a limit
@@ -326,6 +327,7 @@ struct krping_verbs {
 	unsigned long moved;
 	unsigned long probed;
 	unsigned long deadline;
+	s64 patience_ns;
 	struct krping_peak peak;
 	u64 counted;
 	u64 charged;

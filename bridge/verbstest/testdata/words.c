@@ -20,7 +20,8 @@ static void check(char *line)
 	krping_message_check(data, size, tag, number, &f);
 	printf("%u", f.damage);
 	if (f.damage)
-		printf(" %u %u %s %s %s %016llx %016llx", f.offset, f.number,
+		printf(" %u %u %s %s %s %s %016llx %016llx", f.offset, f.number,
+		       krping_message_may_be_written(&f) ? "true" : "false",
 		       f.lone ? "true" : "false", f.blank ? "true" : "false",
 		       krping_message_is_missing(&f, number % 5) ? "true" : "false",
 		       (unsigned long long)f.want, (unsigned long long)f.got);

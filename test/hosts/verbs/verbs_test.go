@@ -75,7 +75,7 @@ func badNetworkToTheBridge(h *hosts.Hosts, server, client *lab.VM) {
 				out, err := h.Try(client, "echo "+options+" >/proc/krping")
 				h.Sh(client, "tc qdisc change dev eth0 root netem delay 0ms")
 				if err != nil {
-					h.T.Errorf("%s, %s: %v\n%s", netem, options, err, out)
+					h.T.Errorf("%s, %s: %v\n%s\n%s", netem, options, err, out, logOf(h, client))
 					continue
 				}
 				if c := last(h, client); c.Damaged != 0 || c.Sent != 300 || strings.HasPrefix(netem, "loss") && validate != "" && c.Lost == 0 || c.Lost > 300 {
@@ -116,7 +116,7 @@ func changedAddress(h *hosts.Hosts, server, client *lab.VM) {
 		}
 	}
 	for side, vm := range map[string]*lab.VM{"client": client, "server": server} {
-		log := h.Sh(vm, "dmesg | grep krping | tail -n 5")
+		log := logOf(h, vm)
 		says := func(reason string) bool { return strings.Contains(log, reason) }
 		if !slices.ContainsFunc([]string{"did not go on", "failed", "was lost before the test had ended"}, says) {
 			h.T.Errorf("the log of the %s does not say why:\n%s", side, log)
@@ -143,13 +143,15 @@ func run(h *hosts.Hosts, server, client *lab.VM, port int, options, netem string
 	out, err := h.Try(client, "echo "+options+" >/proc/krping")
 	h.Sh(client, "tc qdisc change dev eth0 root netem delay 0ms")
 	if err != nil {
-		h.T.Fatalf("client: %v\n%s", err, out)
+		h.T.Fatalf("client: %v\n%s\n%s\nthe server:\n%s", err, out, logOf(h, client), logOf(h, server))
 	}
 	if err := served.Wait(h.T.Context()); err != nil {
-		h.T.Fatalf("server: %v", err)
+		h.T.Fatalf("server: %v\n%s", err, logOf(h, server))
 	}
 	return last(h, client), last(h, server)
 }
+
+func logOf(h *hosts.Hosts, vm *lab.VM) string { return h.Sh(vm, "dmesg | grep krping | tail -n 5") }
 
 // last returns the result of the last command of a host.
 func last(h *hosts.Hosts, vm *lab.VM) proc.Result {
