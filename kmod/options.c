@@ -89,7 +89,7 @@ static const struct option_def option_defs[] = {
 	[OPT_SIZE]	= NUMBER_OPTION("size", FIELD(size), 1, 1u << 30, PING, ALL_TESTS),
 	[OPT_TIMEOUT]	= NUMBER_OPTION("timeout", FIELD(timeout), 1, 86400, PING | BLOCK_CLIENT,
 					ALL_TESTS),
-	[OPT_TOS]	= NUMBER_OPTION("tos", FIELD(tos), 0, 255, PING, ALL_TESTS),
+	[OPT_TOS]	= NUMBER_OPTION("tos", FIELD(tos), 0, 255, PING | BLOCK_CLIENT, ALL_TESTS),
 	[OPT_VERBOSE]	= FLAG_OPTION("verbose", FIELD(verbose), PING, TEST(PING)),
 	[OPT_VALIDATE]	= FLAG_OPTION("validate", FIELD(validate), PING,
 				      TEST(PING) | TEST(VERBS)),

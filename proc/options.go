@@ -132,7 +132,7 @@ var Options = []Option{
 		Text: "bytes per operation; server: the largest it accepts. A device's own limit may be lower; the error message names it"},
 	{Name: "timeout", Value: "number", Min: 1, Max: 86400, Contexts: ping | BlockClient, Tests: allTests, Default: "10 (block: 600)",
 		Text: "seconds; ping/pong: limit of connection set-up and of each step; block: how long I/O waits for a lost target"},
-	{Name: "tos", Value: "number", Max: 255, Contexts: ping, Tests: allTests,
+	{Name: "tos", Value: "number", Max: 255, Contexts: ping | BlockClient, Tests: allTests,
 		Text: "IP type of service of both sides' packets; server: the one it requires of its client"},
 	{Name: "verbose", Contexts: ping, Tests: testPing, Text: "log the first 64 bytes of pings, at most a few per second"},
 	{Name: "validate", Contexts: ping, Tests: testPing | testVerb, Text: "check the data of each ping or message; a mismatch fails with `EBADMSG`"},

@@ -139,3 +139,15 @@ func TestCommands(t *testing.T) {
 		}
 	}
 }
+
+func TestTypeOfServiceOfSession(t *testing.T) {
+	for text, want := range map[string]*uint8{"-": nil, "0": new(uint8(0)), "104": new(uint8(104))} {
+		sessions, err := ParseSessions("id=1 name=vol0 role=client tos=" + text + "\n")
+		if err != nil || len(sessions) != 1 || !reflect.DeepEqual(sessions[0].TOS, want) {
+			t.Errorf("tos=%s: %+v, %v", text, sessions, err)
+		}
+	}
+	if _, err := ParseSessions("id=1 name=vol0 role=client tos=256\n"); err == nil {
+		t.Error("tos=256 is accepted")
+	}
+}

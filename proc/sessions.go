@@ -22,6 +22,7 @@ type Session struct {
 	State      string `json:"state"`
 	Peer       string `json:"peer"`
 	Source     string `json:"source,omitempty"` // address that it connects from, if the command has one
+	TOS        *uint8 `json:"tos,omitempty"`    // IP type of service of its packets, if the command has one
 	IBDev      string `json:"ibdev"`            // RDMA device; "" if it has none now
 	Size       uint64 `json:"size"`
 	BlockSize  uint64 `json:"block_size"`
@@ -116,6 +117,16 @@ func (f FS) session(name, role string) (Session, error) {
 	return Session{}, fmt.Errorf("%s: %w", name, ErrNoSession)
 }
 
+// parseTOS parses a type of service; "-" is none.
+func parseTOS(text string) (*uint8, error) {
+	if text == "-" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 8)
+	tos := uint8(n)
+	return &tos, err
+}
+
 // ParseSessions parses /proc/krping_sessions.
 func ParseSessions(text string) ([]Session, error) {
 	var sessions []Session
@@ -161,6 +172,8 @@ func parseSession(line string) (Session, error) {
 		switch {
 		case key == "id":
 			s.ID, err = strconv.Atoi(value)
+		case key == "tos":
+			s.TOS, err = parseTOS(value)
 		case texts[key] != nil:
 			*texts[key] = value
 		case numbers[key] != nil:

@@ -93,6 +93,9 @@ func writeStatus(out io.Writer, s status.Status, asJSON bool) error {
 			if v.Source != "" {
 				peer += " from " + v.Source
 			}
+			if v.TOS != nil {
+				peer += fmt.Sprintf(" tos %d", *v.TOS)
+			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s in %d\t%s in %d\t%d\t%d\t%d\t%d\n", v.Name, v.Role, emptyAs(v.Device(), "-"), v.State, peer,
 				humanize.IBytes(v.Size), v.Inflight, humanize.IBytes(v.ReadBytes), v.Reads,
 				humanize.IBytes(v.WriteBytes), v.Writes, v.Errors, v.CRCErrors, v.Retries, v.Reconnects)

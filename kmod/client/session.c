@@ -220,6 +220,10 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 	seq_printf(seq, " version=%u volatile=%d shared=%d", s->grant.version,
 		   s->grant.is_volatile, !!(s->grant.caps & KRPING_CAP_SHARED));
 	show_source(seq, &s->opt);
+	if (s->opt.has_tos)
+		seq_printf(seq, " tos=%u", s->opt.tos);
+	else
+		seq_puts(seq, " tos=-");
 	if (s->ops)
 		s->ops->show(s, seq);
 	seq_putc(seq, '\n');

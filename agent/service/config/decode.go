@@ -376,6 +376,9 @@ func set(s *Session, key, text string) error {
 		c.Key = text
 	case "source":
 		c.Source = text
+	case "tos":
+		tos := uint8(number)
+		c.TOS = &tos
 	case "uuid":
 		c.UUID = strings.ToLower(text)
 	}

@@ -99,6 +99,7 @@ func TestPingsBlockIOAndKeysBetweenHosts(t *testing.T) {
 	})
 
 	t.Run("two interfaces in one subnet", func(t *testing.T) { testTwoInterfaces(h.in(t)) })
+	t.Run("type of service", func(t *testing.T) { testTOS(h.in(t)) })
 	t.Run("one writer", func(t *testing.T) { testOneWriter(h.in(t)) })
 }
 
