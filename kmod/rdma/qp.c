@@ -14,7 +14,7 @@
 /* Limits of the smallest device known, an Intel X722. */
 #define SMALL_WR	895
 #define SMALL_SEND_SGE	3
-#define SMALL_REG_PAGES	256	/* limit of siw */
+#define SMALL_REG_PAGES	256u	/* limit of siw */
 
 /* The most work requests in a queue. */
 u32 krping_dev_max_wr(const struct ib_device *dev)
