@@ -183,6 +183,9 @@ With --block, serve a volume from the kernel until "krpingctl stop --target NAME
 func (f *commandFlags) command(cmd *cobra.Command, role proc.Role) (proc.Command, error) {
 	flags := cmd.Flags()
 	c := f.rest
+	if err := cli.CheckEmpty(flags); err != nil {
+		return c, err
+	}
 	c.Role, c.Timeout, c.Allow = role, f.timeout, strings.Join(f.allow, "+")
 	if flags.Changed("addr") && flags.Changed("addr6") {
 		return c, usagef("--addr and --addr6: give one of them")

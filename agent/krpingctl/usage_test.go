@@ -62,7 +62,7 @@ func TestUsage(t *testing.T) {
 		"sweep --addr 1.2.3.4 --source nosuch":                    `source "nosuch": is neither an IP address nor a network interface of this host, which has lo`,
 		"client --addr 1.2.3.4 --source ::1":                      "source ::1 and address 1.2.3.4: must both be IPv4 or both IPv6",
 		"client --addr 1.2.3.4 --block a//b":                      `block "a//b": must be 1 to 63 letters`,
-		"client --addr= --dry-run":                                "--addr is needed",
+		"client --addr= --dry-run":                                "--addr has an empty value",
 		"client --addr --port 9":                                  "--addr needs a value: --port is the next flag",
 		"client -a -p 9":                                          "--addr needs a value: -p is the next flag",
 		"client -x 1":                                             "unknown shorthand flag: 'x' in -x",
@@ -88,6 +88,7 @@ func TestUsage(t *testing.T) {
 		"client --addr 1.2.3.4 --json=perhaps":                    "--json perhaps: must be true or false",
 		"write x --seed -1":                                       "--seed -1: must be a whole number, 0 or more",
 		"write x --size 0":                                        "--size 0: must be 1 or more",
+		"write x --count 17592186044417 --bs 1MiB":                "--count 17592186044417: blocks of 1048576 bytes, at most 8796093022207 of them",
 		"write x --count -1":                                      "--count -1: must be 0 to ",
 		"verify x --size 0":                                       "--size 0: must be 1 or more",
 		"trace --slow 0s":                                         "--slow 0s: must be longer than 0",
@@ -106,6 +107,16 @@ func TestUsage(t *testing.T) {
 		err := run(t.Context(), strings.Fields(args), io.Discard)
 		if exitCode(err) != exitUsage || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v (%d), want %s (%d)", args, err, exitCode(err), want, exitUsage)
+		}
+	}
+}
+
+// An empty value, as of a variable that is not set, would mean more than what the flag is for: any address, no key.
+func TestEmptyValues(t *testing.T) {
+	for _, flag := range []string{"--key-file", "--allow", "--uuid"} {
+		err := run(t.Context(), []string{"server", "--addr", "1.2.3.4", "--block", "v", "--backing", "/dev/vdb", "--dry-run", flag, ""}, io.Discard)
+		if want := flag + " has an empty value"; err == nil || !strings.HasPrefix(err.Error(), want) || exitCode(err) != exitUsage {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

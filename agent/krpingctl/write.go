@@ -57,6 +57,9 @@ func (f *dataFlags) length(d *rawio.Device, whole int64) (int64, error) {
 		if f.size > 0 {
 			return 0, usagef("--size and --count: give one of them")
 		}
+		if f.bs > 0 && int64(f.count) > math.MaxInt64/int64(f.bs) {
+			return 0, usagef("--count %d: blocks of %d bytes, at most %d of them", f.count, f.bs, math.MaxInt64/int64(f.bs))
+		}
 		length = int64(f.count) * int64(f.bs)
 	}
 	if length == 0 {
@@ -69,7 +72,7 @@ func (f *dataFlags) length(d *rawio.Device, whole int64) (int64, error) {
 		return 0, usagef("--bs %d: must be a multiple of the device's block size, %d", f.bs, d.Block)
 	case int64(f.offset)%d.Block != 0 || length%d.Block != 0:
 		return 0, usagef("--offset %d, size %d: must be multiples of the device's block size, %d", f.offset, length, d.Block)
-	case d.IsBlock && int64(f.offset)+length > d.Size:
+	case d.IsBlock && length > d.Size-int64(f.offset):
 		return 0, usagef("--offset %d and size %d: the range ends after the device's last byte; it has %d bytes", f.offset, length, d.Size)
 	}
 	return length, nil

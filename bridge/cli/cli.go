@@ -85,6 +85,19 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 	return Usagef("unknown command %q for %q%s", name, cmd.CommandPath(), hint)
 }
 
+// CheckEmpty refuses flags that were given an empty value, as by a variable of the shell that is not set: without
+// --allow or --key-file, more is allowed than what the flag is for.
+func CheckEmpty(flags *pflag.FlagSet) error {
+	var err error
+	flags.Visit(func(f *pflag.Flag) {
+		list, isList := f.Value.(pflag.SliceValue)
+		if isList && len(list.GetSlice()) == 0 || f.Value.Type() == "string" && f.Value.String() == "" {
+			err = Usagef("--%s has an empty value: give it one, or leave it out", f.Name)
+		}
+	})
+	return err
+}
+
 // UnknownFlag adds to an error of the parser the flag that was probably meant, if there is one.
 func UnknownFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError

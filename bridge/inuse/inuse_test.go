@@ -245,3 +245,11 @@ func TestFlagsOf(t *testing.T) {
 		t.Errorf("%o", got)
 	}
 }
+
+// A path may have spaces.
+func TestFileOfLIO(t *testing.T) {
+	const info = "Status: ACTIVATED  Max Queue Depth: 0  SectorSize: 512  HwMaxSectors: 16384\n        TCM FILEIO ID: 0        File: /srv/vm disk.img  Size: 1048576  Mode: O_DSYNC Async: 0\n"
+	if m := fileOfLIO.FindStringSubmatch(info); m == nil || m[1] != "/srv/vm disk.img" {
+		t.Errorf("%q", m)
+	}
+}

@@ -169,19 +169,19 @@ func (q *search) targets(of func(served string) string) {
 	}
 	stores, _ := filepath.Glob(filepath.Join(q.root, "/sys/kernel/config/target/core/*/*"))
 	for _, dir := range stores {
-		served := sysfs.Text(dir, "udev_path")
-		if match := fileOfLIO.FindStringSubmatch(sysfs.Text(dir, "info")); match != nil {
-			served = match[1]
+		path := of(sysfs.Text(dir, "udev_path"))
+		if match := fileOfLIO.FindStringSubmatch(sysfs.Text(dir, "info")); match != nil && path == "" {
+			path = of(match[1])
 		}
 		name := display.Text(filepath.Base(dir))
-		if path := of(served); path != "" && sysfs.Text(dir, "enable") == "1" {
+		if path != "" && sysfs.Text(dir, "enable") == "1" {
 			q.found(path, "is served by the SCSI target (LIO) as "+name, "")
 		}
 	}
 }
 
 // fileOfLIO finds the path in what target_core_file.c prints.
-var fileOfLIO = regexp.MustCompile(`File: (\S+)`)
+var fileOfLIO = regexp.MustCompile(`File: (.+?)  Size: `)
 
 // programs finds other processes that have a device open for writing.
 func (q *search) programs() {

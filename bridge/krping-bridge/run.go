@@ -17,6 +17,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -92,11 +93,17 @@ SIGUSR1 logs each volume's counters.`,
   krping-bridge --listen 192.168.77.1:9999 --store file:/var/lib/krping/vol0.img
   krping-bridge --ping 192.168.77.1:9900
   krping-bridge --listen 192.168.77.1:9999 --volume a=mem:,size=1GiB --volume b=file:/srv/b.img,read-only`,
-		Args:          noArguments,
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o) },
+		Args:              noArguments,
+		Version:           version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.CheckEmpty(cmd.Flags()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFlags(cmd.Flags(), o); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.listen, "listen", "l", nil, "serve volumes at this `address` of an RDMA device, or host name of it (default port 9999), repeatable")
@@ -123,13 +130,34 @@ SIGUSR1 logs each volume's counters.`,
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.SetFlagErrorFunc(cli.UnknownFlag)
 	const groupVolume, groupPing = "The volume of --store", "Pings"
-	cli.GroupFlags(cmd, groupVolume, "store", "name", "size", "block-size", "read-only", "writeback", "shared", "key-file", "uuid")
-	cli.GroupFlags(cmd, groupPing, "ping", "ping-max-size", "ping-max-connections", "ping-poll")
+	cli.GroupFlags(cmd, groupVolume, append([]string{"store"}, ofVolume...)...)
+	cli.GroupFlags(cmd, groupPing, append([]string{"ping"}, ofPings...)...)
 	cli.UseFlagGroups(cmd, groupVolume, groupPing)
 	client, _ := clientCommand()
 	cmd.AddCommand(client, createCommand(), adoptCommand(), versionCommand())
 	_ = cmd.RegisterFlagCompletionFunc("block-size", cobra.FixedCompletions([]string{"512", "4096"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
+}
+
+// Flags that mean something only with --store, or with --ping.
+var (
+	ofVolume = []string{"name", "size", "block-size", "read-only", "writeback", "shared", "key-file", "uuid"}
+	ofPings  = []string{"ping-max-size", "ping-max-connections", "ping-poll"}
+)
+
+// checkFlags refuses flags that would have no effect, so that no volume is served without what protects it.
+func checkFlags(flags *pflag.FlagSet, o options) error {
+	var err error
+	flags.Visit(func(f *pflag.Flag) {
+		switch {
+		case err != nil:
+		case o.store == "" && slices.Contains(ofVolume, f.Name):
+			err = cli.Usagef("--%s is of the volume of --store, which is missing; a --volume has its own: NAME=STORE,%s", f.Name, f.Name)
+		case len(o.ping) == 0 && slices.Contains(ofPings, f.Name):
+			err = cli.Usagef("--%s needs --ping", f.Name)
+		}
+	})
+	return err
 }
 
 func logger(o options) zerolog.Logger {

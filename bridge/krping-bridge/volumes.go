@@ -67,15 +67,30 @@ func parseVolume(text string) (volumeSpec, error) {
 		return volumeSpec{}, errors.New("must begin with NAME=STORE")
 	}
 	v := volumeSpec{name: name, store: location, blockSize: 512}
+	given := map[string]bool{}
 	for _, field := range fields[1:] {
-		key, value, _ := strings.Cut(field, "=")
+		key, value, hasValue := strings.Cut(field, "=")
+		key = strings.ReplaceAll(key, "_", "-")
+		if key == "readonly" {
+			key = "read-only"
+		}
+		isFlag := key == "read-only" || key == "shared" || key == "writeback"
+		switch {
+		case given[key]:
+			return v, fmt.Errorf("%s is given twice", key)
+		case isFlag && hasValue:
+			return v, fmt.Errorf("%s has no value: write %s alone, or leave it out", field, key)
+		case hasValue && value == "":
+			return v, fmt.Errorf("%s needs a value", key)
+		}
+		given[key] = true
 		var err error
-		switch key = strings.ReplaceAll(key, "_", "-"); key {
+		switch key {
 		case "size":
 			v.size, err = parseSize(value)
 		case "block-size":
 			v.blockSize, err = parseBlockSize(value)
-		case "read-only", "readonly":
+		case "read-only":
 			v.readOnly = true
 		case "shared":
 			v.shared = true
@@ -84,9 +99,7 @@ func parseVolume(text string) (volumeSpec, error) {
 		case "uuid":
 			v.uuid, err = uuid.Parse(value)
 		case "key-file":
-			if v.keyFile = value; value == "" {
-				err = errors.New("key-file must name a file")
-			}
+			v.keyFile = value
 		default:
 			err = fmt.Errorf("unknown option %q: must be size, block-size, read-only, writeback, shared, key-file or uuid", key)
 		}

@@ -3,10 +3,13 @@
 package store
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"krping/bridge/uuid"
 )
@@ -184,5 +187,31 @@ func testReadOnlyChangesNothing(t *testing.T) {
 	}
 	if other := open(t, path+".other", Options{ReadOnly: true}).Identity().UUID; other == ids[0] {
 		t.Error("another file has the same UUID")
+	}
+}
+
+// The writer that could not be kept is not there after a restart: the one before it is.
+func TestWriterThatIsNotStable(t *testing.T) {
+	for _, writeback := range []bool{false, true} {
+		s, _, fail := countingStore(t, Options{Writeback: writeback})
+		before, refused := [16]byte{1}, [16]byte{2}
+		if err := s.SaveWriter(before); err != nil {
+			t.Fatal(err)
+		}
+		*fail = unix.EIO
+		if err := s.SaveWriter(refused); !errors.Is(err, unix.EIO) {
+			t.Errorf("writeback=%v: %v", writeback, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open("file:"+s.Name(), Options{Writeback: writeback})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := again.Identity().Writer; got != before {
+			t.Errorf("writeback=%v: the writer is %x", writeback, got)
+		}
+		_ = again.Close()
 	}
 }

@@ -49,7 +49,7 @@ type Conn struct {
 	file       *os.File
 	raw        syscall.RawConn
 
-	reserved   int // bytes of the budget for recv and send
+	reserved   int // bytes of the budget for recv, send and lent
 	recv, send *memory
 	received   chan int // slots of recv that hold a message
 	lengths    []int    // by slot of recv; written before the slot is sent to received
@@ -96,6 +96,10 @@ func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(
 
 func splitID(id C.uint64_t) (kind, slot int) { return int(id >> 32), int(id & 0xffffffff) }
 
+// sendEntries returns how many work requests of a connection can be outstanding: an RDMA READ or WRITE for each buffer, the
+// SENDs, behind each of them an empty WRITE (confirm), and a probe.
+func sendEntries(buffers int) int { return buffers + 2*sendBuffers + 1 }
+
 // newConn makes a connection of an id, which it owns unless it fails.
 func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config) (*Conn, error) {
 	c := &Conn{
@@ -108,7 +112,7 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 		probed:    make(chan bool, 1),
 		queue:     (*C.struct_shim_queue)(C.calloc(1, C.sizeof_struct_shim_queue)), // never nil: see cgo
 	}
-	sends, receives := C.uint32_t(sendBuffers+config.Buffers+2), C.uint32_t(config.Receives)
+	sends, receives := C.uint32_t(sendEntries(config.Buffers)), C.uint32_t(config.Receives)
 	if errno := C.shim_queue_create(id, sends, receives, c.queue); errno != 0 {
 		C.free(unsafe.Pointer(c.queue))
 		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
@@ -444,6 +448,10 @@ func (c *Conn) Free(p []byte) { c.data.put(p) }
 // Lend returns n bytes of memory that the peer may read and write until Release. Only one call
 // at a time is allowed.
 func (c *Conn) Lend(n int) (transport.Remote, error) {
+	if err := c.config.Budget.take(n); err != nil {
+		return transport.Remote{}, err
+	}
+	c.reserved += n
 	m, err := register(c.queue.pd, n, peerAccess)
 	if err != nil {
 		return transport.Remote{}, err
@@ -681,7 +689,7 @@ func (c *Conn) drain() {
 // messages and buffers is in use.
 func (c *Conn) Release() {
 	c.Close()
-	c.ch.handle(c.id, nil)
+	c.ch.unhandle(c.id)
 	c.free()
 	c.device.destroyID(c.id)
 	if c.ownChannel {

@@ -62,7 +62,7 @@ func (r Route) Dial(ctx context.Context, private []byte, config Config) (*Conn, 
 	device := deviceOf(id)
 	c, err := newConn(ch, id, device, config)
 	if err != nil {
-		ch.handle(id, nil)
+		ch.unhandle(id)
 		device.destroyID(id)
 		ch.close()
 		return nil, nil, err
@@ -98,7 +98,7 @@ func (r Route) DialQueue(ctx context.Context, q transport.Queues, index int, pri
 		err = p.createRC(index, id)
 	}
 	if err != nil {
-		p.dialled.handle(id, nil)
+		p.dialled.unhandle(id)
 		device.destroyID(id)
 		return err
 	}
@@ -136,9 +136,14 @@ func (r Route) resolve(ctx context.Context, ch *channel) (id *C.struct_rdma_cm_i
 		return nil, nil, fmt.Errorf("make a CM id: %w", err)
 	}
 	events = make(chan event, 8)
-	ch.handle(id, func(e event) { events <- e })
+	ch.handle(id, func(e event) {
+		select {
+		case events <- e:
+		default:
+		}
+	})
 	if err := r.resolveID(ctx, id, events); err != nil {
-		ch.handle(id, nil)
+		ch.unhandle(id)
 		deviceOf(id).destroyID(id)
 		return nil, nil, err
 	}

@@ -58,6 +58,8 @@ type event struct {
 	private                            []byte
 }
 
+type cmID = *C.struct_rdma_cm_id
+
 // channel delivers the CM events of its ids in order, from one goroutine.
 type channel struct {
 	c    *C.struct_rdma_event_channel
@@ -67,8 +69,9 @@ type channel struct {
 
 	taking sync.Mutex // held while librdmacm takes an event, for which it may use the id's queue pair
 
+	handling sync.Mutex // held while a handler runs
 	mu       sync.Mutex // protects handlers
-	handlers map[*C.struct_rdma_cm_id]func(event)
+	handlers map[cmID]func(event)
 }
 
 var prepare = sync.OnceFunc(func() { C.shim_prepare() })
@@ -87,7 +90,7 @@ func newChannel() (*channel, error) {
 		C.rdma_destroy_event_channel(c)
 		return nil, err
 	}
-	ch := &channel{c: c, file: file, raw: raw, done: make(chan struct{}), handlers: map[*C.struct_rdma_cm_id]func(event){}}
+	ch := &channel{c: c, file: file, raw: raw, done: make(chan struct{}), handlers: map[cmID]func(event){}}
 	go ch.loop()
 	return ch, nil
 }
@@ -115,27 +118,39 @@ func (ch *channel) loop() {
 		if e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST {
 			key = e.listener
 		}
-		ch.mu.Lock()
-		handler := ch.handlers[key]
-		ch.mu.Unlock()
-		switch {
-		case handler != nil:
-			handler(e)
-		case e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST: // the listener is being closed
+		if !ch.deliver(key, e) && e.kind == C.RDMA_CM_EVENT_CONNECT_REQUEST { // the listener is being closed
 			deviceOf(e.id).destroyID(e.id)
 		}
 	}
 }
 
-// handle sets the handler of an id's events; nil removes it.
+// deliver calls the handler of an id. It returns false if there is none.
+func (ch *channel) deliver(id *C.struct_rdma_cm_id, e event) bool {
+	ch.handling.Lock()
+	defer ch.handling.Unlock()
+	ch.mu.Lock()
+	handler := ch.handlers[id]
+	ch.mu.Unlock()
+	if handler != nil {
+		handler(e)
+	}
+	return handler != nil
+}
+
+// handle sets the handler of an id's events.
 func (ch *channel) handle(id *C.struct_rdma_cm_id, handler func(event)) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if handler == nil {
-		delete(ch.handlers, id)
-	} else {
-		ch.handlers[id] = handler
-	}
+	ch.handlers[id] = handler
+}
+
+// unhandle waits until no handler runs, and removes that of an id's events. A handler must not call it.
+func (ch *channel) unhandle(id *C.struct_rdma_cm_id) {
+	ch.handling.Lock()
+	defer ch.handling.Unlock()
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	delete(ch.handlers, id)
 }
 
 // close ends the loop. The channel's ids have been destroyed.

@@ -166,7 +166,7 @@ func (l *Listener) stop(reason error) {
 // Close stops listening. All its connections have been released.
 func (l *Listener) Close() {
 	l.StopAccepting()
-	l.ch.handle(l.id, nil)
+	l.ch.unhandle(l.id)
 	l.device.destroyID(l.id)
 	for len(l.requests) > 0 {
 		r := <-l.requests

@@ -296,7 +296,7 @@ func (p *Pairs) Close() {
 		C.rdma_disconnect(id.id)
 	}
 	for _, id := range p.ids {
-		id.ch.handle(id.id, nil)
+		id.ch.unhandle(id.id)
 		id.ch.taking.Lock()
 		C.shim_queue_detach(id.id)
 		id.ch.taking.Unlock()

@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -35,7 +37,7 @@ func (s *session) expected(want config.Session) (volumes.Volume, error) {
 	if err != nil {
 		s.complain(err)
 	}
-	if f := s.failed; f != nil && s.complaint != "" {
+	if f := s.failed; f != nil && len(s.complaints) > 0 {
 		v = volumes.Volume{UUID: f.UUID, Size: f.Size, BlockSize: f.BlockSize, Volatile: f.Volatile}
 	}
 	if want.Command.UUID != "" {
@@ -118,26 +120,30 @@ func (s *session) remember(want config.Session, is proc.Session) {
 	if is.State != "live" || is.Size == 0 || v == s.remembered {
 		return
 	}
-	s.remembered = v
 	if e, err := s.expected(want); err != nil {
 		s.complain(err)
 		return
 	} else if e.UUID != "" && !strings.EqualFold(e.UUID, is.UUID) || other(e, is) != "" {
 		s.log.Warn().Str("uuid", is.UUID).Str("expected", e.UUID).Uint64("size", is.Size).
 			Msg("attached to another volume than the expected one, by another process: it stays attached, but is not remembered")
+		s.remembered = v // only the warning: once
 		return
 	}
 	if err := s.reconciler.known.Set(s.name, v); err != nil {
-		s.complain(err)
+		s.complain(err) // and tries again at the next step
 		return
 	}
-	s.complaint = ""
+	s.remembered, s.complaints = v, nil
 }
 
-// complain logs an error of the memory of volumes, but not twice in a row.
+// complain logs an error of the memory of volumes, but each once until the volume could be remembered.
 func (s *session) complain(err error) {
-	if err.Error() != s.complaint {
-		s.complaint = err.Error()
+	cause := err.Error()
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		cause = errno.Error() // the name of a temporary file differs each time
+	}
+	if !slices.Contains(s.complaints, cause) {
+		s.complaints = append(s.complaints, cause)
 		s.log.Error().Err(err).Msg("another volume may not be noticed after a restart of the agent")
 	}
 }

@@ -188,6 +188,26 @@ func (r *rig) breakMemory() {
 	}
 }
 
+// A volume that cannot be remembered when it is attached is remembered later.
+func TestMemoryIsMended(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.targetHas(uuidA, 1<<30)
+		r.breakMemory()
+		r.declare(declared(always))
+		r.wants(2*time.Second, Attached, attachCommand)
+		if err := os.Remove(r.path); err != nil {
+			t.Fatal(err)
+		}
+		r.wants(time.Hour, Attached)
+		if v, err := r.known.Get("vol0"); err != nil || v.UUID != uuidA {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if n := strings.Count(r.log.String(), "another volume may not be noticed"); n < 1 || n > 2 { // one of reading, one of writing
+			t.Errorf("%d complaints", n)
+		}
+	})
+}
+
 // The memory is gone: what the failed session had still counts.
 func TestFailedSessionWithoutMemory(t *testing.T) {
 	inBubble(t, func(r *rig) {

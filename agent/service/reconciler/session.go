@@ -46,7 +46,7 @@ type session struct {
 	delay      time.Duration  // before the next attempt
 	reported   string         // the error logged last
 	remembered volumes.Volume // the volume of the session that was looked at last
-	complaint  string         // the error logged last about remembering
+	complaints []string       // causes of failures to remember that were logged, until it succeeds
 	unwanted   bool           // attached to another volume than the expected one: to be stopped
 	held       bool           // no attempt to attach it before it is declared anew, or what is known was forgotten
 	noted      bool           // that it was refused is in the memory of volumes
