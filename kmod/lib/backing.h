@@ -4,6 +4,7 @@
 #define KRPING_BACKING_H
 
 #include <linux/bio.h>
+#include <linux/blkdev.h>
 #include <linux/types.h>
 
 #include "options.h"
@@ -37,5 +38,15 @@ bool krping_backing_uuid(const struct krping_backing *b, u8 uuid[KRPING_UUID_LEN
 bool krping_backing_discards(const struct krping_backing *b);
 bool krping_backing_tears(const struct krping_backing *b, u32 block_size);
 void krping_backing_submit(struct krping_backing *b, struct bio *bio);
+
+/*
+ * Whether a FUA write to a disk may flush a cache: its failure may be that of earlier writes then.
+ * A disk without FUA is flushed after the write. What maps bios to other disks, such as dm and md,
+ * may offer FUA although they lack it.
+ */
+static inline bool krping_fua_may_flush(struct block_device *bdev)
+{
+	return !bdev_fua(bdev) || !queue_is_mq(bdev_get_queue(bdev));
+}
 
 #endif /* KRPING_BACKING_H */

@@ -345,6 +345,15 @@ static void queue_copy(struct krping_tap *tap, struct krping_tap_copy *copy)
 	queue_work(tap_wq, &tap->forward);
 }
 
+/* Whether the failure of @bio may be that of a flush: the backing may have lost any write then. */
+static bool may_have_flushed(const struct krping_stack *st, const struct bio *bio)
+{
+	struct block_device *bdev = st->backing.bdev;
+
+	return bio->bi_opf & REQ_PREFLUSH ||
+	       (bio->bi_opf & REQ_FUA && bdev && krping_fua_may_flush(bdev));
+}
+
 static void tap_write_done(struct krping_io *io)
 {
 	struct krping_stack *st = io->stack;
@@ -366,8 +375,8 @@ static void tap_write_done(struct krping_io *io)
 		tap->owed_last = true;
 	if (!io->copy || io->status || io->raced)
 		krping_dirty_set(&st->dirty, from, to);
-	if (io->status && io->orig->bi_opf & REQ_PREFLUSH)
-		krping_dirty_set_all(&st->dirty);	/* the backing may have lost any write */
+	if (io->status && may_have_flushed(st, io->orig))
+		krping_dirty_set_all(&st->dirty);
 	spin_unlock_irqrestore(&st->lock, flags);
 	if (failed) {
 		drop_io(tap, io, KRPING_DROPS_ERROR);

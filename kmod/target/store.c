@@ -38,10 +38,10 @@ static void flush_failed(struct krping_volume *v)
 		atomic64_inc(&v->epoch);
 }
 
-/* A disk without FUA is flushed after the write. */
-static bool is_flush(const struct bio *bio)
+static bool is_flush(const struct krping_volume *v, const struct bio *bio)
 {
-	return bio->bi_opf & REQ_PREFLUSH || (bio->bi_opf & REQ_FUA && !bdev_fua(bio->bi_bdev));
+	return bio->bi_opf & REQ_PREFLUSH ||
+	       (bio->bi_opf & REQ_FUA && krping_fua_may_flush(v->backing.bdev));
 }
 
 static void krping_store_bio_done(struct bio *bio)
@@ -49,7 +49,7 @@ static void krping_store_bio_done(struct bio *bio)
 	struct krping_target_cmd *cmd = bio->bi_private;
 	bool again = bio->bi_status == BLK_STS_AGAIN && bio->bi_opf & REQ_NOWAIT;
 
-	if (bio->bi_status && !again && is_flush(bio))
+	if (bio->bi_status && !again && is_flush(cmd->tc->volume, bio))
 		flush_failed(cmd->tc->volume);
 	cmd->bio_status = bio->bi_status;
 	bio_put(bio);
@@ -94,6 +94,18 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 	krping_backing_submit(b, bio);
 }
 
+/*
+ * dm and md may split a write, and report only the first failure: that a part would have to wait
+ * would hide that the flush of another has failed.
+ */
+static bool hides_failed_flush(const struct krping_target_cmd *cmd)
+{
+	const struct krping_volume *v = cmd->tc->volume;
+
+	return v->opt.writeback && cmd->flags & KRPING_CMD_FUA &&
+	       krping_fua_may_flush(v->backing.bdev);
+}
+
 /**
  * krping_store_submit - start a READ, WRITE or FLUSH
  * @cmd:	with @cmd->sg of @cmd->length bytes, except for FLUSH
@@ -105,7 +117,7 @@ void krping_store_submit(struct krping_target_cmd *cmd)
 {
 	struct krping_volume *v = cmd->tc->volume;
 
-	if (!bdev_nowait(v->backing.bdev) ||
+	if (!bdev_nowait(v->backing.bdev) || hides_failed_flush(cmd) ||
 	    krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
 		queue_work(v->wq.store, &cmd->work);
 	else

@@ -61,6 +61,19 @@ func TestFailedFlushChangesEpoch(t *testing.T) {
 	if flush(wire.StatusOK) == first {
 		t.Error("the epoch did not change after a failed flush")
 	}
+	// A FUA write to a disk that maps it to others, as dm does: one of these may have no FUA, and flush its cache.
+	second := fakeclient.Connect(t, served.Port, fakeclient.Hello(20))
+	fail(true)
+	write := fakeclient.Write(1, 0, make([]byte, 512))
+	write.Flags |= wire.FlagFUA
+	if a := second.Call(write)[0]; a.Status != wire.StatusIO {
+		t.Errorf("FUA: status %d", a.Status)
+	}
+	fail(false)
+	second.Close()
+	if flush(wire.StatusOK) == second.Welcome.Epoch {
+		t.Error("the epoch did not change after a failed FUA write")
+	}
 	// Clients that were connected when the flush failed have the old epoch: the target disconnects them before it
 	// promises them anything.
 	fua := fakeclient.Write(1, 0, make([]byte, 512))
