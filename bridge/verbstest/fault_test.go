@@ -488,6 +488,9 @@ func TestSlotThatIsWritten(t *testing.T) {
 			if !tc.missing && f.kind != wire.Intact || tc.missing && !in.isMissing(f) {
 				t.Errorf("after %v: %+v", time.Since(start), f)
 			}
+			if left := mostPatience - in.patience; left < 10*time.Millisecond {
+				t.Errorf("waiting has used %v of the time for it", left) // a peer could make it wait for ever
+			}
 			<-written
 		})
 	}

@@ -95,7 +95,7 @@ type target struct {
 	scratch transport.Memory // CHECKs, and receives that need no memory
 	credits bool             // the peer needs credit
 	damages
-	patience time.Duration // for so long it may still wait for slots that turn out to be damaged
+	patience time.Duration // for so long it may still wait for slots that are being written
 
 	pending []transport.Receive // to be posted
 	grants  []grant             // to be sent once these are posted
@@ -104,7 +104,7 @@ type target struct {
 }
 
 func newTarget(p plan, iwarp bool) *target {
-	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp), patience: time.Second}
+	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp), patience: mostPatience}
 }
 
 // allocate registers the memory.
@@ -341,30 +341,31 @@ func (t *target) isMissing(f finding) bool {
 const (
 	writing       = time.Millisecond
 	partlyWritten = 100 * time.Millisecond
+	mostPatience  = 10 * time.Second // of a test in all
 )
 
 // settle examines a slot, and again if it is not right and may be written to now; in a latency test also if it seems to
-// be of a message that was lost, as its last byte has arrived. A peer that spoils thousands of slots gets no more time than
-// a few are given.
+// be of a message that was lost, as its last byte has arrived. The time for this is limited in all, whatever the peer writes.
 func (t *target) settle(queue int, data []byte, number uint64) finding {
 	tag := t.receiveTag(queue)
-	for start := time.Now(); !isIntact(data, tag, uint32(number)); runtime.Gosched() {
+	if isIntact(data, tag, uint32(number)) {
+		return finding{}
+	}
+	var waited time.Duration
+	defer func() { t.patience -= min(waited, t.patience) }()
+	for start := time.Now(); ; runtime.Gosched() {
 		f := examine(data, tag, uint32(number))
 		missing, limit := t.isMissing(f), writing
 		switch {
-		case !t.isLatency() && (missing || !t.mayLose()):
+		case f.kind == wire.Intact, !t.isLatency() && (missing || !t.mayLose()):
 			return f
 		case !missing && f.mayBeWritten():
 			limit = partlyWritten
 		}
-		if passed := time.Since(start); passed >= min(limit, t.patience) {
-			if f.kind != wire.Intact && !missing {
-				t.patience -= min(passed, t.patience)
-			}
+		if waited = time.Since(start); waited >= min(limit, t.patience) {
 			return f
 		}
 	}
-	return finding{}
 }
 
 // isLate reports whether a message is the answer to one that a client of a latency test has given up.

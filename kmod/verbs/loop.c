@@ -295,7 +295,6 @@ int krping_verbs_loop(struct krping_verbs *v)
 	v->moved = jiffies;
 	v->probed = jiffies;
 	v->last_arrival = jiffies;
-	v->patience_ns = NSEC_PER_SEC;
 	v->deadline = jiffies + v->test.duration * HZ;
 	WRITE_ONCE(v->thread.result->start, ktime_get());
 	v->peak.start = ktime_to_ns(v->thread.result->start);

@@ -60,8 +60,8 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 
 /*
  * Checks a slot again that is not right, as it may be written now: software RDMA copies by the
- * CPU. With LAT also if loss would explain it: its last byte has arrived. A peer that spoils
- * thousands of slots gets no more of our time than a few are given.
+ * CPU. With LAT also if loss would explain it: its last byte has arrived. The time for this is
+ * limited in all, whatever the peer writes.
  */
 static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {
@@ -70,6 +70,8 @@ static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_
 	s64 limit, passed = 0;
 
 	while (finding->damage && (krping_verbs_is_lat(v) || !is_missing(q, finding))) {
+		if (signal_pending(current))
+			break;
 		limit = WRITING_NS;
 		if (!is_missing(q, finding) && krping_message_may_be_written(finding))
 			limit = PARTLY_WRITTEN_NS;
@@ -79,8 +81,7 @@ static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_
 		cond_resched();
 		krping_message_check(slot_of(q, number), v->test.size, q->rx_tag, number, finding);
 	}
-	if (finding->damage && !is_missing(q, finding))
-		v->patience_ns -= min(passed, v->patience_ns);
+	v->patience_ns -= min(passed, v->patience_ns);
 }
 
 /*
