@@ -39,6 +39,12 @@ bool krping_backing_discards(const struct krping_backing *b);
 bool krping_backing_tears(const struct krping_backing *b, u32 block_size);
 void krping_backing_submit(struct krping_backing *b, struct bio *bio);
 
+/* dm and md map bios to other disks, and may split them. */
+static inline bool krping_bdev_maps_bios(struct block_device *bdev)
+{
+	return !queue_is_mq(bdev_get_queue(bdev));
+}
+
 /*
  * Whether a FUA write to a disk may flush a cache: its failure may be that of earlier writes then.
  * A disk without FUA is flushed after the write. What maps bios to other disks, such as dm and md,
@@ -46,7 +52,7 @@ void krping_backing_submit(struct krping_backing *b, struct bio *bio);
  */
 static inline bool krping_fua_may_flush(struct block_device *bdev)
 {
-	return !bdev_fua(bdev) || !queue_is_mq(bdev_get_queue(bdev));
+	return !bdev_fua(bdev) || krping_bdev_maps_bios(bdev);
 }
 
 #endif /* KRPING_BACKING_H */

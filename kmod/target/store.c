@@ -95,15 +95,15 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 }
 
 /*
- * dm and md may split a write, and report only the first failure: that a part would have to wait
- * would hide that the flush of another has failed.
+ * Of a bio that was split only one failure is reported: EAGAIN of a part could hide that the flush
+ * of another has failed.
  */
 static bool hides_failed_flush(const struct krping_target_cmd *cmd)
 {
 	const struct krping_volume *v = cmd->tc->volume;
 
-	return v->opt.writeback && cmd->flags & KRPING_CMD_FUA &&
-	       krping_fua_may_flush(v->backing.bdev);
+	return v->opt.writeback && bio_opf(cmd) & (REQ_PREFLUSH | REQ_FUA) &&
+	       krping_bdev_maps_bios(v->backing.bdev);
 }
 
 /**

@@ -66,9 +66,12 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {
 	struct krping_verbs *v = q->v;
-	ktime_t start = ktime_get();
 	s64 limit, passed = 0;
+	ktime_t start;
 
+	if (!finding->damage)
+		return;
+	start = ktime_get();
 	while (finding->damage && (krping_verbs_is_lat(v) || !is_missing(q, finding))) {
 		if (signal_pending(current))
 			break;
