@@ -85,8 +85,8 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 	return Usagef("unknown command %q for %q%s", name, cmd.CommandPath(), hint)
 }
 
-// CheckEmpty refuses flags that were given an empty value, as by a variable of the shell that is not set: without
-// --allow or --key-file, more is allowed than what the flag is for.
+// CheckEmpty refuses flags that were given an empty value, as by a shell variable that is not set: a server
+// without --allow or --key-file lets more clients in than was meant.
 func CheckEmpty(flags *pflag.FlagSet) error {
 	var err error
 	flags.Visit(func(f *pflag.Flag) {

@@ -152,7 +152,7 @@ func checkFlags(flags *pflag.FlagSet, o options) error {
 		switch {
 		case err != nil:
 		case o.store == "" && slices.Contains(ofVolume, f.Name):
-			err = cli.Usagef("--%s is of the volume of --store, which is missing; a --volume has its own: NAME=STORE,%s", f.Name, f.Name)
+			err = cli.Usagef("--%s is of the volume of --store, which is missing; options of a --volume follow it after commas", f.Name)
 		case len(o.ping) == 0 && slices.Contains(ofPings, f.Name):
 			err = cli.Usagef("--%s needs --ping", f.Name)
 		}

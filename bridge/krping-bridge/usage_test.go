@@ -78,17 +78,17 @@ func TestUsage(t *testing.T) {
 
 // A flag that would have no effect is refused: what it is for would be missing without a word.
 func TestFlagsWithoutEffect(t *testing.T) {
-	const belongs = " is of the volume of --store, which is missing; a --volume has its own: NAME=STORE,"
+	const belongs = " is of the volume of --store, which is missing; options of a --volume follow it after commas"
 	at := []string{"--listen", "1.2.3.4", "--volume", "a=file:/a"}
 	for want, args := range map[string][]string{
-		"--key-file" + belongs + "key-file":   append(at, "--key-file", "k"),
-		"--read-only" + belongs + "read-only": append(at, "--read-only"),
-		"--uuid" + belongs + "uuid":           append(at, "--uuid", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
-		"--size" + belongs + "size":           {"--ping", "1.2.3.4", "--size", "4k"},
-		"--ping-poll needs --ping":            append(at, "--ping-poll"),
-		"--allow has an empty value":          append(at, "--allow", ""),
-		"--key-file has an empty value":       {"--listen", "1.2.3.4", "--store", "file:/a", "--key-file", ""},
-		"--store has an empty value":          {"create", "--store", "", "--size", "4k"},
+		"--key-file" + belongs:          append(at, "--key-file", "k"),
+		"--read-only" + belongs:         append(at, "--read-only"),
+		"--uuid" + belongs:              append(at, "--uuid", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+		"--size" + belongs:              {"--ping", "1.2.3.4", "--size", "4k"},
+		"--ping-poll needs --ping":      append(at, "--ping-poll"),
+		"--allow has an empty value":    append(at, "--allow", ""),
+		"--key-file has an empty value": {"--listen", "1.2.3.4", "--store", "file:/a", "--key-file", ""},
+		"--store has an empty value":    {"create", "--store", "", "--size", "4k"},
 		"--volume a=mem:,size=1M,writeback=no: writeback=no has no value: write writeback alone": {"--listen", "1.2.3.4", "--volume", "a=mem:,size=1M,writeback=no"},
 		"--volume a=mem:,size=: size needs a value":                                              {"--listen", "1.2.3.4", "--volume", "a=mem:,size="},
 		"--volume a=mem:,key-file=: key-file needs a value":                                      {"--listen", "1.2.3.4", "--volume", "a=mem:,key-file="},

@@ -110,7 +110,7 @@ func (f *file) SaveWriter(session [16]byte) error {
 func (f *file) save(r record) error {
 	if err := f.commit(true, func() error { return setRecord(f.File, r) }); err != nil {
 		if f.saved { // the next start must not find what was refused
-			_ = setRecord(f.File, f.record) // if this fails, so did setting r
+			_ = setRecord(f.File, f.record) // the error of the commit is returned
 		}
 		return err
 	}

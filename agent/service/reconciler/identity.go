@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -139,7 +138,7 @@ func (s *session) remember(want config.Session, is proc.Session) {
 // complain logs an error of the memory of volumes, but each once until the volume could be remembered.
 func (s *session) complain(err error) {
 	cause := err.Error()
-	if errno := syscall.Errno(0); errors.As(err, &errno) {
+	if errno := unix.Errno(0); errors.As(err, &errno) {
 		cause = errno.Error() // the name of a temporary file differs each time
 	}
 	if !slices.Contains(s.complaints, cause) {
