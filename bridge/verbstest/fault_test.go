@@ -3,6 +3,7 @@
 package verbstest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -447,6 +448,19 @@ func TestLatencies(t *testing.T) {
 	}
 	if l.quantile(0.5) < 50*time.Microsecond || l.quantile(0.5) > 52*time.Microsecond || l.quantile(1) != 100*time.Microsecond || l.min != time.Microsecond {
 		t.Errorf("%v %v %v", l.quantile(0.5), l.quantile(1), l.min)
+	}
+}
+
+// A peer that spoils all slots of a deep queue gets its answer before it takes the test for hung.
+func TestThousandsOfDamagedSlots(t *testing.T) {
+	p := plan{VerbsHello: wire.VerbsHello{Verb: wire.VerbWrite, QPType: wire.UC, Validate: true, Size: 64, QPs: 1, TxDepth: 16}}
+	in := newTarget(p, false)
+	slots := 0
+	for data := bytes.Repeat([]byte{0x5a}, 64); in.patience > 0 && slots < 16384; slots++ {
+		in.settle(0, data, uint64(slots))
+	}
+	if most := int(time.Second / writing); slots > most {
+		t.Errorf("time is left after %d damaged slots, want at most %d", slots, most)
 	}
 }
 

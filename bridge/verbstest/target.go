@@ -341,21 +341,30 @@ func (t *target) isMissing(f finding) bool {
 const (
 	writing       = time.Millisecond
 	partlyWritten = 100 * time.Millisecond
-	mostPatience  = 10 * time.Second // of a test in all
+	mostPatience  = 10 * time.Second // of a test in all; a slot that stays damaged counts ten times
 )
 
 // settle examines a slot, and again if it is not right and may be written to now; in a latency test also if it seems to
-// be of a message that was lost, as its last byte has arrived. The time for this is limited in all, whatever the peer writes.
+// be of a message that was lost, as its last byte has arrived. The time for this is limited in all, whatever the peer
+// writes: to 10 s, and to 1 s for slots that turn out to be damaged, of which a peer can write thousands at once.
 func (t *target) settle(queue int, data []byte, number uint64) finding {
 	tag := t.receiveTag(queue)
 	if isIntact(data, tag, uint32(number)) {
 		return finding{}
 	}
+	var f finding
+	var missing bool
 	var waited time.Duration
-	defer func() { t.patience -= min(waited, t.patience) }()
+	defer func() {
+		if f.kind != wire.Intact && !missing {
+			waited *= 10
+		}
+		t.patience -= min(waited, t.patience)
+	}()
 	for start := time.Now(); ; runtime.Gosched() {
-		f := examine(data, tag, uint32(number))
-		missing, limit := t.isMissing(f), writing
+		f = examine(data, tag, uint32(number))
+		missing = t.isMissing(f)
+		limit := writing
 		switch {
 		case f.kind == wire.Intact, !t.isLatency() && (missing || !t.mayLose()):
 			return f

@@ -61,7 +61,8 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 /*
  * Checks a slot again that is not right, as it may be written now: software RDMA copies by the
  * CPU. With LAT also if loss would explain it: its last byte has arrived. The time for this is
- * limited in all, whatever the peer writes.
+ * limited in all, whatever the peer writes: to 10 s, and to 1 s for slots that turn out to be
+ * damaged, of which a peer can write thousands at once.
  */
 static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {
@@ -84,6 +85,8 @@ static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_
 		cond_resched();
 		krping_message_check(slot_of(q, number), v->test.size, q->rx_tag, number, finding);
 	}
+	if (finding->damage && !is_missing(q, finding))
+		passed *= 10;
 	v->patience_ns -= min(passed, v->patience_ns);
 }
 
