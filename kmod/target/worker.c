@@ -3,6 +3,7 @@
  * The worker of a connection (target.h): decodes messages, executes commands, moves large data,
  * packs and sends responses.
  */
+#include <linux/blkdev.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -710,14 +711,19 @@ static int take_finished(struct krping_target_conn *tc)
 	return n;
 }
 
-/* Responses of commands that are ready at the same time share messages. */
+/*
+ * Commands that are started at the same time are given to the disk at once, those for adjacent
+ * sectors as one request. Responses that are ready at the same time share messages.
+ */
 static void krping_worker_poll(struct work_struct *work)
 {
 	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, poll_work);
 	unsigned int flags = memalloc_noio_save();	/* reclaim may write to this volume */
+	struct blk_plug plug;
 	int n, total = 0;
 
 	do {
+		blk_start_plug(&plug);
 		n = take_completions(tc);
 		n += take_finished(tc);
 		total += n;
@@ -725,6 +731,7 @@ static void krping_worker_poll(struct work_struct *work)
 			resume_waiting(&tc->wait_send);
 			resume_waiting(&tc->wait_data);
 		}
+		blk_finish_plug(&plug);
 	} while ((n || !llist_empty(&tc->finished)) && total < POLL_BUDGET);
 	if (tc->open_len && !is_closed(tc))
 		post_message(tc, NULL);
