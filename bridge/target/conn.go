@@ -27,9 +27,9 @@ type conn struct {
 	volume    *Volume
 	transport transport.Transport
 	limits    wire.Limits
-	begin     func() bool // called at the first message; false: the session has lost the volume
-	bye       func()      // called when the client gives up the volume
-	received  atomic.Bool // a message arrived since the last probe
+	begin     func() error // called at the first message
+	bye       func()       // called when the client gives up the volume
+	received  atomic.Bool  // a message arrived since the last probe
 
 	operations *operations
 
@@ -68,7 +68,7 @@ type reply struct {
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
-func newConn(log zerolog.Logger, s *Session, tr transport.Transport, begin func() bool, bye func()) *conn {
+func newConn(log zerolog.Logger, s *Session, tr transport.Transport, begin func() error, bye func()) *conn {
 	c := &conn{
 		log:       log,
 		session:   s,
@@ -118,8 +118,10 @@ func (c *conn) receive() error {
 		if err != nil {
 			return err
 		}
-		if !begun && !c.begin() {
-			return errLostVolume
+		if !begun {
+			if err := c.begin(); err != nil {
+				return err
+			}
 		}
 		begun = true
 		c.received.Store(true)

@@ -110,9 +110,19 @@ func (t *Target) wasServed(s *Session) bool {
 	return s.served
 }
 
-// begin says that the first command of a session's connection has arrived. It returns false if the session has
-// lost the volume, as its connection has ended.
-func (t *Target) begin(s *Session) bool {
+// begin says that the first command of a session's connection has arrived. It fails if the session has lost the volume,
+// as its connection has ended, and if the store cannot keep it as the writer.
+func (t *Target) begin(s *Session) error {
+	if !t.serves(s) {
+		return errLostVolume
+	}
+	if s.number == 0 {
+		return nil
+	}
+	return t.saveWriter(s.volume)
+}
+
+func (t *Target) serves(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s.number != 0 && s.number != s.volume.writer.number {

@@ -223,7 +223,7 @@ func (t *Target) Serve(ctx context.Context, s *Session, tr transport.Transport) 
 
 	log := t.log.With().Str("peer", tr.Peer()).Str("volume", s.volume.Name).
 		Uint16("queue", s.hello.QueueIndex).Hex("session", s.hello.Session[:4]).Logger().Sample(s.volume.sampler)
-	c := newConn(log, s, tr, func() bool { return t.begin(s) }, func() { t.bye(s) })
+	c := newConn(log, s, tr, func() error { return t.begin(s) }, func() { t.bye(s) })
 	if !t.add(c) {
 		return
 	}

@@ -32,7 +32,8 @@ type Volume struct {
 	digestSlots chan struct{}        // one entry per running DIGEST, which has a buffer
 
 	uuid   uuid.UUID // the store's
-	writer writer    // protected by Target.mu
+	nobody wire.SessionID
+	writer writer // protected by Target.mu
 
 	sizing     sync.Mutex    // protects refreshing
 	refreshing chan struct{} // closed when the call of Store.Refresh that runs has ended; nil: none runs
@@ -65,9 +66,10 @@ func (v *Volume) init(n int) {
 	v.digestSlots = make(chan struct{}, digests)
 	id := v.Store.Identity()
 	v.uuid, v.saved = id.UUID, id.Writer
+	v.nobody = nobody()
 	v.writer = writerBefore(id.Writer)
 	if v.Shared { // a session of a time when the volume was not shared must not continue after this
-		v.writer = writerBefore(nobody())
+		v.writer = writerBefore(v.nobody)
 	}
 }
 

@@ -124,12 +124,19 @@ func (w *writer) refusal(v *Volume) error {
 	return &wire.InUse{Holder: w.addr, UUID: v.uuid, Detail: fmt.Sprintf("volume %s is in use by a client at %s", v.Name, w.addr)}
 }
 
-// saveWriter keeps the writer with the store before it may write.
+// isServed reports whether a command of the writer has arrived: then its client knows its number.
+func (w *writer) isServed() bool { return w.before == nil }
+
+// saveWriter keeps the writer with the store before it may write. Until a command of it has arrived, that is nobody: if
+// the target ends before the client knows its number, the client could not tell that somebody else has written.
 func (t *Target) saveWriter(v *Volume) error {
 	v.saving.Lock()
 	defer v.saving.Unlock()
 	t.mu.Lock()
 	session := v.writer.session
+	if !v.writer.isServed() {
+		session = v.nobody
+	}
 	t.mu.Unlock()
 	if session == v.saved {
 		return nil

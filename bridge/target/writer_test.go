@@ -314,6 +314,13 @@ func TestWriterIsKept(t *testing.T) {
 		f.attach(other, hello(2, 0), 2).Close() // a session that was here before would notice
 		restart(false)
 		f.attach(addr, hello(1, 0), 2)
+		restart(false)
+		f.attach(addr, hello(1, 0), 1)
+		if _, err := f.target.Admit(asked(2, wire.HelloTakeOver).Append(nil), other); err != nil {
+			t.Fatal(err)
+		}
+		restart(false) // killed before session 2 knew its number: it cannot tell what session 1 has written meanwhile
+		f.attach(other, hello(2, 0), 2)
 		restart(true)
 		f.attach(addr, hello(1, 0), 0)
 		f.attach(other, hello(2, 0), 0)
@@ -330,7 +337,22 @@ func TestWriterThatCannotBeKept(t *testing.T) {
 		f.wantReject("a writer", hello(1, 0), wire.RejectResources)
 		f.attach(other, asked(4, wire.HelloReadOnly), 0)
 		f.store.SaveFault.Store(nil)
-		f.attach(other, hello(2, 0), 2)
+		session, err := f.admit(hello(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.store.SaveFault.Store(&fault)
+		p := f.serve(session)
+		p.toTarget <- inlineWrite(1, 0, bytes.Repeat([]byte{1}, 512)).Append(nil)
+		if !waitEnded(p) {
+			t.Error("a command of a writer that cannot be kept is executed")
+		}
+		written := make([]byte, 512)
+		if _, err := f.store.ReadAt(written, 0); err != nil || written[0] != 0 {
+			t.Errorf("data of a writer that cannot be kept is stored: %v", err)
+		}
+		f.store.SaveFault.Store(nil)
+		f.attach(other, asked(2, wire.HelloTakeOver), 3)
 	})
 }
 
