@@ -47,7 +47,9 @@ static bool is_flush(const struct krping_volume *v, const struct bio *bio)
 static void krping_store_bio_done(struct bio *bio)
 {
 	struct krping_target_cmd *cmd = bio->bi_private;
-	bool again = bio->bi_status == BLK_STS_AGAIN && bio->bi_opf & REQ_NOWAIT;
+	/* A failed READ may have shared its request with one for a bad sector. */
+	bool again = bio->bi_opf & REQ_NOWAIT && (bio->bi_status == BLK_STS_AGAIN ||
+						  (bio->bi_status && cmd->op == KRPING_OP_READ));
 
 	if (bio->bi_status && !again && is_flush(cmd->tc->volume, bio))
 		flush_failed(cmd->tc->volume);

@@ -580,9 +580,27 @@ static void store_done(struct krping_target_cmd *cmd)
 
 /* ---- receiving ---- */
 
+/*
+ * Gives the disk the commands of a message at once, those for adjacent sectors as one request. Not
+ * with md: at the end of a plug it waits for its members.
+ */
+static void execute_all(struct krping_target_conn *tc, struct list_head *cmds)
+{
+	struct block_device *bdev = tc->volume->backing.bdev;
+	struct krping_target_cmd *cmd, *next;
+	bool plugs = bdev && !krping_bdev_maps_bios(bdev);
+	struct blk_plug plug;
+
+	if (plugs)
+		blk_start_plug(&plug);
+	list_for_each_entry_safe(cmd, next, cmds, entry)
+		execute(cmd);
+	if (plugs)
+		blk_finish_plug(&plug);
+}
+
 static int read_message(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc)
 {
-	struct krping_target_cmd *cmd, *next;
 	LIST_HEAD(cmds);
 	int ret;
 
@@ -592,8 +610,7 @@ static int read_message(struct krping_target_conn *tc, const void *msg, const st
 	ret = krping_target_decode(tc, msg, wc, &cmds);
 	if (ret)
 		return ret;
-	list_for_each_entry_safe(cmd, next, &cmds, entry)
-		execute(cmd);
+	execute_all(tc, &cmds);
 	return 0;
 }
 
@@ -711,19 +728,14 @@ static int take_finished(struct krping_target_conn *tc)
 	return n;
 }
 
-/*
- * Commands that are started at the same time are given to the disk at once, those for adjacent
- * sectors as one request. Responses that are ready at the same time share messages.
- */
+/* Responses of commands that are ready at the same time share messages. */
 static void krping_worker_poll(struct work_struct *work)
 {
 	struct krping_target_conn *tc = container_of(work, struct krping_target_conn, poll_work);
 	unsigned int flags = memalloc_noio_save();	/* reclaim may write to this volume */
-	struct blk_plug plug;
 	int n, total = 0;
 
 	do {
-		blk_start_plug(&plug);
 		n = take_completions(tc);
 		n += take_finished(tc);
 		total += n;
@@ -731,7 +743,6 @@ static void krping_worker_poll(struct work_struct *work)
 			resume_waiting(&tc->wait_send);
 			resume_waiting(&tc->wait_data);
 		}
-		blk_finish_plug(&plug);
 	} while ((n || !llist_empty(&tc->finished)) && total < POLL_BUDGET);
 	if (tc->open_len && !is_closed(tc))
 		post_message(tc, NULL);
