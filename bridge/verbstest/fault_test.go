@@ -9,9 +9,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"krping/bridge/transport"
 	"krping/bridge/wire"
@@ -455,12 +454,14 @@ func TestLatencies(t *testing.T) {
 func TestThousandsOfDamagedSlots(t *testing.T) {
 	p := plan{VerbsHello: wire.VerbsHello{Verb: wire.VerbWrite, QPType: wire.UC, Validate: true, Size: 64, QPs: 1, TxDepth: 16}}
 	in := newTarget(p, false)
-	slots := 0
-	for data := bytes.Repeat([]byte{0x5a}, 64); in.patience > 0 && slots < 16384; slots++ {
-		in.settle(0, data, uint64(slots))
+	data := bytes.Repeat([]byte{0x5a}, 64)
+	for number := range uint64(16384) {
+		if f := in.settle(0, data, number); f.kind == wire.Intact {
+			t.Fatalf("slot %d is intact", number)
+		}
 	}
-	if most := int(time.Second / writing); slots > most {
-		t.Errorf("time is left after %d damaged slots, want at most %d", slots, most)
+	if most := allWriting + time.Since(in.began)/10; in.waited > most {
+		t.Errorf("waited for %v, want at most %v", in.waited, most)
 	}
 }
 
@@ -476,36 +477,28 @@ func TestSlotThatIsWritten(t *testing.T) {
 		"the first in that slot": {-1, number, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Memory that the race detector does not know: here a race is what is tested.
-			memory, err := unix.Mmap(-1, 0, 16*1024, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Munmap(memory)
-			p := plan{VerbsHello: wire.VerbsHello{Verb: wire.VerbWrite, QPType: wire.UC, Validate: true, Size: size, QPs: 1, TxDepth: 16}}
-			in := newTarget(p, false)
-			in.memory.Data = memory
-			data, tag := in.slot(0, number%in.slots()), in.receiveTag(0)
-			fill(data, tag, number)
-			if tc.before >= 0 {
-				copy(data[286:], message(size, tag, uint32(tc.before))[286:])
-			} else {
-				wipe(data[286:])
-			}
-			written := make(chan struct{})
-			time.AfterFunc(20*time.Millisecond, func() {
-				copy(data, message(size, tag, uint32(tc.after)))
-				close(written)
+			synctest.Test(t, func(t *testing.T) {
+				p := plan{VerbsHello: wire.VerbsHello{Verb: wire.VerbWrite, QPType: wire.UC, Validate: true, Size: size, QPs: 1, TxDepth: 16}}
+				in := newTarget(p, false)
+				data, tag := make([]byte, size), in.receiveTag(0)
+				fill(data, tag, number)
+				if tc.before >= 0 {
+					copy(data[286:], message(size, tag, uint32(tc.before))[286:])
+				} else {
+					wipe(data[286:])
+				}
+				in.pause = func() {
+					time.Sleep(2 * writing)
+					copy(data, message(size, tag, uint32(tc.after)))
+				}
+				f := in.settle(0, data, number)
+				if !tc.missing && f.kind != wire.Intact || tc.missing && !in.isMissing(f) {
+					t.Errorf("after %v: %+v", in.waited, f)
+				}
+				if in.waited < 2*writing { // a peer could make it wait for ever
+					t.Errorf("the time is not counted: %v", in.waited)
+				}
 			})
-			start := time.Now()
-			f := in.settle(0, data, number)
-			if !tc.missing && f.kind != wire.Intact || tc.missing && !in.isMissing(f) {
-				t.Errorf("after %v: %+v", time.Since(start), f)
-			}
-			if left := mostPatience - in.patience; left < 10*time.Millisecond {
-				t.Errorf("waiting has used %v of the time for it", left) // a peer could make it wait for ever
-			}
-			<-written
 		})
 	}
 }

@@ -277,7 +277,7 @@ func TestLiesOfClients(t *testing.T) {
 			t.Parallel()
 			n := newNet(t)
 			if tc.code == wire.VerbsErrorTimeout {
-				n.server.Timeout = 3 * time.Second // within which the liar goes from step to step
+				n.server.Timeout = 10 * time.Second // within which the liar goes from step to step
 			}
 			l := n.connectLiar(t, tc.hello)
 			tc.lie(l)

@@ -95,7 +95,9 @@ type target struct {
 	scratch transport.Memory // CHECKs, and receives that need no memory
 	credits bool             // the peer needs credit
 	damages
-	patience time.Duration // for so long it may still wait for slots that are being written
+	began  time.Time
+	waited time.Duration // for slots that are being written
+	pause  func()        // between two looks at such a slot
 
 	pending []transport.Receive // to be posted
 	grants  []grant             // to be sent once these are posted
@@ -104,7 +106,7 @@ type target struct {
 }
 
 func newTarget(p plan, iwarp bool) *target {
-	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp), patience: mostPatience}
+	return &target{plan: p, queues: make([]inbound, p.QPs), credits: p.needsCredit(iwarp), began: time.Now(), pause: runtime.Gosched}
 }
 
 // allocate registers the memory.
@@ -341,37 +343,30 @@ func (t *target) isMissing(f finding) bool {
 const (
 	writing       = time.Millisecond
 	partlyWritten = 100 * time.Millisecond
-	mostPatience  = 10 * time.Second // of a test in all; a slot that stays damaged counts ten times
+	allWriting    = time.Second // in all, and a tenth of the time since the test began
 )
 
 // settle examines a slot, and again if it is not right and may be written to now; in a latency test also if it seems to
-// be of a message that was lost, as its last byte has arrived. The time for this is limited in all, whatever the peer
-// writes: to 10 s, and to 1 s for slots that turn out to be damaged, of which a peer can write thousands at once.
+// be of a message that was lost, as its last byte has arrived. The time for this is limited in all, as a peer can spoil
+// thousands of slots at once.
 func (t *target) settle(queue int, data []byte, number uint64) finding {
 	tag := t.receiveTag(queue)
 	if isIntact(data, tag, uint32(number)) {
 		return finding{}
 	}
-	var f finding
-	var missing bool
-	var waited time.Duration
-	defer func() {
-		if f.kind != wire.Intact && !missing {
-			waited *= 10
-		}
-		t.patience -= min(waited, t.patience)
-	}()
-	for start := time.Now(); ; runtime.Gosched() {
-		f = examine(data, tag, uint32(number))
-		missing = t.isMissing(f)
-		limit := writing
+	start := time.Now()
+	most := max(allWriting+start.Sub(t.began)/10-t.waited, 0)
+	for ; ; t.pause() {
+		f := examine(data, tag, uint32(number))
+		missing, limit := t.isMissing(f), writing
 		switch {
 		case f.kind == wire.Intact, !t.isLatency() && (missing || !t.mayLose()):
-			return f
+			limit = 0
 		case !missing && f.mayBeWritten():
 			limit = partlyWritten
 		}
-		if waited = time.Since(start); waited >= min(limit, t.patience) {
+		if passed := time.Since(start); passed >= min(limit, most) {
+			t.waited += min(passed, most)
 			return f
 		}
 	}

@@ -58,36 +58,45 @@ static bool is_overwritten(const struct krping_verbs_queue *q,
 	return krping_verbs_is_lat(q->v) && is_missing(q, finding);
 }
 
+/* Return: for how long slots may be waited for now, in ns. */
+static s64 patience(const struct krping_verbs *v)
+{
+	s64 age = ktime_to_ns(ktime_sub(ktime_get(), v->began));
+
+	return max(KRPING_VERBS_PATIENCE_NS + div_s64(age, 10) - v->waited_ns, 0LL);
+}
+
 /*
  * Checks a slot again that is not right, as it may be written now: software RDMA copies by the
  * CPU. With LAT also if loss would explain it: its last byte has arrived. The time for this is
- * limited in all, whatever the peer writes: to 10 s, and to 1 s for slots that turn out to be
- * damaged, of which a peer can write thousands at once.
+ * limited in all, as a peer can spoil thousands of slots at once. A signal ends the test: then the
+ * slot is not judged.
  */
 static void check_again(struct krping_verbs_queue *q, u64 number, struct krping_finding *finding)
 {
 	struct krping_verbs *v = q->v;
-	s64 limit, passed = 0;
+	s64 limit, most, passed = 0;
 	ktime_t start;
 
 	if (!finding->damage)
 		return;
 	start = ktime_get();
+	most = patience(v);
 	while (finding->damage && (krping_verbs_is_lat(v) || !is_missing(q, finding))) {
-		if (signal_pending(current))
+		if (signal_pending(current)) {
+			finding->damage = KRPING_VERBS_INTACT;
 			break;
+		}
 		limit = WRITING_NS;
 		if (!is_missing(q, finding) && krping_message_may_be_written(finding))
 			limit = PARTLY_WRITTEN_NS;
 		passed = ktime_to_ns(ktime_sub(ktime_get(), start));
-		if (passed >= min(limit, v->patience_ns))
+		if (passed >= min(limit, most))
 			break;
 		cond_resched();
 		krping_message_check(slot_of(q, number), v->test.size, q->rx_tag, number, finding);
 	}
-	if (finding->damage && !is_missing(q, finding))
-		passed *= 10;
-	v->patience_ns -= min(passed, v->patience_ns);
+	v->waited_ns += min(passed, most);
 }
 
 /*

@@ -543,7 +543,7 @@ static int alloc_and_run(const struct krping_options *opt, struct krping_result 
 	if (!v)
 		return -ENOMEM;
 	v->test = *opt;
-	v->patience_ns = KRPING_VERBS_PATIENCE_NS;
+	v->began = ktime_get();
 	krping_conn_init(&v->control, v->thread.log_prefix, &verbs_control_ops);
 	v->control.server = opt;
 	ret = krping_thread_init(&v->thread, opt, result, &addr);

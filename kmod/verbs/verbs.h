@@ -21,7 +21,7 @@ struct krping_verbs_queue;
 
 #define KRPING_VERBS_CONTROL_TX	16	/* control messages in flight */
 #define KRPING_VERBS_CHAIN	32	/* work requests posted at once */
-#define KRPING_VERBS_PATIENCE_NS (10 * NSEC_PER_SEC)	/* damage counts ten times */
+#define KRPING_VERBS_PATIENCE_NS NSEC_PER_SEC	/* for slots that are written, and 1/10 of the test */
 
 /* LAT: an answer overtakes the completion of its message. Each one that is saved is a wake-up. */
 #define KRPING_VERBS_LAT_DEPTH	16
@@ -262,7 +262,8 @@ struct krping_verbs_wr {
  * @moved:	jiffies when the test last made progress
  * @probed:	jiffies when the last probe was posted
  * @deadline:	jiffies when no more messages are begun, if there is a duration
- * @patience_ns: for so long it may still wait for slots that are being written
+ * @began:	when the test was set up
+ * @waited_ns:	for how long it has waited for slots that are being written
  * @peak:	rate over intervals
  * @counted:	operations that are in the result
  * @charged:	bytes of memory that it may use; of all tests together there is a limit
@@ -328,7 +329,8 @@ struct krping_verbs {
 	unsigned long moved;
 	unsigned long probed;
 	unsigned long deadline;
-	s64 patience_ns;
+	ktime_t began;
+	s64 waited_ns;
 	struct krping_peak peak;
 	u64 counted;
 	u64 charged;
