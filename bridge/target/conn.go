@@ -119,7 +119,7 @@ func (c *conn) receive() error {
 			return err
 		}
 		if !begun {
-			if err := c.begin(); err != nil {
+			if err := c.first(); err != nil {
 				return err
 			}
 		}
@@ -146,6 +146,15 @@ func (c *conn) receive() error {
 		}
 		c.workers.add(tasks)
 	}
+}
+
+// first is called at the first message. What it writes to the store counts as an operation.
+func (c *conn) first() error {
+	if !c.operations.begin() {
+		return errStopped
+	}
+	defer c.operations.end()
+	return c.begin()
 }
 
 // probe closes the connection when the client's host has crashed, which sends nothing. It also notices that

@@ -38,7 +38,7 @@ func (t *Target) enter(s *Session) error {
 		t.remove(c)
 	}
 	if s.writes && !s.volume.ReadOnly {
-		err = t.saveWriter(s.volume)
+		err = t.keepWriter(s.volume, t.isNew(s))
 	}
 	if err != nil {
 		t.Leave(s)
@@ -94,7 +94,7 @@ func (t *Target) checkPlaces(s *Session) error {
 func (t *Target) Leave(s *Session) {
 	t.left(s)
 	if s.writes && !s.volume.ReadOnly && !t.wasServed(s) {
-		_ = t.saveWriter(s.volume) // it may be the one before again; a failure is logged
+		_ = t.keepWriter(s.volume, false) // it may be the one before again; a failure is logged
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,18 +110,37 @@ func (t *Target) wasServed(s *Session) bool {
 	return s.served
 }
 
-// begin says that the first command of a session's connection has arrived. It fails if the session has lost the volume,
-// as its connection has ended, and if the store cannot keep it as the writer.
-func (t *Target) begin(s *Session) error {
-	if !t.serves(s) {
-		return errLostVolume
-	}
-	if s.number == 0 {
-		return nil
-	}
-	return t.saveWriter(s.volume)
+// isNew reports whether a connection is the only one of a writer that has sent nothing yet.
+func (t *Target) isNew(s *Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := &s.volume.writer
+	return s.number != 0 && w.before != nil && len(w.members) == 1
 }
 
+// begin says that the first command of a session's connection has arrived. It fails if the session has lost the volume,
+// as its connection has ended, and if the store cannot keep it as the writer: then it is none.
+func (t *Target) begin(s *Session) error {
+	if t.mayWrite(s) && s.number != 0 {
+		if err := t.keepBeginner(s); err != nil {
+			return err
+		}
+	}
+	if !t.serves(s) {
+		_ = t.keepWriter(s.volume, false) // the one that has replaced it; a failure is logged
+		return errLostVolume
+	}
+	return nil
+}
+
+// mayWrite reports whether a session still has the volume.
+func (t *Target) mayWrite(s *Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.number == 0 || s.number == s.volume.writer.number
+}
+
+// serves is mayWrite, and if so, the session's client knows its number from here on.
 func (t *Target) serves(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,8 +32,7 @@ type Volume struct {
 	digestSlots chan struct{}        // one entry per running DIGEST, which has a buffer
 
 	uuid   uuid.UUID // the store's
-	nobody wire.SessionID
-	writer writer // protected by Target.mu
+	writer writer    // protected by Target.mu
 
 	sizing     sync.Mutex    // protects refreshing
 	refreshing chan struct{} // closed when the call of Store.Refresh that runs has ended; nil: none runs
@@ -66,10 +65,9 @@ func (v *Volume) init(n int) {
 	v.digestSlots = make(chan struct{}, digests)
 	id := v.Store.Identity()
 	v.uuid, v.saved = id.UUID, id.Writer
-	v.nobody = nobody()
 	v.writer = writerBefore(id.Writer)
 	if v.Shared { // a session of a time when the volume was not shared must not continue after this
-		v.writer = writerBefore(v.nobody)
+		v.writer = writerBefore(nobody())
 	}
 }
 

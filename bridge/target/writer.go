@@ -124,23 +124,43 @@ func (w *writer) refusal(v *Volume) error {
 	return &wire.InUse{Holder: w.addr, UUID: v.uuid, Detail: fmt.Sprintf("volume %s is in use by a client at %s", v.Name, w.addr)}
 }
 
-// isServed reports whether a command of the writer has arrived: then its client knows its number.
-func (w *writer) isServed() bool { return w.before == nil }
+// kept returns the session that the store is to keep: until a command of the writer has arrived, the one before, which
+// may still go on. If the target ended before the writer's client knew its number, that client could not tell that
+// somebody else has written.
+func (w *writer) kept() wire.SessionID {
+	if w.before != nil {
+		return w.before.session
+	}
+	return w.session
+}
 
-// saveWriter keeps the writer with the store before it may write. Until a command of it has arrived, that is nobody: if
-// the target ends before the client knows its number, the client could not tell that somebody else has written.
-func (t *Target) saveWriter(v *Volume) error {
+// keepWriter keeps the writer with the store. If it is kept already, the store is only written to as a test: a new writer
+// learns at once that it could not be kept.
+func (t *Target) keepWriter(v *Volume, test bool) error {
 	v.saving.Lock()
 	defer v.saving.Unlock()
 	t.mu.Lock()
-	session := v.writer.session
-	if !v.writer.isServed() {
-		session = v.nobody
-	}
+	session := v.writer.kept()
 	t.mu.Unlock()
-	if session == v.saved {
+	if session == v.saved && !test {
 		return nil
 	}
+	return t.save(v, session)
+}
+
+// keepBeginner keeps a session whose first command has arrived, before it is executed.
+func (t *Target) keepBeginner(s *Session) error {
+	v := s.volume
+	v.saving.Lock()
+	defer v.saving.Unlock()
+	if s.hello.Session == v.saved {
+		return nil
+	}
+	return t.save(v, s.hello.Session)
+}
+
+// save writes a session to the store. v.saving is locked.
+func (t *Target) save(v *Volume, session wire.SessionID) error {
 	if err := v.Store.SaveWriter(session); err != nil {
 		t.log.Error().Err(err).Str("volume", v.Name).Msg("cannot keep the writer with the store")
 		return &wire.Reject{Reason: wire.RejectResources, Detail: fmt.Sprintf("volume %s: cannot keep the writer with the store", v.Name)}

@@ -319,8 +319,13 @@ func TestWriterIsKept(t *testing.T) {
 		if _, err := f.target.Admit(asked(2, wire.HelloTakeOver).Append(nil), other); err != nil {
 			t.Fatal(err)
 		}
-		restart(false) // killed before session 2 knew its number: it cannot tell what session 1 has written meanwhile
-		f.attach(other, hello(2, 0), 2)
+		restart(false)                 // killed before session 2 knew its number
+		f.attach(addr, hello(1, 0), 1) // nobody else has written
+		if _, err := f.target.Admit(asked(2, wire.HelloTakeOver).Append(nil), other); err != nil {
+			t.Fatal(err)
+		}
+		restart(false)
+		f.attach(other, hello(2, 0), 2) // it cannot tell what session 1 has written meanwhile
 		restart(true)
 		f.attach(addr, hello(1, 0), 0)
 		f.attach(other, hello(2, 0), 0)
@@ -352,7 +357,9 @@ func TestWriterThatCannotBeKept(t *testing.T) {
 			t.Errorf("data of a writer that cannot be kept is stored: %v", err)
 		}
 		f.store.SaveFault.Store(nil)
-		f.attach(other, asked(2, wire.HelloTakeOver), 3)
+		p.Close()
+		synctest.Wait()
+		f.attach(other, hello(2, 0), 3) // the one that was never a writer does not hold the volume
 	})
 }
 
