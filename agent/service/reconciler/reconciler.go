@@ -137,7 +137,7 @@ func differs(s proc.Session, want proc.Command) []string {
 	add("timeout", want.Timeout != 0 && s.Timeout != uint64(want.Timeout.Seconds()))
 	add("fast_fail", s.FastFail != uint64(want.FastFail.Seconds()))
 	add("uuid", want.UUID != "" && s.UUID != "" && !strings.EqualFold(s.UUID, want.UUID))
-	add("tos", want.TOS != nil && (s.TOS == nil || *s.TOS != *want.TOS))
+	add("tos", (want.TOS == nil) != (s.TOS == nil) || want.TOS != nil && *s.TOS != *want.TOS)
 	add("heartbeat", want.Heartbeat != nil && s.Heartbeat != uint64(*want.Heartbeat))
 	return names
 }
