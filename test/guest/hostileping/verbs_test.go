@@ -20,6 +20,7 @@ import (
 	"krping/bridge/wire"
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
+	"krping/test/internal/late"
 )
 
 // Types of struct krping_verbs_msg.
@@ -340,16 +341,18 @@ func (p *peer) begin(queue []byte) {
 // expect waits for a message of a type, and returns it.
 func (p *peer) expect(kind byte) []byte {
 	p.t.Helper()
-	for {
+	for timedOut := false; ; {
 		m, err := p.Recv()
 		if err != nil {
-			p.t.Fatalf("no message of type %d: %v", kind, err)
+			late.ErrorfIf(p.t, timedOut, "no message of type %d: %v", kind, err)
+			p.t.FailNow()
 		}
 		data := bytes.Clone(m.Data)
 		_ = m.Release() // the connection may have ended already
 		if data[0] == kind {
 			return data
 		}
+		timedOut = timedOut || data[0] == msgError && wire.VerbsErrorCode(binary.BigEndian.Uint64(data[8:])) == wire.VerbsErrorTimeout
 	}
 }
 

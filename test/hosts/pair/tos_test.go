@@ -21,6 +21,7 @@ tc qdisc add dev eth0 clsact
 tc filter add dev eth0 ingress protocol ip prio 1 u32 match ip protocol 17 0xff match ip dport 4791 0xffff match u8 104 0xff at 1 action pass
 tc filter add dev eth0 ingress protocol ip prio 2 u32 match ip protocol 17 0xff match ip dport 4791 0xffff action pass
 krpingctl server`+at+" --backing ram:16M")
+	h.T.Cleanup(func() { h.Sh(server, "tc qdisc del dev eth0 clsact") })
 	h.Sh(client, "krpingctl client"+at+" --tos 104 && krpingctl write /dev/krping0 --size 1MiB --direct && krpingctl verify /dev/krping0")
 	if session := h.Sh(client, "cat /proc/krping_sessions"); !strings.Contains(session, " tos=104") {
 		h.T.Errorf("the session: %s", session)
@@ -39,5 +40,5 @@ krpingctl server`+at+" --backing ram:16M")
 		h.T.Errorf("%d packets have the type of service, %d another one", packets[0], packets[1])
 	}
 	h.Sh(client, "krpingctl stop vol0")
-	h.Sh(server, "krpingctl stop --target vol0 && tc qdisc del dev eth0 clsact")
+	h.Sh(server, "krpingctl stop --target vol0")
 }

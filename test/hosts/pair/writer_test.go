@@ -53,9 +53,7 @@ func (h *pair) oneWriter(t *testing.T, attach string) {
 		t.Errorf("took over another volume than the one it expects:\n%s", out)
 	}
 	h.Sh(first, "krpingctl write "+dev+" --size 1MiB --direct --seed 2")
-	if state := h.state(first); state != "live" {
-		t.Fatalf("the writer is %s after others were refused, want live", state)
-	}
+	h.Eventually(20*time.Second, "the writer is live after others were refused", func() bool { return h.state(first) == "live" })
 
 	taken := strings.TrimSpace(h.Sh(second, attach+" --take-over"))
 	h.Sh(second, "krpingctl verify "+taken+" --size 1MiB --seed 2 && krpingctl write "+taken+" --size 1MiB --direct --seed 3")
