@@ -6,6 +6,7 @@ package target
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -74,5 +75,28 @@ func TestAdjacentCommandsShareARequest(t *testing.T) {
 	})
 	if want := (diskRequests{1, commands - 1, 1, commands - 1}); got != want {
 		t.Errorf("requests of the disk: %+v, want %+v", got, want)
+	}
+}
+
+// A READ of a bad block fails alone, although the disk got it in one request with its neighbours.
+func TestBadBlockFailsAlone(t *testing.T) {
+	needs.Test(t, needs.Ends)
+	const commands, bad = 7, 3
+	first := bad * 4096 / 512
+	disk := guest.NullDisk(t, "nullb3", map[string]string{"badblocks": fmt.Sprintf("+%d-%d", first, first+4096/512-1)})
+	served := targets.Module.Serve(t, targets.Config{Store: disk})
+	c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1, func(h *wire.Hello) { h.Depth = 16 }))
+	var reads []wire.Request
+	for i := range commands {
+		reads = append(reads, fakeclient.Read(uint16(i), uint64(i)*4096, 4096))
+	}
+	for _, a := range c.Call(reads...) {
+		want := wire.StatusOK
+		if a.Tag == bad {
+			want = wire.StatusIO
+		}
+		if a.Status != want {
+			t.Errorf("block %d: status %d, want %d", a.Tag, a.Status, want)
+		}
 	}
 }
