@@ -21,7 +21,8 @@ struct krping_verbs_queue;
 
 #define KRPING_VERBS_CONTROL_TX	16	/* control messages in flight */
 #define KRPING_VERBS_CHAIN	32	/* work requests posted at once */
-#define KRPING_VERBS_PATIENCE_NS NSEC_PER_SEC	/* for slots that are written, and 1/10 of the test */
+/* For slots that are written to, and a tenth of the time since the test began. */
+#define KRPING_VERBS_PATIENCE_NS NSEC_PER_SEC
 
 /* LAT: an answer overtakes the completion of its message. Each one that is saved is a wake-up. */
 #define KRPING_VERBS_LAT_DEPTH	16
