@@ -253,8 +253,14 @@ var kinds = map[string]wire.TestHello{
 // server starts a server with the options.
 func server(t *testing.T, options string) (writer, netip.AddrPort) {
 	t.Helper()
+	return serverWithin(t, 2, options)
+}
+
+// serverWithin is server with another timeout, in seconds.
+func serverWithin(t *testing.T, timeout int, options string) (writer, netip.AddrPort) {
+	t.Helper()
 	addr := nextAddr(t)
-	return write("server,addr=%s,port=%d,timeout=2,size=%d%s", addr.Addr(), addr.Port(), size, options), addr
+	return write("server,addr=%s,port=%d,timeout=%d,size=%d%s", addr.Addr(), addr.Port(), timeout, size, options), addr
 }
 
 func TestHostileClients(t *testing.T) {

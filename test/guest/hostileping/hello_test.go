@@ -145,7 +145,7 @@ func TestOtherClientsBetweenConnections(t *testing.T) {
 	other.Group++
 	for i := range 5 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			w, addr := server(t, options+",timeout=20")
+			w, addr := serverWithin(t, 20, options)
 			first := connect(t, addr, kinds[options].Append(nil))
 			var over atomic.Bool
 			var dialling sync.WaitGroup
@@ -204,11 +204,11 @@ func TestMissingSecondConnection(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			limit := ""
-			if tc.want == unix.EPROTO {
-				limit = ",timeout=20" // it does not end by its timeout
+			timeout := 2
+			if tc.want == unix.EPROTO { // it does not end by its timeout
+				timeout = 20
 			}
-			w, addr := server(t, options+limit)
+			w, addr := serverWithin(t, timeout, options)
 			tc.do(t, connect(t, addr, kinds[options].Append(nil)), addr)
 			w.ends(t, tc.want)
 		})
