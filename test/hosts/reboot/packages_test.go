@@ -26,7 +26,7 @@ func (r *rig) install() {
 	if len(lines) != 2 {
 		r.t.Fatalf("the page has %d commands to install, want one for the target and one for the client: %q", len(lines), lines)
 	}
-	err := each(r.lab.Hosts, func(h *distro.Host) error {
+	err := r.each(r.lab.Hosts, func(h *distro.Host) error {
 		line := lines[0]
 		if h == r.client {
 			line = lines[1]

@@ -30,7 +30,7 @@ const (
 	dirtyLimit = 60 * time.Second // for a reboot of a client that has data to write
 	awayLimit  = 30 * time.Second // for the end of a client whose target is away
 	stepLimit  = 5 * time.Minute  // for any one thing, on a busy machine
-	dkmsLimit  = 25 * time.Minute // for a module's build by an emulated compiler
+	dkmsLimit  = 90 * time.Minute // for a module's build by an emulated compiler, which needs more than 25
 )
 
 // The page's example.
@@ -98,14 +98,17 @@ func (r *rig) within(limit time.Duration, h *distro.Host, script string) string 
 	return strings.TrimSpace(out)
 }
 
-// each does something with several hosts at the same time.
-func each(hosts []*distro.Host, do func(*distro.Host) error) error {
-	errs := make([]error, len(hosts))
+// each does something with several hosts at the same time. If that fails the test, it ends.
+func (r *rig) each(hosts []*distro.Host, do func(*distro.Host) error) error {
+	errs, failed := make([]error, len(hosts)), r.t.Failed()
 	var all sync.WaitGroup
 	for i, h := range hosts {
 		all.Go(func() { errs[i] = do(h) })
 	}
 	all.Wait()
+	if r.t.Failed() && !failed { // Fatal in another goroutine ends only that one
+		r.t.FailNow()
+	}
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -117,7 +120,7 @@ func each(hosts []*distro.Host, do func(*distro.Host) error) error {
 // boot switches hosts on.
 func (r *rig) boot(hosts ...*distro.Host) {
 	r.t.Helper()
-	if err := each(hosts, func(h *distro.Host) error { return h.Boot(r.t.Context()) }); err != nil {
+	if err := r.each(hosts, func(h *distro.Host) error { return h.Boot(r.t.Context()) }); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -129,7 +132,7 @@ func (r *rig) shutdown(verb string, hosts ...*distro.Host) time.Duration {
 	defer cancel()
 	var longest time.Duration
 	var mu sync.Mutex
-	err := each(hosts, func(h *distro.Host) error {
+	err := r.each(hosts, func(h *distro.Host) error {
 		vm := h.VM
 		took, err := h.Shutdown(ctx, verb)
 		mu.Lock()
