@@ -137,14 +137,14 @@ func (t *Target) begin(s *Session) error {
 func (t *Target) mayWrite(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return s.number == 0 || s.number == s.volume.writer.number
+	return s.volume.writer.has(s)
 }
 
 // serves is mayWrite, and if so, the session's client knows its number from here on.
 func (t *Target) serves(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.number != 0 && s.number != s.volume.writer.number {
+	if !s.volume.writer.has(s) {
 		return false
 	}
 	s.served = true

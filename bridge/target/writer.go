@@ -124,6 +124,9 @@ func (w *writer) refusal(v *Volume) error {
 	return &wire.InUse{Holder: w.addr, UUID: v.uuid, Detail: fmt.Sprintf("volume %s is in use by a client at %s", v.Name, w.addr)}
 }
 
+// has reports whether no other session has replaced s as the writer. One that does not write is never replaced.
+func (w *writer) has(s *Session) bool { return s.number == 0 || s.number == w.number }
+
 // kept returns the session that the store is to keep: until a command of the writer has arrived, the one before, which
 // may still go on. If the target ended before the writer's client knew its number, that client could not tell that
 // somebody else has written.

@@ -95,7 +95,7 @@ type target struct {
 	scratch transport.Memory // CHECKs, and receives that need no memory
 	credits bool             // the peer needs credit
 	damages
-	began  time.Time
+	began  time.Time     // of the test
 	waited time.Duration // for slots that are being written
 	pause  func()        // between two looks at such a slot
 

@@ -21,7 +21,7 @@ struct krping_verbs_queue;
 
 #define KRPING_VERBS_CONTROL_TX	16	/* control messages in flight */
 #define KRPING_VERBS_CHAIN	32	/* work requests posted at once */
-/* For slots that are written to, and a tenth of the time since the test began. */
+/* How long a test may wait for slots that are being written; a tenth of its time is added. */
 #define KRPING_VERBS_PATIENCE_NS NSEC_PER_SEC
 
 /* LAT: an answer overtakes the completion of its message. Each one that is saved is a wake-up. */
