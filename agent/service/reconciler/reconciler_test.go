@@ -316,3 +316,23 @@ func TestModuleIsLoadedLater(t *testing.T) {
 		r.wants(31*time.Second, Attached, attachCommand)
 	})
 }
+
+// A type of service that was added to the configuration, changed or removed is noticed.
+func TestTypeOfServiceDiffers(t *testing.T) {
+	low, high := uint8(8), uint8(104)
+	for name, tc := range map[string]struct {
+		is, want *uint8
+		differs  bool
+	}{
+		"none":    {nil, nil, false},
+		"same":    {&low, &low, false},
+		"changed": {&low, &high, true},
+		"added":   {nil, &low, true},
+		"removed": {&low, nil, true},
+	} {
+		names := differs(proc.Session{TOS: tc.is}, proc.Command{TOS: tc.want})
+		if got := slices.Contains(names, "tos"); got != tc.differs {
+			t.Errorf("%s: differs %v, want %v", name, got, tc.differs)
+		}
+	}
+}
