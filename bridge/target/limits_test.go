@@ -155,7 +155,7 @@ func testStalledStore(t *testing.T, f *fixture, request wire.Request, calls int3
 	f.serveWith(zerolog.Nop())
 	var last *pipe
 	for n := range byte(4) {
-		h := hello(n, 0)
+		h := hello(1+n, 0)
 		h.Depth = MaxDepth
 		last = f.connect(h)
 		for tag := range uint16(MaxDepth) {

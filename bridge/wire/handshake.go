@@ -156,6 +156,8 @@ func DecodeHello(b []byte) (Hello, error) {
 		return h, reject(RejectInvalid, 0, "queue index %d of %d queues", h.QueueIndex, h.QueueCount)
 	case h.Depth == 0:
 		return h, reject(RejectInvalid, 0, "depth 0, want at least 1")
+	case h.Session == SessionID{}:
+		return h, reject(RejectInvalid, 0, "a session of zeros, want a UUID")
 	}
 	if err := h.checkFlags(); err != nil {
 		return h, err

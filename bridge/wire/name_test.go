@@ -41,7 +41,7 @@ func TestVolumeNames(t *testing.T) {
 // A name that does not fit into a hello is its digest there.
 func TestLongNamesInHellos(t *testing.T) {
 	fits, digest := strings.Repeat("a", 27), "9c547cb8115a44883b9f70ba68f75117cd55359c92611875e386f8af"
-	short, long := Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf(fits)}.Append(nil), Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf(fits + "a")}.Append(nil)
+	short, long := Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf(fits)}.Append(nil), Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf(fits + "a")}.Append(nil)
 	if want := append([]byte(fits), 0); !bytes.Equal(short[headSize:], want) || short[5] != 0 {
 		t.Errorf("27 characters: %x with flags %#x", short[headSize:], short[5])
 	}

@@ -161,7 +161,7 @@ func TestCRC32C(t *testing.T) {
 }
 
 func TestDecodeHelloErrors(t *testing.T) {
-	good := Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil)
+	good := Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil)
 	change := func(at int, b ...byte) []byte {
 		bad := bytes.Clone(good)
 		copy(bad[at:], b)
@@ -189,6 +189,7 @@ func TestDecodeHelloErrors(t *testing.T) {
 		"index":            {change(6, 0, 1), RejectInvalid},
 		"no queues":        {change(8, 0, 0), RejectInvalid},
 		"depth":            {change(10, 0, 0), RejectInvalid},
+		"no session":       {change(12, 0), RejectInvalid},
 		"no name":          {change(28, 0), RejectInvalid},
 		"bad name":         {change(28, '/'), RejectInvalid},
 		"name, then more":  {change(28+20, 'a'), RejectInvalid},
@@ -345,10 +346,10 @@ func FuzzDecodeRequests(f *testing.F) {
 }
 
 func FuzzDecodeHello(f *testing.F) {
-	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil))
-	f.Add(Hello{QueueCount: 1, Depth: 1, Volume: VolumeIDOf(longName)}.Append(nil))
-	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Volume: VolumeIDOf("v")}.Append(nil))
-	f.Add(Hello{Flags: HelloProof, QueueCount: 64, QueueIndex: 63, Depth: 128, Answer: KeyAnswer{Challenge: 1, Nonce: ClientNonce{1}, Proof: Proof{1}}}.Append(nil))
+	f.Add(Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil))
+	f.Add(Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf(longName)}.Append(nil))
+	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil))
+	f.Add(Hello{Flags: HelloProof, QueueCount: 64, QueueIndex: 63, Depth: 128, Session: SessionID{1}, Answer: KeyAnswer{Challenge: 1, Nonce: ClientNonce{1}, Proof: Proof{1}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		hello, err := DecodeHello(data)
 		if err != nil {

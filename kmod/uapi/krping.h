@@ -366,7 +366,7 @@ static_assert(sizeof(struct krping_answer) == KRPING_VOLUME_LEN, "krping_answer"
  * @queue_index: index of this queue in its session, from 0
  * @queue_count: number of queues in the session, at least 1
  * @depth:	commands that the client wants in flight on this queue, at least 1
- * @session:	UUID of the session: the same on every queue and after a reconnect
+ * @session:	UUID of the session, not zero: the same on every queue and after a reconnect
  * @volume:	name of the volume, NUL padded; a name of 28 to 63 characters: with
  *		KRPING_HELLO_DIGEST, the first bytes of its SHA-256
  * @answer:	with KRPING_HELLO_PROOF: answer to the challenge for the volume

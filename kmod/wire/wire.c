@@ -63,7 +63,8 @@ enum krping_reject_reason krping_read_hello(const void *data, u32 len, struct kr
 		return KRPING_REJ_VERSION;
 	}
 	count = be16_to_cpu(hello->queue_count);
-	if (!count || be16_to_cpu(hello->queue_index) >= count || !hello->depth)
+	if (!count || be16_to_cpu(hello->queue_index) >= count || !hello->depth ||
+	    krping_uuid_is_null(hello->session))
 		return KRPING_REJ_INVALID;
 	if (hello->flags & ~(hello->version == 1 ? key : KRPING_HELLO_FLAGS) ||
 	    (hello->flags & key) == key || (hello->flags & access) == access)

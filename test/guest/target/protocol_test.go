@@ -301,6 +301,7 @@ func TestRejectedHellos(t *testing.T) {
 			{"queue index out of range", at(7, 2), wire.RejectInvalid, 0},
 			{"no queue", at(9, 0), wire.RejectInvalid, 0},
 			{"depth 0", at(11, 0), wire.RejectInvalid, 0},
+			{"session of zeros", at(12, 0), wire.RejectInvalid, 0},
 			{"no name", hello(func(h *wire.Hello) { h.Volume = wire.VolumeIDOf("") }), wire.RejectInvalid, 0},
 			{"name with an empty part", hello(func(h *wire.Hello) { h.Volume = wire.VolumeIDOf("a//b") }), wire.RejectInvalid, 0},
 			{"name with ..", hello(func(h *wire.Hello) { h.Volume = wire.VolumeIDOf("a/..") }), wire.RejectInvalid, 0},
@@ -345,7 +346,7 @@ func TestConnectAndDisconnectRepeatedly(t *testing.T) {
 	targets.Each(t, func(t *testing.T, g targets.Target) {
 		served := g.ServeNew(t, size, targets.Config{Shared: true})
 		for i := range 50 {
-			c := fakeclient.Connect(t, served.Port, fakeclient.Hello(byte(i)))
+			c := fakeclient.Connect(t, served.Port, fakeclient.Hello(byte(1+i)))
 			if i%2 == 0 {
 				c.Post(fakeclient.Read(1, 0, 4096))
 			}
