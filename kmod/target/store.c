@@ -97,15 +97,15 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 }
 
 /*
- * Of a bio that was split only one failure is reported: EAGAIN of a part could hide that the flush
- * of another has failed.
+ * md waits in the submitter for its superblock and bitmap in spite of REQ_NOWAIT, and dm may be on
+ * top of md. If such a disk has split a bio, it reports one failure only: EAGAIN of a part could
+ * hide that the flush of another has failed.
  */
-static bool hides_failed_flush(const struct krping_target_cmd *cmd)
+static bool may_block(const struct krping_target_cmd *cmd)
 {
-	const struct krping_volume *v = cmd->tc->volume;
+	struct block_device *bdev = cmd->tc->volume->backing.bdev;
 
-	return v->opt.writeback && bio_opf(cmd) & (REQ_PREFLUSH | REQ_FUA) &&
-	       krping_bdev_maps_bios(v->backing.bdev);
+	return !bdev_nowait(bdev) || (cmd->op != KRPING_OP_READ && krping_bdev_maps_bios(bdev));
 }
 
 /**
@@ -119,8 +119,7 @@ void krping_store_submit(struct krping_target_cmd *cmd)
 {
 	struct krping_volume *v = cmd->tc->volume;
 
-	if (!bdev_nowait(v->backing.bdev) || hides_failed_flush(cmd) ||
-	    krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
+	if (may_block(cmd) || krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
 		queue_work(v->wq.store, &cmd->work);
 	else
 		submit(cmd, REQ_NOWAIT);

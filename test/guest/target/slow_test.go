@@ -68,6 +68,37 @@ func TestKeepAliveOfSlowDisk(t *testing.T) {
 	}
 }
 
+// The target answers KEEP_ALIVE while its disk, a RAID1, cannot write its bitmap because a member stalls.
+func TestKeepAliveOfStalledArray(t *testing.T) {
+	needs.Test(t, needs.Ends)
+	const stalled = 10 * time.Second // and more than a few heartbeats
+	member, stall := guest.Stalling(t, guest.NullDisk(t, "member", nil), 16*mib)
+	array := guest.RAID1(t, guest.NullDisk(t, "other", nil), member)
+	served := targets.Module.Serve(t, targets.Config{Store: array, Shared: true})
+	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
+	data := guest.Aligned(t, 4096)
+	stall(true)
+	var writes errgroup.Group
+	for i := range int64(8) {
+		writes.Go(func() error {
+			_, err := dev.WriteAt(data, i*(1<<20))
+			return err
+		})
+	}
+	time.Sleep(stalled)
+	guest.WantFields(t, guest.Session(t, "vol0"), "inflight", "8")
+	stall(false)
+	if err := writes.Wait(); err != nil {
+		t.Error(err)
+	}
+	guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0")
+	guest.NoReconnects(t, "vol0")
+	_ = dev.Close()
+	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+		t.Error(err)
+	}
+}
+
 // However many digests a client asks for, writes do not wait behind them.
 func TestWriteBesideDigests(t *testing.T) {
 	needs.Test(t, needs.Ends)

@@ -120,6 +120,16 @@ func Flaky(t testing.TB, disk string, size int64) (path string, fail func(yes bo
 	}
 }
 
+// RAID1 makes an array of two disks, with a bitmap in them, until the end of the test.
+func RAID1(t testing.TB, disks ...string) string {
+	t.Helper()
+	const array = "/dev/md0"
+	Run(t, "modprobe", "raid1")
+	Run(t, append([]string{"mdadm", "--create", array, "--run", "--level=1", "--raid-devices=2", "--assume-clean", "--bitmap=internal"}, disks...)...)
+	t.Cleanup(func() { Run(t, "mdadm", "--stop", array) })
+	return array
+}
+
 // Stalling returns a disk on top of disk, until the end of the test, and a function that makes it hold all requests or
 // carry them out again.
 func Stalling(t testing.TB, disk string, size int64) (path string, stall func(yes bool)) {
