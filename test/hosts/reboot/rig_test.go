@@ -30,7 +30,7 @@ const (
 	dirtyLimit = 60 * time.Second // for a reboot of a client that has data to write
 	awayLimit  = 30 * time.Second // for the end of a client whose target is away
 	stepLimit  = 5 * time.Minute  // for any one thing, on a busy machine
-	dkmsLimit  = 90 * time.Minute // for a module's build by an emulated compiler, which needs more than 25
+	dkmsLimit  = 15 * time.Minute // for packages whose modules are compiled, in a file system of a host that is off
 )
 
 // The page's example.
@@ -85,18 +85,19 @@ func (r *rig) report() {
 }
 
 // sh runs a script on a host, within a limit.
-func (r *rig) sh(h *distro.Host, script string) string { return r.within(stepLimit, h, script) }
-
-func (r *rig) within(limit time.Duration, h *distro.Host, script string) string {
+func (r *rig) sh(h *distro.Host, script string) string {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+	ctx, cancel := context.WithTimeout(r.t.Context(), stepLimit)
 	defer cancel()
-	out, err := h.Output(ctx, "set -e\nexport DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root\n"+script)
+	out, err := h.Output(ctx, prologue+script)
 	if err != nil {
 		r.t.Fatalf("%s: %s: %v\n%s", h.Name, script, err, out)
 	}
 	return strings.TrimSpace(out)
 }
+
+// prologue begins the scripts: those of a host's administrator, who installs packages without questions.
+const prologue = "set -e\nexport DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root\n"
 
 // each does something with several hosts at the same time. If that fails the test, it ends.
 func (r *rig) each(hosts []*distro.Host, do func(*distro.Host) error) error {

@@ -40,6 +40,7 @@ type Host struct {
 	*lab.VM // nil while it is off
 	Name    string
 	index   int
+	format  string // of its disk for /: see qemu-img(1)
 	lab     *Lab
 	logs    string
 	console string // of earlier boots
@@ -76,10 +77,10 @@ func (l *Lab) make(ctx context.Context, image, logs string, hosts int) (err erro
 		return err
 	}
 	for i, name := range names[:hosts] {
-		h := &Host{Name: name, index: i, lab: l, logs: logs}
+		h := &Host{Name: name, index: i, format: "qcow2", lab: l, logs: logs}
 		l.Hosts = append(l.Hosts, h)
 		for _, argv := range [][]string{
-			{"qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(image, "root.img"), h.path("root")},
+			{"qemu-img", "create", "-q", "-f", h.format, "-F", "raw", "-b", filepath.Join(image, "root.img"), h.path("root")},
 			{"cp", "--sparse=always", filepath.Join(image, "boot.img"), h.path("boot")},
 		} {
 			if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
@@ -137,7 +138,7 @@ func (h *Host) On(ctx context.Context) error {
 	args := []string{"-kernel", kernel, "-initrd", initrd,
 		"-netdev", "stream,id=net,server=off,addr.type=unix,addr.path=" + filepath.Join(h.lab.dir, "net"),
 		"-virtfs", "local,path=" + lab.Build() + ",mount_tag=lab,security_model=none,multidevs=remap,readonly=on"}
-	args = append(append(args, disk("root", "qcow2")...), disk("boot", "raw")...)
+	args = append(append(args, disk("root", h.format)...), disk("boot", "raw")...)
 	vm, err := lab.StartOwn(lab.Own{Index: h.index, Dir: h.lab.dir, Log: filepath.Join(h.logs, h.Name+".log"), Console: h.console, Memory: memory, Args: args,
 		Append: "root=/dev/vda ro net.ifnames=0 systemd.hostname=" + h.Name})
 	if err != nil {
