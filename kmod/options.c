@@ -43,6 +43,7 @@ enum option_id {
 	OPT_WRITEBACK, OPT_READ_ONLY, OPT_BLOCK_SIZE, OPT_KEY, OPT_ALLOW, OPT_TARGET, OPT_FORCE,
 	OPT_UUID, OPT_SHARED, OPT_TAKE_OVER, OPT_SOURCE, OPT_VERB, OPT_VERBS, OPT_LAT, OPT_QP,
 	OPT_DURATION, OPT_RXDEPTH, OPT_SRQ, OPT_SIGNAL, OPT_INLINE, OPT_MTU, OPT_READS, OPT_RATE,
+	OPT_POLL_QUEUES,
 };
 
 #define GIVEN(id)	BIT_ULL(id)
@@ -154,6 +155,8 @@ static const struct option_def option_defs[] = {
 	[OPT_READS]	= NUMBER_OPTION("reads", FIELD(reads), 1, 255, PING_CLIENT, TEST(VERBS)),
 	[OPT_RATE]	= NUMBER_OPTION("rate", FIELD(rate), 1, 1000000000, PING_CLIENT,
 					TEST(VERBS)),
+	[OPT_POLL_QUEUES] = NUMBER_OPTION("poll_queues", FIELD(poll_queues), 1, 32, BLOCK_CLIENT,
+					  0),
 };
 
 static const char *const test_names[] = {
@@ -686,6 +689,16 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 	if (role & BLOCK_CLIENT && tap != !!(given & GIVEN(OPT_BACKING))) {
 		snprintf(why->buf, why->len,
 			 "mode=tap needs backing=/dev/NAME or ram:SIZE; mode=remote takes no backing");
+		return -EINVAL;
+	}
+	if (opt->poll_queues && tap) {
+		snprintf(why->buf, why->len,
+			 "poll_queues does not go with mode=tap, whose disk is not polled");
+		return -EINVAL;
+	}
+	if (opt->queues + opt->poll_queues > 64) {
+		snprintf(why->buf, why->len, "queues=%u and poll_queues=%u: must be 64 together at most",
+			 opt->queues, opt->poll_queues);
 		return -EINVAL;
 	}
 	if (role & BLOCK_CLIENT && opt->read_only && (tap || opt->take_over)) {

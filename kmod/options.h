@@ -86,6 +86,7 @@ struct krping_allowed {
  * @txdepth:	messages in flight on each connection of a bandwidth test
  * @qps:	connections of a bandwidth test
  * @queues:	queue pairs of a block session; 0: one per CPU
+ * @poll_queues: queue pairs for polled I/O beside these
  * @depth:	requests in flight on each queue
  * @mode:	where a block client's data lives
  * @ram:	backing=ram:SIZE in bytes; 0 if @backing is a path, or without a backing
@@ -145,6 +146,7 @@ struct krping_options {
 	u32 mtu;
 	u32 reads;
 	u32 queues;
+	u32 poll_queues;
 	u32 depth;
 	enum krping_mode mode;
 	u64 ram;

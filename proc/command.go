@@ -75,28 +75,29 @@ type Command struct {
 	Rate     uint32 // messages a second
 
 	// block sessions
-	Block     string // name of a volume
-	Queues    uint32
-	Depth     uint32
-	FastFail  time.Duration // whole seconds
-	Heartbeat *uint32       // seconds
-	Mode      string        // remote or tap
-	Backing   string        // /dev/NAME or ram:SIZE
-	Comm      string        // tap: name of the processes to forward
-	PID       uint32        // tap: process to forward
-	Op        string        // tap: operations to forward, joined by '+'
-	Sectors   string        // tap: FIRST-LAST to forward
-	Writeback bool
-	ReadOnly  bool
-	BlockSize uint32 // bytes
-	Key       string // description of a key in a keyring: krping:NAME
-	KeyFile   string // instead of Key: the file that has it
-	Allow     string // of a server: addresses joined by '+'
-	Target    bool   // Stop: the served volume of that name
-	Force     bool
-	UUID      string // of the volume: what a client expects, what a served volume has
-	Shared    bool   // of a served volume: any number of clients may write
-	TakeOver  bool   // of a client: fence and replace the one that writes
+	Block      string // name of a volume
+	Queues     uint32
+	PollQueues uint32
+	Depth      uint32
+	FastFail   time.Duration // whole seconds
+	Heartbeat  *uint32       // seconds
+	Mode       string        // remote or tap
+	Backing    string        // /dev/NAME or ram:SIZE
+	Comm       string        // tap: name of the processes to forward
+	PID        uint32        // tap: process to forward
+	Op         string        // tap: operations to forward, joined by '+'
+	Sectors    string        // tap: FIRST-LAST to forward
+	Writeback  bool
+	ReadOnly   bool
+	BlockSize  uint32 // bytes
+	Key        string // description of a key in a keyring: krping:NAME
+	KeyFile    string // instead of Key: the file that has it
+	Allow      string // of a server: addresses joined by '+'
+	Target     bool   // Stop: the served volume of that name
+	Force      bool
+	UUID       string // of the volume: what a client expects, what a served volume has
+	Shared     bool   // of a served volume: any number of clients may write
+	TakeOver   bool   // of a client: fence and replace the one that writes
 }
 
 // maxCommand is the module's limit in bytes, including the terminating zero.
@@ -174,6 +175,10 @@ func (c Command) checkBlock() error {
 		return errors.New("comm, pid, op and sectors need mode tap")
 	case client && (c.Mode == "tap") != (c.Backing != ""):
 		return errors.New("backing must be given with mode tap, and only then: /dev/NAME or ram:SIZE")
+	case client && c.PollQueues != 0 && c.Mode == "tap":
+		return errors.New("poll_queues cannot be used with mode tap, whose disk is not polled")
+	case c.Queues+c.PollQueues > 64:
+		return fmt.Errorf("queues %d and poll_queues %d: must be 64 together at most", c.Queues, c.PollQueues)
 	case client && c.ReadOnly && (c.Mode == "tap" || c.TakeOver):
 		return errors.New("read_only cannot be used with mode tap or take_over, which write")
 	case c.context() == BlockServer && c.Backing == "":
@@ -283,6 +288,7 @@ func (c Command) settings() []setting {
 	flag("shared", c.Shared)
 	flag("take_over", c.TakeOver)
 	value("source", c.Source, c.Source != "")
+	number("poll_queues", c.PollQueues)
 	return settings
 }
 

@@ -197,6 +197,8 @@ var Options = []Option{
 	{Name: "reads", Value: "number", Min: 1, Max: 255, Contexts: PingClient, Tests: testVerb, Default: "16, or the device's limit",
 		Text: "`read`, `fetch_add`, `cmp_swap`: operations that a queue pair has outstanding on the wire"},
 	{Name: "rate", Value: "number", Min: 1, Max: 1000000000, Contexts: PingClient, Tests: testVerb, Text: "`bw`: messages a second that each side sends at most, on all queue pairs together"},
+	{Name: "poll_queues", Value: "number", Min: 1, Max: 32, Contexts: BlockClient, Default: "none",
+		Text: "queues for polled I/O (io_uring with IOPOLL, fio's `hipri`) beside `queues`, at most one per CPU; 64 of both together at most; not with `mode=tap`"},
 }
 
 func option(name string) Option {

@@ -57,7 +57,7 @@ func TestProtocolHasOptionTable(t *testing.T) {
 // Check and the module's parser must agree on every command.
 func TestCheckAgreesWithModule(t *testing.T) {
 	commands := slices.Concat(
-		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), names(), sources(), verbsCombinations(), verbsServers(),
+		flagCombinations(), numbersOverTheLimit(), volumeCombinations(), volumeValues(), keyValues(), allowLists(), blockSizes(), identities(), pollQueues(), names(), sources(), verbsCombinations(), verbsServers(),
 	)
 	legal := 0
 	for i, answer := range moduleAnswers(t, commands) {
@@ -316,6 +316,18 @@ func allowLists() (commands []Command) {
 func blockSizes() (commands []Command) {
 	for _, size := range []uint32{511, 512, 513, 4096, 8192} {
 		commands = append(commands, Command{Role: Server, Addr: testAddr, Block: "v", Backing: "ram:1M", BlockSize: size})
+	}
+	return commands
+}
+
+func pollQueues() (commands []Command) {
+	for _, n := range []uint32{1, 32, 33} {
+		for _, queues := range []uint32{0, 31, 32, 33, 64} {
+			for _, c := range []Command{tapClient(), {Role: Client, Addr: testAddr, Block: "v"}, {Role: Client, Addr: testAddr}, {Role: Stop, Block: "v"}} {
+				c.Queues, c.PollQueues = queues, n
+				commands = append(commands, c)
+			}
+		}
 	}
 	return commands
 }

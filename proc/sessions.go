@@ -34,6 +34,7 @@ type Session struct {
 	Shared     bool   `json:"shared"`            // any number of clients may write
 	Writer     string `json:"writer,omitempty"`  // served volume: address of the client that writes; "" for none
 	Queues     uint64 `json:"queues"`
+	PollQueues uint64 `json:"poll_queues"`
 	Depth      uint64 `json:"depth"`
 	Inflight   uint64 `json:"inflight"`
 	Reads      uint64 `json:"reads"`
@@ -149,7 +150,7 @@ func parseSession(line string) (Session, error) {
 	}
 	var tap Tap
 	numbers := map[string]*uint64{
-		"size": &s.Size, "block_size": &s.BlockSize, "queues": &s.Queues, "depth": &s.Depth,
+		"size": &s.Size, "block_size": &s.BlockSize, "queues": &s.Queues, "poll_queues": &s.PollQueues, "depth": &s.Depth,
 		"inflight": &s.Inflight, "reads": &s.Reads, "writes": &s.Writes, "flushes": &s.Flushes,
 		"digests": &s.Digests, "discards": &s.Discards, "zeroes": &s.Zeroes, "read_bytes": &s.ReadBytes, "write_bytes": &s.WriteBytes,
 		"messages": &s.Messages, "errors": &s.Errors, "crc_errors": &s.CRCErrors,

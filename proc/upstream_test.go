@@ -63,6 +63,11 @@ func TestModuleTakesUpstreamsCommands(t *testing.T) {
 		{base + "server_inv,mem_mode=reg", "mem_reg=1 server_inv=1"},
 		{base + "server_inv,mem_mode=dma", "server_inv does not go with mem_mode=dma"},
 		{"server,addr=0.0.0.0,read_inv,mem_mode=dma", "read_inv does not go with mem_mode=dma"},
+		// queues of a block session
+		{base + "block=v,queues=32,poll_queues=32", "ok "},
+		{base + "block=v,poll_queues=33", "poll_queues=33: must be a number from 1 to 32"},
+		{base + "block=v,queues=64,poll_queues=1", "queues=64 and poll_queues=1: must be 64 together at most"},
+		{base + "block=v,mode=tap,backing=ram:16M,poll_queues=1", "poll_queues does not go with mode=tap"},
 		// flags take no value
 		{base + "verbose=1", "verbose takes no value"},
 		{base + "size", "size needs a value"},

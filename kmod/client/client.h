@@ -17,7 +17,7 @@
  *	recv.c		completes requests when their responses arrive
  *	queue.c		allocates what a queue needs
  *
- * Lock order: krping_sessions_lock, queue->lock, then conn->lock or session->lock.
+ * Lock order: krping_sessions_lock, queue->poll_lock, queue->lock, then conn->lock or session->lock.
  */
 #ifndef KRPING_CLIENT_H
 #define KRPING_CLIENT_H
@@ -112,7 +112,7 @@ enum krping_session_state {
  * @buf_size:	bytes of a message buffer: max_message of the first grant
  * @max_segments: of a request
  * @max_bytes:	of a request
- * @queues:	@nr_queues of them
+ * @queues:	@nr_queues of them, the last @nr_poll of which are polled
  * @write_seq:	counts acknowledged writes that a crash of the target may lose
  * @flushed_seq: value of @write_seq that the last flush covered
  * @tag_set:	one hardware queue per queue
@@ -159,6 +159,7 @@ struct krping_session {
 	u32 max_bytes;
 	struct krping_queue *queues;
 	u32 nr_queues;
+	u32 nr_poll;
 	atomic64_t write_seq;
 	atomic64_t flushed_seq;
 	struct blk_mq_tag_set tag_set;

@@ -419,6 +419,7 @@ static void stop_queue(struct krping_queue *q)
 	/* Completions and the monitor post under the lock while the connection is live. */
 	spin_lock_bh(&q->lock);
 	spin_unlock_bh(&q->lock);
+	krping_poll_stop(q);
 	krping_conn_drain(&q->conn);
 	krping_conn_destroy_qp(&q->conn);
 }
@@ -437,7 +438,7 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 		.send_wr = 2 * s->opt.depth + 1,
 		.recv_wr = s->opt.depth + 2,
 		.vector = q->index,
-		.poll = IB_POLL_SOFTIRQ,
+		.poll = q->polls ? IB_POLL_DIRECT : IB_POLL_SOFTIRQ,
 		.buf_sges = KRPING_BUF_SGES,
 	};
 	struct krping_grant grant;
@@ -468,8 +469,10 @@ static int connect_queue(struct krping_queue *q, unsigned long timeout, bool fir
 	}
 	if (!ret)
 		ret = krping_queue_alloc(q);
-	if (!ret)
+	if (!ret) {
+		krping_poll_start(q);
 		return 0;
+	}
 	stop_queue(q);
 	krping_queue_free(q);
 close:

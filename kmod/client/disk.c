@@ -72,6 +72,9 @@ static enum blk_eh_timer_return krping_timeout(struct request *rq)
 	struct krping_queue *q = rq->mq_hctx->driver_data;
 	bool others = time_after(READ_ONCE(q->last_answer), READ_ONCE(rq->deadline) - rq->timeout);
 
+	krping_poll(q);		/* perhaps nobody did */
+	if (blk_mq_rq_state(rq) != MQ_RQ_IN_FLIGHT)
+		return BLK_EH_DONE;
 	if (may_run_long(rq))
 		return BLK_EH_RESET_TIMER;
 	krping_warn_ratelimited(q->session->log_prefix, "the command with tag %d was not answered in time",
@@ -88,12 +91,34 @@ static int krping_init_hctx(struct blk_mq_hw_ctx *hctx, void *data, unsigned int
 	return 0;
 }
 
+static void krping_map_queues(struct blk_mq_tag_set *set)
+{
+	struct blk_mq_queue_map *map = &set->map[HCTX_TYPE_DEFAULT];
+	const struct krping_session *s = set->driver_data;
+
+	map->nr_queues = s->nr_queues - s->nr_poll;
+	blk_mq_map_queues(map);
+	if (!s->nr_poll)
+		return;
+	map = &set->map[HCTX_TYPE_POLL];	/* without its own, a READ has the default */
+	map->queue_offset = s->nr_queues - s->nr_poll;
+	map->nr_queues = s->nr_poll;
+	blk_mq_map_queues(map);
+}
+
+static int krping_poll_hctx(struct blk_mq_hw_ctx *hctx, struct io_comp_batch *unused)
+{
+	return krping_poll(hctx->driver_data);
+}
+
 static const struct blk_mq_ops krping_mq_ops = {
 	.queue_rq	= krping_queue_rq,
 	.commit_rqs	= krping_commit_rqs,
 	.complete	= krping_complete_rq,
 	.timeout	= krping_timeout,
 	.init_hctx	= krping_init_hctx,
+	.map_queues	= krping_map_queues,
+	.poll		= krping_poll_hctx,
 };
 
 static int check_digest(struct krping_session *s, const struct krping_digest *digest)
@@ -185,6 +210,7 @@ int krping_disk_alloc(struct krping_session *s)
 	}
 	s->tag_set.ops = &krping_mq_ops;
 	s->tag_set.nr_hw_queues = s->nr_queues;
+	s->tag_set.nr_maps = s->nr_poll ? HCTX_MAX_TYPES : 1;
 	s->tag_set.queue_depth = s->grant.depth;
 	s->tag_set.numa_node = NUMA_NO_NODE;
 	s->tag_set.cmd_size = sizeof(struct krping_request);

@@ -116,6 +116,9 @@ struct krping_keepalive {
  * @conn:	opened and closed by the session's one connecting thread
  * @session:	its session
  * @index:	from 0, also of the hardware context
+ * @polls:	its completions are taken by krping_poll() alone (poll.c). Constant
+ * @poll_lock:	serializes krping_poll(); taken in process context only, before @lock
+ * @may_poll:	the completion queue may be used; under @poll_lock
  * @lock:	protects slots[].rq, .generation, .message, .answered and .answer, @tx_free, @open,
  *		@opened, @posted, @sent, @early, @invalidating, @nr_inflight, @nr_sending, @nr_regs,
  *		@keepalive; posts are made under it while @conn is live, except by queue_rq(), which
@@ -149,6 +152,9 @@ struct krping_queue {
 	struct krping_conn conn;
 	struct krping_session *session;
 	u16 index;
+	bool polls;
+	spinlock_t poll_lock;	/* what it protects: above */
+	bool may_poll;
 	spinlock_t lock;	/* what it protects: above */
 	struct krping_slot *slots;
 	u32 nr_slots;
@@ -228,6 +234,11 @@ unsigned long krping_keepalive_interval(const struct krping_session *s);
 void krping_keepalive_check_queues(struct krping_session *s);
 void krping_keepalive_bye(struct krping_session *s);
 int krping_keepalive_answered(struct krping_queue *q, u8 status, const void *data, u32 len);
+
+/* poll.c */
+int krping_poll(struct krping_queue *q);
+void krping_poll_start(struct krping_queue *q);
+void krping_poll_stop(struct krping_queue *q);
 
 /* disk.c */
 int krping_disk_alloc(struct krping_session *s);

@@ -112,6 +112,20 @@ static bool is_answered(struct krping_queue *q)
 	       READ_ONCE(q->conn.state) == KRPING_CONN_CLOSED;
 }
 
+/* Return: as wait_event_interruptible_timeout(). */
+static long wait_for_answer(struct krping_queue *q, unsigned long until)
+{
+	long left;
+
+	do {
+		krping_poll(q);
+		left = max_t(long, until - jiffies, 1);
+		left = wait_event_interruptible_timeout(q->conn.wait, is_answered(q),
+							q->polls ? 1 : left);
+	} while (!left && q->polls && time_before(jiffies, until));
+	return left;
+}
+
 /**
  * krping_keepalive_probe - does the target answer on each queue?
  * @s:		all queues are connected, none is used yet
@@ -139,8 +153,7 @@ int krping_keepalive_probe(struct krping_session *s, unsigned long timeout)
 	for (i = 0; i < s->nr_queues && !ret; i++) {
 		struct krping_queue *q = &s->queues[i];
 
-		left = max_t(long, until - jiffies, 1);
-		left = wait_event_interruptible_timeout(q->conn.wait, is_answered(q), left);
+		left = wait_for_answer(q, until);
 		if (left < 0)
 			return -EINTR;
 		ret = left ? krping_conn_error(&q->conn) : -ETIMEDOUT;
@@ -225,8 +238,11 @@ void krping_keepalive_check_queues(struct krping_session *s)
 {
 	u32 i;
 
-	for (i = 0; s->opt.heartbeat && i < s->nr_queues; i++)
-		check_queue(&s->queues[i]);
+	for (i = 0; i < s->nr_queues; i++) {
+		krping_poll(&s->queues[i]);
+		if (s->opt.heartbeat)
+			check_queue(&s->queues[i]);
+	}
 }
 
 /**

@@ -57,7 +57,8 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	s->stats = alloc_percpu(struct krping_stats);
 	if (!s->stats)
 		goto free_session;
-	s->nr_queues = min(opt->queues ?: MAX_DEFAULT_QUEUES, nr_cpu_ids);
+	s->nr_poll = min(opt->poll_queues, nr_cpu_ids);
+	s->nr_queues = min(opt->queues ?: MAX_DEFAULT_QUEUES, nr_cpu_ids) + s->nr_poll;
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;
@@ -79,6 +80,8 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 
 		q->session = s;
 		q->index = i;
+		q->polls = i >= s->nr_queues - s->nr_poll;
+		spin_lock_init(&q->poll_lock);
 		spin_lock_init(&q->lock);
 		INIT_LIST_HEAD(&q->tx_free);
 		INIT_LIST_HEAD(&q->early);
@@ -209,7 +212,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		   state_names[READ_ONCE(s->state)], &s->peer, ibdev);
 	seq_printf(seq, " size=%llu block_size=%u writeback=%d read_only=%d queues=%u depth=%u inflight=%u",
 		   s->grant.capacity, s->grant.block_size, s->grant.writeback,
-		   s->grant.read_only, s->nr_queues, s->grant.depth, inflight);
+		   s->grant.read_only, s->nr_queues - s->nr_poll, s->grant.depth, inflight);
 	krping_block_stats_show(s->stats, KRPING_BLOCK_COUNTERS, seq);
 	seq_printf(seq, " timeout=%u fast_fail=%u heartbeat=%u", s->opt.timeout,
 		   READ_ONCE(s->opt.fast_fail), s->opt.heartbeat);
@@ -224,6 +227,7 @@ static void session_show(struct seq_file *seq, struct krping_session *s)
 		seq_printf(seq, " tos=%u", s->opt.tos);
 	else
 		seq_puts(seq, " tos=-");
+	seq_printf(seq, " poll_queues=%u", s->nr_poll);
 	if (s->ops)
 		s->ops->show(s, seq);
 	seq_putc(seq, '\n');

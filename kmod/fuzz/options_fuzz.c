@@ -18,7 +18,7 @@ static void require_valid(const struct krping_options *opt)
 	REQUIRE(opt->port >= 1 && opt->port <= 65535);
 	REQUIRE(opt->size >= 1 && opt->size <= 1u << 30);
 	REQUIRE(opt->timeout >= 1 && opt->timeout <= 86400);
-	REQUIRE(opt->queues <= 64);
+	REQUIRE(opt->queues + opt->poll_queues <= 64 && opt->poll_queues <= 32);
 	REQUIRE(opt->depth >= 1 && opt->depth <= 1024);
 	REQUIRE(opt->txdepth >= 1 && opt->txdepth <= 16384);
 	REQUIRE(opt->qps >= 1 && opt->qps <= 1024);

@@ -300,7 +300,7 @@ func TestEveryOptionIsAKey(t *testing.T) {
 	}
 	text := "sessions:\n  - reattach: safe\n"
 	for _, key := range sessionKeys() {
-		if slices.Contains([]string{"reattach", "key_file", "raid"}, key) { // set above, excluded by key, excluded by mode tap
+		if slices.Contains([]string{"reattach", "key_file", "raid", "poll_queues"}, key) { // set above, excluded by key, the others by mode tap
 			continue
 		}
 		if values[key] == "" {
@@ -309,8 +309,12 @@ func TestEveryOptionIsAKey(t *testing.T) {
 		text += "    " + key + ": " + values[key] + "\n"
 	}
 	command := parse(t, text).Sessions[0].Command.String()
+	polled := parse(t, "sessions:\n  - {name: vol0, addr: 10.0.0.1, poll_queues: 7}\n").Sessions[0].Command.String()
+	if !strings.HasSuffix(polled, ",poll_queues=7") {
+		t.Errorf("%s has no poll_queues=7", polled)
+	}
 	for _, o := range proc.Options {
-		if o.Contexts&proc.BlockClient == 0 || o.Name == "server" || o.Name == "addr6" {
+		if o.Contexts&proc.BlockClient == 0 || o.Name == "server" || o.Name == "addr6" || o.Name == "poll_queues" {
 			continue
 		}
 		key := strings.Replace(o.Name, "block", "name", 1)

@@ -354,6 +354,8 @@ func set(s *Session, key, text string) error {
 		c.Timeout = time.Duration(number) * time.Second
 	case "queues":
 		c.Queues = number
+	case "poll_queues":
+		c.PollQueues = number
 	case "depth":
 		c.Depth = number
 	case "fast_fail":

@@ -39,6 +39,7 @@ var figures = []struct {
 	{sessionDesc("volatile", "Whether the target keeps the volume in memory only."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return number(s.Volatile) }},
 	{sessionDesc("size_bytes", "Size of the volume."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Size }},
 	{sessionDesc("queues", "Queues (connections) of the session."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Queues }},
+	{sessionDesc("poll_queues", "Queues for polled I/O beside these."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.PollQueues }},
 	{sessionDesc("queue_depth", "Limit of requests in flight on a queue."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Depth }},
 	{sessionDesc("inflight", "Requests in flight."), prometheus.GaugeValue, "", func(s proc.Session) uint64 { return s.Inflight }},
 	{sessionDesc("messages_total", "Messages sent."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.Messages }},

@@ -91,6 +91,15 @@ func (l *Load) Stop() {
 	}
 }
 
+// Kill ends fio in the middle of its I/O.
+func (l *Load) Kill() {
+	l.t.Helper()
+	if err := l.cmd.Process.Kill(); err != nil {
+		l.t.Errorf("fio has ended before: %v", err)
+	}
+	_ = l.wait()
+}
+
 // terminated is the exit code of a fio that a signal has ended.
 const terminated = 128
 
