@@ -697,7 +697,8 @@ static int check_role(const struct krping_options *opt, u64 given, struct reason
 		return -EINVAL;
 	}
 	if (opt->queues + opt->poll_queues > 64) {
-		snprintf(why->buf, why->len, "queues=%u and poll_queues=%u: must be 64 together at most",
+		snprintf(why->buf, why->len,
+			 "queues=%u and poll_queues=%u: must be 64 together at most",
 			 opt->queues, opt->poll_queues);
 		return -EINVAL;
 	}

@@ -17,7 +17,8 @@
  *	recv.c		completes requests when their responses arrive
  *	queue.c		allocates what a queue needs
  *
- * Lock order: krping_sessions_lock, queue->poll_lock, queue->lock, then conn->lock or session->lock.
+ * Lock order: krping_sessions_lock, queue->poll_lock, queue->lock, then conn->lock or
+ * session->lock.
  */
 #ifndef KRPING_CLIENT_H
 #define KRPING_CLIENT_H

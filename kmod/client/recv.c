@@ -13,7 +13,8 @@ struct workqueue_struct *krping_crc_wq;
 int krping_recv_init(void)
 {
 	krping_crc_wq = alloc_workqueue("krping-check",
-					WQ_MEM_RECLAIM | WQ_HIGHPRI | KRPING_WQ_PERCPU, 0);
+					WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_CPU_INTENSIVE |
+					KRPING_WQ_PERCPU, 0);
 	return krping_crc_wq ? 0 : -ENOMEM;
 }
 
