@@ -9,6 +9,7 @@
  *	recovery.c	notices a lost connection and reconnects
  *	monitor.c	the timer of a session
  *	keepalive.c	asks a silent target whether it is still there
+ *	poll.c		takes the completions of poll queues
  *	disk.c		tag set, disk, what the block layer calls
  *	request.c	a request's fields on the wire
  *	copy.c		a private copy of a request's data
