@@ -31,6 +31,8 @@ type Job struct {
 	Size  int    `json:"size"` // bytes of an I/O
 	Depth int    `json:"depth"`
 	Jobs  int    `json:"jobs"`
+
+	Polled bool `json:"polled,omitempty"` // completions by IOPOLL
 }
 
 const mixRead = 70 // per cent of reads in a mixed job
@@ -48,6 +50,12 @@ func AllJobs() []Job {
 			}
 		}
 	}
+	for _, mode := range []string{"randread", "randwrite"} {
+		j := newJob(mode, 4<<10, 1, 1)
+		j.Name += "-polled"
+		j.Polled = true
+		jobs = append(jobs, j)
+	}
 	return jobs
 }
 
@@ -60,7 +68,7 @@ func newJob(mode string, size, depth, jobs int) Job {
 	if jobs > 1 {
 		name += fmt.Sprintf("-x%d", jobs)
 	}
-	return Job{name, mode, size, depth, jobs}
+	return Job{Name: name, Mode: mode, Size: size, Depth: depth, Jobs: jobs}
 }
 
 // A target is the least wanted ratio of one contender's throughput to another's.
@@ -86,7 +94,12 @@ type peer struct {
 	failure error // why it cannot be measured, or no longer
 }
 
-func (p *peer) can(j Job) bool { return p.failure == nil && (p.c != nil || verbsCan(j)) }
+func (p *peer) can(j Job) bool {
+	if p.failure != nil || j.Polled && !slices.Contains([]string{kernelTarget, bridgeTarget, nvmeRDMA}, p.name) {
+		return false
+	}
+	return p.c != nil || verbsCan(j)
+}
 
 // Run sets up all contenders, measures, and tears them down. All exist at the same time, as setting one up
 // takes longer than a measurement; idle ones only send keep-alives. An error means that nothing can be

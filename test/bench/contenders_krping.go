@@ -22,7 +22,7 @@ const kernelVolume = "bench-kernel"
 func (k *krpingTarget) name() string { return kernelTarget }
 
 func (k *krpingTarget) about() string {
-	return "/dev/krpingN and the target in the kernel, write-through, CRC32C of all data"
+	return "/dev/krpingN and the target in the kernel, write-through, CRC32C of all data, a poll queue for polled jobs"
 }
 
 func (k *krpingTarget) attach(ctx context.Context, s *site, disk string) (string, error) {
@@ -51,7 +51,7 @@ const bridgeVolume = "bench-bridge"
 func (k *krpingBridge) name() string { return bridgeTarget }
 
 func (k *krpingBridge) about() string {
-	return "/dev/krpingN and krping-bridge, write-through, CRC32C of all data"
+	return "/dev/krpingN and krping-bridge, write-through, CRC32C of all data, a poll queue for polled jobs"
 }
 
 func (k *krpingBridge) attach(ctx context.Context, s *site, disk string) (string, error) {
@@ -85,7 +85,7 @@ func (k *krpingBridge) detach(ctx context.Context, s *site) error {
 }
 
 func attachVolume(ctx context.Context, s *site, port int, volume string) (string, error) {
-	out, err := s.run(ctx, s.client, fmt.Sprintf("krpingctl client --addr %s --port %d --block %s", s.server.Addr(), port, volume))
+	out, err := s.run(ctx, s.client, fmt.Sprintf("krpingctl client --addr %s --port %d --block %s --poll-queues 1", s.server.Addr(), port, volume))
 	return strings.TrimSpace(out), err
 }
 

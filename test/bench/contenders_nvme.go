@@ -20,7 +20,7 @@ func (n *nvme) name() string { return "nvme-" + n.transport }
 func (n *nvme) about() string {
 	text := "nvmet's block backend, one I/O queue of 128 per CPU, no native multipath, no digest"
 	if n.transport == "rdma" {
-		text += fmt.Sprintf(", param_inline_data_size=%d", inlineData)
+		text += fmt.Sprintf(", param_inline_data_size=%d, a poll queue for polled jobs", inlineData)
 	}
 	return text
 }
@@ -41,6 +41,9 @@ func (n *nvme) attach(ctx context.Context, s *site, disk string) (string, error)
 	connect := fmt.Sprintf("modprobe nvme_core multipath=N\n"+
 		"krpingctl nvme connect --nqn %s --transport %s --traddr %s --trsvcid %d --queue-size 128 --keep-alive-tmo 120",
 		n.subsystem(), n.transport, s.server.Addr(), n.port)
+	if n.transport == "rdma" {
+		connect += " --nr-poll-queues 1"
+	}
 	out, err := s.run(ctx, s.client, connect)
 	return strings.TrimSpace(out), err
 }

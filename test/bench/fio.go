@@ -33,6 +33,9 @@ func (o FIO) measure(device string, j Job) string {
 		"--time_based", fmt.Sprintf("--runtime=%dms", o.Runtime.Milliseconds()), fmt.Sprintf("--ramp_time=%dms", o.Ramp.Milliseconds()),
 		"--norandommap", "--group_reporting", "--clat_percentiles=0", "--lat_percentiles=1", "--percentile_list=50:99", "--output-format=json",
 	}
+	if j.Polled {
+		args = append(args, "--ioengine=io_uring --hipri=1")
+	}
 	if j.Mode == "randrw" {
 		args = append(args, fmt.Sprintf("--rwmixread=%d", mixRead))
 	}

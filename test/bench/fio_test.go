@@ -50,15 +50,18 @@ func TestJobs(t *testing.T) {
 		}
 		names[j.Name] = true
 	}
-	for _, name := range []string{"4k-randread-qd1", "4k-randwrite-qd32", "4k-randrw-qd32-x2", "64k-randread-qd32", "1m-randrw-qd1"} {
+	for _, name := range []string{"4k-randread-qd1", "4k-randwrite-qd32", "4k-randrw-qd32-x2", "64k-randread-qd32", "1m-randrw-qd1", "4k-randwrite-qd1-polled"} {
 		if !names[name] {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if len(names) != 24 {
+	if len(names) != 26 {
 		t.Errorf("%d jobs", len(names))
 	}
 	o := FIO{Engine: "io_uring", Runtime: 5e9, Ramp: 1e9, Batch: 8}
+	if polled := o.measure("/dev/x", Job{Polled: true}); !strings.Contains(polled, " --ioengine=io_uring --hipri=1 ") {
+		t.Errorf("not polled: %s", polled)
+	}
 	mix := o.measure("/dev/x", newJob("randrw", 1<<20, 32, 2))
 	for _, want := range []string{"--filename=/dev/x", "--bs=1048576", "--iodepth=32", "--numjobs=2", "--runtime=5000ms", "--ramp_time=1000ms", "--rwmixread=70", "--iodepth_batch_submit=8"} {
 		if !strings.Contains(mix, want+" ") && !strings.HasSuffix(mix, want) {
