@@ -71,7 +71,7 @@ func (r *rig) upgradePackages() {
 	newer := `for p in ` + folder + `/krping-{common,target,client}_*.deb; do
 	n=$(dpkg-deb -f $p Package); dpkg -s $n >/dev/null 2>&1 || continue
 	dpkg-deb -R $p /tmp/newer; sed -i 's/^Version: .*/&+newer/' /tmp/newer/DEBIAN/control
-	mkdir -p /tmp/debs; dpkg-deb -b /tmp/newer /tmp/debs/$n.deb; rm -r /tmp/newer
+	mkdir -p /tmp/debs; dpkg-deb -Znone -b /tmp/newer /tmp/debs/$n.deb; rm -r /tmp/newer
 done
 apt-get -qy install /tmp/debs/*.deb`
 	r.mark()
