@@ -19,14 +19,22 @@ import (
 	"krping/agent/service/config"
 )
 
+const (
+	maxScrapes = 8 // at a time: each reads all sources
+	// writeTimeout is how long a request may take until its response is written. The stream of the web
+	// page sets a deadline for each sample instead.
+	writeTimeout = 30 * time.Second
+)
+
 // mux returns the handler of all that the agent serves. All of it is read-only. A streaming
 // response must end when the context of its request ends.
 func (a *agent) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
-		EnableOpenMetrics: true,
-		ErrorHandling:     promhttp.ContinueOnError, // a failed source must not hide the others
-		ErrorLog:          log.New(a.Log, "", 0),
+		EnableOpenMetrics:   true,
+		ErrorHandling:       promhttp.ContinueOnError, // a failed source must not hide the others
+		ErrorLog:            log.New(a.Log, "", 0),
+		MaxRequestsInFlight: maxScrapes,
 	}))
 	mux.Handle("GET /", a.page)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -48,10 +56,7 @@ func (a *agent) serve(address config.Address) (*endpoint, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &endpoint{address, &http.Server{
-		Handler: onlyByAddress(address, a.mux()), ErrorLog: log.New(a.Log, "", 0), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}}
+	e := &endpoint{address, a.newServer(ctx, address)}
 	e.server.RegisterOnShutdown(cancel)
 	a.running.Go(func() {
 		flags := &web.FlagConfig{WebConfigFile: &address.Web}
@@ -61,6 +66,14 @@ func (a *agent) serve(address config.Address) (*endpoint, error) {
 		}
 	})
 	return e, nil
+}
+
+// newServer returns a server for an address. ctx is that of its requests.
+func (a *agent) newServer(ctx context.Context, address config.Address) *http.Server {
+	return &http.Server{
+		Handler: onlyByAddress(address, a.mux()), ErrorLog: log.New(a.Log, "", 0), BaseContext: func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: writeTimeout, IdleTimeout: 2 * time.Minute,
+	}
 }
 
 // close stops serving. Running requests have one second to finish.
