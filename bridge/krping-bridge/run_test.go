@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"krping/bridge/store"
+	"krping/bridge/uuid"
+	"krping/bridge/verbs"
+)
+
+// A start that fails because no RDMA device has the address leaves the store as it was: a file without a UUID
+// gets none.
+func TestFailedStartKeepsNoIdentity(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "") // else it waits for a device
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.img")
+	if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := run(t.Context(), []string{"--listen", "192.0.2.1", "--store", "file:" + path}) // of no host: RFC 5737
+	if !errors.Is(err, verbs.ErrNoDevice) && !errors.Is(err, verbs.ErrNoManager) {
+		t.Errorf("error %v", err)
+	}
+	var ids [2]uuid.UUID
+	for i := range ids {
+		s, err := store.Open("file:"+path, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = s.Identity().UUID
+		_ = s.Close()
+	}
+	if ids[0] == ids[1] {
+		t.Errorf("the file has the UUID %s", ids[0])
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("files: %v, %v", left, err)
+	}
+}
