@@ -42,7 +42,7 @@ func (f *file) zeroBlocks(off, n int64, keep bool) error {
 }
 
 func fallocate(f *os.File, mode uint32, off, n int64) error {
-	err := uninterrupted(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
+	err := uninterrupted(func() error { return sysFallocate(int(f.Fd()), mode, off, n) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrUnsupported
 	}

@@ -17,18 +17,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signal of the Go runtime that interrupts a flush is no failure of the store.
+// A signal of the Go runtime that interrupts a call is no failure of the store.
 func TestInterruptedCallIsRepeated(t *testing.T) {
-	calls := 0
-	err := uninterrupted(func() error {
+	s, calls := open(t, newFile(t, 1<<20), Options{}), 0
+	interrupted := func() error {
 		if calls++; calls < 3 {
 			return unix.EINTR
 		}
 		return unix.EIO
-	})
-	if err != unix.EIO || calls != 3 {
-		t.Errorf("%v after %d calls, want the error of the third", err, calls)
 	}
+	fdatasync, fallocate := sysFdatasync, sysFallocate
+	defer func() { sysFdatasync, sysFallocate = fdatasync, fallocate }()
+	want := func(what string, err error) {
+		t.Helper()
+		if err != unix.EIO || calls != 3 {
+			t.Errorf("%s: %v after %d calls, want the error of the third", what, err, calls)
+		}
+		calls = 0
+	}
+	sysFdatasync = func(int) error { return interrupted() }
+	want("fdatasync", s.Flush())
+	sysFdatasync, sysFallocate = fdatasync, func(int, uint32, int64, int64) error { return interrupted() }
+	want("fallocate", s.Discard(0, 4096))
 }
 
 // slowDisk is a disk whose syncs take a second of a test's own time, one at a time.

@@ -233,9 +233,11 @@ func syncOf(f *os.File) func(full bool) error {
 			return f.Sync()
 		}
 		// With some file systems the Go runtime's signals interrupt it.
-		return uninterrupted(func() error { return unix.Fdatasync(int(f.Fd())) })
+		return uninterrupted(func() error { return sysFdatasync(int(f.Fd())) })
 	}
 }
+
+var sysFdatasync, sysFallocate = unix.Fdatasync, unix.Fallocate // tests change them
 
 // uninterrupted calls do until it returns something else than EINTR.
 func uninterrupted(do func() error) error {
