@@ -32,6 +32,8 @@ type New struct {
 // Tests change it.
 var allocateStep int64 = 256 << 20
 
+var syncFile, syncDir = (*os.File).Sync, atomicfile.SyncDir // tests change them
+
 // Create makes the file of a new volume, of zeros, and returns its UUID. It checks all it can first. If
 // it fails, or ctx ends before, it leaves nothing.
 func Create(ctx context.Context, n New) (uuid.UUID, error) {
@@ -102,10 +104,10 @@ func (n New) fill(ctx context.Context, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := saveRecord(f, record{uuid: n.UUID, file: id}); err != nil {
+	if err := setRecord(f, record{uuid: n.UUID, file: id}); err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), atomicfile.SyncDir(filepath.Dir(n.Path))); err != nil {
+	if err := errors.Join(syncFile(f), f.Close(), syncDir(filepath.Dir(n.Path))); err != nil {
 		return fmt.Errorf("cannot put the store on stable storage: %w", err)
 	}
 	return nil

@@ -75,6 +75,50 @@ func TestPreallocateInSteps(t *testing.T) {
 	wantFiles(t, dir, "a.img")
 }
 
+// A new file is on stable storage with its size and its record, and then its name. If that fails, nothing is left.
+func TestCreateSyncs(t *testing.T) { withRecords(t, testCreateSyncs) }
+
+func testCreateSyncs(t *testing.T) {
+	realFile, realDir := syncFile, syncDir
+	defer func() { syncFile, syncDir = realFile, realDir }()
+	for fails, left := range map[string]bool{"": true, "file": false, "directory": false} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "a.img")
+		var synced []string
+		sync := func(what string) error {
+			if synced = append(synced, what); what == fails {
+				return unix.EIO
+			}
+			return nil
+		}
+		syncFile = func(f *os.File) error {
+			info, err := os.Stat(path)
+			if err != nil || info.Size() != 4096 {
+				t.Errorf("synced with %v, %v", info, err)
+			}
+			if _, found, err := loadRecord(f); !found {
+				t.Errorf("synced without a record: %v", err)
+			}
+			return sync("file")
+		}
+		syncDir = func(path string) error {
+			if path != dir {
+				t.Errorf("synced the directory %s, want %s", path, dir)
+			}
+			return sync("directory")
+		}
+		if _, err := Create(t.Context(), New{Path: path, Size: 4096}); errors.Is(err, unix.EIO) == left {
+			t.Errorf("%q fails: %v", fails, err)
+		}
+		if want := []string{"file", "directory"}; !slices.Equal(synced, want) {
+			t.Errorf("%q fails: synced %q, want %q", fails, synced, want)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 != left {
+			t.Errorf("%q fails: left %v, %v", fails, entries, err)
+		}
+	}
+}
+
 func TestCreateRefuses(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")
