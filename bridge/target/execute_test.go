@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"krping/bridge/store"
 	"krping/bridge/wire"
 )
@@ -106,6 +108,38 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 	p = f.connect(hello(2, 0))
 	if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != wire.StatusReadOnly {
 		t.Errorf("read-only: %+v", a)
+	}
+}
+
+// A file keeps the space of zeroed blocks with NO_UNMAP only. They read as zeros in both cases.
+func TestZeroesKeepSpace(t *testing.T) {
+	const size = 1 << 20
+	for flags, keeps := range map[uint8]bool{0: false, wire.FlagNoUnmap: true} {
+		f := newFixture(t)
+		path := filepath.Join(t.TempDir(), "a.img")
+		if _, err := store.Create(t.Context(), store.New{Path: path, Size: size, Preallocate: true}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := store.Open("file:"+path, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		f.store.Store = s
+		p := f.connect(hello(1, 0))
+		if a, _ := f.one(p, inlineWrite(1, 0, bytes.Repeat([]byte{1}, 4096))); a.Status != wire.StatusOK {
+			t.Fatalf("write: %+v", a)
+		}
+		if a, _ := f.one(p, wire.Request{Command: wire.Command{Op: wire.OpWriteZeroes, Flags: flags, Tag: 1, Length: size}}); a.Status != wire.StatusOK {
+			t.Fatalf("flags %#x: %+v", flags, a)
+		}
+		var in unix.Stat_t
+		if err := unix.Stat(path, &in); err != nil || (512*in.Blocks >= size) != keeps {
+			t.Errorf("flags %#x: %d blocks, %v", flags, in.Blocks, err)
+		}
+		if a, _ := f.one(p, inlineRead(1, 0, 4096)); !bytes.Equal(a.Data, make([]byte, 4096)) {
+			t.Errorf("flags %#x: the blocks are not zero", flags)
+		}
 	}
 }
 
