@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeSys makes a sysfs with the files, and links dev/block/8:0 to sda and 8:1 to its first partition.
+// fakeSys makes a sysfs with the files, and links dev/block/8:0 and 1:3, the number of /dev/null, to sda, and 8:1
+// to its first partition.
 func fakeSys(t *testing.T, files map[string]string) host {
 	t.Helper()
 	s := host{root: t.TempDir(), parts: t.TempDir(), devices: func(path string) (uint64, error) {
@@ -33,7 +34,7 @@ func fakeSys(t *testing.T, files map[string]string) host {
 	if err := os.MkdirAll(filepath.Join(s.root, "dev/block"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for number, dir := range map[string]string{"8:0": "block/sda", "8:1": "block/sda/sda1"} {
+	for number, dir := range map[string]string{"8:0": "block/sda", "1:3": "block/sda", "8:1": "block/sda/sda1"} {
 		if err := os.Symlink("../../"+dir, filepath.Join(s.root, "dev/block", number)); err != nil {
 			t.Fatal(err)
 		}
@@ -75,6 +76,34 @@ func TestQueueLimits(t *testing.T) {
 	for device, want := range map[uint64]uint64{unix.Mkdev(8, 0): 4096, unix.Mkdev(8, 1): 4096, unix.Mkdev(8, 2): 0} {
 		if got := s.limit(device, "physical_block_size"); got != want {
 			t.Errorf("%#x: %d, want %d", device, got, want)
+		}
+	}
+}
+
+// A store can discard if a hole in the file, or zeros on the device, need no write.
+func TestFeatures(t *testing.T) {
+	if s := open(t, newFile(t, 4096), Options{}); !s.Features().Discard {
+		t.Error("a file cannot discard")
+	}
+	fallocate := sysFallocate
+	defer func() { sysFallocate = fallocate }()
+	sysFallocate = func(int, uint32, int64, int64) error { return unix.EOPNOTSUPP }
+	s := open(t, newFile(t, 4096), Options{})
+	if err := s.Discard(0, 4096); s.Features().Discard || !errors.Is(err, ErrUnsupported) {
+		t.Errorf("a file without holes: %+v, discard: %v", s.Features(), err)
+	}
+
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	before := system
+	defer func() { system = before }()
+	for most, want := range map[string]Features{"0\n": {Block: 4096}, "65536\n": {Discard: true, Block: 4096}} {
+		system = fakeSys(t, map[string]string{"block/sda/queue/write_zeroes_max_bytes": most, "block/sda/queue/physical_block_size": "4096\n"})
+		if got := (&file{File: null, device: true}).findFeatures(); got != want {
+			t.Errorf("a device that zeroes at most %q: %+v, want %+v", most, got, want)
 		}
 	}
 }

@@ -111,6 +111,24 @@ func TestDiscardAndWriteZeroes(t *testing.T) {
 	}
 }
 
+// DISCARD is offered, and works, where the store can do it.
+func TestDiscardNeedsTheStore(t *testing.T) {
+	for can, want := range map[bool]wire.Status{false: wire.StatusUnsupported, true: wire.StatusOK} {
+		f := newFixture(t)
+		f.store.Store = limited{f.store.Store, store.Features{Discard: can}}
+		session, err := f.admit(hello(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if offered := session.Welcome.Caps&wire.CapDiscard != 0; offered != can {
+			t.Errorf("a store that can (%v): DISCARD is offered: %v", can, offered)
+		}
+		if a, _ := f.one(f.serve(session), wire.Request{Command: wire.Command{Op: wire.OpDiscard, Tag: 1, Length: 512}}); a.Status != want {
+			t.Errorf("a store that can (%v): %+v, want status %d", can, a, want)
+		}
+	}
+}
+
 // A file keeps the space of zeroed blocks with NO_UNMAP only. They read as zeros in both cases.
 func TestZeroesKeepSpace(t *testing.T) {
 	const size = 1 << 20

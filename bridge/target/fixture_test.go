@@ -111,6 +111,21 @@ type fixture struct {
 	store  *store.Faulty
 }
 
+// limited is a store that can do only what its features say.
+type limited struct {
+	store.Store
+	features store.Features
+}
+
+func (l limited) Features() store.Features { return l.features }
+
+func (l limited) Discard(off, n int64) error {
+	if !l.features.Discard {
+		return store.ErrUnsupported
+	}
+	return l.Store.Discard(off, n)
+}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	s, err := store.Open("mem:", store.Options{Size: 4 << 20})
