@@ -101,6 +101,30 @@ func TestWelcomeFlags(t *testing.T) {
 	}
 }
 
+// A welcome says whether several sessions may write, and whether a power loss may leave half a block.
+func TestWelcomeCaps(t *testing.T) {
+	f := newFixture(t)
+	for _, tc := range []struct {
+		volume *Volume
+		block  uint32 // of the store
+		want   uint32
+	}{
+		{volume: &Volume{BlockSize: 4096}},
+		{volume: &Volume{BlockSize: 4096, Shared: true}, want: wire.CapShared},
+		{volume: &Volume{BlockSize: 4096}, block: 512, want: wire.CapTornBlocks},
+		{volume: &Volume{BlockSize: 4096}, block: 4096},
+		{volume: &Volume{BlockSize: 512}, block: 512},
+		{volume: &Volume{BlockSize: 512}, block: 4096},
+		{volume: &Volume{BlockSize: 4096, Shared: true}, block: 512, want: wire.CapShared | wire.CapTornBlocks},
+	} {
+		tc.volume.Store = limited{f.store, store.Features{Block: tc.block}}
+		if got := f.target.newSession(hello(1, 0), tc.volume, addr).Welcome.Caps; got != tc.want {
+			t.Errorf("blocks of %d bytes, shared %v, of a store with %d: capabilities %#x, want %#x",
+				tc.volume.BlockSize, tc.volume.Shared, tc.block, got, tc.want)
+		}
+	}
+}
+
 func TestEachTargetHasItsEpoch(t *testing.T) {
 	a, b := newFixture(t), newFixture(t)
 	if a.target.epoch == b.target.epoch {
