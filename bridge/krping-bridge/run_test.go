@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"krping/bridge/store"
 	"krping/bridge/uuid"
 	"krping/bridge/verbs"
+	"krping/bridge/wire"
 )
 
 // A start that fails because no RDMA device has the address leaves the store as it was: a file without a UUID
@@ -40,5 +43,21 @@ func TestFailedStartKeepsNoIdentity(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("files: %v, %v", left, err)
+	}
+}
+
+// A client of a volume for which there is no memory is told so, in its version of the protocol.
+func TestRefusalForResources(t *testing.T) {
+	b := &bridge{log: zerolog.Nop()}
+	o := options{listen: []string{"192.0.2.1"}, store: "mem:", size: "1M", name: "vol0", blockSize: "512"}
+	if err := b.addVolumes(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.closeTarget() }()
+	for _, version := range []uint8{1, wire.Version} {
+		got, err := wire.DecodeReject(b.endpoints[0].refuse(wire.Hello{Version: version}.Append(nil)))
+		if want := (wire.Reject{Version: version, Reason: wire.RejectResources}); err != nil || *got != want {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
 	}
 }

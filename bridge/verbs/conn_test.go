@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -52,4 +53,21 @@ func TestCompletionsOfQuietSends(t *testing.T) {
 	want(2, 0, 2, 5, 6, 7)
 	c.sent(wrID(kindQuiet, 8), false)
 	want(2, 0, 1, 8)
+}
+
+// The memory of a connection's messages counts in the budget, beside that of a data buffer. A connection that does not
+// fit takes none of it. (One that fitted would need a device.)
+func TestMemoryOfMessagesCounts(t *testing.T) {
+	const messages, data = (4 + sendBuffers) * 100, 1000
+	for limit, want := range map[int64]int64{messages - 1: 0, messages + data - 1: messages} {
+		budget := NewBudget(limit)
+		c := &Conn{config: Config{Receives: 4, MaxMessage: 100, Buffers: 2, MaxData: data, Budget: budget}}
+		if err := c.alloc(); !errors.Is(err, ErrNoMemory) || budget.Used() != want {
+			t.Errorf("%d bytes: %v, %d are reserved, want %v, %d", limit, err, budget.Used(), ErrNoMemory, want)
+		}
+		c.freeMemory()
+		if used := budget.Used(); used != 0 {
+			t.Errorf("%d bytes: %d are reserved at the end", limit, used)
+		}
+	}
 }
