@@ -43,15 +43,26 @@ type Client struct {
 // DialConn connects to a port of the guest's own address. The caller releases the connection.
 func DialConn(t testing.TB, port int, private []byte, config verbs.Config) (*verbs.Conn, []byte, error) {
 	t.Helper()
+	return dialFrom(t, netip.Addr{}, port, private, config)
+}
+
+func dialFrom(t testing.TB, source netip.Addr, port int, private []byte, config verbs.Config) (*verbs.Conn, []byte, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), guest.Slow(20*time.Second))
 	defer cancel()
-	return verbs.Dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)), private, config)
+	route := verbs.Route{Addr: netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)), Source: source}
+	return route.Dial(ctx, private, config)
 }
 
 // DialRaw connects to a target, until the end of the test, and does not decode the welcome.
 func DialRaw(t testing.TB, port int, private []byte, config verbs.Config) (*Client, error) {
 	t.Helper()
-	conn, reply, err := DialConn(t, port, private, config)
+	return dialRawFrom(t, netip.Addr{}, port, private, config)
+}
+
+func dialRawFrom(t testing.TB, source netip.Addr, port int, private []byte, config verbs.Config) (*Client, error) {
+	t.Helper()
+	conn, reply, err := dialFrom(t, source, port, private, config)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +73,13 @@ func DialRaw(t testing.TB, port int, private []byte, config verbs.Config) (*Clie
 // Dial connects to a target, until the end of the test.
 func Dial(t testing.TB, port int, private []byte, config verbs.Config) (*Client, error) {
 	t.Helper()
-	c, err := DialRaw(t, port, private, config)
+	return DialFrom(t, netip.Addr{}, port, private, config)
+}
+
+// DialFrom is Dial from one of the guest's addresses.
+func DialFrom(t testing.TB, source netip.Addr, port int, private []byte, config verbs.Config) (*Client, error) {
+	t.Helper()
+	c, err := dialRawFrom(t, source, port, private, config)
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +149,17 @@ func (c *Client) PostMessage(msg []byte) {
 func (c *Client) Call(requests ...wire.Request) []wire.Answer {
 	c.t.Helper()
 	c.Post(requests...)
+	return c.Answers(len(requests))
+}
+
+// Answers returns the answers to n commands that were sent before, or more if others share their last message.
+func (c *Client) Answers(n int) []wire.Answer {
+	c.t.Helper()
 	var answers []wire.Answer
-	for len(answers) < len(requests) {
+	for len(answers) < n {
 		more, err := c.receive()
 		if err != nil {
-			c.t.Fatalf("%d answers to %d commands: %v", len(answers), len(requests), err)
+			c.t.Fatalf("%d answers to %d commands: %v", len(answers), n, err)
 		}
 		answers = append(answers, more...)
 	}
