@@ -26,6 +26,10 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 
 	b->writable = !read_only;
 	ret = krping_bdev_open(path, b->writable, b, &b->bdev, &b->handle);
+	if (ret == -EACCES && b->writable) {	/* a read-only disk, for one */
+		b->writable = false;
+		ret = krping_bdev_open(path, false, b, &b->bdev, &b->handle);
+	}
 	if (ret) {
 		krping_err(log_prefix, "cannot open %s%s: %d", path,
 			   ret == -EBUSY ? ", it is in use" : "", ret);
@@ -33,7 +37,7 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 	}
 	b->size = bdev_nr_bytes(b->bdev);
 	b->block_size = bdev_logical_block_size(b->bdev);
-	if (b->size && !(!read_only && bdev_read_only(b->bdev)))
+	if (b->size && (read_only || (b->writable && !bdev_read_only(b->bdev))))
 		return 0;
 	krping_err(log_prefix, "%s %s", path, b->size ? "is read-only" : "has no size");
 	krping_backing_close(b);
