@@ -166,15 +166,63 @@ func waitForSize(t *testing.T, dev, size string) {
 
 func TestResize(t *testing.T) {
 	needs.Test(t, needs.Once)
-	served, dev := attach(t, targets.Bridge, 16*mib, targets.Config{}, ",heartbeat=2")
-	if err := os.Truncate(served.Store, 24*mib); err != nil {
-		t.Fatal(err)
-	}
-	waitForSize(t, dev, "25165824")
-	data := guest.Aligned(t, 4096)
-	if _, err := guest.OpenDirect(t, dev).WriteAt(data, 24*mib-4096); err != nil {
-		t.Errorf("write at the new end: %v", err)
-	}
-	guest.WantFields(t, guest.Session(t, "vol0"), "size", "25165824")
-	guest.NoReconnects(t, "vol0")
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		store, resize := target.NewResizable(t, 16*mib)
+		served := target.Serve(t, targets.Config{Store: store})
+		dev := guest.Attach(t, served.Port, ",heartbeat=2")
+		resize(24 * mib)
+		waitForSize(t, dev, "25165824")
+		data := guest.Aligned(t, 4096)
+		copy(data, "at the new end")
+		if _, err := guest.OpenDirect(t, dev).WriteAt(data, 24*mib-4096); err != nil {
+			t.Errorf("write at the new end: %v", err)
+		}
+		if !bytes.Equal(guest.ContentAt(t, store, 24*mib-4096, 4096), data) {
+			t.Error("the store does not have what was written at the new end")
+		}
+		guest.WantFields(t, guest.Session(t, "vol0"), "size", "25165824")
+		guest.NoReconnects(t, "vol0")
+		served.WantVolume(t, "size", "25165824", "errors", "0")
+	})
 }
+
+// The session of a volume that has shrunk fails when its client learns of it, by a KEEP_ALIVE or when it reconnects.
+// Before that, what is left can be used, and I/O beyond the end fails.
+func TestShrunkVolume(t *testing.T) {
+	needs.Test(t, needs.Once)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		for name, heartbeat := range map[string]string{"keep-alive": "1", "reconnect": "300"} {
+			t.Run(name, func(t *testing.T) {
+				store, resize := target.NewResizable(t, 16*mib)
+				served := target.Serve(t, targets.Config{Store: store})
+				dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",heartbeat="+heartbeat))
+				logged := strings.Count(guest.Run(t, "dmesg"), shrunk)
+				resize(8 * mib)
+				if name == "reconnect" {
+					data := guest.Aligned(t, 4096)
+					if _, err := dev.ReadAt(data, 8*mib); !errors.Is(err, unix.EIO) {
+						t.Errorf("read beyond the end: %v, want EIO", err)
+					}
+					if _, err := dev.WriteAt(data, 8*mib-4096); err != nil {
+						t.Errorf("write before the end: %v", err)
+					}
+					guest.NoReconnects(t, "vol0")
+					served.Stop()
+					served.Again(t)
+				}
+				guest.SessionBecomes(t, "failed")
+				if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+					t.Errorf("read of a failed session: %v, want EIO", err)
+				}
+				if strings.Count(guest.Run(t, "dmesg"), shrunk) == logged {
+					t.Error("the log does not say that the volume has shrunk")
+				}
+				if err := guest.Command("stop,block=vol0,force", guest.Limit); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+const shrunk = "the volume has shrunk from 16777216 to 8388608 bytes"

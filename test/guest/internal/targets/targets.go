@@ -80,6 +80,25 @@ func Each(t *testing.T, test func(t *testing.T, target Target)) {
 // NewStore makes a store of zeros for a volume: a disk for the module, a file for the bridge.
 func (g Target) NewStore(t testing.TB, size int64) string { t.Helper(); return g.store(t, size) }
 
+// NewResizable is NewStore, and also returns what gives the store another size.
+func (g Target) NewResizable(t testing.TB, size int64) (store string, resize func(size int64)) {
+	t.Helper()
+	file := storeFile(t, size)
+	store = file
+	if g.Name == Module.Name {
+		store = LoopOf(t, file)
+	}
+	return store, func(size int64) {
+		t.Helper()
+		if err := os.Truncate(file, size); err != nil {
+			t.Fatal(err)
+		}
+		if store != file {
+			guest.Run(t, "losetup", "--set-capacity", store)
+		}
+	}
+}
+
 // Serve serves a volume until Stop, or the end of the test. Port 0 is one that no test has used before.
 func (g Target) Serve(t testing.TB, c Config) *Served {
 	t.Helper()
