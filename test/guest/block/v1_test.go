@@ -7,6 +7,10 @@ package block
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krping/bridge/wire"
+	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
 	"krping/test/guest/internal/v1peer"
@@ -66,6 +72,93 @@ func TestVersion1TargetAndLongName(t *testing.T) {
 		if accepted, others := g.Accepted(); accepted != 0 || others[2] != 1 || len(others) != 1 {
 			t.Errorf("%s: %d connections after hellos of other versions: %v", name, accepted, others)
 		}
+	}
+}
+
+// A target of version 1 does not say which volume it has, so a client that wants a certain one refuses it.
+func TestVersion1TargetAndUUID(t *testing.T) {
+	needs.Test(t, needs.Once)
+	guest.CheckResources(t)
+	g := v1peer.Start(t, "")
+	r := guest.Krpingctl(t, "client", "--addr", guest.Addr(t), "--port", strconv.Itoa(g.Port), "--block", "vol0", "--queues", "1", "--uuid", someUUID)
+	if r.Code == 0 || !strings.Contains(r.Stderr, "it speaks version 1 only, so uuid= cannot be checked") {
+		t.Errorf("%+v", r)
+	}
+	command := fmt.Sprintf("client,addr=%s,port=%d,block=vol0,uuid=%s", guest.Addr(t), g.Port, someUUID)
+	if err := guest.Command(command, guest.Limit); !errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Errorf("%v, want EPROTONOSUPPORT", err)
+	}
+	if s := guest.Session(t, "vol0"); s != nil {
+		t.Errorf("a refused session is left: %v", s)
+	}
+}
+
+const someUUID = "123e4567-e89b-12d3-a456-426614174000"
+
+// While a client reconnects, its target of version 1 is replaced by one of version 2 with the same data. The session goes
+// on, and the volume has an identity from then on: another one is refused.
+func TestTargetIsUpgraded(t *testing.T) {
+	needs.Test(t, needs.Once)
+	targets.Each(t, func(t *testing.T, target targets.Target) {
+		g := v1peer.Start(t, "")
+		dev := guest.OpenDirect(t, guest.Attach(t, g.Port, ",queues=2"))
+		guest.WantFields(t, guest.Session(t, "vol0"), "version", "1", "uuid", "-")
+		data, got := guest.Aligned(t, mib), guest.Aligned(t, mib)
+		_, _ = rand.Read(data) // never fails
+		if _, err := dev.WriteAt(data, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.Sync(); err != nil { // else they count as lost, as each start of a write-back target has an epoch
+			t.Fatal(err)
+		}
+		g.Stop()
+		config := targets.Config{Port: g.Port, Store: target.NewStore(t, v1peer.Size), Writeback: true}
+		guest.Run(t, "dd", "if="+saved(t, g), "of="+config.Store, "bs=1M", "conv=notrunc,fsync", "status=none")
+		served := target.Serve(t, config)
+		guest.SessionBecomes(t, "live")
+		reader := fakeclient.Connect(t, g.Port, fakeclient.Hello(1, func(h *wire.Hello) { h.Flags = wire.HelloReadOnly }))
+		guest.WantFields(t, guest.Session(t, "vol0"), "version", "2", "uuid", reader.Welcome.UUID.String(), "errors", "0")
+		if _, err := dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("read after the upgrade: %v, or other data than was written", err)
+		}
+		guest.WriteAndSync(t, dev)
+		served.Stop()
+		const another = "the target has another volume: its UUID is"
+		logged := strings.Count(guest.Run(t, "dmesg"), another)
+		target.ServeNew(t, v1peer.Size, targets.Config{Port: g.Port, Writeback: true})
+		guest.SessionBecomes(t, "failed")
+		if strings.Count(guest.Run(t, "dmesg"), another) == logged {
+			t.Error("the log does not say that the target has another volume")
+		}
+	})
+}
+
+// saved returns a file with the first MiB of a volume.
+func saved(t *testing.T, g *v1peer.Target) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "saved")
+	if err := os.WriteFile(path, g.Volume.Load(0, mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A session of version 2 does not go on with a target of version 1, whose volume may be any.
+func TestTargetIsDowngraded(t *testing.T) {
+	needs.Test(t, needs.Once)
+	guest.CheckResources(t)
+	served := targets.Module.ServeNew(t, v1peer.Size, targets.Config{Writeback: true})
+	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=2"))
+	guest.WriteAndSync(t, dev)
+	served.Stop()
+	guest.SessionBecomes(t, "reconnecting")
+	g := v1peer.StartAt(t, served.Port, "")
+	guest.SessionBecomes(t, "failed")
+	if accepted, _ := g.Accepted(); accepted != 1 {
+		t.Errorf("%d connections of version 1, want 1, which the client closes", accepted)
+	}
+	if _, err := dev.ReadAt(guest.Aligned(t, 4096), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("read: %v, want EIO", err)
 	}
 }
 

@@ -53,8 +53,8 @@ type Target struct {
 	memory       []byte
 }
 
-// Listen calls serve for each connect request, until the end of the test, and then end.
-func Listen(t testing.TB, port int, serve func(r *verbs.Request), end func()) {
+// Listen calls serve for each connect request, until stop or the end of the test, and then end.
+func Listen(t testing.TB, port int, serve func(r *verbs.Request), end func()) (stop func()) {
 	t.Helper()
 	l, err := verbs.Listen(netip.AddrPortFrom(netip.MustParseAddr(guest.Addr(t)), uint16(port)), nil)
 	if err != nil {
@@ -71,12 +71,14 @@ func Listen(t testing.TB, port int, serve func(r *verbs.Request), end func()) {
 			serve(request)
 		}
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		l.StopAccepting()
 		<-ended
 		end()
 		l.Close()
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // Start serves random data until the end of the test, with a key unless it is "".

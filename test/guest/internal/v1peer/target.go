@@ -20,6 +20,7 @@ import (
 type Target struct {
 	Port   int
 	Volume *v1.Volume
+	Stop   func() // hangs up and no longer listens
 	t      testing.TB
 	key    string
 	conns  sync.WaitGroup
@@ -30,11 +31,14 @@ type Target struct {
 	others   map[byte]int // rejected hellos, by their version
 }
 
-// Start serves until the end of the test.
-func Start(t testing.TB, key string) *Target {
+// Start serves until Stop or the end of the test.
+func Start(t testing.TB, key string) *Target { t.Helper(); return StartAt(t, guest.NextPort(), key) }
+
+// StartAt is Start on a port.
+func StartAt(t testing.TB, port int, key string) *Target {
 	t.Helper()
-	g := &Target{Port: guest.NextPort(), Volume: v1.NewVolume(Size), t: t, key: key, live: map[*verbs.Conn]bool{}, others: map[byte]int{}}
-	faketarget.Listen(t, g.Port, func(r *verbs.Request) { g.conns.Go(func() { g.serve(r) }) }, func() {
+	g := &Target{Port: port, Volume: v1.NewVolume(Size), t: t, key: key, live: map[*verbs.Conn]bool{}, others: map[byte]int{}}
+	g.Stop = faketarget.Listen(t, g.Port, func(r *verbs.Request) { g.conns.Go(func() { g.serve(r) }) }, func() {
 		g.HangUp()
 		g.conns.Wait()
 	})
