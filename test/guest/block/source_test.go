@@ -19,13 +19,6 @@ import (
 	"krping/test/internal/needs"
 )
 
-// addAddress gives eth0 one more address, until the end of the test.
-func addAddress(t *testing.T, prefix string, more ...string) {
-	t.Helper()
-	guest.Run(t, append([]string{"ip", "addr", "add", prefix, "dev", "eth0"}, more...)...)
-	t.Cleanup(func() { guest.Run(t, "ip", "addr", "del", prefix, "dev", "eth0") })
-}
-
 // wantSource runs the command of a client. Its server allows only the second address, so it is refused without source=
 // and accepted with it. The RDMA device knows a new address a moment later.
 func wantSource(t *testing.T, command, source string) {
@@ -47,7 +40,7 @@ func wantSource(t *testing.T, command, source string) {
 func TestSource(t *testing.T) {
 	needs.Test(t, needs.Once)
 	const second = "192.168.77.200"
-	addAddress(t, second+"/24")
+	guest.AddAddress(t, second+"/24")
 	targets.Each(t, func(t *testing.T, target targets.Target) {
 		served := target.ServeNew(t, 8*mib, targets.Config{Allow: second})
 		command := fmt.Sprintf("client,addr=%s,port=%d,block=vol0,queues=2", guest.Addr(t), served.Port)
@@ -76,7 +69,7 @@ func TestSourceOfPing(t *testing.T) {
 	guest.CheckResources(t)
 	const second = "fe80::77"
 	first := guest.LinkLocal(t)
-	addAddress(t, second+"/64", "nodad")
+	guest.AddAddress(t, second+"/64", "nodad")
 	for test, options := range map[string]string{"ping": "validate", "bandwidth": "bw"} {
 		t.Run(test, func(t *testing.T) {
 			peer := fmt.Sprintf("addr6=%s%%eth0,port=%d,%s", first, guest.NextPort(), options)

@@ -87,6 +87,13 @@ func RemoveNIC(t testing.TB) (add func()) {
 	}
 }
 
+// AddAddress gives eth0 one more address, until the end of the test. The RDMA device knows it a moment later.
+func AddAddress(t testing.TB, prefix string, more ...string) {
+	t.Helper()
+	Run(t, append([]string{"ip", "addr", "add", prefix, "dev", "eth0"}, more...)...)
+	t.Cleanup(func() { Run(t, "ip", "addr", "del", prefix, "dev", "eth0") })
+}
+
 // LinkLocal returns the link-local IPv6 address of eth0, without the scope.
 func LinkLocal(t testing.TB) string {
 	t.Helper()
