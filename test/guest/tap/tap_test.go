@@ -19,6 +19,7 @@ import (
 
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/hold"
+	"krping/test/guest/internal/targets"
 	"krping/test/internal/late"
 	"krping/test/internal/needs"
 )
@@ -185,6 +186,50 @@ func TestTapTargetKilled(t *testing.T) {
 	}
 	check(t, map[string]int64{"mismatches": 0, "drops_error": 0})
 	overwritten(t, dev, store)
+}
+
+// A volume in memory has another identity and no data after a restart of its target. The tap goes on: everything is dirty
+// until it is written again.
+func TestTapTargetForgets(t *testing.T) {
+	needs.Test(t, needs.Once)
+	served := targets.Module.Serve(t, targets.Config{Store: "ram:16M"})
+	dev := guest.Attach(t, served.Port, ",mode=tap,backing=ram:16M"+patient)
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
+	forwarded(t)
+	check(t, map[string]int64{"dirty_bytes": 0, "dropped": 0})
+	before := guest.Session(t, "vol0")["uuid"]
+	served.Stop()
+	guest.SessionBecomes(t, "reconnecting")
+	served = served.Again(t)
+	guest.SessionBecomes(t, "live")
+	check(t, map[string]int64{"dirty_bytes": size})
+	after := guest.Volume(t, "vol0")["uuid"]
+	guest.WantFields(t, guest.Session(t, "vol0"), "uuid", after, "version", "2")
+	if after == before {
+		t.Errorf("the volume had the UUID %s before the restart, too", before)
+	}
+	write(t, dev, "--size", "16MiB", "--bs", "512KiB")
+	forwarded(t)
+	unchecked := number(t, "unchecked")
+	guest.Run(t, "dd", "if="+dev, "of=/dev/null", "bs=512K", "iflag=direct", "status=none")
+	forwarded(t)
+	check(t, map[string]int64{"dirty_bytes": 0, "dropped": 0, "mismatches": 0, "unchecked": unchecked})
+}
+
+// A tap that wants a certain volume in memory does not go on with what its target has after a restart. I/O is local then.
+func TestTapTargetForgetsPinned(t *testing.T) {
+	needs.Test(t, needs.Once)
+	served := targets.Module.Serve(t, targets.Config{Store: "ram:16M"})
+	path := guest.Attach(t, served.Port, ",mode=tap,backing=ram:16M,uuid="+guest.Volume(t, "vol0")["uuid"]+patient)
+	dev := guest.OpenDirect(t, path)
+	served.Stop()
+	guest.SessionBecomes(t, "reconnecting")
+	served.Again(t)
+	guest.SessionBecomes(t, "failed")
+	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
+		t.Errorf("write of the local disk: %v", err)
+	}
+	served.WantVolume(t, "writes", "0")
 }
 
 // With a suspended target the queue fills up. Then copies are dropped, and no I/O waits.
