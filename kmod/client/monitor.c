@@ -30,12 +30,12 @@ static void monitor_session(struct work_struct *work)
 	krping_monitor_start(s);
 }
 
-/* fast_fail is in seconds and checked by this timer alone. */
+/* fast_fail is in seconds and checked by this timer alone; completions of poll queues may wait. */
 void krping_monitor_start(struct krping_session *s)
 {
 	unsigned long interval = krping_keepalive_interval(s);
 
-	if (READ_ONCE(s->opt.fast_fail))
+	if (READ_ONCE(s->opt.fast_fail) || s->nr_poll)
 		interval = min_t(unsigned long, interval, HZ);
 	queue_delayed_work(krping_session_wq, &s->monitor_work, interval);
 }
