@@ -56,6 +56,7 @@ func (j Job) ios() (few, many int) {
 type HostCost struct {
 	All       float64           `json:"all"`
 	Layers    map[Layer]float64 `json:"layers"`
+	Calls     map[Call]float64  `json:"calls"`
 	functions map[Function]float64
 }
 
@@ -212,14 +213,17 @@ func (c *Costs) executed(ctx context.Context, s *site, j Job, device string, ios
 
 // hostCost returns what each of n I/Os adds.
 func hostCost(base, all insns.Counts, n float64, s *symbols, server bool) HostCost {
-	h := HostCost{Layers: map[Layer]float64{}, functions: map[Function]float64{}}
+	h := HostCost{Layers: map[Layer]float64{}, Calls: map[Call]float64{}, functions: map[Function]float64{}}
 	addresses := maps.Clone(all)
 	for address := range base {
 		addresses[address] = all[address]
 	}
 	for address := range addresses {
-		each := (float64(all[address]) - float64(base[address])) / n
+		each := (float64(all[address].Insns) - float64(base[address].Insns)) / n
 		f := s.at(address)
+		if call := callOf(f); call != "" && s.begins(address) {
+			h.Calls[call] += (float64(all[address].Runs) - float64(base[address].Runs)) / n
+		}
 		h.functions[f] += each
 		h.Layers[layerOf(f, server)] += each
 	}

@@ -25,7 +25,7 @@ func WriteCosts(dir string, out io.Writer, kernel string, costs []JobCost) error
 	if err != nil {
 		return err
 	}
-	table := costTable(costs) + "\n" + layerTable(costs)
+	table := costTable(costs) + "\n" + layerTable(costs) + "\n" + callTable(costs)
 	_, printed := io.WriteString(out, table)
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "cost.json"), append(data, '\n'), 0o644),
@@ -61,6 +61,24 @@ func layerTable(costs []JobCost) string {
 		fmt.Fprintf(&b, "| %s | %s |", c.Job, c.Contender)
 		for _, l := range Layers() {
 			fmt.Fprintf(&b, " %.0f + %.0f |", c.Median().Server.Layers[l], c.Median().Client.Layers[l])
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// callTable returns the calls of an I/O, server + client.
+func callTable(costs []JobCost) string {
+	var b strings.Builder
+	b.WriteString("| job | contender |")
+	for _, call := range calls {
+		fmt.Fprintf(&b, " %s |", call)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(calls)) + "\n")
+	for _, c := range costs {
+		fmt.Fprintf(&b, "| %s | %s |", c.Job, c.Contender)
+		for _, call := range calls {
+			fmt.Fprintf(&b, " %.2f + %.2f |", c.Median().Server.Calls[call], c.Median().Client.Calls[call])
 		}
 		b.WriteString("\n")
 	}

@@ -18,6 +18,7 @@ ffffffffc0001000 t loop_64	[crc32_pclmul]
 ffffffffc0002000 t rxe_requester	[rdma_rxe]
 ffffffffc0002800 t rxe_icrc_hdr	[rdma_rxe]
 ffffffffc0003000 t krping_queue_rq	[rdma_krping]
+ffffffffc0004000 t rxe_post_send	[rdma_rxe]
 `
 
 func TestFunctionsAndLayers(t *testing.T) {
@@ -58,10 +59,14 @@ func TestMarginalCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	const block, krping, startup, fio = 0xffffffff81100000, 0xffffffffc0003000, 0xffffffff81000000, 0x401000
-	few := insns.Counts{block: 200, krping: 100, startup: 5000, fio: 70000}
-	many := insns.Counts{block: 800, krping: 400, startup: 5000, fio: 40000}
+	const post = 0xffffffffc0004000
+	few := insns.Counts{block: {Insns: 200, Runs: 2}, krping: {Insns: 100, Runs: 1}, startup: {Insns: 5000, Runs: 1}, fio: {Insns: 70000, Runs: 10}, post: {Insns: 10, Runs: 1}, post + 8: {Insns: 10, Runs: 1}}
+	many := insns.Counts{block: {Insns: 800, Runs: 8}, krping: {Insns: 400, Runs: 4}, startup: {Insns: 5000, Runs: 1}, fio: {Insns: 40000, Runs: 9}, post: {Insns: 70, Runs: 7}, post + 8: {Insns: 70, Runs: 7}}
 	h := hostCost(few, many, 3, s, false)
-	if h.All != 300 || h.Layers[layerApplication] != -10000 || h.Layers[layerBlock] != 200 || h.Layers[layerKrping] != 100 || h.Layers[layerOther] != 0 || h.onNIC() != 300 {
+	if h.All != 340 || h.Layers[layerApplication] != -10000 || h.Layers[layerBlock] != 200 || h.Layers[layerKrping] != 100 || h.Layers[layerRXE] != 40 || h.Layers[layerOther] != 0 || h.onNIC() != 300 {
 		t.Errorf("%+v, %v with a NIC", h, h.onNIC())
+	}
+	if len(h.Calls) != 1 || h.Calls[callPost] != 2 {
+		t.Errorf("calls: %v, want two posts", h.Calls)
 	}
 }

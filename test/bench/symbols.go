@@ -91,6 +91,16 @@ func (s *symbols) addProgram(path string) error {
 	return err
 }
 
+// begins tells whether a function begins at an address.
+func (s *symbols) begins(address uint64) bool {
+	if address < kernelSpace {
+		f := s.program.PCToFunc(address) // callOf knows it
+		return f != nil && f.Entry == address
+	}
+	_, found := slices.BinarySearch(s.starts, address)
+	return found
+}
+
 // at returns the function at an address.
 func (s *symbols) at(address uint64) Function {
 	if address < kernelSpace {

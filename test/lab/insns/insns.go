@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package insns counts the instructions that an emulated guest executes, with a plugin of QEMU. Unlike
-// times, these figures do not depend on what else the host does.
+// Package insns counts the instructions that an emulated guest executes, and calls of its functions, with a plugin of
+// QEMU. Unlike times, these figures do not depend on what else the host does.
 package insns
 
 import (
@@ -30,13 +30,20 @@ func Build(dir string) (string, error) {
 	return plugin, nil
 }
 
-// Counts are the instructions that a guest has executed since its start, by the address of their
-// translation block in the guest's address space.
-type Counts map[uint64]uint64
+// Counts are what a guest has executed since its start, by the address of the translation block in the guest's
+// address space.
+type Counts map[uint64]Count
+
+// Count is what a guest has executed of a translation block. One begins where a call leads, so the runs of the block
+// at the start of a function are its calls.
+type Count struct {
+	Insns uint64 // instructions
+	Runs  uint64
+}
 
 const (
 	headSize  = 8  // blocks that found no place
-	blockSize = 16 // address, instructions
+	blockSize = 24 // address, instructions, runs
 )
 
 // Read reads a plugin's file, in which the counters of a running guest may still change.
@@ -57,18 +64,20 @@ func parse(data []byte) (Counts, error) {
 	}
 	c := Counts{}
 	for b := data[headSize:]; len(b) > 0; b = b[blockSize:] {
-		if n := binary.NativeEndian.Uint64(b[8:]); n > 0 {
+		if n := (Count{binary.NativeEndian.Uint64(b[8:]), binary.NativeEndian.Uint64(b[16:])}); n.Insns > 0 {
 			c[binary.NativeEndian.Uint64(b)] = n
 		}
 	}
 	return c, nil
 }
 
-// Sub returns the instructions between two moments.
+// Sub returns what was executed between two moments.
 func (c Counts) Sub(earlier Counts) Counts {
 	d := Counts{}
 	for address, n := range c {
-		if n -= earlier[address]; n > 0 {
+		n.Insns -= earlier[address].Insns
+		n.Runs -= earlier[address].Runs
+		if n.Insns > 0 {
 			d[address] = n
 		}
 	}

@@ -2,8 +2,9 @@
 
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin of QEMU's emulator that counts the instructions that a guest with one CPU executes, by the
-// address of their translation block, in a file that others map. Its layout is in insns.go.
+// A plugin of QEMU's emulator that counts the instructions that a guest with one CPU executes, and how often
+// it enters them, by the address of their translation block, in a file that others map. Its layout is in
+// insns.go.
 //
 //	cc -O2 -shared -fPIC -o insns.so plugin.c
 //	qemu-system-x86_64 -plugin file=insns.so,out=FILE ...
@@ -48,15 +49,16 @@ enum { BLOCKS = 1 << 20, PROBES = 64 };
 struct table {
 	uint64_t lost;		/* translation blocks that found no place in @blocks */
 	struct block {
-		uint64_t vaddr, insns;
+		uint64_t vaddr, insns, runs;
 	} blocks[BLOCKS];	/* a hash table with open addressing; an empty place has @vaddr 0 */
 };
 
 static struct table *table;
 
-/* What a call adds, and to what. */
+/* What a call counts: @n instructions, and a run. */
 struct addition {
-	uint64_t *counter, n;
+	struct block *block;
+	uint64_t n;
 };
 
 static void executed(unsigned int cpu, void *data)
@@ -64,11 +66,12 @@ static void executed(unsigned int cpu, void *data)
 	const struct addition *a = data;
 
 	(void)cpu;
-	*a->counter += a->n;
+	a->block->insns += a->n;
+	a->block->runs++;
 }
 
-/* Return: the counter of the block at an address, or NULL if there is no place. */
-static uint64_t *counter_of(uint64_t vaddr)
+/* Return: the place of the block at an address, or NULL if there is none. */
+static struct block *place_of(uint64_t vaddr)
 {
 	uint32_t i = (vaddr * 0x9E3779B97F4A7C15ull) >> 44;
 
@@ -78,7 +81,7 @@ static uint64_t *counter_of(uint64_t vaddr)
 		if (!b->vaddr)
 			b->vaddr = vaddr;
 		if (b->vaddr == vaddr)
-			return &b->insns;
+			return b;
 	}
 	table->lost++;
 	return NULL;
@@ -86,20 +89,22 @@ static uint64_t *counter_of(uint64_t vaddr)
 
 static void translated(uint64_t id, struct qemu_plugin_tb *tb)
 {
-	uint64_t n = qemu_plugin_tb_n_insns(tb), *counter = counter_of(qemu_plugin_tb_vaddr(tb));
+	struct block *block = place_of(qemu_plugin_tb_vaddr(tb));
+	uint64_t n = qemu_plugin_tb_n_insns(tb);
 	struct addition *a;
 
 	(void)id;
-	if (!counter)
+	if (!block)
 		return;
 	if (qemu_plugin_register_vcpu_tb_exec_inline) {
-		qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64, counter, n);
+		qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64, &block->insns, n);
+		qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64, &block->runs, 1);
 		return;
 	}
 	a = malloc(sizeof(*a)); /* for ever: QEMU does not tell when it drops a block */
 	if (!a)
 		abort();
-	*a = (struct addition){ counter, n };
+	*a = (struct addition){ block, n };
 	qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, CB_NO_REGS, a);
 }
 
