@@ -48,6 +48,7 @@ type Conn struct {
 	queue      *C.struct_shim_queue // of C's memory
 	file       *os.File
 	raw        syscall.RawConn
+	disconnect func() // moves the queue pair to the error state
 
 	reserved   int // bytes of the budget for recv, send and lent
 	recv, send *memory
@@ -120,6 +121,10 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 	if err := c.alloc(); err != nil {
 		c.free()
 		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
+	}
+	c.disconnect = func() {
+		C.rdma_disconnect(id)
+		C.shim_error_state(c.queue.qp)
 	}
 	ch.handle(id, c.onEvent)
 	if !config.Polls {
@@ -656,8 +661,7 @@ func (c *Conn) fail(reason error) {
 	c.once.Do(func() {
 		c.ended.Store(true)
 		c.setReason(reason)
-		C.rdma_disconnect(c.id)
-		C.shim_error_state(c.queue.qp)
+		c.disconnect()
 		close(c.closed)
 		if c.config.Polls {
 			go c.completions() // Recv returns

@@ -4,8 +4,12 @@ package verbs
 
 import (
 	"errors"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What has arrived before the end of a connection is received, and then why it ended.
@@ -69,5 +73,38 @@ func TestMemoryOfMessagesCounts(t *testing.T) {
 		if used := budget.Used(); used != 0 {
 			t.Errorf("%d bytes: %d are reserved at the end", limit, used)
 		}
+	}
+}
+
+// brokenQueue is a completion queue that cannot be read.
+type brokenQueue struct{ syscall.RawConn }
+
+func (brokenQueue) Read(func(uintptr) bool) error { return unix.EIO }
+
+// A connection whose completions cannot be read is closed, and all calls return why.
+func TestBrokenCompletionQueue(t *testing.T) {
+	for _, polls := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disconnected := 0
+			c := &Conn{
+				config: Config{Polls: polls}, raw: brokenQueue{}, disconnect: func() { disconnected++ },
+				received: make(chan int), closed: make(chan struct{}), drained: make(chan struct{}),
+			}
+			if !polls {
+				go c.completions()
+				<-c.drained
+				if err := c.err(); !errors.Is(err, unix.EIO) {
+					t.Errorf("the reason when no completion will follow: %v", err)
+				}
+			}
+			if _, err := c.Recv(); !errors.Is(err, unix.EIO) {
+				t.Errorf("polls %v: Recv: %v", polls, err)
+			}
+			<-c.drained
+			<-c.Done()
+			if disconnected != 1 || !c.Ended() {
+				t.Errorf("polls %v: disconnected %d times, ended: %v", polls, disconnected, c.Ended())
+			}
+		})
 	}
 }
