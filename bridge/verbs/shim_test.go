@@ -11,6 +11,9 @@ import (
 // When a post fails, the number of posted work requests is right: see testdata/post.c.
 func TestPostThatFails(t *testing.T) { runC(t, "testdata/post.c") }
 
+// A completion queue that fails is an error, not one without completions: see testdata/next.c.
+func TestCompletionQueueThatFails(t *testing.T) { runC(t, "testdata/next.c") }
+
 // Turns of queue pairs post where they should, in order, and end when they should: see testdata/pairs.c.
 func TestTurns(t *testing.T) { runC(t, "testdata/pairs.c") }
 
