@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,6 +52,29 @@ func TestFunctionsAndLayers(t *testing.T) {
 		if _, err := parseKallsyms(text); err == nil {
 			t.Errorf("%q: no error", text)
 		}
+	}
+}
+
+// A function of this program has its name, and begins where it does.
+func TestProgram(t *testing.T) {
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s symbols
+	if err := s.addProgram(path); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]any{"krping/test/bench.AllJobs": AllJobs, "strings.Repeat": strings.Repeat} {
+		entry := uint64(reflect.ValueOf(f).Pointer())
+		for _, address := range []uint64{entry, entry + 1} {
+			if got := s.at(address); got != (Function{Name: name, User: true}) || s.begins(address) != (address == entry) {
+				t.Errorf("%#x is in %+v, begins %v; %s begins at %#x", address, got, s.begins(address), name, entry)
+			}
+		}
+	}
+	if err := s.addProgram("/bin/sh"); err == nil {
+		t.Error("the shell is a Go program")
 	}
 }
 

@@ -5,6 +5,7 @@ package bench
 import (
 	"debug/elf"
 	"debug/gosym"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -79,17 +80,25 @@ func (s *symbols) addProgram(path string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	text, table := f.Section(".text"), f.Section(".gopclntab")
-	if text == nil || table == nil {
-		return fmt.Errorf("%s: not a Go program", path)
+	table, module := f.Section(".gopclntab"), f.Section(".go.module")
+	if table == nil || module == nil {
+		return fmt.Errorf("%s: not a program of Go 1.26 or later", path)
 	}
 	data, err := table.Data()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	s.program, err = gosym.NewTable(nil, gosym.NewLineTable(data, text.Addr))
+	words := make([]uint64, textWord+1)
+	if err := binary.Read(module.Open(), f.ByteOrder, words); err != nil || words[textWord] != words[firstWord] {
+		return fmt.Errorf("%s: its runtime's module data has another layout: %v", path, err)
+	}
+	s.program, err = gosym.NewTable(nil, gosym.NewLineTable(data, words[textWord]))
 	return err
 }
+
+// Words of runtime.moduledata: where Go's code begins, which is not the start of .text in a program with C code, and
+// the address of its first function, which is the same.
+const firstWord, textWord = 20, 22
 
 // begins tells whether a function begins at an address.
 func (s *symbols) begins(address uint64) bool {
