@@ -63,6 +63,17 @@ static bool may_run_long(const struct request *rq)
 	}
 }
 
+/* Its data is being checked. */
+static bool is_answered(struct krping_queue *q, struct request *rq)
+{
+	bool answered;
+
+	spin_lock_bh(&q->lock);
+	answered = q->slots[rq->tag].rq != rq;
+	spin_unlock_bh(&q->lock);
+	return answered;
+}
+
 /*
  * Fails the connection: recovery requeues the request. If others were answered meanwhile, the
  * target is there: then the request may be the cause (suspect.c).
@@ -75,6 +86,8 @@ static enum blk_eh_timer_return krping_timeout(struct request *rq)
 	krping_poll(q);		/* perhaps nobody did */
 	if (blk_mq_rq_state(rq) != MQ_RQ_IN_FLIGHT)
 		return BLK_EH_DONE;
+	if (is_answered(q, rq))
+		return BLK_EH_RESET_TIMER;
 	if (may_run_long(rq))
 		return BLK_EH_RESET_TIMER;
 	krping_warn_ratelimited(q->session->log_prefix, "the command with tag %d was not answered in time",
@@ -100,7 +113,8 @@ static void krping_map_queues(struct blk_mq_tag_set *set)
 	blk_mq_map_queues(map);
 	if (!s->nr_poll)
 		return;
-	map = &set->map[HCTX_TYPE_POLL];	/* without its own, a READ has the default */
+	set->map[HCTX_TYPE_READ].nr_queues = 0;		/* they have the default */
+	map = &set->map[HCTX_TYPE_POLL];
 	map->queue_offset = s->nr_queues - s->nr_poll;
 	map->nr_queues = s->nr_poll;
 	blk_mq_map_queues(map);

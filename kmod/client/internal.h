@@ -22,6 +22,7 @@ struct krping_copy;
  * @nents:	mapped entries of the slot's scatterlist; 0 if nothing is registered
  * @unflushed:	@session->write_seq when a flush was sent
  * @work:	checks the data of a large READ
+ * @unchecked:	instead, in queue->unchecked
  * @copy:	of large data, for a second attempt; NULL in the first
  * @digest:	argument of KRPING_IOC_DIGEST, NULL for other requests
  *
@@ -38,7 +39,10 @@ struct krping_request {
 	u16 wire_tag;
 	int nents;
 	u64 unflushed;
-	struct work_struct work;
+	union {
+		struct work_struct work;
+		struct list_head unchecked;
+	};
 	struct krping_copy *copy;
 	struct krping_digest *digest;
 };
@@ -119,6 +123,8 @@ struct krping_keepalive {
  * @polls:	its completions are taken by krping_poll() alone (poll.c). Constant
  * @poll_lock:	serializes krping_poll(); taken in process context only, before @lock
  * @may_poll:	the completion queue may be used; under @poll_lock
+ * @is_polling:	krping_poll() takes completions; under @poll_lock
+ * @unchecked:	large READs whose data krping_poll() has to check; under @poll_lock
  * @lock:	protects slots[].rq, .generation, .message, .answered and .answer, @tx_free, @open,
  *		@opened, @posted, @sent, @early, @invalidating, @nr_inflight, @nr_sending, @nr_regs,
  *		@keepalive; posts are made under it while @conn is live, except by queue_rq(), which
@@ -155,6 +161,8 @@ struct krping_queue {
 	bool polls;
 	spinlock_t poll_lock;	/* what it protects: above */
 	bool may_poll;
+	bool is_polling;
+	struct list_head unchecked;
 	spinlock_t lock;	/* what it protects: above */
 	struct krping_slot *slots;
 	u32 nr_slots;
@@ -258,6 +266,7 @@ int krping_recv_init(void);
 void krping_recv_exit(void);
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_recv_inv_done(struct ib_cq *cq, struct ib_wc *wc);
+void krping_recv_finish_unchecked(struct list_head *unchecked);
 void krping_recv_accept(struct krping_queue *q, struct request *rq,
 			const struct krping_decoded_rsp *rsp);
 void krping_complete_rq(struct request *rq);

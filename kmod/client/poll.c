@@ -17,13 +17,19 @@
  */
 int krping_poll(struct krping_queue *q)
 {
+	LIST_HEAD(unchecked);
 	int done = 0;
 
 	if (!q->polls || !spin_trylock(&q->poll_lock))
 		return 0;
-	if (q->may_poll)
+	if (q->may_poll) {
+		q->is_polling = true;
 		done = ib_process_cq_direct(q->conn.cq, BATCH);
+		q->is_polling = false;
+		list_splice_init(&q->unchecked, &unchecked);
+	}
 	spin_unlock(&q->poll_lock);
+	krping_recv_finish_unchecked(&unchecked);
 	return done;
 }
 

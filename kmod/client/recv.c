@@ -230,19 +230,39 @@ static void finish_large_read_work(struct work_struct *work)
 	finish_large_read(blk_mq_rq_from_pdu(container_of(work, struct krping_request, work)));
 }
 
-/* Bytes to checksum in a softirq, about 10 us; more goes to a workqueue. */
+/**
+ * krping_recv_finish_unchecked - complete large READs of a poll queue
+ * @unchecked:	taken out of queue->unchecked
+ *
+ * Process context.
+ */
+void krping_recv_finish_unchecked(struct list_head *unchecked)
+{
+	struct krping_request *req, *next;
+
+	list_for_each_entry_safe(req, next, unchecked, unchecked)
+		finish_large_read(blk_mq_rq_from_pdu(req));
+}
+
+/* Bytes to checksum in a softirq, about 10 us. */
 #define SOFTIRQ_CRC	SZ_64K
 
-static void check_large_read(struct request *rq)
+/*
+ * More goes to a workqueue. But the CPU of who polls may be busy with that: it does the work
+ * itself, behind krping_poll(). Outside of it, a poll queue is being drained in a process.
+ */
+static void check_large_read(struct krping_queue *q, struct request *rq)
 {
 	struct krping_request *req = krping_req(rq);
 
-	if (blk_rq_bytes(rq) <= SOFTIRQ_CRC) {
+	if (blk_rq_bytes(rq) <= SOFTIRQ_CRC || (q->polls && !q->is_polling)) {
 		finish_large_read(rq);
-		return;
+	} else if (q->polls) {
+		list_add_tail(&req->unchecked, &q->unchecked);
+	} else {
+		INIT_WORK(&req->work, finish_large_read_work);
+		queue_work(krping_crc_wq, &req->work);
 	}
-	INIT_WORK(&req->work, finish_large_read_work);
-	queue_work(krping_crc_wq, &req->work);
 }
 
 /**
@@ -266,7 +286,7 @@ void krping_recv_accept(struct krping_queue *q, struct request *rq,
 		req->crc = rsp->crc;
 	if (!error && req_op(rq) == REQ_OP_READ) {
 		if (large) {
-			check_large_read(rq);
+			check_large_read(q, rq);
 			return;
 		}
 		error = finish_inline_read(q, rq, rsp);

@@ -85,6 +85,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 		spin_lock_init(&q->lock);
 		INIT_LIST_HEAD(&q->tx_free);
 		INIT_LIST_HEAD(&q->early);
+		INIT_LIST_HEAD(&q->unchecked);
 	}
 	__module_get(THIS_MODULE);	/* safe: the running command holds one */
 	return s;

@@ -35,6 +35,8 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 			   ret == -EBUSY ? ", it is in use" : "", ret);
 		return ret;
 	}
+	b->is_md = !strncmp(b->bdev->bd_disk->disk_name, "md", 2);
+	b->is_dm = !strncmp(b->bdev->bd_disk->disk_name, "dm-", 3);
 	b->size = bdev_nr_bytes(b->bdev);
 	b->block_size = bdev_logical_block_size(b->bdev);
 	if (b->size && (read_only || (b->writable && !bdev_read_only(b->bdev))))

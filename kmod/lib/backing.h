@@ -14,6 +14,8 @@
  * @bdev:	the block device, NULL for memory; opened exclusively
  * @handle:	for krping_bdev_close()
  * @writable:	opened for writing
+ * @is_md:	an md array
+ * @is_dm:	a disk of device-mapper
  * @ram:	memory, NULL for a block device
  * @size:	bytes
  * @block_size:	logical block size in bytes
@@ -25,6 +27,8 @@ struct krping_backing {
 	struct block_device *bdev;
 	void *handle;
 	bool writable;
+	bool is_md;
+	bool is_dm;
 	void *ram;
 	u64 size;
 	u32 block_size;

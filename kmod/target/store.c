@@ -97,15 +97,27 @@ static void submit(struct krping_target_cmd *cmd, blk_opf_t nowait)
 }
 
 /*
- * md waits in the submitter for its superblock and bitmap in spite of REQ_NOWAIT, and dm may be on
- * top of md. If such a disk has split a bio, it reports one failure only: EAGAIN of a part could
- * hide that the flush of another has failed.
+ * Of a bio that was split only one failure is reported: EAGAIN of a part could hide that the flush
+ * of another has failed.
+ */
+static bool hides_failed_flush(const struct krping_target_cmd *cmd)
+{
+	const struct krping_volume *v = cmd->tc->volume;
+
+	return v->opt.writeback && bio_opf(cmd) & (REQ_PREFLUSH | REQ_FUA) &&
+	       krping_bdev_maps_bios(v->backing.bdev);
+}
+
+/*
+ * In spite of REQ_NOWAIT, md waits in the submitter: for its superblock and bitmap, and for its
+ * members, to which it does not pass that flag. dm, which passes it, may be on top of md: there
+ * READs are not slowed down for what only busy members cause.
  */
 static bool may_block(const struct krping_target_cmd *cmd)
 {
-	struct block_device *bdev = cmd->tc->volume->backing.bdev;
+	const struct krping_backing *b = &cmd->tc->volume->backing;
 
-	return !bdev_nowait(bdev) || (cmd->op != KRPING_OP_READ && krping_bdev_maps_bios(bdev));
+	return !bdev_nowait(b->bdev) || b->is_md || (b->is_dm && cmd->op != KRPING_OP_READ);
 }
 
 /**
@@ -119,7 +131,8 @@ void krping_store_submit(struct krping_target_cmd *cmd)
 {
 	struct krping_volume *v = cmd->tc->volume;
 
-	if (may_block(cmd) || krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
+	if (may_block(cmd) || hides_failed_flush(cmd) ||
+	    krping_fault_is_on(KRPING_FAULT_TARGET_STORE_STALL, v->opt.block))
 		queue_work(v->wq.store, &cmd->work);
 	else
 		submit(cmd, REQ_NOWAIT);

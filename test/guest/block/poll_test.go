@@ -5,6 +5,11 @@
 package block
 
 import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,9 +25,10 @@ var polled = []string{"--ioengine=io_uring", "--hipri=1", "--rw=randrw", "--bsra
 func TestPolledIO(t *testing.T) {
 	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
-		served, dev := attach(t, target, 16*mib, targets.Config{}, ",queues=1,poll_queues=1,heartbeat=1")
-		guest.WantFields(t, guest.Session(t, "vol0"), "queues", "1", "poll_queues", "1")
-		served.WantVolume(t, "queues", "2")
+		served, dev := attach(t, target, 16*mib, targets.Config{}, ",queues=2,poll_queues=1,heartbeat=1")
+		guest.WantFields(t, guest.Session(t, "vol0"), "queues", "2", "poll_queues", "1")
+		served.WantVolume(t, "queues", "3")
+		wantOwnCPUs(t, "/sys/block/"+guest.Session(t, "vol0")["dev"]+"/mq")
 		if n := guest.Number(t, "/sys/block/"+guest.Session(t, "vol0")["dev"]+"/queue/io_poll"); n != 1 {
 			t.Errorf("the disk's io_poll is %d, want 1", n)
 		}
@@ -35,6 +41,23 @@ func TestPolledIO(t *testing.T) {
 		guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0", "inflight", "0")
 		guest.NoReconnects(t, "vol0")
 	})
+}
+
+// wantOwnCPUs checks that each CPU has one of the first two hardware queues, for reads as for writes.
+func wantOwnCPUs(t *testing.T, dir string) {
+	t.Helper()
+	var cpus []string
+	for _, queue := range []string{"0", "1"} {
+		list, err := os.ReadFile(filepath.Join(dir, queue, "cpu_list"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cpus = append(cpus, strings.Split(strings.TrimSpace(string(list)), ", ")...)
+	}
+	slices.Sort(cpus)
+	if len(cpus) != runtime.NumCPU() || len(slices.Compact(cpus)) != runtime.NumCPU() {
+		t.Errorf("the CPUs %q have the queues without polling, want each of %d CPUs once", cpus, runtime.NumCPU())
+	}
 }
 
 // A poll queue is connected again after a loss as the others are. If the poller is killed, its I/O ends all the same.
