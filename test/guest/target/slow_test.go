@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	verifier "krping/agent/disk/verify"
 	"krping/bridge/wire"
@@ -95,35 +94,6 @@ func TestKeepAliveOfStalledArray(t *testing.T) {
 	guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0")
 	guest.NoReconnects(t, "vol0")
 	_ = dev.Close()
-	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
-		t.Error(err)
-	}
-}
-
-// The target answers KEEP_ALIVE while there are more reads of a RAID1 than its members take at a time.
-func TestKeepAliveOfBusyArray(t *testing.T) {
-	needs.Test(t, needs.Ends)
-	busy := map[string]string{"irqmode": "2", "hw_queue_depth": "1", "completion_nsec": "50000000"}
-	array := guest.RAID1(t, guest.NullDisk(t, "member", busy), guest.NullDisk(t, "other", busy))
-	served := targets.Module.Serve(t, targets.Config{Store: array, ReadOnly: true})
-	dev := guest.Attach(t, served.Port, ",queues=1,heartbeat=1")
-	f, err := os.OpenFile(dev, os.O_RDONLY|unix.O_DIRECT, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var reads errgroup.Group
-	for i := range int64(128) {
-		data := guest.Aligned(t, 4096)
-		reads.Go(func() error {
-			_, err := f.ReadAt(data, i*(64<<10))
-			return err
-		})
-	}
-	if err := reads.Wait(); err != nil {
-		t.Error(err)
-	}
-	guest.NoReconnects(t, "vol0")
-	_ = f.Close()
 	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 		t.Error(err)
 	}
