@@ -50,6 +50,7 @@ static struct fault faults[] = {
 	[KRPING_FAULT_ALLOC_FAIL]		= { .name = "alloc_fail" },
 	[KRPING_FAULT_KEEPALIVE_LOST]		= { .name = "keepalive_lost" },
 	[KRPING_FAULT_DISCONNECT]		= { .name = "disconnect" },
+	[KRPING_FAULT_TAP_ALLOC_FAIL]		= { .name = "tap_alloc_fail" },
 	[KRPING_FAULT_TARGET_REJECT]		= { .name = "target_reject" },
 	[KRPING_FAULT_TARGET_RECV_DROP]		= { .name = "target_recv_drop" },
 	[KRPING_FAULT_TARGET_RECV_CORRUPT]	= { .name = "target_recv_corrupt" },

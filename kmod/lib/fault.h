@@ -32,6 +32,7 @@ enum krping_fault {
 	KRPING_FAULT_ALLOC_FAIL,	/* no memory for a connected queue */
 	KRPING_FAULT_KEEPALIVE_LOST,	/* a KEEP_ALIVE is not sent */
 	KRPING_FAULT_DISCONNECT,	/* the connection is lost */
+	KRPING_FAULT_TAP_ALLOC_FAIL,	/* no memory for a copy of a tap */
 	/* target */
 	KRPING_FAULT_TARGET_REJECT,	/* a client is rejected */
 	KRPING_FAULT_TARGET_RECV_DROP,	/* a message of commands is ignored */

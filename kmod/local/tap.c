@@ -19,6 +19,7 @@
 
 #include "client/client.h"
 #include "wire/crc.h"
+#include "lib/fault.h"
 #include "lib/log.h"
 #include "local/stack.h"
 #include "local/tap.h"
@@ -228,6 +229,8 @@ static struct bio *alloc_bio(struct krping_tap *tap, struct bio *orig, u32 bytes
 	u32 left = bytes;
 	struct bio *bio;
 
+	if (krping_fault(KRPING_FAULT_TAP_ALLOC_FAIL, tap->stack->session->opt.block))
+		return NULL;
 	bio = bio_alloc_bioset(tap->stack->session->disk->part0, DIV_ROUND_UP(bytes, PAGE_SIZE),
 			       orig->bi_opf & keep, gfp, &tap->copies);
 	if (!bio)

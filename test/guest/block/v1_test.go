@@ -90,6 +90,7 @@ func TestVersion1TargetAndUUID(t *testing.T) {
 	}
 	if s := guest.Session(t, "vol0"); s != nil {
 		t.Errorf("a refused session is left: %v", s)
+		krpingctl(t, "stop", "--force", "vol0")
 	}
 }
 
@@ -115,7 +116,8 @@ func TestTargetIsUpgraded(t *testing.T) {
 		config := targets.Config{Port: g.Port, Store: target.NewStore(t, v1peer.Size), Writeback: true}
 		guest.Run(t, "dd", "if="+saved(t, g), "of="+config.Store, "bs=1M", "conv=notrunc,fsync", "status=none")
 		served := target.Serve(t, config)
-		guest.SessionBecomes(t, "live")
+		guest.Eventually(t, 20*time.Second, "the session has reconnected", func() bool { return guest.Session(t, "vol0")["state"] != "reconnecting" })
+		guest.WantFields(t, guest.Session(t, "vol0"), "state", "live")
 		reader := fakeclient.Connect(t, g.Port, fakeclient.Hello(1, func(h *wire.Hello) { h.Flags = wire.HelloReadOnly }))
 		guest.WantFields(t, guest.Session(t, "vol0"), "version", "2", "uuid", reader.Welcome.UUID.String(), "errors", "0")
 		if _, err := dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
@@ -152,8 +154,13 @@ func TestTargetIsDowngraded(t *testing.T) {
 	guest.WriteAndSync(t, dev)
 	served.Stop()
 	guest.SessionBecomes(t, "reconnecting")
+	const another = "the target has another volume: its UUID is 00000000-0000-0000-0000-000000000000, not "
+	logged := strings.Count(guest.Run(t, "dmesg"), another)
 	g := v1peer.StartAt(t, served.Port, "")
 	guest.SessionBecomes(t, "failed")
+	if strings.Count(guest.Run(t, "dmesg"), another) == logged {
+		t.Error("the log does not say that the target may have another volume")
+	}
 	if accepted, _ := g.Accepted(); accepted != 1 {
 		t.Errorf("%d connections of version 1, want 1, which the client closes", accepted)
 	}

@@ -201,7 +201,8 @@ func TestTapTargetForgets(t *testing.T) {
 	served.Stop()
 	guest.SessionBecomes(t, "reconnecting")
 	served = served.Again(t)
-	guest.SessionBecomes(t, "live")
+	guest.Eventually(t, 20*time.Second, "the session has reconnected", func() bool { return guest.Session(t, "vol0")["state"] != "reconnecting" })
+	guest.WantFields(t, guest.Session(t, "vol0"), "state", "live")
 	check(t, map[string]int64{"dirty_bytes": size})
 	after := guest.Volume(t, "vol0")["uuid"]
 	guest.WantFields(t, guest.Session(t, "vol0"), "uuid", after, "version", "2")
@@ -225,7 +226,8 @@ func TestTapTargetForgetsPinned(t *testing.T) {
 	served.Stop()
 	guest.SessionBecomes(t, "reconnecting")
 	served.Again(t)
-	guest.SessionBecomes(t, "failed")
+	guest.Eventually(t, 20*time.Second, "the session has reconnected", func() bool { return guest.Session(t, "vol0")["state"] != "reconnecting" })
+	guest.WantFields(t, guest.Session(t, "vol0"), "state", "failed")
 	if _, err := dev.WriteAt(guest.Aligned(t, 4096), 0); err != nil {
 		t.Errorf("write of the local disk: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/guest/internal/targets"
+	"krping/test/internal/needs"
 )
 
 // inFlight returns how many reads and writes a disk has begun and not ended.
@@ -34,6 +35,7 @@ func inFlight(t *testing.T, disk string) (reads, writes int) {
 // However many commands that take long a client sends, the module carries out four digests and 16 others at a time. The
 // two do not wait for each other, and other commands wait for neither.
 func TestLongCommandsAreLimited(t *testing.T) {
+	needs.Test(t, needs.Ends)
 	const (
 		each            = 60    // digests, and as many zeroes
 		digests, ranges = 4, 16 // at a time
