@@ -105,10 +105,21 @@ func explainOpen(path string, err error, o Options) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("cannot open the store: %w", inuse.Explain(path))
-	case errors.Is(err, unix.EROFS) && !o.ReadOnly:
+	case !o.ReadOnly && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) && isReadOnlyDisk(path)):
 		return fmt.Errorf("cannot open the store for writing (serve it read-only?): %w", err)
 	}
 	return fmt.Errorf("cannot open the store: %w", err)
+}
+
+// isReadOnlyDisk tells whether a path is that of a disk that nobody may write, which the kernel calls EACCES.
+func isReadOnlyDisk(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	readOnly, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
+	return err == nil && readOnly != 0
 }
 
 // prepare checks and locks an opened store, and finds out what it can do.

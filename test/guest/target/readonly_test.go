@@ -32,6 +32,10 @@ func TestReadOnlyDisk(t *testing.T) {
 	if v := guest.Volume(t, "vol0"); v != nil {
 		t.Errorf("a refused volume is left: %v", v)
 	}
+	out, err := guest.TryRun(guest.Binary(t, "krping-bridge"), "--listen", guest.AddrPort(t, port), "--store", "file:"+disk)
+	if err == nil || !strings.Contains(out, "cannot open the store for writing (serve it read-only?)") {
+		t.Errorf("served for writing by krping-bridge: %v\n%s", err, out)
+	}
 	served := targets.Module.Serve(t, targets.Config{Port: port, Store: disk, ReadOnly: true})
 	c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1))
 	if c.Welcome.Flags != wire.VolumeReadOnly {
