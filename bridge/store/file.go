@@ -105,26 +105,19 @@ func explainOpen(path string, err error, o Options) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("cannot open the store: %w", inuse.Explain(path))
-	case !o.ReadOnly && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) && isReadOnlyDisk(path)):
+	case errors.Is(err, unix.EROFS) && !o.ReadOnly:
 		return fmt.Errorf("cannot open the store for writing (serve it read-only?): %w", err)
 	}
 	return fmt.Errorf("cannot open the store: %w", err)
 }
 
-// isReadOnlyDisk tells whether a path is that of a disk that nobody may write, which the kernel calls EACCES.
-func isReadOnlyDisk(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	readOnly, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
-	return err == nil && readOnly != 0
-}
-
 // prepare checks and locks an opened store, and finds out what it can do.
 func (f *file) prepare(o Options) error {
 	if f.device {
+		// The kernel opens a read-only disk for writing, and fails the writes.
+		if readOnly, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET); err == nil && readOnly != 0 && !o.ReadOnly {
+			return explainOpen(f.Name(), unix.EROFS, o)
+		}
 		if err := f.makeDirect(); err != nil {
 			return err
 		}
