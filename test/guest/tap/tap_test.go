@@ -200,7 +200,7 @@ func TestTapTargetForgets(t *testing.T) {
 	before := guest.Session(t, "vol0")["uuid"]
 	served.Stop()
 	guest.SessionBecomes(t, "reconnecting")
-	served = served.Again(t)
+	served.Again(t)
 	guest.Eventually(t, 20*time.Second, "the session has reconnected", func() bool { return guest.Session(t, "vol0")["state"] != "reconnecting" })
 	guest.WantFields(t, guest.Session(t, "vol0"), "state", "live")
 	check(t, map[string]int64{"dirty_bytes": size})

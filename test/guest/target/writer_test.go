@@ -149,7 +149,7 @@ func TestWritersAfterRestart(t *testing.T) {
 		}
 		h.refused(h.other, 2, h.one)
 		served.Stop()
-		served = served.Again(t)
+		served.Again(t)
 		taken := h.attach(h.other, 2, 0, stranger)
 		h.refused(h.one, 1, h.other)
 		bye(taken)
