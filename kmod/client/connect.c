@@ -501,6 +501,51 @@ static int connect_queue_retrying(struct krping_queue *q, unsigned long timeout,
 	return ret == -ECONNREFUSED ? reject_error(q) : ret;
 }
 
+/* Return: as wait_event_interruptible_timeout(). */
+static long wait_for_answer(struct krping_queue *q, unsigned long until)
+{
+	long left;
+
+	do {
+		krping_poll(q);
+		left = max_t(long, until - jiffies, 1);
+		left = wait_event_interruptible_timeout(q->conn.wait,
+							krping_keepalive_is_answered(q),
+							q->polls ? 1 : left);
+	} while (!left && q->polls && time_before(jiffies, until));
+	return left;
+}
+
+/*
+ * Does the target answer on each queue? Connections prove little: a network may pass connection
+ * management and no data. No queue is used yet.
+ *
+ * Return: 0, -ETIMEDOUT, -EINTR, or the error that closed a connection.
+ */
+static int probe_queues(struct krping_session *s, unsigned long timeout)
+{
+	unsigned long until = jiffies + timeout;
+	int ret = 0;
+	long left;
+	u32 i;
+
+	for (i = 0; i < s->nr_queues && !ret; i++)
+		ret = krping_keepalive_ask(&s->queues[i]);
+	for (i = 0; i < s->nr_queues && !ret; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		left = wait_for_answer(q, until);
+		if (left < 0)
+			return -EINTR;
+		ret = left ? krping_conn_error(&q->conn) : -ETIMEDOUT;
+		if (!left && !q->conn.quiet)
+			krping_err_ratelimited(s->log_prefix,
+					       "the target accepted queue %u, but does not answer on it",
+					       i);
+	}
+	return ret;
+}
+
 /**
  * krping_session_connect - connect all queues
  * @s:		with all queues closed
@@ -520,7 +565,7 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 		if (ret)
 			goto close;
 	}
-	ret = krping_keepalive_probe(s, timeout);
+	ret = probe_queues(s, timeout);
 	if (ret)
 		goto close;
 	spin_lock_bh(&s->lock);

@@ -106,62 +106,26 @@ static int post_keepalive(struct krping_queue *q)
 	return 0;
 }
 
-static bool is_answered(struct krping_queue *q)
+/* The target has answered, or the connection is closed; @q->conn.wait is woken then. */
+bool krping_keepalive_is_answered(const struct krping_queue *q)
 {
 	return !READ_ONCE(q->keepalive.unanswered) ||
 	       READ_ONCE(q->conn.state) == KRPING_CONN_CLOSED;
 }
 
-/* Return: as wait_event_interruptible_timeout(). */
-static long wait_for_answer(struct krping_queue *q, unsigned long until)
-{
-	long left;
-
-	do {
-		krping_poll(q);
-		left = max_t(long, until - jiffies, 1);
-		left = wait_event_interruptible_timeout(q->conn.wait, is_answered(q),
-							q->polls ? 1 : left);
-	} while (!left && q->polls && time_before(jiffies, until));
-	return left;
-}
-
 /**
- * krping_keepalive_probe - does the target answer on each queue?
- * @s:		all queues are connected, none is used yet
- * @timeout:	jiffies
+ * krping_keepalive_ask - ask the target whether it answers on a queue
+ * @q:		connected, and not used yet
  *
- * Connections prove little: a network may pass connection management and no data.
- *
- * Return: 0, -ETIMEDOUT, -EINTR, or the error that closed a connection.
+ * Return: 0; or a negative errno, also if the connection is closed.
  */
-int krping_keepalive_probe(struct krping_session *s, unsigned long timeout)
+int krping_keepalive_ask(struct krping_queue *q)
 {
-	unsigned long until = jiffies + timeout;
-	long left;
-	u32 i;
-	int ret = 0;
+	int ret;
 
-	for (i = 0; i < s->nr_queues && !ret; i++) {
-		struct krping_queue *q = &s->queues[i];
-
-		spin_lock_bh(&q->lock);
-		ret = READ_ONCE(q->conn.state) == KRPING_CONN_LIVE ? post_keepalive(q) :
-								     -ECONNRESET;
-		spin_unlock_bh(&q->lock);
-	}
-	for (i = 0; i < s->nr_queues && !ret; i++) {
-		struct krping_queue *q = &s->queues[i];
-
-		left = wait_for_answer(q, until);
-		if (left < 0)
-			return -EINTR;
-		ret = left ? krping_conn_error(&q->conn) : -ETIMEDOUT;
-		if (!left && !q->conn.quiet)
-			krping_err_ratelimited(s->log_prefix,
-					       "the target accepted queue %u, but does not answer on it",
-					       i);
-	}
+	spin_lock_bh(&q->lock);
+	ret = READ_ONCE(q->conn.state) == KRPING_CONN_LIVE ? post_keepalive(q) : -ECONNRESET;
+	spin_unlock_bh(&q->lock);
 	return ret;
 }
 
@@ -169,7 +133,8 @@ int krping_keepalive_probe(struct krping_session *s, unsigned long timeout)
 
 static void wait_answered(struct krping_queue *q, unsigned long until)
 {
-	wait_event_timeout(q->conn.wait, is_answered(q), max_t(long, until - jiffies, 1));
+	wait_event_timeout(q->conn.wait, krping_keepalive_is_answered(q),
+			   max_t(long, until - jiffies, 1));
 }
 
 /**
@@ -238,11 +203,8 @@ void krping_keepalive_check_queues(struct krping_session *s)
 {
 	u32 i;
 
-	for (i = 0; i < s->nr_queues; i++) {
-		krping_poll(&s->queues[i]);
-		if (s->opt.heartbeat)
-			check_queue(&s->queues[i]);
-	}
+	for (i = 0; s->opt.heartbeat && i < s->nr_queues; i++)
+		check_queue(&s->queues[i]);
 }
 
 /**

@@ -7,6 +7,15 @@
 
 #include "client/internal.h"
 
+/* Completions of poll queues for which nobody waits. */
+static void poll_queues(struct krping_session *s)
+{
+	u32 i;
+
+	for (i = s->nr_queues - s->nr_poll; i < s->nr_queues; i++)
+		krping_poll(&s->queues[i]);
+}
+
 static void monitor_session(struct work_struct *work)
 {
 	struct krping_session *s = container_of(to_delayed_work(work), struct krping_session,
@@ -16,6 +25,7 @@ static void monitor_session(struct work_struct *work)
 
 	switch (READ_ONCE(s->state)) {
 	case KRPING_SESSION_LIVE:
+		poll_queues(s);
 		krping_keepalive_check_queues(s);
 		break;
 	case KRPING_SESSION_RECONNECTING:

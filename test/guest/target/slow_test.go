@@ -71,6 +71,7 @@ func TestKeepAliveOfSlowDisk(t *testing.T) {
 // The target answers KEEP_ALIVE while its disk, a RAID1, cannot write its bitmap because a member stalls.
 func TestKeepAliveOfStalledArray(t *testing.T) {
 	needs.Test(t, needs.Ends)
+	needs.Test(t, needs.StockKernel) // raid1
 	const stalled = 10 * time.Second // and more than a few heartbeats
 	member, stall := guest.Stalling(t, guest.NullDisk(t, "member", nil), 16*mib)
 	array := guest.RAID1(t, guest.NullDisk(t, "other", nil), member)
