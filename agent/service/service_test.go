@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -233,13 +234,7 @@ func TestStatusFollowsSessions(t *testing.T) {
 
 func TestReload(t *testing.T) {
 	r := start(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
-
+	address := freeAddress(t)
 	r.configure("listen: " + address + "\nlog: loud\n" + vol0 + "    que: 1\n")
 	r.reload()
 	config := filepath.Join(r.dir, "krping.yaml")
@@ -266,15 +261,19 @@ func TestReload(t *testing.T) {
 	ends(t, ended)
 }
 
-// freeAddress returns an address of this host at which nobody listens.
+// freeAddress returns an address of this host at which nobody listens. The kernel gives its port to nobody who does not
+// ask for it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+mathrand.IntN(20000)) // below ip_local_port_range
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // With a web configuration, the page and the metrics need TLS and a password.
