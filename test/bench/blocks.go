@@ -105,7 +105,7 @@ func (p *peer) can(j Job) bool {
 // takes longer than a measurement; idle ones only send keep-alives. An error means that nothing can be
 // compared. A contender that fails is in the report.
 func (b *Blocks) Run(ctx context.Context) (report Report, err error) {
-	s := &site{server: b.Lab.VM(0), client: b.Lab.VM(1), log: b.Log}
+	s := &site{server: b.Lab.VM(0), client: b.Lab.VM(1), log: b.Log, polls: true}
 	report = Report{Kernel: b.Lab.Kernel.Release, Backing: b.Backing, DiskMiB: b.DiskSize, CPUs: b.Lab.CPUs(), Rounds: b.Rounds, FIO: b.FIO}
 	disks, err := s.disksOf(ctx, b.Backing, len(b.Contenders), b.DiskSize)
 	if err != nil {

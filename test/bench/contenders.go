@@ -59,6 +59,7 @@ func newContender(name string) contender {
 type site struct {
 	server, client *lab.VM
 	log            io.Writer
+	polls          bool // contenders that can have a poll queue
 }
 
 const (

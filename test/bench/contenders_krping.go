@@ -85,7 +85,11 @@ func (k *krpingBridge) detach(ctx context.Context, s *site) error {
 }
 
 func attachVolume(ctx context.Context, s *site, port int, volume string) (string, error) {
-	out, err := s.run(ctx, s.client, fmt.Sprintf("krpingctl client --addr %s --port %d --block %s --poll-queues 1", s.server.Addr(), port, volume))
+	attach := fmt.Sprintf("krpingctl client --addr %s --port %d --block %s", s.server.Addr(), port, volume)
+	if s.polls {
+		attach += " --poll-queues 1"
+	}
+	out, err := s.run(ctx, s.client, attach)
 	return strings.TrimSpace(out), err
 }
 

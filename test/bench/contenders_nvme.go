@@ -41,7 +41,7 @@ func (n *nvme) attach(ctx context.Context, s *site, disk string) (string, error)
 	connect := fmt.Sprintf("modprobe nvme_core multipath=N\n"+
 		"krpingctl nvme connect --nqn %s --transport %s --traddr %s --trsvcid %d --queue-size 128 --keep-alive-tmo 120",
 		n.subsystem(), n.transport, s.server.Addr(), n.port)
-	if n.transport == "rdma" {
+	if n.transport == "rdma" && s.polls {
 		connect += " --nr-poll-queues 1"
 	}
 	out, err := s.run(ctx, s.client, connect)
