@@ -25,7 +25,7 @@ var polled = []string{"--ioengine=io_uring", "--hipri=1", "--rw=randrw", "--bsra
 func TestPolledIO(t *testing.T) {
 	needs.Test(t, needs.Ends)
 	targets.Each(t, func(t *testing.T, target targets.Target) {
-		served, dev := attach(t, target, 16*mib, targets.Config{}, ",queues=2,poll_queues=1")
+		served, dev := attach(t, target, 16*mib, targets.Config{}, ",queues=2,poll_queues=1,heartbeat=15") // the poller leaves a slow host little time for the rest
 		guest.WantFields(t, guest.Session(t, "vol0"), "queues", "2", "poll_queues", "1")
 		served.WantVolume(t, "queues", "3")
 		wantOwnCPUs(t, "/sys/block/"+guest.Session(t, "vol0")["dev"]+"/mq")
