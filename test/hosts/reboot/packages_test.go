@@ -99,12 +99,19 @@ apt-get -qy install /tmp/debs/*.deb`
 	}
 }
 
-// upgradeKernel installs a newer kernel on the client, by DKMS with the module, and boots it.
-func (r *rig) upgradeKernel(names, want string) {
+// upgradeKernel installs a newer kernel on the client, by DKMS with the module, and boots it. It adds to before what
+// the kernel's packages need.
+func (r *rig) upgradeKernel(names, want string, before map[string][]string) {
 	r.t.Helper()
 	r.mark()
+	was := r.files()["client"]
 	r.offline(r.client, "apt-get -qy install "+names+"; dkms status")
 	r.back()
+	for _, path := range r.files()["client"] {
+		if !slices.Contains(was, path) && !strings.Contains(path, "krping") {
+			before["client"] = append(before["client"], path)
+		}
+	}
 	if release := r.sh(r.client, "uname -r"); !strings.HasPrefix(release, want) {
 		r.t.Errorf("the client runs %s, want %s", release, want)
 	}
@@ -152,7 +159,7 @@ func (r *rig) remove(before map[string][]string) {
 		}
 	}
 	for _, h := range r.lab.Hosts {
-		if out := r.sh(h, "systemctl list-unit-files --no-legend 'krping*'; systemctl --failed --no-legend; find /lib/modules -name 'rdma_krping*'; ls /var/lib/dkms"); strings.Contains(out, "krping") {
+		if out := r.sh(h, "systemctl list-unit-files --no-legend 'krping*'; systemctl --failed --no-legend; find /lib/modules -name 'rdma_krping*'; ls /var/lib/dkms 2>/dev/null || true"); strings.Contains(out, "krping") {
 			r.t.Errorf("%s: left by the packages:\n%s", h.Name, out)
 		}
 	}

@@ -179,7 +179,7 @@ func TestOperating(t *testing.T) {
 			r.dirty()
 			r.awayAndBack()
 			r.upgradePackages()
-			r.upgradeKernel(c.upgrade, c.want)
+			r.upgradeKernel(c.upgrade, c.want, before)
 			r.dirty()
 			r.remove(before)
 		})
