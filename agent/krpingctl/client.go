@@ -123,8 +123,8 @@ with --verbs. Or, with --block, attach a volume of a target and print the path o
 	timeVar(flags, &f.duration, "duration", "d", "stop measuring after this time")
 	flags.BoolVar(&f.onePort, "one-port", false, "connect all --threads to the same port, as krping-bridge --ping allows")
 	flags.StringVarP(&f.rest.Block, "block", "b", "", "`name` of the volume to attach as a block device")
-	moduleNumber(flags, &f.rest.PollQueues, "poll-queues", "queues for polled I/O beside them (io_uring with IOPOLL)")
 	moduleNumber(flags, &f.rest.Queues, "queues", "queues (connections) of the block device (default: one per CPU, at most 16)")
+	moduleNumber(flags, &f.rest.PollQueues, "poll-queues", "queues for polled I/O (io_uring with IOPOLL), in addition to --queues")
 	moduleNumber(flags, &f.rest.Depth, "depth", "requests in flight on each queue (default 128)")
 	moduleTime(flags, &f.rest.FastFail, "fast-fail", "", "how long I/O waits for a lost target before it fails, while reconnecting continues (default: as --timeout)")
 	f.heartbeat = 5

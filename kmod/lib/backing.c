@@ -26,7 +26,7 @@ static int open_bdev(struct krping_backing *b, const char *path, bool read_only,
 
 	b->writable = !read_only;
 	ret = krping_bdev_open(path, b->writable, b, &b->bdev, &b->handle);
-	if (ret == -EACCES && b->writable) {	/* a read-only disk, for one */
+	if (ret == -EACCES && b->writable) {	/* the disk may be read-only */
 		b->writable = false;
 		ret = krping_bdev_open(path, false, b, &b->bdev, &b->handle);
 	}

@@ -110,8 +110,8 @@ static bool hides_failed_flush(const struct krping_target_cmd *cmd)
 
 /*
  * In spite of REQ_NOWAIT, md waits in the submitter: for its superblock and bitmap, and for its
- * members, to which it does not pass that flag. dm, which passes it, may be on top of md: there
- * READs are not slowed down for what only busy members cause.
+ * members, to which it does not pass that flag. dm passes it, but may be on top of md. Its READs
+ * are submitted directly all the same: only busy members of md can hold them up.
  */
 static bool may_block(const struct krping_target_cmd *cmd)
 {

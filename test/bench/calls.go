@@ -28,7 +28,7 @@ var calls = []Call{
 	callPost, callWork, callCompletion, callEvent, callPacket, callRegister, callInvalidate, callWake, callSwitch, callAllocate, callSystem, callC,
 }
 
-var callsByModule = map[Function]Call{
+var callsByFunction = map[Function]Call{
 	{Name: "rxe_post_send", Module: "rdma_rxe"}:     callPost,
 	{Name: "do_complete", Module: "rdma_rxe"}:       callWork, // of the completer; the responder's is inlined
 	{Name: "rxe_cq_post", Module: "rdma_rxe"}:       callCompletion,
@@ -56,5 +56,5 @@ func callOf(f Function) Call {
 	if f.Module == "" && !f.User && strings.HasPrefix(f.Name, "finish_task_switch") { // the compiler adds .isra.0
 		return callSwitch
 	}
-	return callsByModule[f]
+	return callsByFunction[f]
 }

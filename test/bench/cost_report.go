@@ -51,34 +51,27 @@ func costTable(costs []JobCost) string {
 
 // layerTable returns the instructions of each layer, server + client.
 func layerTable(costs []JobCost) string {
-	var b strings.Builder
-	b.WriteString("| job | contender |")
-	for _, l := range Layers() {
-		fmt.Fprintf(&b, " %s |", l)
-	}
-	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(Layers())) + "\n")
-	for _, c := range costs {
-		fmt.Fprintf(&b, "| %s | %s |", c.Job, c.Contender)
-		for _, l := range Layers() {
-			fmt.Fprintf(&b, " %.0f + %.0f |", c.Median().Server.Layers[l], c.Median().Client.Layers[l])
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
+	return hostTable(costs, Layers(), 0, func(h HostCost) map[Layer]float64 { return h.Layers })
 }
 
 // callTable returns the calls of an I/O, server + client.
 func callTable(costs []JobCost) string {
+	return hostTable(costs, calls, 2, func(h HostCost) map[Call]float64 { return h.Calls })
+}
+
+// hostTable returns a row for each job with figures of both hosts, which have a number of decimals.
+func hostTable[Column ~string](costs []JobCost, columns []Column, decimals int, figures func(HostCost) map[Column]float64) string {
 	var b strings.Builder
 	b.WriteString("| job | contender |")
-	for _, call := range calls {
-		fmt.Fprintf(&b, " %s |", call)
+	for _, column := range columns {
+		fmt.Fprintf(&b, " %s |", column)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(calls)) + "\n")
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(columns)) + "\n")
 	for _, c := range costs {
 		fmt.Fprintf(&b, "| %s | %s |", c.Job, c.Contender)
-		for _, call := range calls {
-			fmt.Fprintf(&b, " %.2f + %.2f |", c.Median().Server.Calls[call], c.Median().Client.Calls[call])
+		server, client := figures(c.Median().Server), figures(c.Median().Client)
+		for _, column := range columns {
+			fmt.Fprintf(&b, " %.*f + %.*f |", decimals, server[column], decimals, client[column])
 		}
 		b.WriteString("\n")
 	}

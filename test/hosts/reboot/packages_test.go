@@ -19,7 +19,7 @@ import (
 // folder is where a user has the packages.
 const folder = "/root/krping"
 
-// install installs the packages as the page says. What DKMS does was done before, by a CPU that is not emulated.
+// install installs the packages as the page says. DKMS has built the module before, on a CPU that is not emulated.
 func (r *rig) install() {
 	r.t.Helper()
 	packages(r.t)
