@@ -33,6 +33,40 @@ func slowDisk(t *testing.T, mib, depth int, each time.Duration) string {
 	})
 }
 
+// writes are under way at the same time.
+type writes struct {
+	t   *testing.T
+	dev *os.File
+	all errgroup.Group
+}
+
+// startWrites starts n writes of 4 KiB to the disk of vol0, one at each multiple of step.
+func startWrites(t *testing.T, dev *os.File, n, step int64) *writes {
+	t.Helper()
+	w, data := &writes{t: t, dev: dev}, guest.Aligned(t, 4096)
+	for i := range n {
+		w.all.Go(func() error {
+			_, err := dev.WriteAt(data, i*step)
+			return err
+		})
+	}
+	return w
+}
+
+// succeed waits for the writes, which must not disturb the session, and stops it.
+func (w *writes) succeed() {
+	w.t.Helper()
+	if err := w.all.Wait(); err != nil {
+		w.t.Error(err)
+	}
+	guest.WantFields(w.t, guest.Session(w.t, "vol0"), "errors", "0")
+	guest.NoReconnects(w.t, "vol0")
+	_ = w.dev.Close()
+	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
+		w.t.Error(err)
+	}
+}
+
 // The target answers KEEP_ALIVE while commands wait for the disk's only request: if the disk can say that it is busy, and if
 // whoever gives it a command has to wait.
 func TestKeepAliveOfSlowDisk(t *testing.T) {
@@ -47,23 +81,7 @@ func TestKeepAliveOfSlowDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			served := targets.Module.Serve(t, targets.Config{Store: disk(slowDisk(t, 16, 1, 1500*time.Millisecond)), Shared: true})
 			dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
-			data := guest.Aligned(t, 4096)
-			var writes errgroup.Group
-			for i := range int64(4) {
-				writes.Go(func() error {
-					_, err := dev.WriteAt(data, i*4096)
-					return err
-				})
-			}
-			if err := writes.Wait(); err != nil {
-				t.Error(err)
-			}
-			guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0")
-			guest.NoReconnects(t, "vol0")
-			_ = dev.Close()
-			if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
-				t.Error(err)
-			}
+			startWrites(t, dev, 4, 4096).succeed()
 		})
 	}
 }
@@ -77,27 +95,12 @@ func TestKeepAliveOfStalledArray(t *testing.T) {
 	array := guest.RAID1(t, guest.NullDisk(t, "other", nil), member)
 	served := targets.Module.Serve(t, targets.Config{Store: array, Shared: true})
 	dev := guest.OpenDirect(t, guest.Attach(t, served.Port, ",queues=1,heartbeat=1"))
-	data := guest.Aligned(t, 4096)
 	stall(true)
-	var writes errgroup.Group
-	for i := range int64(8) {
-		writes.Go(func() error {
-			_, err := dev.WriteAt(data, i*(1<<20))
-			return err
-		})
-	}
+	writes := startWrites(t, dev, 8, mib)
 	time.Sleep(stalled)
 	guest.WantFields(t, guest.Session(t, "vol0"), "inflight", "8")
 	stall(false)
-	if err := writes.Wait(); err != nil {
-		t.Error(err)
-	}
-	guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0")
-	guest.NoReconnects(t, "vol0")
-	_ = dev.Close()
-	if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
-		t.Error(err)
-	}
+	writes.succeed()
 }
 
 // However many digests a client asks for, writes do not wait behind them.
