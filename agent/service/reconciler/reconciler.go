@@ -136,7 +136,7 @@ func differs(s proc.Session, want proc.Command) []string {
 	add("mode", s.Mode != cmp.Or(want.Mode, "remote"))
 	add("timeout", want.Timeout != 0 && s.Timeout != uint64(want.Timeout.Seconds()))
 	add("fast_fail", s.FastFail != uint64(want.FastFail.Seconds()))
-	add("poll_queues", want.PollQueues == 0 && s.PollQueues != 0 || want.PollQueues != 0 && s.PollQueues == 0) // a host with few CPUs has fewer
+	add("poll_queues", (want.PollQueues == 0) != (s.PollQueues == 0)) // a host with few CPUs has fewer than it wants
 	add("uuid", want.UUID != "" && s.UUID != "" && !strings.EqualFold(s.UUID, want.UUID))
 	add("tos", (want.TOS == nil) != (s.TOS == nil) || want.TOS != nil && *s.TOS != *want.TOS)
 	add("heartbeat", want.Heartbeat != nil && s.Heartbeat != uint64(*want.Heartbeat))
