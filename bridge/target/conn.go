@@ -54,9 +54,11 @@ type message struct {
 	left atomic.Int32 // commands that are not executed yet
 }
 
+const smallRead = 4096 // bytes; the data of a larger READ is in a buffer of the transport, of which there are few
+
 var (
 	messages = sync.Pool{New: func() any { return &message{} }}
-	inline   = sync.Pool{New: func() any { b := make([]byte, MaxInline); return &b }}
+	inline   = sync.Pool{New: func() any { b := make([]byte, smallRead); return &b }}
 )
 
 // reply is a response to send.
@@ -64,7 +66,7 @@ type reply struct {
 	wire.Response
 	inline []byte           // data in the message
 	pooled *[]byte          // what inline is part of, if it goes back to the pool
-	rdma   []byte           // data to write to the client's memory; from Transport.Buffer
+	buffer []byte           // data of a larger READ, inline or to write to the client's memory; from Transport.Buffer
 	client transport.Remote // the client's memory, whose key the message invalidates
 }
 
@@ -219,8 +221,8 @@ func (c *conn) handle(t task) {
 		return
 	case answer.Status != wire.StatusOK:
 		c.volume.Counters.Errors.Add(1)
-		c.transport.Free(answer.rdma)
-		answer.Length, answer.Flags, answer.CRC, answer.inline, answer.rdma = 0, 0, 0, nil, nil
+		c.transport.Free(answer.buffer)
+		answer.Length, answer.Flags, answer.CRC, answer.inline, answer.buffer = 0, 0, 0, nil, nil
 	}
 	c.mu.Lock()
 	c.replies = append(c.replies, answer)
@@ -277,6 +279,9 @@ func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
 		if r.pooled != nil {
 			inline.Put(r.pooled)
 		}
+		if r.buffer != nil && r.inline != nil {
+			c.transport.Free(r.buffer)
+		}
 		last = *r
 	}
 	c.replies = slices.Delete(c.replies, 0, n)
@@ -286,8 +291,8 @@ func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
 
 // post sends a message of responses, of which last is the last.
 func (c *conn) post(msg []byte, last reply) error {
-	if last.rdma != nil {
-		return c.transport.WriteAndSend(last.rdma, last.client, msg)
+	if last.client.Rkey != 0 && last.buffer != nil {
+		return c.transport.WriteAndSend(last.buffer, last.client, msg)
 	}
 	return c.transport.Send(msg, last.client.Rkey)
 }

@@ -89,16 +89,18 @@ func (c *conn) command(r wire.Request, answer *reply) error {
 
 func (c *conn) read(r wire.Request, answer *reply) error {
 	var data []byte
-	if r.Rkey == 0 {
+	if r.Rkey == 0 && r.Length <= smallRead {
 		answer.pooled = inline.Get().(*[]byte)
 		data = (*answer.pooled)[:r.Length]
-		answer.Flags, answer.inline = wire.ResponseInline, data
 	} else {
-		buf, err := c.transport.Buffer(int(r.Length))
-		if err != nil {
+		var err error
+		if data, err = c.transport.Buffer(int(r.Length)); err != nil {
 			return err
 		}
-		data, answer.rdma = buf, buf
+		answer.buffer = data
+	}
+	if r.Rkey == 0 {
+		answer.Flags, answer.inline = wire.ResponseInline, data
 	}
 	if answer.Status = c.status(c.readAt(data, r.Offset)); answer.Status != wire.StatusOK {
 		return nil

@@ -29,9 +29,14 @@ const (
 	MaxConnections     = 256 // per volume
 	MaxPeerConnections = 128 // of one address per volume
 	MaxData            = 1 << 20
-	MaxInline          = 4096
-	MaxMessage         = 7 * (wire.CommandSize + MaxInline) // seven small writes, just below 32 KiB
+	MaxInline          = 16 << 10
+	MaxMessage         = 7 * (wire.CommandSize + 4096) // seven writes of 4 KiB, just below 32 KiB
 )
+
+const _ = uint(MaxMessage - wire.CommandSize - MaxInline) // a message holds the largest inline data
+
+// maxInlineV1 is what clients of version 1 get: they take no other limit after a reconnect.
+const maxInlineV1 = 4096
 
 // Target serves volumes. Each Target has a new epoch.
 type Target struct {
@@ -171,6 +176,9 @@ func (t *Target) newSession(hello wire.Hello, volume *Volume, peer netip.Addr) *
 		MaxInline:  MaxInline,
 		MaxMessage: MaxMessage,
 	}}
+	if hello.Version == 1 {
+		s.Welcome.MaxInline = maxInlineV1
+	}
 	s.writes = !volume.ReadOnly && hello.Flags&wire.HelloReadOnly == 0
 	if !s.writes {
 		s.Welcome.Flags |= wire.VolumeReadOnly

@@ -341,24 +341,26 @@ static int check_writer(struct krping_session *s, const struct krping_grant *gra
 
 /*
  * Does a later grant fit the disk and the buffers? A target may have been upgraded: its messages
- * may be smaller than before (krping_read_welcome() has checked that inline data fits), and its
- * largest data larger.
+ * may be smaller than before, its inline data smaller or larger (krping_read_welcome() has checked
+ * that it fits a message), and its largest data larger.
  */
 static bool grant_fits(const struct krping_session *s, const struct krping_grant *grant)
 {
 	return grant->block_size == s->grant.block_size && grant->max_data >= s->max_bytes &&
-	       grant->max_inline == s->grant.max_inline && grant->max_message <= s->buf_size &&
-	       grant->depth == s->grant.depth && grant->writeback == s->grant.writeback &&
-	       grant->read_only == s->grant.read_only &&
+	       grant->max_message <= s->buf_size && grant->depth == s->grant.depth &&
+	       grant->writeback == s->grant.writeback && grant->read_only == s->grant.read_only &&
 	       grant->is_volatile == s->grant.is_volatile;
 }
 
 /* Requests must fit the messages of all queues; each reconnect starts with the first. */
-static void set_max_message(struct krping_queue *q, u32 max_message)
+static void set_message_limits(struct krping_queue *q, const struct krping_grant *grant)
 {
-	struct krping_session *s = q->session;
+	struct krping_grant *all = &q->session->grant;
 
-	s->grant.max_message = q->index ? min(s->grant.max_message, max_message) : max_message;
+	if (!q->index || grant->max_message < all->max_message)
+		all->max_message = grant->max_message;
+	if (!q->index || grant->max_inline < all->max_inline)
+		all->max_inline = grant->max_inline;
 }
 
 /* The session's first connection sets the grant; later ones must fit it. */
@@ -404,7 +406,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		if (ret)
 			return ret;
 	}
-	set_max_message(q, grant->max_message);
+	set_message_limits(q, grant);
 	s->grant.version = grant->version;
 	memcpy(s->grant.uuid, grant->uuid, sizeof(s->grant.uuid));
 	s->grant.writer = grant->writer;

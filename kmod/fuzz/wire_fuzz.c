@@ -13,7 +13,7 @@
 #define REQUIRE(cond) do { if (!(cond)) abort(); } while (0)
 
 static struct krping_limits limits = {
-	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 4096,
+	.version = KRPING_VERSION, .block_size = 512, .max_data = 1 << 20, .max_inline = 1 << 14,
 };
 
 static void require_violation(int ret, const struct krping_violation *violation)

@@ -39,7 +39,7 @@ enum krping_fault {
 	KRPING_FAULT_TARGET_RECV_CORRUPT, /* a bit of data from an RDMA READ is flipped */
 	KRPING_FAULT_TARGET_SEND_CORRUPT, /* a bit of a READ's data is flipped after its CRC */
 	KRPING_FAULT_TARGET_POST_FAIL,	/* a work request cannot be posted */
-	KRPING_FAULT_TARGET_ALLOC_FAIL,	/* no memory for large data */
+	KRPING_FAULT_TARGET_ALLOC_FAIL,	/* no memory for data */
 	KRPING_FAULT_TARGET_KEEPALIVE_LOST,	/* a KEEP_ALIVE is not answered */
 	KRPING_FAULT_TARGET_STORE_STALL, /* the store is slow (ms) */
 	KRPING_FAULT_TARGET_STORE_SHORT, /* the store returns too little */

@@ -18,6 +18,7 @@
  * @piece_size:	bytes of each of @pieces; the last one may be used in part
  * @dma:	DMA addresses of the first @nr_mapped of @pieces
  * @nr_mapped:	@nr_pieces if the buffer is mapped for the connection's device, else 0
+ * @users:	for the owner: who needs what was received
  *
  * Belongs to the thread that owns the connection.
  */
@@ -31,6 +32,7 @@ struct krping_buf {
 	u32 piece_size;
 	u64 dma[KRPING_BUF_SGES];
 	u32 nr_mapped;
+	u32 users;
 };
 
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,

@@ -145,7 +145,7 @@ static int reply(struct krping_target_conn *tc, u32 ordinal)
 		.epoch = cpu_to_be64(tc->epoch),
 		.block_size = cpu_to_be32(v->opt.block_size),
 		.max_data = cpu_to_be32(KRPING_TARGET_MAX_DATA),
-		.max_inline = cpu_to_be32(KRPING_TARGET_MAX_INLINE),
+		.max_inline = cpu_to_be32(krping_target_max_inline(tc)),
 		.max_message = cpu_to_be32(KRPING_TARGET_MAX_MESSAGE),
 		.writer = cpu_to_be32(ordinal),
 		.caps = cpu_to_be32(v->caps),

@@ -123,7 +123,7 @@ static void free_cmds(struct krping_target_conn *tc)
 
 		if (cmd->nr_wrs)
 			krping_worker_end_transfer(cmd);
-		krping_free_large(cmd);
+		krping_data_free(cmd);
 		if (cmd->page)
 			__free_page(cmd->page);
 	}

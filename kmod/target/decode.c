@@ -49,8 +49,10 @@ static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
 	cmd->crc = wire->crc;
 	cmd->status = KRPING_ST_OK;
 	cmd->data = wire->data;
-	cmd->sg = cmd->page && !cmd->rkey ? &cmd->small : NULL;
+	cmd->data_len = 0;
+	cmd->sg = cmd->page && !cmd->rkey && cmd->length <= PAGE_SIZE ? &cmd->small : NULL;
 	cmd->nents = cmd->sg ? 1 : 0;
+	cmd->small.length = cmd->length;
 	return cmd;
 }
 
@@ -70,7 +72,7 @@ int krping_target_decode(struct krping_target_conn *tc, const void *msg, const s
 		.version = tc->version,
 		.block_size = tc->volume->opt.block_size,
 		.max_data = KRPING_TARGET_MAX_DATA,
-		.max_inline = KRPING_TARGET_MAX_INLINE,
+		.max_inline = krping_target_max_inline(tc),
 	};
 	u32 left = wc->byte_len;
 	struct krping_decoded_cmd wire;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory for large data of a command: allocate, checksum, copy, free. A connection keeps the
- * pages that it has used until it is idle: some kernels zero every allocation, which costs as much
- * as the checksum and is not needed, because every byte is written before it is read.
+ * Pages for data that does not fit the command's own page: allocate, checksum, copy, free. A
+ * connection keeps the pages that it has used until it is idle: some kernels zero every allocation,
+ * which costs as much as the checksum and is not needed, because every byte is written before it is
+ * read.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -13,8 +14,8 @@
 
 /*
  * Pages for messages and data of all connections. Clients without a key can make a target allocate
- * them, so a client whose messages do not fit is rejected. Large data waits until there is room;
- * but a connection may always have one command's, so that each makes progress.
+ * them, so a client whose messages do not fit is rejected. Data waits until there is room; but a
+ * connection may always have one command's, so that each makes progress.
  */
 static atomic_long_t krping_pages;
 
@@ -109,8 +110,8 @@ void krping_free_chunks(struct krping_target_conn *tc)
 	}
 }
 
-/* Undoes krping_alloc_large(). Idempotent. */
-void krping_free_large(struct krping_target_cmd *cmd)
+/* Undoes krping_data_alloc(). Idempotent. */
+void krping_data_free(struct krping_target_cmd *cmd)
 {
 	struct scatterlist *sg;
 	u32 i;
@@ -126,7 +127,7 @@ void krping_free_large(struct krping_target_cmd *cmd)
 }
 
 /* Return: false if memory is short, with nothing allocated. */
-bool krping_alloc_large(struct krping_target_cmd *cmd)
+bool krping_data_alloc(struct krping_target_cmd *cmd)
 {
 	u32 max = DIV_ROUND_UP(cmd->length, PAGE_SIZE), left = cmd->length, len;
 	struct page *page;
@@ -141,7 +142,7 @@ bool krping_alloc_large(struct krping_target_cmd *cmd)
 	for (; left; left -= len) {
 		page = alloc_chunk(cmd->tc, left);
 		if (!page) {
-			krping_free_large(cmd);
+			krping_data_free(cmd);
 			return false;
 		}
 		len = min_t(u32, left, page_size(page));
@@ -151,7 +152,7 @@ bool krping_alloc_large(struct krping_target_cmd *cmd)
 	return true;
 }
 
-u32 krping_large_crc(struct krping_target_cmd *cmd)
+u32 krping_data_crc(struct krping_target_cmd *cmd)
 {
 	struct scatterlist *sg;
 	u32 crc = krping_crc_begin();
@@ -162,16 +163,24 @@ u32 krping_large_crc(struct krping_target_cmd *cmd)
 	return krping_crc_end(crc);
 }
 
-void krping_copy_large(struct krping_target_cmd *cmd, void *ram, bool to_ram)
+void krping_data_copy_to(struct krping_target_cmd *cmd, void *to)
 {
 	struct scatterlist *sg;
 	u32 i;
 
 	for_each_sg(cmd->sg, sg, cmd->nents, i) {
-		if (to_ram)
-			memcpy(ram, sg_virt(sg), sg->length);
-		else
-			memcpy(sg_virt(sg), ram, sg->length);
-		ram += sg->length;
+		memcpy(to, sg_virt(sg), sg->length);
+		to += sg->length;
+	}
+}
+
+void krping_data_copy_from(struct krping_target_cmd *cmd, const void *from)
+{
+	struct scatterlist *sg;
+	u32 i;
+
+	for_each_sg(cmd->sg, sg, cmd->nents, i) {
+		memcpy(sg_virt(sg), from, sg->length);
+		from += sg->length;
 	}
 }

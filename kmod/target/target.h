@@ -9,7 +9,7 @@
  *	conn.c		the life cycle of a connection
  *	worker.c	messages in, data moved, messages out
  *	decode.c	turns a message that wire.c decodes into commands in flight
- *	memory.c	memory for large data
+ *	memory.c	pages for data
  *	store.c		carries out a command on the backing
  *
  * Each connection has one worker, krping_target_conn.poll_work. It alone polls the completion
@@ -46,9 +46,12 @@
 #define KRPING_TARGET_CONNECTIONS	256	/* of a volume */
 #define KRPING_TARGET_OF_ADDRESS	128	/* those of a volume from one address */
 #define KRPING_TARGET_MAX_DATA		SZ_1M
-#define KRPING_TARGET_MAX_INLINE	4096
-/* Just below 32 KiB: a contiguous block of 8 pages. */
-#define KRPING_TARGET_MAX_MESSAGE	(7 * (sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE))
+#define KRPING_TARGET_MAX_INLINE	SZ_16K
+#define KRPING_TARGET_MAX_INLINE_V1	SZ_4K
+/* Seven writes of 4 KiB, just below 32 KiB: a contiguous block of 8 pages. */
+#define KRPING_TARGET_MAX_MESSAGE	(7 * (sizeof(struct krping_cmd) + SZ_4K))
+
+static_assert(sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE <= KRPING_TARGET_MAX_MESSAGE);
 
 /* Messages of responses in flight on a connection. */
 #define KRPING_TARGET_TX		32
@@ -59,7 +62,7 @@
 /* Jiffies without progress of a transfer until the connection counts as stuck. */
 #define KRPING_TARGET_STUCK		(4 * HZ)
 
-/* Bytes of memory for large data that a connection may hold. */
+/* Bytes of memory for data of more than a page that a connection may hold. */
 #define KRPING_TARGET_BUFFERS		SZ_4M
 
 enum krping_volume_state {
@@ -197,13 +200,15 @@ struct krping_volume {
  * @rkey:	its remote key, 0 for none
  * @crc:	CRC32C of the data: sent by the client for a WRITE, computed for a READ
  * @status:	enum krping_status
- * @data:	inline data: of a WRITE until it is executed, then of the response
- * @data_len:	bytes of @data
+ * @message:	of a WRITE with inline data: holds @data until it is copied or stored
+ * @data:	inline data of a WRITE, or of the response if it is not in @sg
+ * @data_len:	bytes of inline data of the response, 0 for none
  * @digest:	holds @data of a DIGEST or KEEP_ALIVE
- * @page:	inline data on its way to or from a block device; constant, NULL if the backing
- *		is memory
+ * @page:	inline data that fits, on its way to or from a block device; constant, NULL if the
+ *		backing is memory
  * @small:	@page as a scatterlist
- * @sg:		the data: &@small, or allocated and counted in tc->buffered
+ * @sg:		the data: &@small, or allocated and counted in tc->buffered; NULL if it is in the
+ *		memory that is the backing, or not allocated yet
  * @nents:	entries of @sg, 0 for none
  * @rw:		transfer of @sg; valid while @nr_wrs is not 0
  * @nr_wrs:	send queue entries that @rw takes
@@ -229,6 +234,7 @@ struct krping_target_cmd {
 	u32 rkey;
 	u32 crc;
 	u8 status;
+	struct krping_buf *message;
 	const void *data;
 	u32 data_len;
 	u8 digest[32];
@@ -307,14 +313,15 @@ struct krping_target_tx {
  * @rw_size:	send queue entries for RDMA READs and WRITEs
  * @rw_room:	those that are free
  * @rw_moved:	jiffies of the last progress: some were freed, or taken while all were free
- * @buffered:	bytes of memory for large data, in whole pages
- * @chunk_order: page order of the largest pieces of large data; constant
- * @chunks:	free pages for large data
- * @wait_data:	commands that wait for memory and hold nothing
+ * @buffered:	bytes of allocated memory for data, in whole pages
+ * @chunk_order: page order of the largest pieces of such memory; constant
+ * @chunks:	free pieces
+ * @wait_data:	commands that wait for memory and hold nothing but their message
  * @wait_send:	commands that wait for room in the send queue or for a message; completions
  *		alone free these, so the wait always ends
  * @rx:		receive buffers
  * @nr_rx:	entries of @rx
+ * @message:	the message that is being executed
  * @last_rx:	jiffies, when the last message or the answer to a probe arrived
  * @probe_cqe:	completion of the probe, an RDMA WRITE of no bytes
  * @probing:	a probe is in flight
@@ -375,6 +382,7 @@ struct krping_target_conn {
 	struct list_head wait_send;
 	struct krping_buf *rx;
 	u32 nr_rx;
+	struct krping_buf *message;
 	unsigned long last_rx;
 	struct ib_cqe probe_cqe;
 	bool probing;
@@ -385,6 +393,12 @@ struct krping_target_conn {
 static inline u64 krping_volume_size(const struct krping_volume *v)
 {
 	return round_down(krping_backing_size(&v->backing), v->opt.block_size);
+}
+
+/* Most bytes of inline data granted. Clients of version 1 take no other after a reconnect. */
+static inline u32 krping_target_max_inline(const struct krping_target_conn *tc)
+{
+	return tc->version == 1 ? KRPING_TARGET_MAX_INLINE_V1 : KRPING_TARGET_MAX_INLINE;
 }
 
 /* volume.c */
@@ -439,12 +453,13 @@ int krping_target_decode(struct krping_target_conn *tc, const void *msg, const s
 bool krping_pages_get(struct krping_target_conn *tc, u32 pages);
 void krping_pages_put(u32 pages);
 bool krping_pages_are_short(struct krping_target_conn *tc);
-bool krping_alloc_large(struct krping_target_cmd *cmd);
-void krping_free_large(struct krping_target_cmd *cmd);
+bool krping_data_alloc(struct krping_target_cmd *cmd);
+void krping_data_free(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);
 void krping_free_chunks(struct krping_target_conn *tc);
-u32 krping_large_crc(struct krping_target_cmd *cmd);
-void krping_copy_large(struct krping_target_cmd *cmd, void *ram, bool to_ram);
+u32 krping_data_crc(struct krping_target_cmd *cmd);
+void krping_data_copy_to(struct krping_target_cmd *cmd, void *to);
+void krping_data_copy_from(struct krping_target_cmd *cmd, const void *from);
 
 /* store.c */
 u8 krping_store_status(blk_status_t status);

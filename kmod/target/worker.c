@@ -98,7 +98,7 @@ static void release_cmd(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
 
-	krping_free_large(cmd);
+	krping_data_free(cmd);
 	if (cmd == tc->keep_alive)
 		tc->keep_alive_pending = false;
 	else
@@ -273,7 +273,7 @@ static bool respond(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
 	bool ok = cmd->status == KRPING_ST_OK;
-	u32 len = ok && cmd->data ? cmd->data_len : 0;
+	u32 len = ok ? cmd->data_len : 0;
 	u32 padded = ALIGN(len, KRPING_ALIGN);
 	struct krping_rsp rsp = {
 		.tag = cpu_to_be16(cmd->tag),
@@ -285,7 +285,10 @@ static bool respond(struct krping_target_cmd *cmd)
 	if (!to)
 		return false;
 	if (len) {
-		memcpy(to + sizeof(rsp), cmd->data, len);
+		if (cmd->data)
+			memcpy(to + sizeof(rsp), cmd->data, len);
+		else
+			krping_data_copy_to(cmd, to + sizeof(rsp));
 		memset(to + sizeof(rsp) + len, 0, padded - len);
 		if (cmd->op == KRPING_OP_READ) {
 			cmd->crc = krping_crc(to + sizeof(rsp), len);
@@ -378,36 +381,16 @@ static void refuse_crc(struct krping_target_cmd *cmd, u32 crc)
 	answer_status(cmd, KRPING_ST_CRC);
 }
 
-static void write_inline(struct krping_target_cmd *cmd)
+/* Posts the receive of a message again, if no command needs its data any more. */
+static void put_message(struct krping_target_conn *tc, struct krping_buf *message)
 {
-	u32 crc = krping_crc(cmd->data, cmd->length);
-	const void *data = cmd->data;
-	void *ram = ram_of(cmd);
+	int ret;
 
-	cmd->data = NULL;
-	if (crc != cmd->crc) {
-		refuse_crc(cmd, crc);
-	} else if (ram) {
-		memcpy(ram, data, cmd->length);
-		answer(cmd);
-	} else {
-		/* The receive buffer is reused before the disk has the data. */
-		memcpy(page_address(cmd->page), data, cmd->length);
-		cmd->small.length = cmd->length;
-		submit(cmd);
-	}
-}
-
-static void read_inline(struct krping_target_cmd *cmd)
-{
-	cmd->data = ram_of(cmd);
-	cmd->data_len = cmd->length;
-	if (cmd->data) {
-		answer(cmd);
+	if (--message->users || is_closed(tc))
 		return;
-	}
-	cmd->small.length = cmd->length;
-	submit(cmd);
+	ret = krping_buf_post_recv(&tc->conn, message);
+	if (ret)
+		krping_conn_fail(&tc->conn, ret);
 }
 
 void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -427,11 +410,11 @@ void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	krping_fault_corrupt(KRPING_FAULT_TARGET_RECV_CORRUPT, tc->volume->opt.block,
 			     sg_virt(cmd->sg));
-	crc = krping_large_crc(cmd);
+	crc = krping_data_crc(cmd);
 	if (crc != cmd->crc) {
 		refuse_crc(cmd, crc);
 	} else if (ram) {
-		krping_copy_large(cmd, ram, true);
+		krping_data_copy_to(cmd, ram);
 		answer(cmd);
 	} else {
 		submit(cmd);
@@ -441,32 +424,86 @@ void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
 /* The data of a large READ is in memory. */
 static void checksum_and_send(struct krping_target_cmd *cmd)
 {
-	cmd->crc = krping_large_crc(cmd);
+	cmd->crc = krping_data_crc(cmd);
 	krping_fault_corrupt(KRPING_FAULT_TARGET_SEND_CORRUPT, cmd->tc->volume->opt.block,
 			     sg_virt(cmd->sg));
 	step_or_wait(cmd, &cmd->tc->wait_send, send_large);
 }
 
-/* Step: allocates memory for large data and starts the transfer or the store. */
-static bool begin_large(struct krping_target_cmd *cmd)
+static bool allocate(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
-	void *ram = ram_of(cmd);
 
 	if (tc->buffered && (tc->buffered + PAGE_ALIGN(cmd->length) > KRPING_TARGET_BUFFERS ||
 			     krping_pages_are_short(tc)))
 		return false;
-	if (!krping_alloc_large(cmd))
-		return out_of_memory(tc);
+	return krping_data_alloc(cmd) || out_of_memory(tc);
+}
+
+/* Step: allocates memory for large data and starts the transfer or the store. */
+static bool begin_large(struct krping_target_cmd *cmd)
+{
+	void *ram = ram_of(cmd);
+
+	if (!allocate(cmd))
+		return false;
 	if (cmd->op == KRPING_OP_WRITE) {
-		step_or_wait(cmd, &tc->wait_send, fetch_large);
+		step_or_wait(cmd, &cmd->tc->wait_send, fetch_large);
 	} else if (ram) {
-		krping_copy_large(cmd, ram, false);
+		krping_data_copy_from(cmd, ram);
 		checksum_and_send(cmd);
 	} else {
 		submit(cmd);
 	}
 	return true;
+}
+
+/* Step: starts the store, with memory for inline data that the command's page cannot hold. */
+static bool begin_inline(struct krping_target_cmd *cmd)
+{
+	if (!cmd->sg && !allocate(cmd))
+		return false;
+	if (cmd->op == KRPING_OP_WRITE) {
+		krping_data_copy_from(cmd, cmd->data);
+		put_message(cmd->tc, cmd->message);
+	}
+	submit(cmd);
+	return true;
+}
+
+static void store_inline(struct krping_target_cmd *cmd)
+{
+	if (cmd->sg)
+		begin_inline(cmd);
+	else
+		step_or_wait(cmd, &cmd->tc->wait_data, begin_inline);
+}
+
+static void write_inline(struct krping_target_cmd *cmd)
+{
+	u32 crc = krping_crc(cmd->data, cmd->length);
+	void *ram = ram_of(cmd);
+
+	if (crc != cmd->crc) {
+		refuse_crc(cmd, crc);
+	} else if (ram) {
+		memcpy(ram, cmd->data, cmd->length);
+		answer(cmd);
+	} else {
+		cmd->message = cmd->tc->message;
+		cmd->message->users++;
+		store_inline(cmd);
+	}
+}
+
+static void read_inline(struct krping_target_cmd *cmd)
+{
+	cmd->data = ram_of(cmd);
+	cmd->data_len = cmd->length;
+	if (cmd->data)
+		answer(cmd);
+	else
+		store_inline(cmd);
 }
 
 static bool writes(const struct krping_target_cmd *cmd)
@@ -502,12 +539,10 @@ static void execute(struct krping_target_cmd *cmd)
 		return;
 	}
 	if (cmd->offset > size || cmd->length > size - cmd->offset) {
-		cmd->data = NULL;
 		answer_status(cmd, KRPING_ST_RANGE);
 		return;
 	}
 	if (!cmd->tc->writes && writes(cmd)) {
-		cmd->data = NULL;
 		answer_status(cmd, KRPING_ST_READ_ONLY);
 		return;
 	}
@@ -568,12 +603,9 @@ static void store_done(struct krping_target_cmd *cmd)
 		krping_err_ratelimited(tc->log_prefix,
 				       "the disk has failed a flush: the client has to reconnect");
 		krping_conn_fail(&tc->conn, -ESTALE);
-	} else if (cmd->op != KRPING_OP_READ || cmd->status != KRPING_ST_OK) {
-		answer(cmd);
-	} else if (cmd->rkey) {
+	} else if (cmd->op == KRPING_OP_READ && cmd->rkey && cmd->status == KRPING_ST_OK) {
 		checksum_and_send(cmd);
 	} else {
-		cmd->data = page_address(cmd->page);
 		answer(cmd);
 	}
 }
@@ -624,15 +656,17 @@ void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (!krping_buf_received(conn, buf, wc) || is_closed(tc))
 		return;
 	tc->last_rx = jiffies;
+	tc->message = buf;
+	buf->users = 1;
 	ret = 0;
 	if (krping_fault(KRPING_FAULT_TARGET_DISCONNECT, tc->volume->opt.block))
 		ret = -ECONNRESET;
 	else if (!krping_fault(KRPING_FAULT_TARGET_RECV_DROP, tc->volume->opt.block))
 		ret = read_message(tc, buf->data, wc);
-	if (!ret && !is_closed(tc))
-		ret = krping_buf_post_recv(conn, buf);
 	if (ret)
 		krping_conn_fail(conn, ret);
+	else
+		put_message(tc, buf);
 }
 
 /* ---- is the client still there? ---- */

@@ -165,8 +165,8 @@ func TestTargetChanges(t *testing.T) {
 		before, after func(w *wire.Welcome)
 		log           string // "": the client accepts it
 	}{
-		{"smaller max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 2048 }, limits},
-		{"larger max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 8192 }, limits},
+		{"smaller max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 2048 }, ""},
+		{"larger max_inline", nil, func(w *wire.Welcome) { w.MaxInline = 8192 }, ""},
 		{"larger blocks", nil, func(w *wire.Welcome) { w.BlockSize = 4096 }, limits},
 		{"smaller max_data", nil, func(w *wire.Welcome) { w.MaxData = 32768 }, limits},
 		{"message without room for a large command", nil, func(w *wire.Welcome) { w.MaxMessage = small + 31 },
@@ -217,6 +217,10 @@ func TestTargetChanges(t *testing.T) {
 				stop := otherWriters(t, dev, 12, small) // their commands share messages
 				time.Sleep(300 * time.Millisecond)
 				stop()
+				want, got := random(t, 2*small), guest.Aligned(t, 2*small)
+				if err := errors.Join(write(t, dev, want), read(t, dev, got, 0)); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes: %v, or other data than was written", len(want), err)
+				}
 				return
 			}
 			guest.EndsWith(t, err, []error{unix.EIO})

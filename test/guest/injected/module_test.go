@@ -18,9 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"krping/agent/disk/verify"
+	"krping/bridge/target"
 	"krping/bridge/verbs"
 	"krping/bridge/wire"
 	"krping/test/guest/internal/fakeclient"
@@ -355,7 +357,7 @@ func TestMemoryThatDoesNotFit(t *testing.T) {
 	p.set(t, setting{name: "map_unfit", rate: 1})
 	defer p.clear(t, "map_unfit")
 	dev := guest.OpenDirect(t, p.dev)
-	sizes := []int{8192, 8704, 64 << 10, 64<<10 - 512, 1<<20 - 4096}
+	sizes := []int{20 << 10, 20<<10 + 512, 64 << 10, 64<<10 - 512, 1<<20 - 4096}
 	for _, size := range sizes {
 		want := guest.Aligned(t, size+512)[512:]
 		_, _ = rand.Read(want) // never fails
@@ -372,6 +374,45 @@ func TestMemoryThatDoesNotFit(t *testing.T) {
 	}
 	if n := number(t, "errors"); n != 0 {
 		t.Errorf("errors=%d", n)
+	}
+}
+
+// Inline data of more than a page waits in its message while the target has no memory. The target answers keep-alives
+// meanwhile, and no other message gets into its buffer.
+func TestInlineDataWaitsForMemory(t *testing.T) {
+	const (
+		fault = "target_alloc_fail"
+		depth = 32
+	)
+	load(t)
+	p, logged := serve(t, fmt.Sprintf(",queues=1,depth=%d,heartbeat=1", depth)), guest.Run(t, "dmesg")
+	dev := guest.OpenDirect(t, p.dev)
+	p.set(t, setting{name: fault, rate: 1})
+	defer p.clear(t, fault)
+	want := guest.Aligned(t, depth*target.MaxInline)
+	_, _ = rand.Read(want) // never fails
+	var writes errgroup.Group
+	for i := range depth {
+		writes.Go(func() error {
+			at := i * target.MaxInline
+			_, err := dev.WriteAt(want[at:][:target.MaxInline], int64(at))
+			return err
+		})
+	}
+	guest.Eventually(t, patience, "all writes wait", func() bool { return guest.Volume(t, "vol0")["inflight"] == strconv.Itoa(depth) })
+	time.Sleep(1500 * time.Millisecond) // more than heartbeat=1, less than a write may take
+	p.set(t, setting{name: fault, rate: 2})
+	if err := writes.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	got := guest.Aligned(t, len(want))
+	if _, err := dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read: %v, or other data than was written", err)
+	}
+	guest.Fio(t, p.dev, "--rw=randrw", "--bsrange=4608-16k", "--iodepth=32", "--io_size=8m", "--verify=crc32c")
+	guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
+	if n := number(t, "reconnects"); n != 0 {
+		late.ErrorfIf(t, unansweredSince(t, logged), "%d reconnects, want 0", n)
 	}
 }
 

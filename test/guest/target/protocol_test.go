@@ -31,7 +31,7 @@ func TestWelcome(t *testing.T) {
 		if got.Epoch == 0 || got.UUID.IsZero() {
 			t.Errorf("epoch %d, UUID %s: want neither zero", got.Epoch, got.UUID)
 		}
-		want := wire.Welcome{Version: wire.Version, UUID: got.UUID, Writer: 1, Caps: wire.CapDiscard, Depth: 4, Capacity: size, Epoch: got.Epoch, BlockSize: 512, MaxData: mib, MaxInline: 4096, MaxMessage: target.MaxMessage}
+		want := wire.Welcome{Version: wire.Version, UUID: got.UUID, Writer: 1, Caps: wire.CapDiscard, Depth: 4, Capacity: size, Epoch: got.Epoch, BlockSize: 512, MaxData: mib, MaxInline: target.MaxInline, MaxMessage: target.MaxMessage}
 		if got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -178,7 +178,7 @@ func violations() map[string][]byte {
 		"length 0":                        read(func(r *wire.Request) { r.Length = 0 }),
 		"length 511":                      read(func(r *wire.Request) { r.Length = 511 }),
 		"largest length":                  read(func(r *wire.Request) { r.Length = math.MaxUint32 }),
-		"more than max_inline":            read(func(r *wire.Request) { r.Length = 4608 }),
+		"more than max_inline":            read(func(r *wire.Request) { r.Length = target.MaxInline + 512 }),
 		"offset 1":                        read(func(r *wire.Request) { r.Offset = 1 }),
 		"inline with an rkey":             read(func(r *wire.Request) { r.Rkey = fakeclient.NoKey }),
 		"neither inline nor an rkey":      read(func(r *wire.Request) { r.Flags = 0 }),
