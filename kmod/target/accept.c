@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The listener of a volume, and the handshake (PROTOCOL.md section 2.1). */
+/* The handshake (PROTOCOL.md section 2.1). */
 #include <crypto/algapi.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -11,19 +11,31 @@
 
 #define ESTABLISH_TIMEOUT	(5 * HZ)	/* from our reply to the client's confirmation */
 
-/* ---- handshake ---- */
-
-/* Return: 0 with @t filled in if the answer to the challenge is right, or a reason. */
-static enum krping_reject_reason check_answer(struct krping_volume *v, const struct rdma_cm_id *id,
-					      const struct krping_hello *hello,
-					      struct krping_transcript *t)
+/* Finds the volume whose challenge is answered, and fills in @t. Return: 0 or a reason. */
+static enum krping_reject_reason take_answer(struct list_head *volumes, const struct rdma_cm_id *id,
+					     const struct krping_hello *hello,
+					     struct krping_transcript *t, struct krping_volume **to)
 {
-	u8 addr[16], nonce[KRPING_TARGET_NONCE_LEN], proof[KRPING_PROOF_LEN];
+	u8 addr[16], nonce[KRPING_TARGET_NONCE_LEN];
+	struct krping_volume *v;
 
 	krping_peer_addr(id, addr);
-	if (!v->key || !krping_challenge_take(v->challenges, addr, hello, nonce))
-		return KRPING_REJ_STALE;
-	krping_transcript_fill(t, hello, v->opt.block, nonce);
+	list_for_each_entry(v, volumes, at_listener) {
+		if (!v->key || !krping_challenge_take(v->challenges, addr, hello, nonce))
+			continue;
+		krping_transcript_fill(t, hello, v->opt.block, nonce);
+		*to = v;
+		return 0;
+	}
+	return KRPING_REJ_STALE;
+}
+
+static enum krping_reject_reason check_proof(const struct krping_volume *v,
+					     const struct krping_hello *hello,
+					     struct krping_transcript *t)
+{
+	u8 proof[KRPING_PROOF_LEN];
+
 	if (krping_client_proof(v->key, t, hello->version, proof))
 		return KRPING_REJ_RESOURCES;
 	return crypto_memneq(proof, hello->answer.proof, sizeof(proof)) ? KRPING_REJ_KEY : 0;
@@ -37,15 +49,30 @@ static bool is_asked_for(const struct krping_volume *v, const struct krping_hell
 	       !memcmp(volume, hello->volume, sizeof(volume));
 }
 
-/* Return: 0 if the client asks for this volume and may have it, or a reason. */
-static enum krping_reject_reason check_volume(struct krping_volume *v, const struct rdma_cm_id *id,
-					      const struct krping_hello *hello,
-					      struct krping_transcript *t)
+/* Finds the volume that the client asks for. Return: 0 or a reason. */
+static enum krping_reject_reason find_volume(struct list_head *volumes, const struct rdma_cm_id *id,
+					     const struct krping_hello *hello,
+					     struct krping_transcript *t, struct krping_volume **to)
+{
+	struct krping_volume *v;
+
+	if (hello->flags & KRPING_HELLO_PROOF)
+		return take_answer(volumes, id, hello, t, to);
+	list_for_each_entry(v, volumes, at_listener) {
+		if (is_asked_for(v, hello)) {
+			*to = v;
+			return 0;
+		}
+	}
+	return KRPING_REJ_VOLUME;
+}
+
+static enum krping_reject_reason check_key(const struct krping_volume *v,
+					   const struct krping_hello *hello,
+					   struct krping_transcript *t)
 {
 	if (hello->flags & KRPING_HELLO_PROOF)
-		return check_answer(v, id, hello, t);
-	if (!is_asked_for(v, hello))
-		return KRPING_REJ_VOLUME;
+		return check_proof(v, hello, t);
 	if (hello->flags & KRPING_HELLO_KEY)
 		return v->key ? KRPING_REJ_CHALLENGE : KRPING_REJ_NO_KEY;
 	return v->key ? KRPING_REJ_NEEDS_KEY : 0;
@@ -62,21 +89,41 @@ static enum krping_reject_reason check_limits(const struct krping_hello *hello,
 	return param->initiator_depth ? 0 : KRPING_REJ_INVALID;
 }
 
-/* Return: 0, or why the client is rejected, in the order of PROTOCOL.md section 2.1. */
-static enum krping_reject_reason check_client(struct krping_volume *v, const struct rdma_cm_id *id,
+static bool some_volume_allows(struct list_head *volumes, const struct rdma_cm_id *id)
+{
+	struct krping_volume *v;
+
+	list_for_each_entry(v, volumes, at_listener)
+		if (krping_peer_is_allowed(id, &v->opt))
+			return true;
+	return false;
+}
+
+/*
+ * Checks a client in the order of PROTOCOL.md section 2.1.
+ *
+ * Return: 0, or why it is rejected. *@to: the volume that it asks for, or NULL.
+ */
+static enum krping_reject_reason check_client(struct list_head *volumes,
+					      const struct rdma_cm_id *id,
 					      const struct rdma_conn_param *param,
 					      struct krping_hello *hello,
-					      struct krping_transcript *t, u32 *value)
+					      struct krping_transcript *t,
+					      struct krping_volume **to, u32 *value)
 {
 	enum krping_reject_reason reason;
 
 	*value = 0;
-	if (!krping_peer_is_allowed(id, &v->opt))
+	if (!some_volume_allows(volumes, id))
 		return KRPING_REJ_NOT_ALLOWED;
 	reason = krping_read_hello(param->private_data, param->private_data_len, hello, value);
 	if (!reason)
-		reason = check_volume(v, id, hello, t);
-	return reason ?: check_limits(hello, param, value);
+		reason = find_volume(volumes, id, hello, t, to);
+	if (reason)
+		return reason;
+	if (!krping_peer_is_allowed(id, &(*to)->opt))
+		return KRPING_REJ_NOT_ALLOWED;
+	return check_key(*to, hello, t) ?: check_limits(hello, param, value);
 }
 
 static void reject_in_use(struct krping_volume *v, struct rdma_cm_id *id)
@@ -94,23 +141,42 @@ static void reject_in_use(struct krping_volume *v, struct rdma_cm_id *id)
 	rdma_reject(id, &in_use, sizeof(in_use), IB_CM_REJ_CONSUMER_DEFINED);
 }
 
-/*
- * Called with the handler lock of @id held. A client whose version we do not speak gets a reject
- * of ours.
- */
+static void log_reject(const char *log_prefix, const struct rdma_cm_id *id,
+		       enum krping_reject_reason reason, u32 value)
+{
+	krping_warn_ratelimited(log_prefix, "%pISpc was rejected: %s (reason %u, value %u)",
+				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
+				value);
+}
+
+/* Called with the handler lock of @id held. */
 static void reject(struct krping_volume *v, struct rdma_cm_id *id, u8 version,
 		   enum krping_reject_reason reason, u32 value)
 {
 	atomic64_inc(&v->rejected);
-	krping_warn_ratelimited(v->log_prefix, "%pISpc was rejected: %s (reason %u, value %u)",
-				&id->route.addr.dst_addr, krping_reject_text(reason), reason,
-				value);
-	if (version < KRPING_VERSION_MIN || version > KRPING_VERSION)
-		version = KRPING_VERSION;
+	log_reject(v->log_prefix, id, reason, value);
 	if (reason == KRPING_REJ_IN_USE && version > 1)
 		reject_in_use(v, id);
 	else
 		krping_reject(id, version, reason, value);
+}
+
+/*
+ * Rejects a client that asks for no volume that is here. A client whose version we do not speak
+ * gets a reject of ours. Called with the handler lock of @id held.
+ */
+static void reject_stranger(struct list_head *volumes, const char *log_prefix,
+			    struct rdma_cm_id *id, u8 version, enum krping_reject_reason reason,
+			    u32 value)
+{
+	struct krping_volume *v;
+
+	list_for_each_entry(v, volumes, at_listener)
+		atomic64_inc(&v->rejected);
+	log_reject(log_prefix, id, reason, value);
+	if (version < KRPING_VERSION_MIN || version > KRPING_VERSION)
+		version = KRPING_VERSION;
+	krping_reject(id, version, reason, value);
 }
 
 static void challenge(struct krping_volume *v, struct rdma_cm_id *id,
@@ -240,8 +306,17 @@ static struct krping_target_conn *target_conn_new(struct krping_volume *v, struc
 	return tc;
 }
 
-static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
-			      const struct rdma_cm_event *event)
+/**
+ * krping_target_accept - handle a connection request
+ * @volumes:	those that the client may ask for; none of them ends meanwhile
+ * @log_prefix:	in front of log messages about clients that ask for none of them
+ * @id:		of the request
+ * @event:	its event
+ *
+ * Return: 0, or a negative errno: rdma_cm destroys @id.
+ */
+int krping_target_accept(struct list_head *volumes, const char *log_prefix, struct rdma_cm_id *id,
+			 const struct rdma_cm_event *event)
 {
 	const struct rdma_conn_param *param = &event->param.conn;
 	unsigned int flags = memalloc_noio_save();
@@ -249,9 +324,10 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 	enum krping_reject_reason reason;
 	struct krping_target_conn *tc = NULL;
 	struct krping_hello hello = {};	/* a short one has no version */
+	struct krping_volume *v = NULL;
 	u32 value;
 
-	reason = check_client(v, id, param, &hello, &transcript, &value);
+	reason = check_client(volumes, id, param, &hello, &transcript, &v, &value);
 	if (!reason && krping_fault(KRPING_FAULT_TARGET_REJECT, v->opt.block))
 		reason = KRPING_REJ_RESOURCES;
 	if (!reason) {
@@ -268,91 +344,10 @@ static int on_connect_request(struct krping_volume *v, struct rdma_cm_id *id,
 		return 0;
 	if (reason == KRPING_REJ_CHALLENGE)
 		challenge(v, id, &hello);
-	else
+	else if (v)
 		reject(v, id, hello.version, reason, value);
+	else
+		reject_stranger(volumes, log_prefix, id, hello.version, reason, value);
 	kfree(tc);
-	return -ECONNREFUSED;	/* rdma_cm destroys the id */
-}
-
-static int volume_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
-{
-	struct krping_volume *v = id->context;
-
-	switch (event->event) {
-	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		return on_connect_request(v, id, event);
-	case RDMA_CM_EVENT_ADDR_CHANGE:		/* a bond has failed over to another device */
-		krping_warn(v->log_prefix, "the address has moved to another device");
-		mod_delayed_work(krping_volume_wq, &v->listen_work, 0);
-		break;
-	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		krping_err(v->log_prefix, "the RDMA device is being removed");
-		mod_delayed_work(krping_volume_wq, &v->listen_work, 0);
-		break;
-	default:
-		break;
-	}
-	return 0;
-}
-
-/* ---- the listener ---- */
-
-/* Return: false if the volume is being stopped. */
-static bool set_state(struct krping_volume *v, enum krping_volume_state state)
-{
-	bool changed;
-
-	spin_lock(&v->lock);
-	changed = v->state != KRPING_VOLUME_STOPPING;
-	if (changed)
-		v->state = state;
-	spin_unlock(&v->lock);
-	return changed;
-}
-
-int krping_volume_listen(struct krping_volume *v, const char *log_prefix)
-{
-	struct sockaddr_storage addr;
-	struct rdma_cm_id *id;
-	int ret;
-
-	ret = krping_sockaddr(&v->opt, v->net, &addr);	/* the interface's index may have changed */
-	if (ret)
-		return ret;
-	id = krping_listen(log_prefix, volume_event, v, v->net, &addr);
-	if (IS_ERR(id))
-		return PTR_ERR(id);
-	v->listener = id;
-	spin_lock(&v->lock);
-	if (id->device)		/* NULL for the wildcard address */
-		strscpy(v->ibdev, id->device->name, sizeof(v->ibdev));
-	spin_unlock(&v->lock);
-	set_state(v, KRPING_VOLUME_LIVE);
-	return 0;
-}
-
-void krping_volume_stop_listening(struct krping_volume *v)
-{
-	if (v->listener)
-		rdma_destroy_id(v->listener);	/* returns when no event handler runs */
-	v->listener = NULL;
-}
-
-#define LISTEN_RETRY_DELAY	HZ
-
-/* Releases an RDMA device that was removed or has lost the address, and listens again. */
-void krping_volume_listen_again(struct work_struct *work)
-{
-	struct krping_volume *v = container_of(to_delayed_work(work), struct krping_volume,
-					       listen_work);
-
-	mutex_lock(&v->listen_lock);
-	krping_volume_stop_listening(v);
-	if (set_state(v, KRPING_VOLUME_NO_DEVICE)) {
-		if (krping_volume_listen(v, NULL))
-			queue_delayed_work(krping_volume_wq, &v->listen_work, LISTEN_RETRY_DELAY);
-		else
-			krping_info(v->log_prefix, "serving again");
-	}
-	mutex_unlock(&v->listen_lock);
+	return -ECONNREFUSED;
 }

@@ -122,7 +122,7 @@ static void free_cmds(struct krping_target_conn *tc)
 		struct krping_target_cmd *cmd = &tc->cmds[i];
 
 		if (cmd->nr_wrs)
-			krping_worker_end_transfer(cmd);
+			krping_transfer_free(cmd);
 		krping_data_free(cmd);
 		if (cmd->page)
 			__free_page(cmd->page);

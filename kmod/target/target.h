@@ -3,12 +3,14 @@
  * The target: volumes that this host serves to block clients (PROTOCOL.md section 2).
  *
  *	volume.c	volumes: start, stop, list
- *	accept.c	the listener of a volume, the handshake
+ *	listener.c	listens for volumes
+ *	accept.c	the handshake
  *	challenge.c	unanswered challenges of the handshake
  *	writer.c	which session may write
  *	conn.c		the life cycle of a connection
  *	worker.c	messages in, data moved, messages out
  *	decode.c	turns a message that wire.c decodes into commands in flight
+ *	transfer.c	RDMA READs and WRITEs of large data
  *	memory.c	pages for data
  *	store.c		carries out a command on the backing
  *
@@ -126,14 +128,14 @@ struct krping_writer {
  * @uuid:	identifies it; constant once it is served
  * @caps:	KRPING_CAP_*; constant once it is served
  * @epoch:	new at each start, and when a writeback disk fails a flush
- * @listen_lock: protects @listener and @served; outermost
- * @listener:	NULL while not listening
- * @served:	it has listened successfully
- * @listen_work: listens again, after the RDMA device has changed
+ * @listener:	listens for it; NULL before and afterwards. Belongs to the start, later to
+ *		@finish_work
+ * @at_listener: in its list of volumes
  * @finish_work: waits for the last connection and closes the backing
  * @finished:	@finish_work is done
- * @lock:	protects @state, @conns, @nr_conns, @writer to @last_ordinal, @ibdev
+ * @lock:	protects @state, @served, @conns, @nr_conns, @writer to @last_ordinal, @ibdev
  * @state:	enum krping_volume_state
+ * @served:	it was live
  * @conns:	connections, oldest first, from the client's request to the end of the teardown
  * @nr_conns:	entries of @conns
  * @writer:	the session that writes
@@ -163,14 +165,13 @@ struct krping_volume {
 	u8 uuid[KRPING_UUID_LEN];
 	u32 caps;
 	atomic64_t epoch;
-	struct mutex listen_lock;	/* what it protects: above */
-	struct rdma_cm_id *listener;
-	bool served;
-	struct delayed_work listen_work;
+	struct krping_listener *listener;
+	struct list_head at_listener;
 	struct work_struct finish_work;
 	struct completion finished;
 	spinlock_t lock;	/* what it protects: above */
 	enum krping_volume_state state;
+	bool served;
 	struct list_head conns;
 	u32 nr_conns;
 	struct krping_writer writer;
@@ -406,10 +407,13 @@ int krping_volume_start(const struct krping_options *opt);
 int krping_volume_stop(const char *name);
 void krping_volumes_show(struct seq_file *seq);
 
+/* listener.c */
+int krping_listener_join(struct krping_volume *v);
+void krping_listener_leave(struct krping_volume *v);
+
 /* accept.c */
-int krping_volume_listen(struct krping_volume *v, const char *log_prefix);
-void krping_volume_listen_again(struct work_struct *work);
-void krping_volume_stop_listening(struct krping_volume *v);
+int krping_target_accept(struct list_head *volumes, const char *log_prefix, struct rdma_cm_id *id,
+			 const struct rdma_cm_event *event);
 
 /* writer.c */
 bool krping_writer_admit(struct krping_target_conn *tc, bool take_over);
@@ -442,12 +446,18 @@ void krping_worker_notify(struct ib_cq *cq, void *context);
 void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_worker_recv_done(struct ib_cq *cq, struct ib_wc *wc);
 void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc);
-void krping_worker_end_transfer(struct krping_target_cmd *cmd);
 void krping_target_cmd_finished(struct krping_target_cmd *cmd);
 
 /* decode.c */
 int krping_target_decode(struct krping_target_conn *tc, const void *msg, const struct ib_wc *wc,
 			 struct list_head *cmds);
+
+/* transfer.c */
+int krping_transfer_prepare(struct krping_target_cmd *cmd);
+void krping_transfer_begin(const struct krping_target_cmd *cmd);
+void krping_transfer_free(struct krping_target_cmd *cmd);
+void krping_transfer_done(struct krping_target_cmd *cmd);
+void krping_transfers_check(struct krping_target_conn *tc);
 
 /* memory.c */
 bool krping_pages_get(struct krping_target_conn *tc, u32 pages);

@@ -59,10 +59,7 @@ static void krping_volume_finish(struct work_struct *work)
 	struct krping_volume *v = container_of(work, struct krping_volume, finish_work);
 	struct krping_target_conn *tc;
 
-	mutex_lock(&v->listen_lock);
-	krping_volume_stop_listening(v);	/* its events queue listen_work */
-	mutex_unlock(&v->listen_lock);
-	cancel_delayed_work_sync(&v->listen_work);
+	krping_listener_leave(v);
 	spin_lock(&v->lock);
 	list_for_each_entry(tc, &v->conns, entry)
 		krping_conn_fail(&tc->conn, -ECONNRESET);
@@ -98,8 +95,6 @@ static struct krping_volume *volume_new(const struct krping_options *opt)
 	kref_init(&v->ref);
 	v->opt = *opt;
 	v->net = get_net(current->nsproxy->net_ns);
-	mutex_init(&v->listen_lock);
-	INIT_DELAYED_WORK(&v->listen_work, krping_volume_listen_again);
 	INIT_WORK(&v->finish_work, krping_volume_finish);
 	init_completion(&v->finished);
 	spin_lock_init(&v->lock);
@@ -230,28 +225,15 @@ unlist:
 /* Listens; if that fails, ends the volume as a stop does. The caller holds a reference. */
 static int volume_serve(struct krping_volume *v)
 {
-	int ret;
+	int ret = krping_listener_join(v);
 
-	mutex_lock(&v->listen_lock);
-	ret = krping_volume_listen(v, v->log_prefix);
-	if (!ret) {	/* under the lock: once it is released, a stop may end the volume */
-		krping_info(v->log_prefix, "serving %llu bytes, %s%s", krping_volume_size(v),
-			    v->opt.writeback ? "writeback" : "write-through",
-			    v->opt.read_only ? ", read-only" : "");
-		v->served = true;
-	} else {
-		/*
-		 * It may have listened for a while, on one of several devices or until the only
-		 * one was removed, so connections and listen_work may already use the volume.
-		 */
+	if (ret) {
 		spin_lock(&v->lock);
 		v->state = KRPING_VOLUME_STOPPING;
 		spin_unlock(&v->lock);
 		queue_work(krping_volume_wq, &v->finish_work);
+		wait_for_completion_interruptible(&v->finished);	/* as a stop does */
 	}
-	mutex_unlock(&v->listen_lock);
-	if (ret)	/* as a stop does; a signal ends the wait */
-		wait_for_completion_interruptible(&v->finished);
 	return ret;
 }
 

@@ -127,55 +127,10 @@ static void sent(struct krping_target_conn *tc, u32 sends)
 		tc->tx_tail = sends;
 }
 
-static enum dma_data_direction dma_dir(const struct krping_target_cmd *cmd)
-{
-	return cmd->op == KRPING_OP_WRITE ? DMA_FROM_DEVICE : DMA_TO_DEVICE;
-}
-
-/* Return: 1 if the data can be moved, 0 if it has to wait, or a negative errno. */
-static int begin_transfer(struct krping_target_cmd *cmd)
-{
-	struct krping_target_conn *tc = cmd->tc;
-	int ret;
-
-	if (!cmd->nr_wrs) {
-		ret = rdma_rw_ctx_init(&cmd->rw, tc->conn.qp, tc->conn.id->port_num, cmd->sg,
-				       cmd->nents, 0, cmd->addr, cmd->rkey, dma_dir(cmd));
-		if (ret == -ENOMEM || ret == -EAGAIN)
-			return out_of_memory(tc);
-		if (ret < 0)
-			return ret;
-		cmd->nr_wrs = ret;
-	}
-	return cmd->nr_wrs <= tc->rw_room;
-}
-
-static void take_room(struct krping_target_conn *tc, u32 nr_wrs)
-{
-	if (tc->rw_room == tc->rw_size)
-		tc->rw_moved = jiffies;
-	tc->rw_room -= nr_wrs;
-}
-
-void krping_worker_end_transfer(struct krping_target_cmd *cmd)
-{
-	struct krping_target_conn *tc = cmd->tc;
-
-	rdma_rw_ctx_destroy(&cmd->rw, tc->conn.qp, tc->conn.id->port_num, cmd->sg, cmd->nents,
-			    dma_dir(cmd));
-	cmd->nr_wrs = 0;
-}
-
-/* The data of a posted transfer has been moved. */
-static void complete_transfer(struct krping_target_cmd *cmd)
-{
-	cmd->tc->rw_room += cmd->nr_wrs;
-	cmd->tc->rw_moved = jiffies;
-	krping_worker_end_transfer(cmd);
-}
-
 static bool cannot_transfer(struct krping_target_cmd *cmd, int error)
 {
+	if (error == -ENOMEM)
+		return out_of_memory(cmd->tc);
 	krping_err_ratelimited(cmd->tc->log_prefix, "cannot move %u bytes: %d", cmd->length, error);
 	krping_conn_fail(&cmd->tc->conn, error);
 	return true;
@@ -222,7 +177,7 @@ static void post_message(struct krping_target_conn *tc, struct krping_target_cmd
 	tx->cmd = NULL;
 	if (cmd && cmd->nr_wrs) {
 		tx->cmd = cmd;
-		take_room(tc, cmd->nr_wrs);
+		krping_transfer_begin(cmd);
 		first = rdma_rw_ctx_wrs(&cmd->rw, tc->conn.qp, tc->conn.id->port_num, NULL, &send);
 		if (must_signal(tc))
 			signal_writes(first, &send);
@@ -249,7 +204,7 @@ void krping_worker_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	if (!cmd)
 		return;
 	tx->cmd = NULL;
-	complete_transfer(cmd);
+	krping_transfer_done(cmd);
 	release_cmd(cmd);
 }
 
@@ -332,7 +287,7 @@ static void answer_status(struct krping_target_cmd *cmd, u8 status)
 /* Step: sends the data of a large READ, followed by the response. */
 static bool send_large(struct krping_target_cmd *cmd)
 {
-	int ret = begin_transfer(cmd);
+	int ret = krping_transfer_prepare(cmd);
 
 	if (ret < 0)
 		return cannot_transfer(cmd, ret);
@@ -343,13 +298,13 @@ static bool send_large(struct krping_target_cmd *cmd)
 static bool fetch_large(struct krping_target_cmd *cmd)
 {
 	struct krping_target_conn *tc = cmd->tc;
-	int ret = begin_transfer(cmd);
+	int ret = krping_transfer_prepare(cmd);
 
 	if (ret < 0)
 		return cannot_transfer(cmd, ret);
 	if (!ret)
 		return false;
-	take_room(tc, cmd->nr_wrs);
+	krping_transfer_begin(cmd);
 	tc->unsignalled = 0;
 	cmd->sends = tc->tx_head;
 	post_send(tc, rdma_rw_ctx_wrs(&cmd->rw, tc->conn.qp, tc->conn.id->port_num, &cmd->rw_cqe,
@@ -405,7 +360,7 @@ void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 	sent(tc, cmd->sends);
-	complete_transfer(cmd);
+	krping_transfer_done(cmd);
 	if (is_closed(tc))
 		return;
 	krping_fault_corrupt(KRPING_FAULT_TARGET_RECV_CORRUPT, tc->volume->opt.block,
@@ -712,16 +667,6 @@ static void check_client(struct krping_target_conn *tc)
 	post_send(tc, &probe.wr);
 }
 
-/* Devices give up on a transfer by themselves, except rxe, which may lose an RDMA READ. */
-static void check_transfers(struct krping_target_conn *tc)
-{
-	if (READ_ONCE(tc->conn.state) != KRPING_CONN_LIVE || tc->rw_room == tc->rw_size ||
-	    time_before(jiffies, tc->rw_moved + KRPING_TARGET_STUCK))
-		return;
-	krping_warn_ratelimited(tc->log_prefix, "a transfer of data makes no progress");
-	krping_conn_fail(&tc->conn, -ETIMEDOUT);
-}
-
 /* Frees cached memory when the client moves no large data. */
 static void free_idle_chunks(struct krping_target_conn *tc)
 {
@@ -781,7 +726,7 @@ static void krping_worker_poll(struct work_struct *work)
 	if (tc->open_len && !is_closed(tc))
 		post_message(tc, NULL);
 	check_client(tc);
-	check_transfers(tc);
+	krping_transfers_check(tc);
 	free_idle_chunks(tc);
 	memalloc_noio_restore(flags);
 	if (n || ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)

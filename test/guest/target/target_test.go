@@ -87,15 +87,16 @@ func TestFailedFlushChangesEpoch(t *testing.T) {
 func TestRefusedVolumes(t *testing.T) {
 	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
-	port, other := guest.NextPort(), guest.NextPort()
+	port, other, taken := guest.NextPort(), guest.NextPort(), guest.NextPort()
 	guest.Serve(t, "vol0", port, "backing=ram:8M")
+	guest.StartRping(t, guest.Addr(t), taken)
 	disk := targets.Loop(t, 8*mib, "-b", "4096")
 	for _, tc := range []struct {
 		command string
 		want    error
 	}{
 		{guest.ServeCommand(t, "vol0", other, "backing=ram:8M"), unix.EEXIST},
-		{guest.ServeCommand(t, "vol1", port, "backing=ram:8M"), unix.EADDRINUSE},
+		{guest.ServeCommand(t, "vol1", taken, "backing=ram:8M"), unix.EADDRINUSE},
 		{guest.ServeCommand(t, "vol1", other, "backing=/dev/nosuch"), unix.ENOENT},
 		{guest.ServeCommand(t, "vol1", other, "backing=/dev/null"), unix.ENOTBLK},
 		{guest.ServeCommand(t, "vol1", other, "backing="+disk), unix.EINVAL}, // block_size=512
