@@ -272,6 +272,23 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 	return 0;
 }
 
+/*
+ * Refuses a session that would leave the host without memory: the kernel would kill processes for
+ * it. Later connections keep what the first ones have allocated.
+ */
+static int check_memory(const struct krping_session *s)
+{
+	u64 need = s->nr_queues * krping_queue_bytes(s);
+	u64 available = (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
+	u64 reserve = (u64)(totalram_pages() / 16) << PAGE_SHIFT;
+
+	if (need + reserve <= available)
+		return 0;
+	krping_err(s->log_prefix, "%u queues of depth %u take %llu MiB, and %llu MiB must stay free: %llu MiB are available; give fewer queues or a smaller depth",
+		   s->nr_queues, s->grant.depth, need >> 20, reserve >> 20, available >> 20);
+	return -ENOMEM;
+}
+
 /* The disk keeps the limits of the first device; this may be another one. */
 static int check_limits(struct krping_session *s, const struct ib_device *dev)
 {
@@ -378,7 +395,7 @@ static int accept_grant(struct krping_queue *q, const struct krping_grant *grant
 		if (grant->caps & KRPING_CAP_TORN_BLOCKS)
 			krping_warn(s->log_prefix, "a power loss of the target may tear a block of %u bytes: those of its disk are smaller",
 				    grant->block_size);
-		return set_limits(s, q->conn.id->device);
+		return set_limits(s, q->conn.id->device) ?: check_memory(s);
 	}
 	ret = check_identity(s, grant);
 	if (ret)

@@ -281,6 +281,7 @@ struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *
 				    struct krping_decoded_rsp *answer);
 
 /* queue.c */
+u64 krping_queue_bytes(const struct krping_session *s);
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_kept(struct krping_queue *q);

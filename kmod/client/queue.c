@@ -8,6 +8,18 @@
 
 #define MAX_TX	32	/* messages in flight or being filled */
 
+/* Return: the bytes of memory that a queue takes at least. The device takes more. */
+u64 krping_queue_bytes(const struct krping_session *s)
+{
+	u32 depth = s->grant.depth;
+	u64 messages = depth + 2 + min_t(u32, depth, MAX_TX);
+	/* A segment has an entry in the scatterlist, and one in the region's list of pages. */
+	u64 slot = sizeof(struct krping_slot) +
+		   s->max_segments * (sizeof(struct scatterlist) + sizeof(u64));
+
+	return messages * (PAGE_SIZE << get_order(s->buf_size)) + depth * slot;
+}
+
 /* Allocated once and kept, as depth and segments never change. */
 static int make_slots(struct krping_queue *q)
 {
