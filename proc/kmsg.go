@@ -21,7 +21,7 @@ type Message struct {
 	Sequence uint64        `json:"sequence"`
 	Time     time.Duration `json:"time_ns"` // since boot
 	Level    int           `json:"level"`   // syslog level: 3 error, 4 warning, 6 info
-	Subject  string        `json:"subject"` // control, client, server, module, or a volume
+	Subject  string        `json:"subject"` // control, client, server, target, module, or a volume
 	PID      int           `json:"pid,omitempty"`
 	Peer     string        `json:"peer,omitempty"`
 	Text     string        `json:"text"`

@@ -104,6 +104,7 @@ func TestParseKmsg(t *testing.T) {
 		"6,12,3456789,-;krping: [client:42@192.168.77.1:9999] 5 pings\n SUBSYSTEM=x": {12, 3456789 * time.Microsecond, 6, "client", 42, "192.168.77.1:9999", "5 pings"},
 		"3,1,2,-;krping: [control:7] unknown option 'x'":                             {1, 2000, 3, "control", 7, "", "unknown option 'x'"},
 		"4,1,2,c;krping: [vol-0.a_b@[fd77::1]:9999] lost":                            {1, 2000, 4, "vol-0.a_b", 0, "[fd77::1]:9999", "lost"},
+		"3,1,2,-;krping: [target@[fd77::1]:9999] the device":                         {1, 2000, 3, "target", 0, "[fd77::1]:9999", "the device"},
 		"14,1,2,-;krping: [module] loaded":                                           {1, 2000, 6, "module", 0, "", "loaded"},
 	} {
 		if got, err := ParseKmsg(text); err != nil || got != want {

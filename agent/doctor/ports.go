@@ -108,7 +108,10 @@ func (l listener) takes(addr netip.Addr, port uint16) bool {
 func (l listener) finding() Finding {
 	f := Finding{Check: "port", Level: Note, Cause: "a second server on that port fails with EADDRINUSE"}
 	f.Found = fmt.Sprintf("%s listens on %v", strings.TrimSpace(l.name), l.addr)
-	f.Fix = "start another server with another --port; krpingctl stat lists what the module serves, and its volumes may share a port"
+	f.Fix = "start another server with another --port; krpingctl stat lists what the module serves"
+	if strings.TrimSpace(l.name) == "rdma_krping" {
+		f.Fix += "; another volume may share that port"
+	}
 	if l.pid != 0 {
 		f.Found += fmt.Sprintf(" (process %d)", l.pid)
 		f.Fix = "start another server with another --port; ps -fp " + strconv.Itoa(int(l.pid)) + " shows what listens"

@@ -114,6 +114,8 @@ static enum krping_reject_reason check_client(struct list_head *volumes,
 	enum krping_reject_reason reason;
 
 	*value = 0;
+	if (list_empty(volumes))	/* the last one is being stopped */
+		return KRPING_REJ_VOLUME;
 	if (!some_volume_allows(volumes, id))
 		return KRPING_REJ_NOT_ALLOWED;
 	reason = krping_read_hello(param->private_data, param->private_data_len, hello, value);
@@ -339,15 +341,14 @@ int krping_target_accept(struct list_head *volumes, const char *log_prefix, stru
 		krping_conn_adopt(&tc->conn, id, event);
 		reason = krping_target_conn_list(tc, &value);
 	}
-	memalloc_noio_restore(flags);
-	if (!reason)
-		return 0;
 	if (reason == KRPING_REJ_CHALLENGE)
 		challenge(v, id, &hello);
-	else if (v)
+	else if (reason && v)
 		reject(v, id, hello.version, reason, value);
-	else
+	else if (reason)
 		reject_stranger(volumes, log_prefix, id, hello.version, reason, value);
-	kfree(tc);
-	return -ECONNREFUSED;
+	if (reason)
+		kfree(tc);
+	memalloc_noio_restore(flags);
+	return reason ? -ECONNREFUSED : 0;
 }

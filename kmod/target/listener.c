@@ -11,9 +11,11 @@
  * @users:	volumes that have joined or are about to; under krping_listeners_lock
  * @net:	network namespace; referenced
  * @opt:	a command with its address; constant
- * @log_prefix:	in front of messages about requests for no volume
+ * @log_prefix:	in front of log messages that are not about one volume
  * @lock:	held while listening begins or ends, and while a volume joins or leaves; outermost
  * @id:		NULL while not listening; under @lock
+ * @addr:	where @id listens; under @lock
+ * @lost:	@id has lost its device; set by events
  * @work:	listens again, after the RDMA device has changed
  * @volumes_lock: protects @volumes, held for reading while a request is handled. Writers hold
  *		@lock, too
@@ -27,6 +29,8 @@ struct krping_listener {
 	char log_prefix[KRPING_LOG_PREFIX];
 	struct mutex lock;	/* what it protects: above */
 	struct rdma_cm_id *id;
+	struct sockaddr_storage addr;
+	bool lost;
 	struct delayed_work work;
 	struct rw_semaphore volumes_lock;
 	struct list_head volumes;
@@ -36,6 +40,12 @@ static DEFINE_MUTEX(krping_listeners_lock);	/* protects the list */
 static LIST_HEAD(krping_listeners);
 
 #define LISTEN_RETRY_DELAY	HZ
+
+static void listen_again_now(struct krping_listener *l)
+{
+	WRITE_ONCE(l->lost, true);
+	mod_delayed_work(krping_volume_wq, &l->work, 0);
+}
 
 static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
@@ -50,11 +60,11 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		break;
 	case RDMA_CM_EVENT_ADDR_CHANGE:		/* a bond has failed over to another device */
 		krping_warn(l->log_prefix, "the address has moved to another device");
-		mod_delayed_work(krping_volume_wq, &l->work, 0);
+		listen_again_now(l);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		krping_err(l->log_prefix, "the RDMA device is being removed");
-		mod_delayed_work(krping_volume_wq, &l->work, 0);
+		listen_again_now(l);
 		break;
 	default:
 		break;
@@ -95,15 +105,16 @@ static void set_no_device(struct krping_volume *v)
 /* Called with l->lock held. @log_prefix: NULL: do not log failures. */
 static int start_listening(struct krping_listener *l, const char *log_prefix)
 {
-	struct sockaddr_storage addr;
 	struct krping_volume *v;
 	struct rdma_cm_id *id;
 	int ret;
 
-	ret = krping_sockaddr(&l->opt, l->net, &addr);	/* the interface's index may have changed */
+	/* The interface's index may have changed. */
+	ret = krping_sockaddr(&l->opt, l->net, &l->addr);
 	if (ret)
 		return ret;
-	id = krping_listen(log_prefix, listener_event, l, l->net, &addr);
+	WRITE_ONCE(l->lost, false);
+	id = krping_listen(log_prefix, listener_event, l, l->net, &l->addr);
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	l->id = id;
@@ -120,40 +131,68 @@ static void stop_listening(struct krping_listener *l)
 	l->id = NULL;
 }
 
-/* Releases an RDMA device that was removed or has lost the address, and listens again. */
+/* Releases an RDMA device that was removed or has lost the address. Called with l->lock held. */
+static void release_device(struct krping_listener *l)
+{
+	struct krping_volume *v;
+
+	stop_listening(l);
+	list_for_each_entry(v, &l->volumes, at_listener)
+		set_no_device(v);
+}
+
+static void listen_again_later(struct krping_listener *l)
+{
+	queue_delayed_work(krping_volume_wq, &l->work, LISTEN_RETRY_DELAY);
+}
+
 static void krping_listen_again(struct work_struct *work)
 {
 	struct krping_listener *l = container_of(to_delayed_work(work), struct krping_listener,
 						 work);
-	struct krping_volume *v;
 
 	mutex_lock(&l->lock);
-	if (list_empty(&l->volumes))
-		goto out;
-	stop_listening(l);
-	list_for_each_entry(v, &l->volumes, at_listener)
-		set_no_device(v);
-	if (start_listening(l, NULL))
-		queue_delayed_work(krping_volume_wq, &l->work, LISTEN_RETRY_DELAY);
-out:
+	/* A volume that has joined meanwhile may have listened again. */
+	if (!list_empty(&l->volumes) && (!l->id || READ_ONCE(l->lost))) {
+		release_device(l);
+		if (start_listening(l, NULL))
+			listen_again_later(l);
+	}
 	mutex_unlock(&l->lock);
 }
 
-static struct krping_listener *listener_new(const struct krping_volume *v)
+/*
+ * Is the address still where it was? rdma_cm does not tell when it was removed, or given to another
+ * interface. Called with l->lock held.
+ */
+static bool is_current(struct krping_listener *l)
 {
-	struct krping_listener *l = kzalloc(sizeof(*l), GFP_KERNEL);
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *id;
+	bool same;
 
-	if (!l)
-		return NULL;
+	if (krping_sockaddr(&l->opt, l->net, &addr) || memcmp(&addr, &l->addr, sizeof(addr)))
+		return false;
+	if (!l->id->device)	/* the wildcard address */
+		return true;
+	id = rdma_create_id(l->net, listener_event, l, RDMA_PS_TCP, IB_QPT_RC);
+	if (IS_ERR(id))
+		return false;
+	((struct sockaddr_in *)&addr)->sin_port = 0;	/* any; an IPv6 address has it there, too */
+	same = !rdma_bind_addr(id, (struct sockaddr *)&addr) && id->device == l->id->device;
+	rdma_destroy_id(id);
+	return same;
+}
+
+static void listener_init(struct krping_listener *l, const struct krping_volume *v)
+{
 	l->net = get_net(v->net);
 	l->opt = v->opt;
-	snprintf(l->log_prefix, sizeof(l->log_prefix), "%pISpc", &v->addr);
+	snprintf(l->log_prefix, sizeof(l->log_prefix), "target@%pISpc", &v->addr);
 	mutex_init(&l->lock);
 	INIT_DELAYED_WORK(&l->work, krping_listen_again);
 	init_rwsem(&l->volumes_lock);
 	INIT_LIST_HEAD(&l->volumes);
-	list_add(&l->entry, &krping_listeners);
-	return l;
 }
 
 static bool is_at(const struct krping_listener *l, const struct krping_volume *v)
@@ -166,17 +205,22 @@ static bool is_at(const struct krping_listener *l, const struct krping_volume *v
 /* Return: the listener for a volume, which may not listen yet, or NULL. */
 static struct krping_listener *listener_get(const struct krping_volume *v)
 {
-	struct krping_listener *l;
+	struct krping_listener *new = kzalloc(sizeof(*new), GFP_KERNEL), *l;
 
+	if (!new)
+		return NULL;
 	mutex_lock(&krping_listeners_lock);
 	list_for_each_entry(l, &krping_listeners, entry)
 		if (is_at(l, v))
 			goto found;
-	l = listener_new(v);
+	l = new;
+	listener_init(l, v);
+	list_add(&l->entry, &krping_listeners);
 found:
-	if (l)
-		l->users++;
+	l->users++;
 	mutex_unlock(&krping_listeners_lock);
+	if (l != new)
+		kfree(new);
 	return l;
 }
 
@@ -191,7 +235,7 @@ static void listener_put(struct krping_listener *l)
 	mutex_unlock(&krping_listeners_lock);
 	if (!last)
 		return;
-	cancel_delayed_work_sync(&l->work);	/* nothing queues it any more but itself */
+	cancel_delayed_work_sync(&l->work);	/* without volumes nothing queues it again */
 	put_net(l->net);
 	kfree(l);
 }
@@ -221,6 +265,8 @@ int krping_listener_join(struct krping_volume *v)
 	if (!l)
 		return -ENOMEM;
 	mutex_lock(&l->lock);
+	if (l->id && !is_current(l))
+		release_device(l);
 	down_write(&l->volumes_lock);
 	list_add_tail(&v->at_listener, &l->volumes);
 	up_write(&l->volumes_lock);
@@ -232,6 +278,7 @@ int krping_listener_join(struct krping_volume *v)
 	if (ret) {
 		v->listener = NULL;
 		remove_volume(l, v);
+		listen_again_later(l);	/* for the others, if there are any */
 	}
 	mutex_unlock(&l->lock);
 	if (ret)

@@ -19,7 +19,8 @@
  * this needs a lock. Commands that finish elsewhere (in a bio or a work item) come back through
  * krping_target_conn.finished.
  *
- * Lock order: krping_volumes_lock, then volume->lock, then conn->lock.
+ * Lock order: the listener's lock, rdma_cm's handler locks, the listener's volumes_lock,
+ * volume->lock, conn->lock. krping_volumes_lock comes before volume->lock.
  */
 #ifndef KRPING_TARGET_H
 #define KRPING_TARGET_H

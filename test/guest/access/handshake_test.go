@@ -78,12 +78,37 @@ func TestHandshakeRejected(t *testing.T) {
 	})
 }
 
-// In one bridge the key and the challenge of a volume are useless for another volume.
-func TestVolumesOfOneBridge(t *testing.T) {
-	guest.CheckResources(t)
-	port := guest.NextPort()
-	guest.StartBridge(t, port, guest.StorePath(t), "8MiB", "--key-file", targets.KeyFile(t, secret),
-		"--volume", "other=mem:,size=1MiB,key-file="+targets.KeyFile(t, another), "--volume", "open=mem:,size=1MiB")
+// At one port the key and the challenge of a volume are useless for another volume.
+func TestVolumesAtOnePort(t *testing.T) {
+	for target, serve := range map[string]func(t *testing.T, port int){
+		targets.Module.Name: func(t *testing.T, port int) {
+			for _, v := range []struct{ name, size, key string }{{"vol0", "8M", secret}, {"other", "1M", another}, {"open", "1M", ""}} {
+				command := guest.ServeCommand(t, v.name, port, "backing=ram:"+v.size)
+				if v.key != "" {
+					command += ",key=krping:k"
+				}
+				if err := commandWith("krping:k", v.key, command); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "--target", v.name) })
+			}
+		},
+		targets.Bridge.Name: func(t *testing.T, port int) {
+			guest.StartBridge(t, port, guest.StorePath(t), "8MiB", "--key-file", targets.KeyFile(t, secret),
+				"--volume", "other=mem:,size=1MiB,key-file="+targets.KeyFile(t, another), "--volume", "open=mem:,size=1MiB")
+		},
+	} {
+		t.Run(target, func(t *testing.T) {
+			guest.CheckResources(t)
+			port := guest.NextPort()
+			serve(t, port)
+			volumesAtOnePort(t, port)
+		})
+	}
+}
+
+func volumesAtOnePort(t *testing.T, port int) {
+	t.Helper()
 	on := func(volume string) wire.Hello {
 		h := fakeclient.Hello(1)
 		h.Volume = wire.VolumeIDOf(volume)
@@ -103,29 +128,6 @@ func TestVolumesOfOneBridge(t *testing.T) {
 	h, _ := fakeclient.Answer(on("vol0"), fakeclient.Challenge(t, port, on("other")), secret)
 	fakeclient.Rejected(t, "another volume's challenge", port, h, wire.RejectKey)
 	isolated(t, map[string]*fakeclient.Client{"vol0": owner, "other": neighbour, "open": free}, map[string]uint64{"vol0": size, "other": 1 << 20, "open": 1 << 20})
-}
-
-// Two volumes of the module, on ports of their own.
-func TestVolumesOfTheModule(t *testing.T) {
-	guest.CheckResources(t)
-	clients := map[string]*fakeclient.Client{}
-	for _, volume := range []string{"vol0", "vol1"} {
-		port := guest.NextPort()
-		command := fmt.Sprintf("server,addr=%s,port=%d,block=%s,backing=ram:8M,key=krping:k", guest.Addr(t), port, volume)
-		if err := commandWith("krping:k", secret, command); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { guest.MustKrpingctl(t, "stop", "--target", volume) })
-		h := fakeclient.Hello(1)
-		h.Volume = wire.VolumeIDOf(volume)
-		clients[volume] = fakeclient.ConnectKey(t, port, h, secret)
-		if volume == "vol1" {
-			h.Volume = wire.VolumeIDOf("vol0")
-			h.Flags = wire.HelloKey
-			fakeclient.Rejected(t, "the other's volume", port, h, wire.RejectVolume)
-		}
-	}
-	isolated(t, clients, map[string]uint64{"vol0": size, "vol1": size})
 }
 
 // isolated checks that each client reads what it wrote, whatever the others do, and that it cannot access anything

@@ -181,3 +181,34 @@ func TestVolumesComeAndGoAtAPort(t *testing.T) {
 		t.Error("the port is in use without a volume")
 	}
 }
+
+// A volume joins others only where their address still is. It finds out that the address was removed, which rdma_cm does
+// not tell them.
+func TestAddressOfVolumesIsRemoved(t *testing.T) {
+	needs.Test(t, needs.Once)
+	guest.CheckResources(t)
+	const addr = "192.168.77.50"
+	port := guest.NextPort()
+	add := func() { guest.Run(t, "ip", "addr", "add", addr+"/24", "dev", "eth0") }
+	remove := func() { guest.Run(t, "ip", "addr", "del", addr+"/24", "dev", "eth0") }
+	serve := func(name string) error {
+		return guest.Command(fmt.Sprintf("server,addr=%s,port=%d,block=%s,backing=ram:8M", addr, port, name), guest.Limit)
+	}
+	add()
+	defer remove()
+	if err := serve("vol0"); err != nil {
+		t.Fatal(err)
+	}
+	defer guest.StopServing(t, "vol0")
+	remove()
+	if err := serve("vol1"); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("a volume at an address that was removed: %v, want EADDRNOTAVAIL", err)
+	}
+	guest.WantFields(t, guest.Volume(t, "vol0"), "state", "no_device")
+	add()
+	guest.VolumeBecomes(t, "live")
+	if err := serve("vol1"); err != nil {
+		t.Fatal(err)
+	}
+	guest.StopServing(t, "vol1")
+}
