@@ -389,18 +389,25 @@ func TestInlineDataWaitsForMemory(t *testing.T) {
 	dev := guest.OpenDirect(t, p.dev)
 	p.set(t, setting{name: fault, rate: 1})
 	defer p.clear(t, fault)
-	want := guest.Aligned(t, depth*target.MaxInline)
+	const waiting = depth - 1
+	want := guest.Aligned(t, waiting*target.MaxInline)
 	_, _ = rand.Read(want) // never fails
 	var writes errgroup.Group
-	for i := range depth {
+	for i := range waiting {
 		writes.Go(func() error {
 			at := i * target.MaxInline
 			_, err := dev.WriteAt(want[at:][:target.MaxInline], int64(at))
 			return err
 		})
 	}
-	guest.Eventually(t, patience, "all writes wait", func() bool { return guest.Volume(t, "vol0")["inflight"] == strconv.Itoa(depth) })
-	time.Sleep(1500 * time.Millisecond) // more than heartbeat=1, less than a write may take
+	guest.Eventually(t, patience, "all writes wait", func() bool { return guest.Volume(t, "vol0")["inflight"] == strconv.Itoa(waiting) })
+	began := time.Now()
+	for range 2 * depth { // more messages than there are receives
+		if _, err := dev.WriteAt(guest.Aligned(t, 4096), int64(len(want))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Until(began.Add(1500 * time.Millisecond))) // more than heartbeat=1, less than a write may take
 	p.set(t, setting{name: fault, rate: 2})
 	if err := writes.Wait(); err != nil {
 		t.Fatal(err)
