@@ -95,6 +95,9 @@ func TestVerbsClient(t *testing.T) {
 					if onlyRoCE(tc.verb, tc.qp) {
 						needs.Test(t, needs.RoCE)
 					}
+					if name == "bridge" {
+						needs.Test(t, needs.UserSpace)
+					}
 					args := append(strings.Fields(way), "--verb", tc.verb, "--qp", tc.qp, "--count", "300")
 					if tc.verb != "fetch_add" && tc.verb != "cmp_swap" {
 						args = append(args, "--size", "1000")

@@ -17,6 +17,7 @@ import (
 	"krping/test/guest/internal/fakeclient"
 	"krping/test/guest/internal/guest"
 	"krping/test/internal/late"
+	"krping/test/internal/needs"
 )
 
 const bridgeTimeout = 10 * time.Second // for each step of a client
@@ -79,6 +80,7 @@ func (p *peer) wantClosed() {
 }
 
 func TestHostileClientsOfTheBridge(t *testing.T) {
+	needs.Test(t, needs.UserSpace)
 	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for _, tc := range []struct {
 			name, options string
@@ -102,6 +104,7 @@ func TestHostileClientsOfTheBridge(t *testing.T) {
 
 // TestImmediateDataRepeatedly with the bridge as the server.
 func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
+	needs.Test(t, needs.UserSpace)
 	survives(t, func(t *testing.T, addr netip.AddrPort) {
 		for i := range 100 {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -115,6 +118,7 @@ func TestImmediateDataToTheBridgeRepeatedly(t *testing.T) {
 }
 
 func TestBadHellosToTheBridge(t *testing.T) {
+	needs.Test(t, needs.UserSpace)
 	guest.CheckResources(t)
 	addr := nextAddr(t)
 	startBridge(t, addr)
@@ -140,6 +144,7 @@ func dialTo(t *testing.T, addr netip.AddrPort, private []byte) func(i int) (*pee
 
 // The bridge rejects clients beyond its limit, until another disconnects.
 func TestTooManyClientsOfTheBridge(t *testing.T) {
+	needs.Test(t, needs.UserSpace)
 	guest.CheckResources(t)
 	addr := nextAddr(t)
 	startBridge(t, addr)
@@ -171,6 +176,7 @@ func TestTooManyClientsOfTheBridge(t *testing.T) {
 // Clients that connect and send nothing: each is rejected, or accepted and disconnected after its timeout. A few of them
 // are logged.
 func TestManyIdleClientsOfTheBridge(t *testing.T) {
+	needs.Test(t, needs.UserSpace)
 	var start time.Time
 	b := survives(t, func(t *testing.T, addr netip.AddrPort) {
 		start = time.Now()

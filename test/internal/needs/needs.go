@@ -19,8 +19,9 @@ const (
 	EBPF        Need = "eBPF"           // tracing programs; the debug kernels cannot run them
 	StockKernel Need = "a stock kernel" // modules and options that the debug kernels lack
 	DebugKernel Need = "the debug kernel"
-	RoCE        Need = "RoCE"        // not iWARP
-	FaultBuild  Need = "fault hooks" // in the module and the bridge
+	UserSpace   Need = "a stock kernel: the module takes no part" // and the debug kernels are slow
+	RoCE        Need = "RoCE"                                     // not iWARP
+	FaultBuild  Need = "fault hooks"                              // in the module and the bridge
 	Browser     Need = "a browser"
 	TwoHosts    Need = "two hosts" // two VMs: the suite takes two of the scheduler's slots
 )

@@ -71,7 +71,7 @@ func has(m machine, version needs.Need) needs.Have {
 			list = append(list, what...)
 		}
 	}
-	add(!built(m.kernel), needs.EBPF, needs.StockKernel)
+	add(!built(m.kernel), needs.EBPF, needs.StockKernel, needs.UserSpace)
 	add(m.kernel == lab.Debug, needs.DebugKernel)
 	add(!m.boot.iwarp, needs.RoCE, needs.OneTransport)
 	add(exists(filepath.Join(lab.Build(), "kmod", m.kernel+"-faults", "rdma_krping.ko")), needs.FaultBuild)

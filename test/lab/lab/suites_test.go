@@ -56,6 +56,7 @@ func TestApplicable(t *testing.T) {
 		{"the debug kernel", testMachine(lab.Debug, false, true), list(needs.DebugKernel, needs.Once, needs.RoCE), nothing},
 		{"eBPF on the debug kernel", testMachine(lab.Debug, false, true), list(needs.EBPF), string(needs.EBPF)},
 		{"VMs of a stock kernel", testMachine(lab.Debug, false, true), list(needs.TwoHosts, needs.StockKernel), string(needs.StockKernel)},
+		{"without the module", testMachine(lab.Debug, false, true), list(needs.UserSpace), string(needs.UserSpace)},
 		{"RoCE over iWARP", testMachine(lab.Debug, true, true), list(needs.RoCE), string(needs.RoCE)},
 		{"one transport over iWARP", testMachine(lab.Debug, true, true), list(needs.OneTransport), string(needs.OneTransport)},
 		{"for races", testMachine(lab.KCSAN, false, true), list(needs.RaceCheck, needs.OneTransport), nothing},
