@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 # Newest installed kernel of a series, as uname -r; looked up after `deps`.
 release = $(shell ls /boot/vmlinuz-$(1).*amd64 2>/dev/null | sort -V | tail -n 1 | sed 's,.*/vmlinuz-,,')
 
-.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races test-reboot programs modules generate check check-go check-kmod test test-unit test-vm bench bench-cost bench-verbs bench-trace soak fuzz demo lab help clean
+.PHONY: all build deps host krpingctl krping-bridge extras install uninstall packages test-packages demo-programs test-debug test-races test-reboot programs modules generate check check-go check-kmod test test-unit test-vm bench bench-cost bench-scale bench-verbs bench-trace soak fuzz demo lab help clean
 
 all: build
 build: | deps
@@ -159,6 +159,10 @@ built-%: | deps
 # krping's own tests compared with perftest.
 bench-verbs: build	## every common test of perftest compared with the module and the bridge
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
+
+# How throughput, latency and memory change as sessions grow in number, and as they come and go.
+bench-scale: build	## many sessions of krping and of NVMe over RDMA
+	go run ./test/bench/bench-scale --kernel $(KERNEL)
 
 # What tracing costs, compared with other tracers.
 bench-trace: build	## what tracing costs

@@ -15,9 +15,12 @@ import (
 )
 
 // krpingTarget is krping with the target in the kernel.
-type krpingTarget struct{ port int }
+type krpingTarget struct {
+	port   int
+	number string // of several volumes
+}
 
-const kernelVolume = "bench-kernel"
+func (k *krpingTarget) volume() string { return "bench-kernel" + k.number }
 
 func (k *krpingTarget) name() string { return kernelTarget }
 
@@ -26,16 +29,16 @@ func (k *krpingTarget) about() string {
 }
 
 func (k *krpingTarget) attach(ctx context.Context, s *site, disk string) (string, error) {
-	serve := fmt.Sprintf("krpingctl server --addr %s --port %d --block %s --backing %s", s.server.Addr(), k.port, kernelVolume, disk)
+	serve := fmt.Sprintf("krpingctl server --addr %s --port %d --block %s --backing %s", s.server.Addr(), k.port, k.volume(), disk)
 	if _, err := s.run(ctx, s.server, serve); err != nil {
 		return "", err
 	}
-	return attachVolume(ctx, s, k.port, kernelVolume)
+	return attachVolume(ctx, s, k.port, k.volume())
 }
 
 func (k *krpingTarget) detach(ctx context.Context, s *site) error {
-	err := detachVolume(ctx, s, kernelVolume)
-	_, stopped := s.run(ctx, s.server, ifHeld(kernelVolume)+"krpingctl stop --target "+kernelVolume)
+	err := detachVolume(ctx, s, k.volume())
+	_, stopped := s.run(ctx, s.server, ifHeld(k.volume())+"krpingctl stop --target "+k.volume())
 	return errors.Join(err, stopped)
 }
 

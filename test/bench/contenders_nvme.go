@@ -13,6 +13,7 @@ import (
 type nvme struct {
 	transport string // rdma or tcp
 	port      int
+	number    string // of several subsystems
 }
 
 func (n *nvme) name() string { return "nvme-" + n.transport }
@@ -28,7 +29,7 @@ func (n *nvme) about() string {
 // inlineData is the largest size that nvmet takes: 4 pages.
 const inlineData = 16384
 
-func (n *nvme) subsystem() string { return "bench-" + n.transport }
+func (n *nvme) subsystem() string { return "bench-" + n.transport + n.number }
 
 func (n *nvme) attach(ctx context.Context, s *site, disk string) (string, error) {
 	serve := fmt.Sprintf("krpingctl nvme target add --nqn %s --device %s --transport %s --addr %s --port %d --inline-size %d",
