@@ -58,7 +58,7 @@ struct krping_request {
  * @generation:	incremented at each use; under queue->lock
  * @mr:		registers the data of a large request; NULL while not connected
  * @reg_wr:	its REG_MR, posted in front of the message; part of @queue->open until then
- * @sg:		@session->max_segments entries
+ * @sg:		@session->max_segments entries of @queue->sgs
  * @answered:	@answer came early and is held (early.c); under queue->lock
  * @answer:	of a command of large data: no inline data; under queue->lock
  * @early:	in queue->early while @answered
@@ -130,6 +130,7 @@ struct krping_keepalive {
  *		@keepalive; posts are made under it while @conn is live, except by queue_rq(), which
  *		recovery stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
+ * @sgs:	scatterlists of @slots; allocated as @slots
  * @nr_slots:	the most commands in flight
  * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
  *		connection, mapped while connected; NULL before
@@ -165,6 +166,7 @@ struct krping_queue {
 	struct list_head unchecked;
 	spinlock_t lock;	/* what it protects: above */
 	struct krping_slot *slots;
+	struct scatterlist *sgs;
 	u32 nr_slots;
 	struct krping_tx *tx;
 	u32 nr_tx;
