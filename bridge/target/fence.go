@@ -65,7 +65,7 @@ func (t *Target) reserve(s *Session) (before []*conn, err error) {
 	t.places[v.Name]++
 	t.peers[s.peerKey()]++
 	for key, c := range t.conns {
-		lost := c.session.number != s.number
+		lost := s.number > 0 && c.session.hello.Session != s.hello.Session
 		if c.session.volume == v && (key == s.key() || s.writes && c.session.writes && (lost || c.hasEnded())) {
 			before = append(before, c)
 		}
@@ -173,8 +173,7 @@ func (t *Target) add(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := c.session
-	lost := s.number != 0 && s.number != s.volume.writer.number
-	if t.closed || lost || t.conns[s.key()] != nil || c.transport.Ended() {
+	if t.closed || !s.volume.writer.has(s) || t.conns[s.key()] != nil || c.transport.Ended() {
 		return false
 	}
 	t.conns[s.key()] = c

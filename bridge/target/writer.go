@@ -19,7 +19,7 @@ const holdTime = 30 * time.Second
 type writer struct {
 	session wire.SessionID
 	number  uint32 // among the writers of this epoch, from 1; 0 if there was none
-	last    uint32 // the highest number so far
+	last    uint32 // the highest number of a session of which a command has arrived
 	addr    netip.Addr
 	bye     bool                  // it has given up the volume
 	members map[*Session]struct{} // its connections, from Admit until they have ended
@@ -71,7 +71,7 @@ func (w *writer) replace(s *Session, now time.Time) {
 	if len(before.members) > 0 { // the caller fences them
 		before.members, before.until = nil, now.Add(holdTime)
 	}
-	*w = writer{session: s.hello.Session, number: w.last + 1, last: w.last + 1, addr: s.peer, before: &before}
+	*w = writer{session: s.hello.Session, number: before.last + 1, last: before.last, addr: s.peer, before: &before}
 }
 
 // isFree reports whether a client from an address may become the writer. One from the writer's address
@@ -90,8 +90,8 @@ func (w *writer) isFree(peer netip.Addr, now time.Time) bool {
 
 // serves says that a command of a session has arrived.
 func (w *writer) serves(s *Session) {
-	if s.number == w.number {
-		w.before = nil
+	if w.isOf(s) {
+		w.before, w.last = nil, w.number
 	}
 }
 
@@ -106,15 +106,13 @@ func (w *writer) leave(s *Session, now time.Time) {
 	case s.served:
 		w.until = now.Add(holdTime)
 	case w.before != nil && len(w.members) == 0:
-		last := w.last
 		*w = *w.before
-		w.last = last
 	}
 }
 
 // giveUp is the writer's word that it stops.
 func (w *writer) giveUp(s *Session) {
-	if s.number == w.number && w.number > 0 {
+	if w.isOf(s) {
 		w.bye = true
 	}
 }
@@ -125,7 +123,10 @@ func (w *writer) refusal(v *Volume) error {
 }
 
 // has reports whether no other session has replaced s as the writer. One that does not write is never replaced.
-func (w *writer) has(s *Session) bool { return s.number == 0 || s.number == w.number }
+func (w *writer) has(s *Session) bool { return s.number == 0 || w.isOf(s) }
+
+// isOf reports whether s is the writer's. A number does not tell: one that was never served leaves it to the next.
+func (w *writer) isOf(s *Session) bool { return s.number > 0 && w.number > 0 && w.session == s.hello.Session }
 
 // kept returns the session that the store is to keep: until a command of the writer has arrived, the one before, which
 // may still go on. If the target ended before the writer's client knew its number, that client could not tell that

@@ -142,7 +142,7 @@ struct krping_writer {
  * @writer:	the session that writes
  * @writer_before: the one that it has replaced; valid until @writer_is_served
  * @writer_is_served: a command of @writer was taken; until then its session may come to nothing
- * @last_ordinal: the highest ordinal of this epoch
+ * @last_ordinal: the highest ordinal in this epoch of a session that was served
  * @ibdev:	name of the RDMA device of the last connection
  * @wait:	woken when a connection closes, when it is quiet, and when it has been removed from
  *		@conns

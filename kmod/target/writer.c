@@ -23,7 +23,7 @@ static void begin_epoch(struct krping_volume *v)
 	v->writer.ordinal = v->writer.ordinal ? 1 : 0;
 	v->writer_before.epoch = epoch;
 	v->writer_before.ordinal = v->writer_before.ordinal ? 1 : 0;
-	v->last_ordinal = max(v->writer.ordinal, v->writer_before.ordinal);
+	v->last_ordinal = v->writer_is_served ? v->writer.ordinal : v->writer_before.ordinal;
 }
 
 static bool is_writer(const struct krping_volume *v, const struct krping_target_conn *tc)
@@ -118,7 +118,7 @@ bool krping_writer_admit(struct krping_target_conn *tc, bool take_over)
 	memcpy(w->addr, tc->addr, sizeof(w->addr));
 	w->left = false;
 	w->lost = jiffies;
-	w->ordinal = ++v->last_ordinal;
+	w->ordinal = v->last_ordinal + 1;
 	return true;
 }
 
@@ -135,8 +135,10 @@ bool krping_writer_serves(struct krping_target_conn *tc)
 		return true;
 	spin_lock(&v->lock);
 	is = is_writer(v, tc);
-	if (is)
+	if (is) {
 		v->writer_is_served = true;
+		v->last_ordinal = max(v->last_ordinal, v->writer.ordinal);
+	}
 	spin_unlock(&v->lock);
 	return is;
 }

@@ -130,10 +130,16 @@ var targets = []target{
 	{"kernel", func(t *testing.T, store string) func() {
 		disk := loopOf(t, store)
 		insist(t, guest.ServeCommand(t, "vol0", port, "backing="+disk+",uuid=123e4567-e89b-12d3-a456-426614174000")) // a loop device has none
-		return func() {
-			insist(t, "stop,target,block=vol0")
-			guest.Run(t, "losetup", "-d", disk)
+		served := true
+		end := func() {
+			if served {
+				served = false
+				insist(t, "stop,target,block=vol0")
+				guest.Run(t, "losetup", "-d", disk)
+			}
 		}
+		t.Cleanup(end)
+		return end
 	}},
 }
 
