@@ -126,7 +126,9 @@ func (w *writer) refusal(v *Volume) error {
 func (w *writer) has(s *Session) bool { return s.number == 0 || w.isOf(s) }
 
 // isOf reports whether s is the writer's. A number does not tell: one that was never served leaves it to the next.
-func (w *writer) isOf(s *Session) bool { return s.number > 0 && w.number > 0 && w.session == s.hello.Session }
+func (w *writer) isOf(s *Session) bool {
+	return s.number > 0 && w.number > 0 && w.session == s.hello.Session
+}
 
 // kept returns the session that the store is to keep: until a command of the writer has arrived, the one before, which
 // may still go on. If the target ended before the writer's client knew its number, that client could not tell that
