@@ -279,8 +279,9 @@ func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
 		if r.pooled != nil {
 			inline.Put(r.pooled)
 		}
-		if r.buffer != nil && r.inline != nil {
+		if r.inline != nil && r.buffer != nil { // the message has the data
 			c.transport.Free(r.buffer)
+			r.buffer = nil
 		}
 		last = *r
 	}
@@ -291,7 +292,7 @@ func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
 
 // post sends a message of responses, of which last is the last.
 func (c *conn) post(msg []byte, last reply) error {
-	if last.client.Rkey != 0 && last.buffer != nil {
+	if last.buffer != nil {
 		return c.transport.WriteAndSend(last.buffer, last.client, msg)
 	}
 	return c.transport.Send(msg, last.client.Rkey)

@@ -19,8 +19,8 @@ import (
 )
 
 // The module counts a session as a writer with its first command. One that ends before that leaves the volume to the
-// writer before, which keeps its number, and takes no number: the client of a session that comes back
-// after a restart of the target would think that somebody has written since.
+// writer before, which keeps its number, and takes none: a client that comes back after a restart of the target would
+// think that somebody has written since.
 func TestUnservedWriter(t *testing.T) {
 	needs.Test(t, needs.Ends)
 	served := targets.Module.ServeNew(t, size, targets.Config{})
