@@ -69,7 +69,7 @@ type Conn struct {
 	mu      sync.Mutex   // protects all below, and queue.wr
 	posted  int          // work requests that will have a completion
 	quiet   int          // SENDs since the last signalled work request
-	sendQ   []C.uint64_t // ids of the send queue's work requests without a completion, in order
+	sendQ   []C.uint64_t // ids of the send queue's work requests that have not completed, in order
 	sends   progress     // of the signalled work requests of the send queue
 	reason  error        // why the connection was closed, nil while it is open
 	abandon bool         // do not wait for completions: the device does not flush the queue pair
@@ -602,12 +602,19 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 	c.sent(wc.wr_id, ok)
 }
 
-// sent handles the completion of a work request of the send queue, which is also that of all before it:
-// they have succeeded, or had one of their own. mu is locked; the channels have room.
+// sent handles the completion of a work request of the send queue, which is also that of those before it that have
+// none of their own: they have succeeded. One that will have its own is left: siw completes a SEND when TCP has taken it, while
+// the data of an RDMA READ posted earlier is still to come. mu is locked; the channels have room.
 func (c *Conn) sent(id C.uint64_t, ok bool) {
 	n := slices.Index(c.sendQ, id) + 1
-	for _, id := range c.sendQ[:n] {
-		switch kind, slot := splitID(id); kind {
+	left := c.sendQ[:0]
+	for i, before := range c.sendQ {
+		kind, slot := splitID(before)
+		if i >= n || i < n-1 && kind != kindQuiet && kind != kindFree {
+			left = append(left, before)
+			continue
+		}
+		switch kind {
 		case kindQuiet:
 			c.freeSends <- slot
 		case kindFree:
@@ -625,7 +632,7 @@ func (c *Conn) sent(id C.uint64_t, ok bool) {
 			c.signalled()
 		}
 	}
-	c.sendQ = slices.Delete(c.sendQ, 0, n)
+	c.sendQ = left
 }
 
 // signalled counts the completion of a signalled work request of the send queue.

@@ -59,6 +59,24 @@ func TestCompletionsOfQuietSends(t *testing.T) {
 	want(2, 0, 1, 8)
 }
 
+// A completion is not that of an RDMA READ before it, which will have its own: siw completes a SEND first.
+func TestReadsCompleteAlone(t *testing.T) {
+	read := &buffer{slot: 1, done: make(chan bool, 1)}
+	c := &Conn{freeSends: make(chan int, sendBuffers), data: bufferPool{bySlot: []*buffer{nil, read}}}
+	c.sendQ = append(c.sendQ, wrID(kindQuiet, 5), wrID(kindData, 1), wrID(kindQuiet, 6), wrID(kindSend, 7))
+	c.posted = 2
+	c.sends.posted(2, time.Now())
+	c.sent(wrID(kindSend, 7), true)
+	if len(read.done) != 0 || len(c.freeSends) != 3 || c.posted != 1 || c.sends.pending != 1 || len(c.sendQ) != 1 {
+		t.Errorf("after the SEND: the READ completed %d times, %d slots are free, %d posted, %d pending, %v left",
+			len(read.done), len(c.freeSends), c.posted, c.sends.pending, c.sendQ)
+	}
+	c.sent(wrID(kindData, 1), true)
+	if len(read.done) != 1 || c.posted != 0 || c.sends.pending != 0 || len(c.sendQ) != 0 {
+		t.Errorf("after the READ: it completed %d times, %d posted, %d pending, %v left", len(read.done), c.posted, c.sends.pending, c.sendQ)
+	}
+}
+
 // The memory of a connection's messages counts in the budget, beside that of a data buffer. A connection that does not
 // fit takes none of it. (One that fitted would need a device.)
 func TestMemoryOfMessagesCounts(t *testing.T) {
