@@ -7,9 +7,12 @@ package block
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"krping/test/guest/internal/guest"
@@ -21,6 +24,7 @@ import (
 func TestMemoryForQueues(t *testing.T) {
 	needs.Test(t, needs.Once)
 	guest.CheckResources(t)
+	leaveMemory(t, 768*mib)
 	port := guest.NextPort()
 	attach := func(n int) error {
 		name := fmt.Sprintf("vol%d", n)
@@ -35,7 +39,7 @@ func TestMemoryForQueues(t *testing.T) {
 		}
 		return err
 	}
-	const most = 64 // 12 GiB of both ends
+	const most = 64 // far more than there is memory for
 	n := 0
 	var err error
 	for ; n < most && err == nil; n++ {
@@ -53,4 +57,34 @@ func TestMemoryForQueues(t *testing.T) {
 		t.Error("the log does not tell what the session lacks")
 	}
 	guest.WriteAndSync(t, guest.OpenDirect(t, "/dev/"+guest.Session(t, "vol0")["dev"]))
+}
+
+// leaveMemory takes the memory of this host, but for some bytes, until the end of the test.
+func leaveMemory(t *testing.T, bytes int64) {
+	t.Helper()
+	dir := t.TempDir()
+	guest.Run(t, "mount", "-t", "tmpfs", "-o", "size=100%", "none", dir)
+	t.Cleanup(func() { guest.Run(t, "umount", dir) })
+	f, err := os.Create(filepath.Join(dir, "taken"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, available(t)-bytes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// available returns the bytes that the kernel can still give.
+func available(t *testing.T) int64 {
+	t.Helper()
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := fs.Meminfo()
+	if err != nil || info.MemAvailableBytes == nil {
+		t.Fatalf("no MemAvailable: %v", err)
+	}
+	return int64(*info.MemAvailableBytes)
 }
