@@ -34,7 +34,7 @@ func DialMany[C any](t testing.TB, n int, dial func(i int) (C, error), checkReje
 	var mu sync.Mutex
 	var accepted []C
 	var dials errgroup.Group
-	dials.SetLimit(8) // the listeners' backlogs are short
+	dials.SetLimit(max(1, 8/int(guest.Slow(1)))) // the listeners' backlogs are short, and siw gives up after 10 s
 	for i := range n {
 		dials.Go(func() error {
 			c, err := dial(i)
