@@ -602,16 +602,19 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 	c.sent(wc.wr_id, ok)
 }
 
-// sent handles the completion of a work request of the send queue, which is also that of those before it that have
-// none of their own: they have succeeded. One that will have its own is left: siw completes a SEND when TCP has taken it, while
-// the data of an RDMA READ posted earlier is still to come. mu is locked; the channels have room.
+// isSignalled reports whether a work request of the send queue has a completion also if it succeeds.
+func isSignalled(kind int) bool { return kind != kindQuiet && kind != kindFree }
+
+// sent handles the completion of a work request of the send queue. Those before it that are not signalled have
+// succeeded, too. One that is signalled waits for its own completion: siw completes a SEND when TCP has taken it,
+// while the data of an earlier RDMA READ is still to come. mu is locked; the channels have room.
 func (c *Conn) sent(id C.uint64_t, ok bool) {
-	n := slices.Index(c.sendQ, id) + 1
+	at := slices.Index(c.sendQ, id)
 	left := c.sendQ[:0]
-	for i, before := range c.sendQ {
-		kind, slot := splitID(before)
-		if i >= n || i < n-1 && kind != kindQuiet && kind != kindFree {
-			left = append(left, before)
+	for i, posted := range c.sendQ {
+		kind, slot := splitID(posted)
+		if i > at || i < at && isSignalled(kind) {
+			left = append(left, posted)
 			continue
 		}
 		switch kind {

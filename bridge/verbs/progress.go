@@ -16,7 +16,7 @@ const (
 
 var errStuck = fmt.Errorf("the peer's device has acknowledged nothing for %v", stuckTime)
 
-// progress tracks a send queue, whose work requests complete in order.
+// progress tracks the signalled work requests of a send queue.
 type progress struct {
 	pending int       // work requests without a completion
 	last    time.Time // of the last completion, or of the post to an empty queue
