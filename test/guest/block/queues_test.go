@@ -19,7 +19,7 @@ import (
 // A session for whose queues there is no memory is refused, by the client or the target. No process is killed for it, and
 // the others go on.
 func TestMemoryForQueues(t *testing.T) {
-	needs.Test(t, needs.Once, needs.StockKernel) // nomem fails allocations on the debug kernel, whose VM has memory for long
+	needs.Test(t, needs.Once, needs.StockKernel) // the debug kernel's VM has too much memory to use up; nomem fails allocations there
 	guest.CheckResources(t)
 	port := guest.NextPort()
 	attach := func(n int) error {

@@ -332,7 +332,7 @@ func TestManyQueuePairs(t *testing.T) {
 
 // All tests together get a quarter of the memory: one that would need too much beside another is refused, and then served.
 func TestMemoryOfAllTests(t *testing.T) {
-	needs.Test(t, needs.Once, needs.RoCE) // the VM for siw has so much memory that the debug kernel takes minutes to fill it
+	needs.Test(t, needs.Once, needs.RoCE) // the VM for siw has so much memory that filling it takes the debug kernel minutes
 	guest.CheckResources(t)
 	const size = 65536
 	var info unix.Sysinfo_t
