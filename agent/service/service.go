@@ -115,6 +115,11 @@ func (a *agent) run(ctx context.Context, c config.Config) error {
 
 	a.running.Go(func() { a.followKernel(ctx) })
 	a.running.Go(func() { a.sample(ctx) })
+	a.running.Go(func() {
+		if err := followAddresses(ctx, a.reconciler.Retry); err != nil {
+			a.Log.Warn().Err(err).Msg("sessions are no longer tried at once when the host gets an address")
+		}
+	})
 	a.reconciler.Declare(ctx, c.Sessions)
 	a.Log.Info().Str("config", a.Config).Int("sessions", len(c.Sessions)).Stringer("listen", c.Listen).Msg("started")
 	a.ready(ctx, c)

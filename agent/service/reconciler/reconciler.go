@@ -102,6 +102,15 @@ func (r *Reconciler) Declare(ctx context.Context, sessions []config.Session) {
 	}
 }
 
+// Retry makes the next attempt of each session now: the host's network has changed.
+func (r *Reconciler) Retry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sessions {
+		signal(s.again)
+	}
+}
+
 // Wait returns when the context passed to Declare has ended and no command is running.
 func (r *Reconciler) Wait() { r.running.Wait() }
 

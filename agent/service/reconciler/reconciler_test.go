@@ -197,17 +197,39 @@ func TestAttachingBacksOff(t *testing.T) {
 		r.declare(declared())
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := len(r.module.did()); n < 110 || n > 250 { // every 2.5 to 5 s in the end
+		if n := len(r.module.did()); n < 280 || n > 620 { // every 1 to 2 s in the end
 			r.Errorf("%d attempts in 10 minutes", n)
 		}
 		if n := strings.Count(r.log.String(), `"level":"warn"`); n != 1 {
 			r.Errorf("%d warnings about one error:\n%s", n, r.log.String())
 		}
 		r.set(func() { r.attach = 0 })
-		r.wants(6*time.Second, Attached, attachCommand)
-		if s := r.Status()[0]; s.Attached != 1 || s.Failures < 110 || s.Connection != "live" {
+		r.wants(3*time.Second, Attached, attachCommand)
+		if s := r.Status()[0]; s.Attached != 1 || s.Failures < 280 || s.Connection != "live" {
 			r.Errorf("%+v", s)
 		}
+	})
+}
+
+// A change of the network makes the next attempt at once, and the ones after it soon; but none of a session that
+// waits for its user.
+func TestRetry(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.attach = unix.ENETUNREACH
+		r.declare(declared())
+		time.Sleep(10*time.Minute + time.Millisecond)
+		synctest.Wait()
+		r.module.did()
+		r.set(func() { r.attach = 0 })
+		r.Retry()
+		r.wants(0, Attached, attachCommand)
+		r.Retry()
+		r.wants(time.Second, Attached)
+
+		r.becomes("vol0", func(s *proc.Session) { s.State, s.Writeback = "failed", true })
+		r.wants(2*time.Second, Lost)
+		r.Retry()
+		r.wants(time.Second, Lost)
 	})
 }
 

@@ -23,7 +23,7 @@ const (
 	backoffMin = time.Second
 	backoffMax = 30 * time.Second
 	// Between attempts to attach: a target that is back is soon found.
-	attachBackoffMax = 5 * time.Second
+	attachBackoffMax = 2 * time.Second
 )
 
 // session is a session that is or was declared. Only its goroutine calls the module for it.
@@ -32,6 +32,7 @@ type session struct {
 	name       string
 	log        zerolog.Logger
 	wake       chan struct{} // want or removed has changed
+	again      chan struct{} // the next attempt is to be made now
 
 	// Protected by reconciler.mu.
 	want      config.Session
@@ -55,7 +56,7 @@ type session struct {
 
 func newSession(r *Reconciler, want config.Session) *session {
 	return &session{
-		reconciler: r, name: want.Name(), log: r.log.With().Str("session", want.Name()).Logger(), wake: make(chan struct{}, 1),
+		reconciler: r, name: want.Name(), log: r.log.With().Str("session", want.Name()).Logger(), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		want: want, status: Status{Name: want.Name(), State: Attaching}, interrupt: func() {},
 	}
 }
@@ -68,8 +69,13 @@ func (s *session) declare(want config.Session, removed bool) {
 	}
 	s.want, s.removed = want, removed
 	s.interrupt()
+	signal(s.wake)
+}
+
+// signal makes what waits for a channel of one element go on.
+func signal(c chan struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -85,6 +91,8 @@ func (s *session) run(ctx context.Context) {
 			return
 		case <-s.wake:
 			s.delay, s.held = 0, false
+		case <-s.again:
+			s.delay = 0
 		case <-time.After(wait):
 		}
 	}
