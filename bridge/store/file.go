@@ -178,6 +178,9 @@ func (f *file) Volatile() bool { return false }
 
 func (f *file) Size() int64 { return f.size.Load() }
 
+// Contents are not those of direct I/O, which waits for the device.
+func (f *file) Contents() (Contents, bool) { return Contents{File: f.File, Size: &f.size}, !f.direct }
+
 func (f *file) Features() Features { return f.features }
 
 // Refresh does not seek to the end: that would wait for a range that is being zeroed.

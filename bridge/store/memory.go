@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,7 @@ import (
 // memory is a volume in anonymous memory outside the Go heap. It is lost when the process ends.
 type memory struct {
 	data []byte
+	size atomic.Int64
 	uuid uuid.UUID
 }
 
@@ -27,7 +29,8 @@ func newMemory(o Options) (Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of memory: %w", o.Size, err)
 	}
-	m := &memory{data, o.UUID}
+	m := &memory{data: data, uuid: o.UUID}
+	m.size.Store(o.Size)
 	if m.uuid.IsZero() {
 		m.uuid = uuid.New()
 	}
@@ -54,6 +57,8 @@ func (m *memory) Zero(off, n int64, _ bool) error {
 	}
 	return nil
 }
+
+func (m *memory) Contents() (Contents, bool) { return Contents{Memory: m.data, Size: &m.size}, true }
 
 func (m *memory) Refresh() error { return nil }
 func (m *memory) Flush() error   { return nil }

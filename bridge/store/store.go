@@ -7,7 +7,9 @@ package store
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"sync/atomic"
 
 	"krping/bridge/uuid"
 )
@@ -39,6 +41,20 @@ type Store interface {
 	SaveWriter(session [16]byte) error
 	Features() Features
 	Close() error
+}
+
+// Opened is implemented by a store whose bytes others may read and write without its methods, as ReadAt and
+// WriteAt would.
+type Opened interface {
+	// Contents returns false if they may not.
+	Contents() (Contents, bool)
+}
+
+// Contents is where the bytes of a store are.
+type Contents struct {
+	Memory []byte        // nil: in a file
+	File   *os.File      // with the page cache
+	Size   *atomic.Int64 // in bytes; it may change at any time
 }
 
 // Identity says which volume a store holds.

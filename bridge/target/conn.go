@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krping/bridge/store"
 	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
@@ -32,6 +33,8 @@ type conn struct {
 	received  atomic.Bool  // a message arrived since the last probe
 
 	operations *operations
+
+	executor transport.Executor // the transport, if it is one
 
 	workers   *workers
 	executing atomic.Int32 // commands
@@ -90,6 +93,10 @@ func newConn(log zerolog.Logger, s *Session, tr transport.Transport, begin func(
 		inFlight:   map[uint16]bool{},
 	}
 	c.workers = newWorkers(c.handle)
+	if e, ok := tr.(transport.Executor); ok {
+		c.executor = e
+		c.operations.tell = e.Interrupt
+	}
 	return c
 }
 
@@ -124,6 +131,7 @@ func (c *conn) receive() error {
 			if err := c.first(); err != nil {
 				return err
 			}
+			c.execute()
 		}
 		begun = true
 		c.received.Store(true)
@@ -159,6 +167,31 @@ func (c *conn) first() error {
 	return c.begin()
 }
 
+// execute has the transport execute what needs no worker, if it can, and the store's bytes are in reach.
+func (c *conn) execute() {
+	s, opened := c.volume.Store.(store.Opened)
+	if c.executor == nil || !opened {
+		return
+	}
+	contents, ok := s.Contents()
+	if !ok {
+		return
+	}
+	inMemory := contents.Memory != nil
+	to := transport.Volume{
+		Memory: contents.Memory, Size: contents.Size, Counts: &c.volume.Counters.Counts,
+		Writes: c.session.writes && (inMemory || c.volume.Writeback), Forces: inMemory,
+		Flags:     wire.CommandFlags(c.limits.Version),
+		BlockSize: c.limits.BlockSize, MaxData: c.limits.MaxData, MaxInline: c.limits.MaxInline,
+		MaxMessage: c.limits.MaxMessage, Depth: c.limits.Depth,
+		Begin: c.operations.begin, End: c.operations.end,
+	}
+	if !inMemory {
+		to.File = contents.File.Fd()
+	}
+	c.executor.Execute(to)
+}
+
 // probe closes the connection when the client's host has crashed, which sends nothing. It also notices that
 // the store has another size, which a client that is busy does not ask for.
 func (c *conn) probe() {
@@ -171,7 +204,7 @@ func (c *conn) probe() {
 		case <-ticker.C:
 		}
 		c.volume.refresh(c.log)
-		if c.received.Swap(false) {
+		if executed := c.executor != nil && c.executor.Executed(); c.received.Swap(false) || executed {
 			continue
 		}
 		if err := c.transport.Probe(); err != nil {
@@ -191,6 +224,9 @@ func (c *conn) startTags(requests []wire.Request) error {
 			return &wire.Violation{What: "tag is in flight already", Value: uint64(r.Tag)}
 		}
 		c.inFlight[r.Tag] = true
+		if c.executor != nil && r.Tag != wire.TagKeepAlive {
+			c.executor.TakeTag(r.Tag)
+		}
 		commands := len(c.inFlight)
 		if c.inFlight[wire.TagKeepAlive] {
 			commands--
@@ -275,6 +311,9 @@ func (c *conn) pack(msg []byte, last reply) ([]byte, reply) {
 			break
 		}
 		delete(c.inFlight, r.Tag) // the client may use it again
+		if c.executor != nil && r.Tag != wire.TagKeepAlive {
+			c.executor.FreeTag(r.Tag)
+		}
 		msg = r.Response.Append(msg, r.inline)
 		if r.pooled != nil {
 			inline.Put(r.pooled)

@@ -9,6 +9,7 @@ import "sync"
 type operations struct {
 	stopped chan struct{} // closed by stop: no call starts
 	done    chan struct{} // closed when, in addition, none runs
+	tell    func()        // called by stop, unless it is nil
 
 	mu      sync.Mutex // protects all below
 	ended   bool
@@ -50,6 +51,9 @@ func (o *operations) stop() {
 	close(o.stopped)
 	if o.running == 0 {
 		close(o.done)
+	}
+	if o.tell != nil {
+		o.tell()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"krping/bridge/access"
 	"krping/bridge/store"
+	"krping/bridge/transport"
 	"krping/bridge/uuid"
 	"krping/bridge/wire"
 )
@@ -89,11 +90,11 @@ func (v *Volume) caps() uint32 {
 
 // Counters count what happened to a volume since the start.
 type Counters struct {
-	Reads, Writes, Flushes, Digests atomic.Uint64
-	Discards, Zeroes                atomic.Uint64
-	BytesRead, BytesWritten         atomic.Uint64
-	Errors, CRCErrors, Violations   atomic.Uint64
-	Connections                     atomic.Uint64
+	transport.Counts
+	Flushes, Digests              atomic.Uint64
+	Discards, Zeroes              atomic.Uint64
+	Errors, CRCErrors, Violations atomic.Uint64
+	Connections                   atomic.Uint64
 }
 
 // capacity returns the size of the store in bytes, rounded down to whole blocks.

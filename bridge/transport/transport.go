@@ -4,6 +4,8 @@
 // target and pingpong use it.
 package transport
 
+import "sync/atomic"
+
 // Remote is memory of the peer that an rkey opens.
 type Remote struct {
 	Addr uint64
@@ -45,4 +47,41 @@ type Transport interface {
 	Close()
 	// Peer returns the peer's address for the log.
 	Peer() string
+}
+
+// Executor is a Transport that can execute commands of volumes by itself, instead of delivering them.
+type Executor interface {
+	Transport
+	// Execute begins that, unless it is not possible; Recv is not running. From then on, Recv delivers
+	// messages without the commands that were executed, which may be none.
+	Execute(to Volume)
+	// Interrupt makes Recv call Volume.Begin again soon.
+	Interrupt()
+	// TakeTag marks the tag of a command that Recv has delivered as in flight, and FreeTag as answered.
+	TakeTag(tag uint16)
+	FreeTag(tag uint16)
+	// Executed reports whether messages have arrived since the last call.
+	Executed() bool
+}
+
+// Volume is what an Executor may do with a volume. Sizes are in bytes.
+type Volume struct {
+	Memory []byte        // the volume's bytes; nil if they are in a file,
+	File   uintptr       // of this descriptor, of which only what the page cache has is read
+	Size   *atomic.Int64 // of the volume
+	Writes bool          // a write is stable enough when Memory or the page cache has it,
+	Forces bool          // also one with FUA
+	Flags  uint8         // that a command may have
+	Counts *Counts       // what was done is added
+
+	BlockSize, MaxData, MaxInline, MaxMessage uint32
+	Depth                                     uint16
+
+	Begin func() bool // called before commands are executed, which must not be if it returns false
+	End   func()      // called afterwards
+}
+
+// Counts are numbers of commands and bytes. C code adds to them.
+type Counts struct {
+	Reads, BytesRead, Writes, BytesWritten atomic.Uint64
 }

@@ -58,6 +58,7 @@ type Conn struct {
 	data       bufferPool
 	probed     chan bool // whether a probe succeeded
 	lent       []*memory // to the peer, until Release
+	executor   atomic.Pointer[executor]
 
 	ended   atomic.Bool   // set before closed is closed, and before the next CM event is handled
 	closed  chan struct{} // nothing more is posted
@@ -171,6 +172,7 @@ func (c *Conn) freeMemory() {
 	if c.file != nil {
 		_ = c.file.Close()
 	}
+	c.executor.Load().free()
 	c.recv.free()
 	c.send.free()
 	c.data.free()
@@ -314,6 +316,10 @@ func (c *Conn) poll() (int, error) {
 	}
 	for i := range n {
 		c.complete(&c.queue.wc[i])
+	}
+	if err := c.executor.Load().err(); err != nil {
+		c.setReason(err)
+		go c.fail(err)
 	}
 	return n, nil
 }
@@ -484,6 +490,11 @@ func (c *Conn) completions() {
 
 // next waits for completions, which are in queue.wc then, or for the read deadline that drain sets.
 func (c *Conn) next() (int, error) {
+	if !c.isClosed() {
+		if n, may, err := c.executor.Load().next(c.handle()); may {
+			return n, err
+		}
+	}
 	var n C.int
 	err := c.raw.Read(func(uintptr) bool {
 		n = C.shim_next(c.handle())
@@ -559,7 +570,7 @@ func (c *Conn) idle() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.posted == 0 || c.abandon
+	return c.posted+c.executor.Load().posted() == 0 || c.abandon
 }
 
 func (c *Conn) isClosed() bool {
@@ -588,6 +599,10 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		}
 		c.setReason(reason) // before anyone is told about this completion
 		go c.fail(reason)
+	}
+	if owns(kind) {
+		c.executor.Load().sent(wc.wr_id)
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -685,6 +700,7 @@ func (c *Conn) drain() {
 	deadline := time.After(drainTime)
 	for {
 		_ = c.file.SetReadDeadline(time.Now()) // wakes the poll loop
+		c.Interrupt()
 		select {
 		case <-c.drained:
 			return

@@ -20,14 +20,29 @@ func TestTurns(t *testing.T) { runC(t, "testdata/pairs.c") }
 // Exchanges run what they expect, and leave the rest to their caller: see testdata/exchange.c.
 func TestExchanges(t *testing.T) { runC(t, "testdata/exchange.c") }
 
-// runC compiles a program with the C files of this package and runs it.
-func runC(t *testing.T, source string) {
+// The executor's loop answers, and leaves to Go what it should: see testdata/executor.c.
+func TestExecutor(t *testing.T) { runC(t, "testdata/executor.c") }
+
+// compileC compiles a program with the C files of this package, and returns its path.
+func compileC(t testing.TB, source string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "program")
-	compile := exec.Command("cc", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source, "shim.c", "pairs.c", "exchange.c", "cq.c", "-lrdmacm", "-libverbs", "-pthread")
+	files, err := filepath.Glob("*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source}, files...)
+	compile := exec.Command("cc", append(args, "-lrdmacm", "-libverbs", "-pthread")...)
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", compile, err, out)
 	}
+	return program
+}
+
+// runC compiles a program with the C files of this package and runs it.
+func runC(t *testing.T, source string) {
+	t.Helper()
+	program := compileC(t, source)
 	if out, err := exec.Command(program).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -63,8 +63,8 @@ const (
 	FlagBye     = 0x10 // KEEP_ALIVE: the session is being stopped, and gives up the volume
 )
 
-// commandFlags returns the flags that a version of the protocol has.
-func commandFlags(version uint8) uint8 {
+// CommandFlags returns the flags that a version of the protocol has.
+func CommandFlags(version uint8) uint8 {
 	if orCurrent(version) == 1 {
 		return FlagFUA | FlagInline | FlagSHA256
 	}
@@ -242,7 +242,7 @@ func (c Command) check(limits Limits) error {
 }
 
 func (c Command) checkKeepAlive(limits Limits) error {
-	bye := c.Flags & FlagBye & commandFlags(limits.Version)
+	bye := c.Flags & FlagBye & CommandFlags(limits.Version)
 	if (c != Command{Op: OpKeepAlive, Flags: FlagInline | bye, Tag: c.Tag}) {
 		return &Violation{What: "KEEP_ALIVE with a nonzero field, or wrong flags", Value: uint64(c.Flags)}
 	}
@@ -254,7 +254,7 @@ func (c Command) checkKeepAlive(limits Limits) error {
 
 func (c Command) checkFlags(limits Limits) error {
 	switch {
-	case c.Flags&^commandFlags(limits.Version) != 0:
+	case c.Flags&^CommandFlags(limits.Version) != 0:
 		return &Violation{What: "unknown flags", Value: uint64(c.Flags)}
 	case c.Flags&FlagFUA != 0 && c.Op != OpWrite && c.Op != OpWriteZeroes:
 		return &Violation{What: "FUA with op", Value: uint64(c.Op)}

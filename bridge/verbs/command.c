@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "command.h"
+#include "crc32c.h"
+
+/* As in package wire, which has the names and meanings. */
+#define COMMAND_SIZE	32
+#define RESPONSE_SIZE	16
+#define TAG_KEEP_ALIVE	0xffff
+#define OP_READ		1
+#define OP_WRITE	2
+#define FLAG_FUA	0x01
+#define FLAG_INLINE	0x02
+#define RESPONSE_INLINE	0x01
+
+struct command {
+	uint8_t op;
+	uint8_t flags;
+	uint16_t tag;
+	uint32_t length;
+	uint64_t offset;
+	uint64_t addr;
+	uint32_t rkey;
+	uint32_t crc;
+} __attribute__((packed));
+
+_Static_assert(sizeof(struct command) == COMMAND_SIZE, "the wire's format");
+
+struct response {
+	uint16_t tag;
+	uint8_t status;
+	uint8_t flags;
+	uint32_t length;
+	uint32_t crc;
+	uint32_t reserved;
+} __attribute__((packed));
+
+_Static_assert(sizeof(struct response) == RESPONSE_SIZE, "the wire's format");
+
+static uint32_t padded(uint32_t length)
+{
+	return (length + 7) & ~7u;
+}
+
+static struct command decode(const uint8_t *msg)
+{
+	struct command c;
+
+	memcpy(&c, msg, sizeof(c));
+	c.tag = be16toh(c.tag);
+	c.length = be32toh(c.length);
+	c.offset = be64toh(c.offset);
+	c.addr = be64toh(c.addr);
+	c.rkey = be32toh(c.rkey);
+	c.crc = be32toh(c.crc);
+	return c;
+}
+
+/* The size of a command with its data, or 0: Go says what is wrong with it, or executes its message. */
+static uint32_t size_of(const struct shim_volume *v, const struct command *c, uint32_t length)
+{
+	int is_inline = (c->flags & FLAG_INLINE) != 0, has_key = c->rkey != 0;
+	uint32_t data;
+
+	if (c->op != OP_READ && c->op != OP_WRITE)
+		return 0;
+	if (c->flags & ~(v->flags & (FLAG_FUA | FLAG_INLINE)))
+		return 0;
+	if (c->op == OP_READ && (c->crc || (c->flags & FLAG_FUA)))
+		return 0;
+	if (is_inline == has_key || (c->addr && !has_key))
+		return 0;
+	if (!c->length || c->length % v->block_size || c->offset % v->block_size)
+		return 0;
+	if (c->length > (is_inline ? v->max_inline : v->max_data))
+		return 0;
+	if (c->tag == TAG_KEEP_ALIVE)
+		return 0;
+	data = c->op == OP_WRITE && is_inline ? padded(c->length) : 0;
+	return data <= length - COMMAND_SIZE ? COMMAND_SIZE + data : 0;
+}
+
+static void clear_tag(struct shim_volume *v, uint16_t tag)
+{
+	uint64_t bit = 1ull << tag % 64;
+
+	if (__atomic_fetch_and(&v->tags[tag / 64], ~bit, __ATOMIC_ACQ_REL) & bit)
+		__atomic_fetch_sub(&v->in_flight, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Returns whether the tag was free, and there may be one more command. */
+static int set_tag(struct shim_volume *v, uint16_t tag)
+{
+	uint64_t bit = 1ull << tag % 64;
+
+	if (__atomic_fetch_or(&v->tags[tag / 64], bit, __ATOMIC_ACQ_REL) & bit)
+		return 0;
+	if (__atomic_add_fetch(&v->in_flight, 1, __ATOMIC_ACQ_REL) <= (int32_t)v->depth)
+		return 1;
+	clear_tag(v, tag);
+	return 0;
+}
+
+/* Checks a whole message, and sets the tags of its commands. Returns 0 if it is left to Go, and no tag is set. */
+static int begin(struct shim_volume *v, const uint8_t *msg, uint32_t length)
+{
+	uint32_t at, end, size;
+	struct command c;
+
+	for (at = 0; at < length; at += size) {
+		if (length - at < COMMAND_SIZE)
+			break;
+		c = decode(msg + at);
+		size = size_of(v, &c, length - at);
+		if (!size || !set_tag(v, c.tag))
+			break;
+	}
+	if (length && at == length)
+		return 1;
+	for (end = at, at = 0; at < end; at += size) {
+		c = decode(msg + at);
+		size = size_of(v, &c, length - at);
+		clear_tag(v, c.tag);
+	}
+	return 0;
+}
+
+/* Whether the range is in the volume: Go answers one that is not. */
+static int is_inside(const struct shim_volume *v, const struct command *c)
+{
+	uint64_t size = __atomic_load_n(v->size, __ATOMIC_RELAXED);
+
+	size -= size % v->block_size;
+	return c->offset <= size && c->length <= size - c->offset;
+}
+
+static int read_data(struct shim_volume *v, const struct command *c, uint8_t *to)
+{
+	struct iovec part = { .iov_base = to, .iov_len = c->length };
+	ssize_t got;
+
+	if (v->memory) {
+		memcpy(to, v->memory + c->offset, c->length);
+		return 1;
+	}
+	if (v->no_reads)
+		return 0;
+	got = preadv2(v->fd, &part, 1, c->offset, RWF_NOWAIT);
+	if (got < 0 && errno == EOPNOTSUPP)
+		v->no_reads = 1;
+	return got == (ssize_t)c->length;
+}
+
+/* If it fails, some of it may have been written: Go writes all of it again. */
+static int write_data(struct shim_volume *v, const struct command *c, uint8_t *from)
+{
+	struct iovec part = { .iov_base = from, .iov_len = c->length };
+	ssize_t put;
+
+	if (v->memory) {
+		memcpy(v->memory + c->offset, from, c->length);
+		return 1;
+	}
+	put = pwritev2(v->fd, &part, 1, c->offset, RWF_NOWAIT);
+	if (put < 0 && errno == EOPNOTSUPP)
+		v->no_writes = 1;
+	return put == (ssize_t)c->length;
+}
+
+/* Makes room for a response with data. Returns 0 if there is none, or a negative errno. */
+static int make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data)
+{
+	int error;
+
+	if (out->data && out->length + RESPONSE_SIZE + data <= v->max_message)
+		return 1;
+	error = out->next(out);
+	return error < 0 ? error : out->data != NULL;
+}
+
+static void respond(struct shim_out *out, const struct command *c, uint8_t flags, uint32_t crc, uint32_t data)
+{
+	const struct response r = {
+		.tag = htobe16(c->tag),
+		.flags = flags,
+		.length = htobe32(c->length),
+		.crc = htobe32(crc),
+	};
+
+	memcpy(out->data + out->length, &r, sizeof(r));
+	out->length += RESPONSE_SIZE + data;
+}
+
+static void count(uint64_t *commands, uint64_t *bytes, uint32_t length)
+{
+	__atomic_fetch_add(commands, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(bytes, length, __ATOMIC_RELAXED);
+}
+
+static int run_read(struct shim_volume *v, const struct command *c, struct shim_out *out)
+{
+	uint32_t data = padded(c->length);
+	int room = make_room(v, out, data);
+	uint8_t *to;
+
+	if (room <= 0)
+		return room;
+	to = out->data + out->length + RESPONSE_SIZE;
+	if (!read_data(v, c, to))
+		return 0;
+	memset(to + c->length, 0, data - c->length);
+	count(&v->counts->reads, &v->counts->bytes_read, c->length);
+	respond(out, c, RESPONSE_INLINE, shim_crc32c(to, c->length), data);
+	return 1;
+}
+
+static int run_write(struct shim_volume *v, const struct command *c, uint8_t *data, struct shim_out *out)
+{
+	int room;
+
+	if (!v->may_write || v->no_writes || ((c->flags & FLAG_FUA) && !v->may_force))
+		return 0;
+	room = make_room(v, out, 0);
+	if (room <= 0)
+		return room;
+	if (shim_crc32c(data, c->length) != c->crc || !write_data(v, c, data))
+		return 0;
+	count(&v->counts->writes, &v->counts->bytes_written, c->length);
+	respond(out, c, 0, 0, 0);
+	return 1;
+}
+
+/* Returns whether the command was executed, or a negative errno. */
+static int run(struct shim_volume *v, const struct command *c, uint8_t *data, struct shim_out *out)
+{
+	if (c->rkey || !is_inside(v, c))
+		return 0;
+	return c->op == OP_READ ? run_read(v, c, out) : run_write(v, c, data, out);
+}
+
+int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out)
+{
+	uint32_t at, size, left = 0;
+	struct command c;
+	int done;
+
+	if (!begin(v, msg, length))
+		return length;
+	for (at = 0; at < length; at += size) {
+		c = decode(msg + at);
+		size = size_of(v, &c, length - at);
+		done = run(v, &c, msg + at + COMMAND_SIZE, out);
+		if (done < 0)
+			return done;
+		if (done) {
+			clear_tag(v, c.tag);
+			continue;
+		}
+		memmove(msg + left, msg + at, size);
+		left += size;
+	}
+	return left;
+}

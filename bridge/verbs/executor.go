@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+/*
+#include <stdlib.h>
+#include "executor.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"krping/bridge/transport"
+)
+
+// executor executes commands of a connection in C: see executor.h.
+type executor struct {
+	c      *C.struct_shim_executor // of C's memory
+	volume transport.Volume
+}
+
+// maxExecutors is how many connections execute in C. Each keeps a thread of the process while it waits.
+const maxExecutors = 1024
+
+var executors atomic.Int32
+
+// Execute executes in C what only copies memory. It does nothing if the CPU has no instruction for the
+// checksum, or if many connections execute already.
+func (c *Conn) Execute(to transport.Volume) {
+	if C.shim_has_crc32c() == 0 || int(to.MaxMessage) != c.config.MaxMessage {
+		return
+	}
+	if executors.Add(1) > maxExecutors {
+		executors.Add(-1)
+		return
+	}
+	e, err := c.newExecutor(to)
+	if err != nil {
+		executors.Add(-1)
+		return
+	}
+	c.executor.Store(e)
+}
+
+func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	if len(c.freeSends) < C.SHIM_SLOTS {
+		_ = unix.Close(wake)
+		return nil, fmt.Errorf("%d buffers for SENDs are free", len(c.freeSends))
+	}
+	x := (*C.struct_shim_executor)(C.calloc(1, C.sizeof_struct_shim_executor)) // never nil: see cgo
+	for i := range x.slots {
+		x.slots[i] = C.uint32_t(<-c.freeSends)
+	}
+	x.receives, x.receives_lkey = (*C.uint8_t)(&c.recv.data[0]), c.recv.lkey()
+	x.sends, x.sends_lkey = (*C.uint8_t)(&c.send.data[0]), c.send.lkey()
+	x.receive_kind, x.wake_fd = kindRecv, C.int(wake)
+	v := &x.volume
+	if to.Memory != nil {
+		v.memory = (*C.uint8_t)(&to.Memory[0])
+	}
+	v.fd, v.flags = C.int(to.File), C.uint8_t(to.Flags)
+	v.block_size, v.depth = C.uint32_t(to.BlockSize), C.uint32_t(to.Depth)
+	v.max_data, v.max_inline, v.max_message = C.uint32_t(to.MaxData), C.uint32_t(to.MaxInline), C.uint32_t(to.MaxMessage)
+	v.may_write, v.may_force = flag(to.Writes), flag(to.Forces)
+	return &executor{x, to}, nil
+}
+
+func flag(set bool) C.uint8_t {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// free frees what Execute has made. The queue pair is destroyed. nil is allowed.
+func (e *executor) free() {
+	if e == nil {
+		return
+	}
+	_ = unix.Close(int(e.c.wake_fd))
+	C.free(unsafe.Pointer(e.c))
+	executors.Add(-1)
+}
+
+// next waits for completions, executes, and leaves in queue.wc those that Go handles. It returns how many those
+// are: none when woken. may is false if nothing is executed now.
+func (e *executor) next(queue C.uintptr_t) (n int, may bool, err error) {
+	if e == nil || e.c.error != 0 || !e.volume.Begin() {
+		return 0, false, nil
+	}
+	defer e.volume.End()
+	size, counts := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))
+	n = int(C.shim_execute(e.c, queue, size, counts))
+	if n < 0 {
+		return 0, true, syscall.Errno(-n)
+	}
+	return n, true, nil
+}
+
+// err returns why a post has failed.
+func (e *executor) err() error {
+	if e == nil || e.c.error == 0 {
+		return nil
+	}
+	return fmt.Errorf("post a work request: %w", syscall.Errno(e.c.error))
+}
+
+// owns reports whether a work request is a SEND of an executor.
+func owns(kind int) bool { return kind == C.SHIM_QUIET || kind == C.SHIM_SIGNALLED }
+
+// sent notes the completion of a SEND.
+func (e *executor) sent(id C.uint64_t) { C.shim_executor_sent(e.c, id) }
+
+// posted returns how many of its work requests will have a completion.
+func (e *executor) posted() int {
+	if e == nil {
+		return 0
+	}
+	return int(e.c.posted)
+}
+
+func (e *executor) wake() {
+	if e != nil {
+		C.shim_executor_wake(e.c)
+	}
+}
+
+// Interrupt makes Recv call Volume.Begin again soon.
+func (c *Conn) Interrupt() { c.executor.Load().wake() }
+
+// Executed reports whether messages have arrived since the last call.
+func (c *Conn) Executed() bool {
+	e := c.executor.Load()
+	return e != nil && atomic.SwapInt32((*int32)(&e.c.received), 0) != 0
+}
+
+// tag returns the word that has the bit of a tag.
+func (e *executor) tag(tag uint16) (word *uint64, bit uint64) {
+	return (*uint64)(&e.c.volume.tags[tag/64]), 1 << (tag % 64)
+}
+
+// TakeTag marks a tag as in flight.
+func (c *Conn) TakeTag(tag uint16) {
+	if e := c.executor.Load(); e != nil {
+		if word, bit := e.tag(tag); atomic.OrUint64(word, bit)&bit == 0 {
+			atomic.AddInt32((*int32)(&e.c.volume.in_flight), 1)
+		}
+	}
+}
+
+// FreeTag marks a tag as answered.
+func (c *Conn) FreeTag(tag uint16) {
+	if e := c.executor.Load(); e != nil {
+		if word, bit := e.tag(tag); atomic.AndUint64(word, ^bit)&bit != 0 {
+			atomic.AddInt32((*int32)(&e.c.volume.in_flight), -1)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Receives messages, executes their commands and sends the responses without a return to Go, whose
+ * scheduler takes longer than all of that.
+ */
+#ifndef KRPING_VERBS_EXECUTOR_H
+#define KRPING_VERBS_EXECUTOR_H
+
+#include "command.h"
+#include "shim.h"
+
+#define SHIM_SLOTS	16	/* SENDs in flight */
+
+/* The upper halves of the ids of its SENDs. Only those of SHIM_SIGNALLED complete if nothing fails. */
+enum shim_executor_kind {
+	SHIM_QUIET = 0x100,
+	SHIM_SIGNALLED,
+};
+
+/* Filled in by Go, up to wake_fd. One thread at a time executes. */
+struct shim_executor {
+	struct shim_volume volume;
+	uint8_t *receives;	/* buffers of max_message each; the lower half of a receive's id says which one */
+	uint8_t *sends;		/* the same, of which those in slots are the executor's */
+	uint32_t receives_lkey;
+	uint32_t sends_lkey;
+	uint32_t slots[SHIM_SLOTS];
+	uint32_t receive_kind;	/* the upper half of a receive's id */
+	int wake_fd;		/* an eventfd */
+
+	struct shim_queue *queue;
+	struct shim_out out;
+	uint32_t head;		/* SENDs ever posted; slot head % SHIM_SLOTS is the next one */
+	uint32_t tail;		/* those whose slots are free again */
+	uint32_t quiet;		/* since the last signalled one */
+	int posted;		/* signalled, without a completion */
+
+	int error;		/* of a post: an errno. Nothing more is executed */
+
+	int woken;		/* wake_fd is readable, or about to be */
+	int received;		/* a message has arrived since Go cleared it */
+};
+
+/*
+ * Returns the number of completions in the queue's wc that Go has to handle: all but successful ones of what
+ * was executed. A message of which only some commands were executed is shorter, and has the others. Returns 0
+ * when woken, and a negative errno if completions cannot be taken. error may be set, too. The pointers are used
+ * during the call only.
+ */
+int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, struct shim_counts *counts);
+
+/* Makes shim_execute(), or its next call, return soon. Any thread may call it. */
+void shim_executor_wake(struct shim_executor *x);
+
+/* Notes the completion of a SEND of the executor that Go has taken from the queue. */
+void shim_executor_sent(struct shim_executor *x, uint64_t id);
+
+#endif /* KRPING_VERBS_EXECUTOR_H */

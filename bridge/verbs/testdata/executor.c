@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Executes messages from the queue of a fake device. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "../executor.h"
+
+#define SIZE	8192
+#define RECEIVE	1
+
+static struct ibv_wc arriving[512];
+static int arrived, polled;
+static int sends, signalled, receives, fail_send, fail_receive;
+static int receives_at_send;
+static struct shim_executor x;
+static uint8_t buffers[64 * SIZE];
+static uint8_t memory[65536];
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int i;
+
+	for (i = 0; i < n && polled < arrived; i++)
+		wc[i] = arriving[polled++];
+	return i;
+}
+
+static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return 0;
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	if (fail_send)
+		return fail_send;
+	sends++;
+	receives_at_send = receives;
+	if (wr->send_flags & IBV_SEND_SIGNALED) {
+		signalled++;
+		arriving[arrived++] = (struct ibv_wc){ .wr_id = wr->wr_id };	/* completes at once */
+	}
+	return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	if (fail_receive)
+		return fail_receive;
+	receives++;
+	return 0;
+}
+
+/* A message with a READ of a tag arrives, and perhaps a FLUSH behind it. */
+static void arrives(uint16_t tag, int with_flush)
+{
+	static const uint8_t read[32] = { 1, 2, 0, 0, 0, 0, 2, 0 }, flush[32] = { 3, 0, 0, 200 };
+	int slot = tag % 64;
+	uint8_t *msg = buffers + slot * SIZE;
+
+	memcpy(msg, read, 32);
+	msg[3] = tag;
+	memcpy(msg + 32, flush, 32);
+	arriving[arrived++] = (struct ibv_wc){
+		.wr_id = (uint64_t)RECEIVE << 32 | slot,
+		.opcode = IBV_WC_RECV,
+		.byte_len = with_flush ? 64 : 32,
+	};
+}
+
+#define CHECK(ok)	do { if (!(ok)) { printf("line %d: %s\n", __LINE__, #ok); failed = 1; } } while (0)
+
+static void *wake_later(void *queue)
+{
+	usleep(50000);
+	shim_executor_wake(&x);
+	return NULL;
+}
+
+int main(void)
+{
+	struct ibv_context context = { .ops = {
+		.poll_cq = poll_cq, .req_notify_cq = req_notify_cq, .post_send = post_send, .post_recv = post_recv,
+	} };
+	struct ibv_cq cq = { .context = &context };
+	struct ibv_comp_channel channel = { .context = &context };
+	struct ibv_qp qp = { .context = &context };
+	struct shim_queue queue = { .completions = { .channel = &channel, .cq = &cq }, .qp = &qp };
+	struct shim_counts counts = { 0 };
+	uint64_t size = sizeof(memory);
+	pthread_t thread;
+	int files[2], failed = 0, i, got;
+
+	if (pipe2(files, O_NONBLOCK))
+		return 1;
+	channel.fd = files[0];
+	x.receives = buffers;
+	x.sends = buffers + 32 * SIZE;
+	x.receive_kind = RECEIVE;
+	x.wake_fd = eventfd(0, 0);
+	for (i = 0; i < SHIM_SLOTS; i++)
+		x.slots[i] = i + 3;
+	x.volume = (struct shim_volume){
+		.memory = memory, .block_size = 512, .max_data = SIZE, .max_inline = 4096, .max_message = SIZE, .depth = 8, .flags = 3,
+	};
+
+	/* It waits until it is woken, by another thread or before the call. */
+	pthread_create(&thread, NULL, wake_later, &queue);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0);
+	pthread_join(thread, NULL);
+	shim_executor_wake(&x);
+	shim_executor_wake(&x);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0);
+	CHECK(!x.received && !x.error);
+
+	/* Messages that come together share a response, which leaves when their buffers are posted again. */
+	for (i = 0; i < 5; i++)
+		arrives(i, 0);
+	arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };	/* Go's */
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	CHECK(got == 1 && queue.wc[0].wr_id == 77ull << 32);
+	CHECK(sends == 1 && receives == 5 && receives_at_send == 5 && counts.reads == 5 && x.received);
+
+	/* What only Go executes is left, and its buffer is not posted. */
+	arrives(9, 1);
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	CHECK(got == 1 && queue.wc[0].byte_len == 64 && receives == 5 && sends == 1);
+
+	/* One SEND in four is signalled; slots become free. */
+	for (i = 0; i < 3 * SHIM_SLOTS; i++) {
+		arrives(i, 0);
+		arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };
+		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+		CHECK(x.posted <= 1);
+	}
+	CHECK(sends == 1 + 3 * SHIM_SLOTS && signalled == sends / 4);
+
+	/* Without a completion, slots run out: Go answers then. */
+	for (i = 0; i < 2 * SHIM_SLOTS && x.head - x.tail < SHIM_SLOTS; i++) {
+		arrived = polled = 0;
+		arrives(i, 0);
+		arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };
+		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+		arrived = polled = 0;	/* lost */
+	}
+	CHECK(x.head - x.tail == SHIM_SLOTS && x.posted > 0);
+	arrives(40, 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && queue.wc[0].byte_len == 32);
+	shim_executor_sent(&x, (uint64_t)SHIM_SIGNALLED << 32 | (x.head - 1));
+	CHECK(x.head == x.tail);
+
+	/* Completions that say that something failed are Go's. */
+	arrives(1, 0);
+	arriving[arrived - 1].status = IBV_WC_WR_FLUSH_ERR;
+	arriving[arrived++] = (struct ibv_wc){ .wr_id = (uint64_t)SHIM_QUIET << 32, .status = IBV_WC_WR_FLUSH_ERR };
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 2 && !x.error);
+
+	/* A post that fails ends it: a message of which Go never hears is one that failed. */
+	fail_receive = ENOMEM;
+	arrives(2, 0);
+	arrives(3, 0);
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	CHECK(got == 2 && x.error == ENOMEM && queue.wc[0].status == IBV_WC_GENERAL_ERR && queue.wc[1].status == IBV_WC_SUCCESS);
+	x.error = fail_receive = 0;
+	fail_send = EINVAL;
+	arrives(4, 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0 && x.error == EINVAL);
+	return failed;
+}
