@@ -14,7 +14,8 @@ import (
 )
 
 // chroot runs a script in the file system of a host that is off: its arguments are the disks for / and /boot, a
-// directory, this repository's build directory, and the script. Its mounts end with its mount namespace.
+// directory, this repository's build directory, and the script. Its mounts end with its mount namespace. What the
+// script leaves running, as the sleep 3 of DKMS 3.2, would keep them busy.
 const chroot = `set -e
 mkdir -p "$3"
 mount -o loop "$1" "$3"
@@ -25,8 +26,9 @@ mount --bind "$4" "$3/lab"
 mount -o remount,bind,ro "$3/lab"
 status=0
 chroot "$3" sh -c "$5" || status=$?
-umount -R "$3"
-exit $status`
+kill -KILL -1 2>/dev/null || true
+for i in $(seq 50); do umount -R "$3" && exit $status; sleep 0.1; done
+exit 1`
 
 // Offline runs a shell script in the file system of a host that is off, and returns what it printed. It is for what
 // an emulated CPU takes an hour for, above all compiling.
