@@ -40,6 +40,20 @@ func (b *Budget) take(n int) error {
 	return nil
 }
 
+// takeSpare reserves n bytes that the caller can do without, if half of all is left then.
+func (b *Budget) takeSpare(n int) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+int64(n) > b.limit/2 {
+		return false
+	}
+	b.used += int64(n)
+	return true
+}
+
 func (b *Budget) give(n int) {
 	if b == nil {
 		return

@@ -9,27 +9,11 @@
 #include "crc32c.h"
 
 /* As in package wire, which has the names and meanings. */
-#define COMMAND_SIZE	32
 #define RESPONSE_SIZE	16
 #define TAG_KEEP_ALIVE	0xffff
-#define OP_READ		1
-#define OP_WRITE	2
 #define FLAG_FUA	0x01
 #define FLAG_INLINE	0x02
 #define RESPONSE_INLINE	0x01
-
-struct command {
-	uint8_t op;
-	uint8_t flags;
-	uint16_t tag;
-	uint32_t length;
-	uint64_t offset;
-	uint64_t addr;
-	uint32_t rkey;
-	uint32_t crc;
-} __attribute__((packed));
-
-_Static_assert(sizeof(struct command) == COMMAND_SIZE, "the wire's format");
 
 struct response {
 	uint16_t tag;
@@ -47,31 +31,43 @@ static uint32_t padded(uint32_t length)
 	return (length + 7) & ~7u;
 }
 
-static struct command decode(const uint8_t *msg)
+static uint64_t number(const uint8_t *wire, int bytes)
 {
-	struct command c;
+	uint64_t n = 0;
 
-	memcpy(&c, msg, sizeof(c));
-	c.tag = be16toh(c.tag);
-	c.length = be32toh(c.length);
-	c.offset = be64toh(c.offset);
-	c.addr = be64toh(c.addr);
-	c.rkey = be32toh(c.rkey);
-	c.crc = be32toh(c.crc);
+	while (bytes--)
+		n = n << 8 | *wire++;
+	return n;
+}
+
+static struct shim_command decode(const uint8_t *wire)
+{
+	struct shim_command c = {
+		.op = wire[0],
+		.flags = wire[1],
+		.tag = number(wire + 2, 2),
+		.length = number(wire + 4, 4),
+		.offset = number(wire + 8, 8),
+		.addr = number(wire + 16, 8),
+		.rkey = number(wire + 24, 4),
+		.crc = number(wire + 28, 4),
+	};
+
+	memcpy(c.wire, wire, SHIM_COMMAND);
 	return c;
 }
 
 /* The size of a command with its data, or 0: Go says what is wrong with it, or executes its message. */
-static uint32_t size_of(const struct shim_volume *v, const struct command *c, uint32_t length)
+static uint32_t size_of(const struct shim_volume *v, const struct shim_command *c, uint32_t length)
 {
 	int is_inline = (c->flags & FLAG_INLINE) != 0, has_key = c->rkey != 0;
 	uint32_t data;
 
-	if (c->op != OP_READ && c->op != OP_WRITE)
+	if (c->op != SHIM_OP_READ && c->op != SHIM_OP_WRITE)
 		return 0;
 	if (c->flags & ~(v->flags & (FLAG_FUA | FLAG_INLINE)))
 		return 0;
-	if (c->op == OP_READ && (c->crc || (c->flags & FLAG_FUA)))
+	if (c->op == SHIM_OP_READ && (c->crc || (c->flags & FLAG_FUA)))
 		return 0;
 	if (is_inline == has_key || (c->addr && !has_key))
 		return 0;
@@ -81,11 +77,11 @@ static uint32_t size_of(const struct shim_volume *v, const struct command *c, ui
 		return 0;
 	if (c->tag == TAG_KEEP_ALIVE)
 		return 0;
-	data = c->op == OP_WRITE && is_inline ? padded(c->length) : 0;
-	return data <= length - COMMAND_SIZE ? COMMAND_SIZE + data : 0;
+	data = c->op == SHIM_OP_WRITE && is_inline ? padded(c->length) : 0;
+	return data <= length - SHIM_COMMAND ? SHIM_COMMAND + data : 0;
 }
 
-static void clear_tag(struct shim_volume *v, uint16_t tag)
+void shim_clear_tag(struct shim_volume *v, uint16_t tag)
 {
 	uint64_t bit = 1ull << tag % 64;
 
@@ -102,7 +98,7 @@ static int set_tag(struct shim_volume *v, uint16_t tag)
 		return 0;
 	if (__atomic_add_fetch(&v->in_flight, 1, __ATOMIC_ACQ_REL) <= (int32_t)v->depth)
 		return 1;
-	clear_tag(v, tag);
+	shim_clear_tag(v, tag);
 	return 0;
 }
 
@@ -110,10 +106,10 @@ static int set_tag(struct shim_volume *v, uint16_t tag)
 static int begin(struct shim_volume *v, const uint8_t *msg, uint32_t length)
 {
 	uint32_t at, end, size;
-	struct command c;
+	struct shim_command c;
 
 	for (at = 0; at < length; at += size) {
-		if (length - at < COMMAND_SIZE)
+		if (length - at < SHIM_COMMAND)
 			break;
 		c = decode(msg + at);
 		size = size_of(v, &c, length - at);
@@ -125,13 +121,13 @@ static int begin(struct shim_volume *v, const uint8_t *msg, uint32_t length)
 	for (end = at, at = 0; at < end; at += size) {
 		c = decode(msg + at);
 		size = size_of(v, &c, length - at);
-		clear_tag(v, c.tag);
+		shim_clear_tag(v, c.tag);
 	}
 	return 0;
 }
 
-/* Whether the range is in the volume: Go answers one that is not. */
-static int is_inside(const struct shim_volume *v, const struct command *c)
+/* Whether the range is in the volume. */
+static int is_inside(const struct shim_volume *v, const struct shim_command *c)
 {
 	uint64_t size = __atomic_load_n(v->size, __ATOMIC_RELAXED);
 
@@ -139,11 +135,13 @@ static int is_inside(const struct shim_volume *v, const struct command *c)
 	return c->offset <= size && c->length <= size - c->offset;
 }
 
-static int read_data(struct shim_volume *v, const struct command *c, uint8_t *to)
+int shim_read_data(struct shim_volume *v, const struct shim_command *c, uint8_t *to)
 {
 	struct iovec part = { .iov_base = to, .iov_len = c->length };
 	ssize_t got;
 
+	if (!is_inside(v, c))
+		return 0;
 	if (v->memory) {
 		memcpy(to, v->memory + c->offset, c->length);
 		return 1;
@@ -156,12 +154,19 @@ static int read_data(struct shim_volume *v, const struct command *c, uint8_t *to
 	return got == (ssize_t)c->length;
 }
 
-/* If it fails, some of it may have been written: Go writes all of it again. */
-static int write_data(struct shim_volume *v, const struct command *c, uint8_t *from)
+int shim_may_write(const struct shim_volume *v, const struct shim_command *c)
 {
-	struct iovec part = { .iov_base = from, .iov_len = c->length };
+	return v->may_write && !v->no_writes && (v->may_force || !(c->flags & FLAG_FUA)) && is_inside(v, c);
+}
+
+/* If it fails, some of it may have been written: Go writes all of it again, or says why it does not. */
+int shim_write_data(struct shim_volume *v, const struct shim_command *c, const uint8_t *from)
+{
+	struct iovec part = { .iov_base = (void *)from, .iov_len = c->length };
 	ssize_t put;
 
+	if (!shim_may_write(v, c) || shim_crc32c(from, c->length) != c->crc)
+		return 0;
 	if (v->memory) {
 		memcpy(v->memory + c->offset, from, c->length);
 		return 1;
@@ -172,28 +177,14 @@ static int write_data(struct shim_volume *v, const struct command *c, uint8_t *f
 	return put == (ssize_t)c->length;
 }
 
-/* Makes room for a response with data. Returns 0 if there is none, or a negative errno. */
-static int make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data)
+int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data)
 {
 	int error;
 
 	if (out->data && out->length + RESPONSE_SIZE + data <= v->max_message)
 		return 1;
 	error = out->next(out);
-	return error < 0 ? error : out->data != NULL;
-}
-
-static void respond(struct shim_out *out, const struct command *c, uint8_t flags, uint32_t crc, uint32_t data)
-{
-	const struct response r = {
-		.tag = htobe16(c->tag),
-		.flags = flags,
-		.length = htobe32(c->length),
-		.crc = htobe32(crc),
-	};
-
-	memcpy(out->data + out->length, &r, sizeof(r));
-	out->length += RESPONSE_SIZE + data;
+	return error ? error : out->data != NULL;
 }
 
 static void count(uint64_t *commands, uint64_t *bytes, uint32_t length)
@@ -202,65 +193,81 @@ static void count(uint64_t *commands, uint64_t *bytes, uint32_t length)
 	__atomic_fetch_add(bytes, length, __ATOMIC_RELAXED);
 }
 
-static int run_read(struct shim_volume *v, const struct command *c, struct shim_out *out)
+/* Appends the response to a command that succeeded. The data of an inline READ is behind its place already. */
+void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim_command *c, uint32_t crc)
+{
+	int has_data = c->op == SHIM_OP_READ && !c->rkey;
+	const struct response r = {
+		.tag = htobe16(c->tag),
+		.flags = has_data ? RESPONSE_INLINE : 0,
+		.length = htobe32(c->length),
+		.crc = htobe32(crc),
+	};
+
+	memcpy(out->data + out->length, &r, sizeof(r));
+	out->length += RESPONSE_SIZE + (has_data ? padded(c->length) : 0);
+	if (c->op == SHIM_OP_READ)
+		count(&v->counts->reads, &v->counts->bytes_read, c->length);
+	else
+		count(&v->counts->writes, &v->counts->bytes_written, c->length);
+}
+
+static int run_read(struct shim_volume *v, const struct shim_command *c, struct shim_out *out)
 {
 	uint32_t data = padded(c->length);
-	int room = make_room(v, out, data);
+	int room = shim_make_room(v, out, data);
 	uint8_t *to;
 
 	if (room <= 0)
 		return room;
 	to = out->data + out->length + RESPONSE_SIZE;
-	if (!read_data(v, c, to))
-		return 0;
+	if (!shim_read_data(v, c, to))
+		return SHIM_LEFT;
 	memset(to + c->length, 0, data - c->length);
-	count(&v->counts->reads, &v->counts->bytes_read, c->length);
-	respond(out, c, RESPONSE_INLINE, shim_crc32c(to, c->length), data);
-	return 1;
+	shim_respond(v, out, c, shim_crc32c(to, c->length));
+	return SHIM_ANSWERED;
 }
 
-static int run_write(struct shim_volume *v, const struct command *c, uint8_t *data, struct shim_out *out)
+static int run_write(struct shim_volume *v, const struct shim_command *c, const uint8_t *data, struct shim_out *out)
 {
 	int room;
 
-	if (!v->may_write || v->no_writes || ((c->flags & FLAG_FUA) && !v->may_force))
-		return 0;
-	room = make_room(v, out, 0);
+	if (!shim_may_write(v, c))
+		return SHIM_LEFT;
+	room = shim_make_room(v, out, 0);
 	if (room <= 0)
 		return room;
-	if (shim_crc32c(data, c->length) != c->crc || !write_data(v, c, data))
-		return 0;
-	count(&v->counts->writes, &v->counts->bytes_written, c->length);
-	respond(out, c, 0, 0, 0);
-	return 1;
+	if (!shim_write_data(v, c, data))
+		return SHIM_LEFT;
+	shim_respond(v, out, c, 0);
+	return SHIM_ANSWERED;
 }
 
-/* Returns whether the command was executed, or a negative errno. */
-static int run(struct shim_volume *v, const struct command *c, uint8_t *data, struct shim_out *out)
+static int run(struct shim_volume *v, const struct shim_command *c, const uint8_t *data, struct shim_out *out)
 {
-	if (c->rkey || !is_inside(v, c))
-		return 0;
-	return c->op == OP_READ ? run_read(v, c, out) : run_write(v, c, data, out);
+	if (c->rkey)
+		return out->remote ? out->remote(out, c) : SHIM_LEFT;
+	return c->op == SHIM_OP_READ ? run_read(v, c, out) : run_write(v, c, data, out);
 }
 
 int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out)
 {
 	uint32_t at, size, left = 0;
-	struct command c;
-	int done;
+	struct shim_command c;
+	int outcome;
 
 	if (!begin(v, msg, length))
 		return length;
 	for (at = 0; at < length; at += size) {
 		c = decode(msg + at);
 		size = size_of(v, &c, length - at);
-		done = run(v, &c, msg + at + COMMAND_SIZE, out);
-		if (done < 0)
-			return done;
-		if (done) {
-			clear_tag(v, c.tag);
+		outcome = run(v, &c, msg + at + SHIM_COMMAND, out);
+		if (outcome < 0)
+			return outcome;
+		if (outcome == SHIM_ANSWERED)
+			shim_clear_tag(v, c.tag);
+		if (outcome != SHIM_LEFT)
 			continue;
-		}
 		memmove(msg + left, msg + at, size);
 		left += size;
 	}

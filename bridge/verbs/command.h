@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of the block protocol (kmod/PROTOCOL.md section 2) that only copy memory. Everything else, and
- * all that breaks the protocol, is left to Go.
+ * Commands of the block protocol (kmod/PROTOCOL.md section 2) that need no wait for the store. Everything else,
+ * and all that breaks the protocol, is left to Go.
  */
 #ifndef KRPING_VERBS_COMMAND_H
 #define KRPING_VERBS_COMMAND_H
@@ -42,20 +42,55 @@ struct shim_volume {
 	uint64_t tags[SHIM_TAGS / 64];
 };
 
+#define SHIM_OP_READ	1
+#define SHIM_OP_WRITE	2
+
+#define SHIM_COMMAND	32	/* bytes of a command */
+
+/* A command; sizes are in bytes. Its encoded form is in wire. */
+struct shim_command {
+	uint8_t op;
+	uint8_t flags;
+	uint16_t tag;
+	uint32_t length;
+	uint64_t offset;
+	uint64_t addr;
+	uint32_t rkey;
+	uint32_t crc;
+	uint8_t wire[SHIM_COMMAND];
+};
+
+/* What has become of a command. A negative value is a negative errno: the connection is to be closed. */
+enum shim_outcome {
+	SHIM_LEFT,	/* to Go */
+	SHIM_ANSWERED,
+	SHIM_STARTED,	/* it will be answered, or given to Go */
+};
+
 /* A message of responses that grows. */
 struct shim_out {
 	uint8_t *data;		/* room for max_message; NULL: none */
 	uint32_t length;
-	/* Sends it, and makes room for the next one. */
+	/* Sends it, and makes room for the next one. Returns 0 or a negative errno. */
 	int (*next)(struct shim_out *out);
+	/* Executes a READ or WRITE of the client's memory. Returns an outcome. NULL: Go does. */
+	int (*remote)(struct shim_out *out, const struct shim_command *c);
 };
 
 /*
  * Executes what it can of a message, and appends the responses to out. Returns the length of what is left,
  * which it moves to the front: whole commands, or an untouched message. A negative value is an error of
- * next, a negative errno.
+ * next or remote, a negative errno.
  */
 int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out);
+
+/* Parts of it. Data is as long as the command says. The first four return whether they have succeeded. */
+int shim_may_write(const struct shim_volume *v, const struct shim_command *c);
+int shim_read_data(struct shim_volume *v, const struct shim_command *c, uint8_t *to);
+int shim_write_data(struct shim_volume *v, const struct shim_command *c, const uint8_t *from);
+int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data);	/* or a negative errno */
+void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim_command *c, uint32_t crc);
+void shim_clear_tag(struct shim_volume *v, uint16_t tag);
 
 /* Whether the CPU has what the checksum needs. Without it nothing is executed here. */
 int shim_has_crc32c(void);

@@ -4,6 +4,7 @@ package verbs
 
 /*
 #include <stdlib.h>
+#include "executor.h"
 #include "shim.h"
 */
 import "C"
@@ -52,7 +53,7 @@ type Conn struct {
 
 	reserved   int // bytes of the budget for recv, send and lent
 	recv, send *memory
-	received   chan int // slots of recv that hold a message
+	received   chan int // slots of recv that hold a message, or given
 	lengths    []int    // by slot of recv; written before the slot is sent to received
 	freeSends  chan int // free slots of send
 	data       bufferPool
@@ -106,7 +107,7 @@ func sendEntries(buffers int) int { return buffers + 2*sendBuffers + 1 }
 func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config) (*Conn, error) {
 	c := &Conn{
 		ch: ch, id: id, device: device, peer: peerName(id), config: config,
-		received:  make(chan int, config.Receives),
+		received:  make(chan int, config.Receives+C.SHIM_BUFFERS),
 		lengths:   make([]int, config.Receives),
 		freeSends: make(chan int, sendBuffers),
 		closed:    make(chan struct{}),
@@ -172,7 +173,7 @@ func (c *Conn) freeMemory() {
 	if c.file != nil {
 		_ = c.file.Close()
 	}
-	c.executor.Load().free()
+	c.executor.Load().free(c.config.Budget)
 	c.recv.free()
 	c.send.free()
 	c.data.free()
@@ -289,6 +290,9 @@ func (c *Conn) Recv() (transport.Message, error) {
 }
 
 func (c *Conn) message(slot int) transport.Message {
+	if slot == given {
+		return c.executor.Load().message()
+	}
 	start := slot * c.config.MaxMessage
 	return transport.Message{
 		Data:    c.recv.data[start : start+c.lengths[slot]],
@@ -490,10 +494,8 @@ func (c *Conn) completions() {
 
 // next waits for completions, which are in queue.wc then, or for the read deadline that drain sets.
 func (c *Conn) next() (int, error) {
-	if !c.isClosed() {
-		if n, may, err := c.executor.Load().next(c.handle()); may {
-			return n, err
-		}
+	if n, may, err := c.executed(); may {
+		return n, err
 	}
 	var n C.int
 	err := c.raw.Read(func(uintptr) bool {
@@ -558,6 +560,7 @@ func (c *Conn) watch() {
 		c.confirm()
 		if n%trimIntervals == 0 {
 			c.data.trim()
+			c.trimExecutor()
 		}
 	}
 }
@@ -601,7 +604,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 		go c.fail(reason)
 	}
 	if owns(kind) {
-		c.executor.Load().sent(wc.wr_id)
+		c.executor.Load().completed(wc.wr_id)
 		return
 	}
 	c.mu.Lock()

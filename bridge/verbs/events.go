@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package verbs wraps librdmacm and libibverbs: it listens, connects, and implements one
-// reliable connection with registered memory. It is the project's only package with cgo, and
-// does not interpret messages.
+// reliable connection with registered memory. It is the project's only package with cgo. Of
+// messages it interprets only commands that it executes in C: see executor.h.
 //
 // The file descriptors of event channels are non-blocking, so the Go runtime polls them.
 // Registered memory is outside the Go heap.

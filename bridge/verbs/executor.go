@@ -23,6 +23,13 @@ import (
 type executor struct {
 	c      *C.struct_shim_executor // of C's memory
 	volume transport.Volume
+
+	trimming atomic.Bool // give memory back that is not used
+
+	// Used while completions are taken only.
+	memory  *memory  // of the buffers for RDMA; nil: none
+	fetched uint32   // c.fetched at the last trim
+	given   [][]byte // commands that are left to Recv
 }
 
 // maxExecutors is how many connections execute in C. Each keeps a thread of the process while it waits.
@@ -72,7 +79,7 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	v.block_size, v.depth = C.uint32_t(to.BlockSize), C.uint32_t(to.Depth)
 	v.max_data, v.max_inline, v.max_message = C.uint32_t(to.MaxData), C.uint32_t(to.MaxInline), C.uint32_t(to.MaxMessage)
 	v.may_write, v.may_force = flag(to.Writes), flag(to.Forces)
-	return &executor{x, to}, nil
+	return &executor{c: x, volume: to}, nil
 }
 
 func flag(set bool) C.uint8_t {
@@ -82,29 +89,98 @@ func flag(set bool) C.uint8_t {
 	return 0
 }
 
-// free frees what Execute has made. The queue pair is destroyed. nil is allowed.
-func (e *executor) free() {
+// free frees what the executor has. The queue pair is destroyed. nil is allowed.
+func (e *executor) free(budget *Budget) {
 	if e == nil {
 		return
 	}
+	e.takeBack(budget)
 	_ = unix.Close(int(e.c.wake_fd))
 	C.free(unsafe.Pointer(e.c))
 	executors.Add(-1)
 }
 
-// next waits for completions, executes, and leaves in queue.wc those that Go handles. It returns how many those
+// executed waits for completions, executes, and leaves in queue.wc those that Go handles. It returns how many those
 // are: none when woken. may is false if nothing is executed now.
-func (e *executor) next(queue C.uintptr_t) (n int, may bool, err error) {
-	if e == nil || e.c.error != 0 || !e.volume.Begin() {
+func (c *Conn) executed() (n int, may bool, err error) {
+	e := c.executor.Load()
+	if e == nil || e.c.error != 0 || c.isClosed() || !e.volume.Begin() {
 		return 0, false, nil
 	}
 	defer e.volume.End()
+	if e.trimming.Swap(false) {
+		e.trim(c.config.Budget)
+	}
 	size, counts := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))
-	n = int(C.shim_execute(e.c, queue, size, counts))
+	n = int(C.shim_execute(e.c, c.handle(), size, counts))
+	for i := range int(e.c.nr_given) {
+		e.given = append(e.given, C.GoBytes(unsafe.Pointer(&e.c.given[i]), C.SHIM_COMMAND))
+		c.received <- given
+	}
+	if e.c.wants_buffers != 0 {
+		e.c.wants_buffers = 0
+		e.lend(c)
+	}
 	if n < 0 {
 		return 0, true, syscall.Errno(-n)
 	}
 	return n, true, nil
+}
+
+// given is a slot of Conn.received that stands for a command that the executor has given back.
+const given = -1
+
+// message returns the first command that was given back.
+func (e *executor) message() transport.Message {
+	first := e.given[0]
+	e.given = e.given[1:]
+	return transport.Message{Data: first, Release: func() error { return nil }}
+}
+
+// lend gives the executor buffers for RDMA, unless memory is short: then Go does what needs them.
+func (e *executor) lend(c *Conn) {
+	const size = C.SHIM_BUFFERS * C.SHIM_BUFFER
+	if e.memory != nil || !c.config.Budget.takeSpare(size) {
+		return
+	}
+	m, err := register(c.queue.pd, size, readAccess(c.queue.pd))
+	if err != nil {
+		c.config.Budget.give(size)
+		return
+	}
+	e.memory = m
+	e.c.buffers, e.c.buffers_lkey = (*C.uint8_t)(&m.data[0]), m.lkey()
+}
+
+// trim takes the buffers back if they were not used since the last call.
+func (e *executor) trim(budget *Budget) {
+	switch {
+	case uint32(e.c.fetched) != e.fetched:
+		e.fetched = uint32(e.c.fetched)
+	case e.memory == nil:
+	case e.c.used == 0:
+		e.takeBack(budget)
+	default:
+		C.shim_executor_confirm(e.c) // if it fails, the connection has
+	}
+}
+
+func (e *executor) takeBack(budget *Budget) {
+	if e.memory == nil {
+		return
+	}
+	e.c.buffers = nil
+	e.memory.free()
+	e.memory = nil
+	budget.give(C.SHIM_BUFFERS * C.SHIM_BUFFER)
+}
+
+// trimExecutor has the executor give memory back that it does not use.
+func (c *Conn) trimExecutor() {
+	if e := c.executor.Load(); e != nil {
+		e.trimming.Store(true)
+		e.wake()
+	}
 }
 
 // err returns why a post has failed.
@@ -115,11 +191,11 @@ func (e *executor) err() error {
 	return fmt.Errorf("post a work request: %w", syscall.Errno(e.c.error))
 }
 
-// owns reports whether a work request is a SEND of an executor.
-func owns(kind int) bool { return kind == C.SHIM_QUIET || kind == C.SHIM_SIGNALLED }
+// owns reports whether a work request is one of an executor.
+func owns(kind int) bool { return kind >= C.SHIM_QUIET && kind <= C.SHIM_FETCH }
 
-// sent notes the completion of a SEND.
-func (e *executor) sent(id C.uint64_t) { C.shim_executor_sent(e.c, id) }
+// completed notes the completion of a work request.
+func (e *executor) completed(id C.uint64_t) { C.shim_executor_completed(e.c, id) }
 
 // posted returns how many of its work requests will have a completion.
 func (e *executor) posted() int {

@@ -10,11 +10,14 @@
 #include "shim.h"
 
 #define SHIM_SLOTS	16	/* SENDs in flight */
+#define SHIM_BUFFERS	8	/* for RDMA */
+#define SHIM_BUFFER	65536	/* bytes of one */
 
-/* The upper halves of the ids of its SENDs. Only those of SHIM_SIGNALLED complete if nothing fails. */
+/* The upper halves of the ids of its work requests. Those of SHIM_QUIET complete only if they fail. */
 enum shim_executor_kind {
-	SHIM_QUIET = 0x100,
-	SHIM_SIGNALLED,
+	SHIM_QUIET = 0x100,	/* SEND, or RDMA WRITE in front of one */
+	SHIM_SIGNALLED,		/* SEND */
+	SHIM_FETCH,		/* RDMA READ of a buffer */
 };
 
 /* Filled in by Go, up to wake_fd. One thread at a time executes. */
@@ -28,8 +31,25 @@ struct shim_executor {
 	uint32_t receive_kind;	/* the upper half of a receive's id */
 	int wake_fd;		/* an eventfd */
 
+	/*
+	 * Buffers for RDMA: memory that Go lends while it is not NULL. All are free when it takes it back. With
+	 * wants_buffers, commands were left to Go for want of them.
+	 */
+	uint8_t *buffers;
+	uint32_t buffers_lkey;
+	uint32_t used;		/* a bit a buffer */
+	int wants_buffers;
+	uint32_t fetched;	/* commands that used one, ever */
+
 	struct shim_queue *queue;
 	struct shim_out out;
+	struct shim_command fetching[SHIM_BUFFERS];	/* WRITEs whose data is on its way */
+	uint32_t used_by[SHIM_SLOTS];	/* the bit of the buffer whose data is in front of the SEND */
+
+	/* Commands that turned out to be Go's, with their tags in flight. */
+	uint8_t given[SHIM_BUFFERS][SHIM_COMMAND];
+	int nr_given;
+
 	uint32_t head;		/* SENDs ever posted; slot head % SHIM_SLOTS is the next one */
 	uint32_t tail;		/* those whose slots are free again */
 	uint32_t quiet;		/* since the last signalled one */
@@ -42,17 +62,20 @@ struct shim_executor {
 };
 
 /*
- * Returns the number of completions in the queue's wc that Go has to handle: all but successful ones of what
+ * Go takes what is given after each call. Returns the number of completions in the queue's wc that Go has to handle: all but successful ones of what
  * was executed. A message of which only some commands were executed is shorter, and has the others. Returns 0
  * when woken, and a negative errno if completions cannot be taken. error may be set, too. The pointers are used
  * during the call only.
  */
 int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, struct shim_counts *counts);
 
+/* Makes sure that there will be a completion of the last SENDs, which free their buffers. Returns 0 or an errno. */
+int shim_executor_confirm(struct shim_executor *x);
+
 /* Makes shim_execute(), or its next call, return soon. Any thread may call it. */
 void shim_executor_wake(struct shim_executor *x);
 
-/* Notes the completion of a SEND of the executor that Go has taken from the queue. */
-void shim_executor_sent(struct shim_executor *x, uint64_t id);
+/* Notes the completion of a work request of the executor that Go has taken from the queue. */
+void shim_executor_completed(struct shim_executor *x, uint64_t id);
 
 #endif /* KRPING_VERBS_EXECUTOR_H */

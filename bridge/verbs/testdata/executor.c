@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "../crc32c.h"
 #include "../executor.h"
 
 #define SIZE	8192
@@ -18,9 +19,12 @@ static struct ibv_wc arriving[512];
 static int arrived, polled;
 static int sends, signalled, receives, fail_send, fail_receive;
 static int receives_at_send;
+static struct ibv_send_wr last[2];	/* work requests */
+static struct ibv_sge lasts[2];
 static struct shim_executor x;
 static uint8_t buffers[64 * SIZE];
 static uint8_t memory[65536];
+static uint8_t large[SHIM_BUFFERS * SHIM_BUFFER], fetched[2048];
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
@@ -40,11 +44,20 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 {
 	if (fail_send)
 		return fail_send;
-	sends++;
-	receives_at_send = receives;
-	if (wr->send_flags & IBV_SEND_SIGNALED) {
-		signalled++;
-		arriving[arrived++] = (struct ibv_wc){ .wr_id = wr->wr_id };	/* completes at once */
+	for (; wr; wr = wr->next) {
+		last[0] = last[1];
+		last[1] = *wr;
+		lasts[0] = lasts[1];
+		lasts[1] = *wr->sg_list;
+		if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_SEND_WITH_INV) {
+			sends++;
+			receives_at_send = receives;
+			signalled += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
+		}
+		if (wr->opcode == IBV_WR_RDMA_READ)
+			memset((void *)wr->sg_list->addr, 'f', wr->sg_list->length);
+		if (wr->send_flags & IBV_SEND_SIGNALED)
+			arriving[arrived++] = (struct ibv_wc){ .wr_id = wr->wr_id };	/* completes at once */
 	}
 	return 0;
 }
@@ -74,6 +87,26 @@ static void arrives(uint16_t tag, int with_flush)
 	};
 }
 
+/* A READ or WRITE of 2 KiB in the client's memory, with a key, arrives. */
+static void arrives_remote(uint8_t op, uint16_t tag, uint32_t crc)
+{
+	const uint8_t command[32] = {
+		op, 0, 0, tag, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 0x77,
+		crc >> 24, crc >> 16, crc >> 8, crc,
+	};
+
+	memcpy(buffers + tag * SIZE, command, 32);
+	arriving[arrived++] = (struct ibv_wc){
+		.wr_id = (uint64_t)RECEIVE << 32 | tag, .opcode = IBV_WC_RECV, .byte_len = 32,
+	};
+}
+
+/* Something for Go, so that the call returns. */
+static void arrives_other(void)
+{
+	arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };
+}
+
 #define CHECK(ok)	do { if (!(ok)) { printf("line %d: %s\n", __LINE__, #ok); failed = 1; } } while (0)
 
 static void *wake_later(void *queue)
@@ -96,6 +129,7 @@ int main(void)
 	uint64_t size = sizeof(memory);
 	pthread_t thread;
 	int files[2], failed = 0, i, got;
+	uint32_t crc;
 
 	if (pipe2(files, O_NONBLOCK))
 		return 1;
@@ -122,7 +156,7 @@ int main(void)
 	/* Messages that come together share a response, which leaves when their buffers are posted again. */
 	for (i = 0; i < 5; i++)
 		arrives(i, 0);
-	arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };	/* Go's */
+	arrives_other();
 	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
 	CHECK(got == 1 && queue.wc[0].wr_id == 77ull << 32);
 	CHECK(sends == 1 && receives == 5 && receives_at_send == 5 && counts.reads == 5 && x.received);
@@ -135,7 +169,7 @@ int main(void)
 	/* One SEND in four is signalled; slots become free. */
 	for (i = 0; i < 3 * SHIM_SLOTS; i++) {
 		arrives(i, 0);
-		arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };
+		arrives_other();
 		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
 		CHECK(x.posted <= 1);
 	}
@@ -145,15 +179,61 @@ int main(void)
 	for (i = 0; i < 2 * SHIM_SLOTS && x.head - x.tail < SHIM_SLOTS; i++) {
 		arrived = polled = 0;
 		arrives(i, 0);
-		arriving[arrived++] = (struct ibv_wc){ .wr_id = 77ull << 32 };
+		arrives_other();
 		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
 		arrived = polled = 0;	/* lost */
 	}
 	CHECK(x.head - x.tail == SHIM_SLOTS && x.posted > 0);
 	arrives(40, 0);
 	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && queue.wc[0].byte_len == 32);
-	shim_executor_sent(&x, (uint64_t)SHIM_SIGNALLED << 32 | (x.head - 1));
+	shim_executor_completed(&x, (uint64_t)SHIM_SIGNALLED << 32 | (x.head - 1));
 	CHECK(x.head == x.tail);
+	shim_clear_tag(&x.volume, 40);
+	x.posted = 0;
+
+	/* A large READ needs a buffer, for which the call returns. */
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && x.wants_buffers && queue.wc[0].byte_len == 32);
+	shim_clear_tag(&x.volume, 1);
+	x.wants_buffers = 0;
+	x.buffers = large;
+	x.buffers_lkey = 5;
+
+	/* With one, its data is in front of the response, which invalidates the key. */
+	memset(memory + 512, 'm', 2048);
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(last[0].opcode == IBV_WR_RDMA_WRITE && last[0].wr.rdma.remote_addr == 0x1234 && last[0].wr.rdma.rkey == 0x77);
+	CHECK(lasts[0].addr == (uintptr_t)large && lasts[0].length == 2048 && lasts[0].lkey == 5);
+	CHECK(last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77 && lasts[1].length == 16);
+	CHECK(!memcmp(large, memory + 512, 2048) && x.used == 1 && x.volume.in_flight == 0);
+
+	/* The buffer is free when the SEND has completed, which an idle connection asks for. */
+	CHECK(shim_executor_confirm(&x) == 0 && shim_executor_confirm(&x) == 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && x.used == 0 && x.posted == 0);
+
+	/* A large WRITE is fetched, and then written and answered. */
+	memset(fetched, 'f', 2048);
+	crc = shim_crc32c(fetched, 2048);
+	x.volume.may_write = 1;
+	arrives_remote(SHIM_OP_WRITE, 2, crc);
+	arrives_other();
+	i = sends;
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(last[1].opcode == IBV_WR_RDMA_READ && last[1].wr.rdma.remote_addr == 0x1234 && lasts[1].length == 2048);
+	CHECK(sends == i && x.volume.in_flight == 1 && x.used == 1 && memory[512] == 'm');
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(sends == i + 1 && last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77);
+	CHECK(!memcmp(memory + 512, fetched, 2048) && x.volume.in_flight == 0 && x.used == 0 && counts.writes == 1);
+
+	/* One with a wrong CRC is given to Go, unanswered. */
+	arrives_remote(SHIM_OP_WRITE, 3, crc ^ 1);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0 && x.nr_given == 1 && x.given[0][3] == 3);
+	CHECK(sends == i + 1 && x.volume.in_flight == 1 && x.used == 0 && counts.writes == 1);
+	shim_clear_tag(&x.volume, 3);
 
 	/* Completions that say that something failed are Go's. */
 	arrives(1, 0);
