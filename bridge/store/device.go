@@ -112,6 +112,17 @@ func (s host) limit(device uint64, name string) uint64 {
 	return n
 }
 
+// hasCache reports whether a device may keep writes in a cache that a power loss clears. The kernel sends flushes only
+// to those (Documentation/block/writeback_cache_control.rst).
+func (f *file) hasCache() bool {
+	var in unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &in) != nil {
+		return true
+	}
+	dir, _ := system.disk(in.Rdev)
+	return dir == "" || sysfs.Text(dir, "queue", "write_cache") != "write through"
+}
+
 // findFeatures finds out what the store can do. It changes nothing.
 func (f *file) findFeatures() Features {
 	var in unix.Stat_t

@@ -26,6 +26,7 @@ type file struct {
 	commits   commits // all that syncs the file
 	features  Features
 	size      atomic.Int64
+	stable    atomic.Uint32 // 1: a write is stable when it has ended
 
 	sizing sync.Mutex // one Refresh at a time, so that an older size does not replace a newer one
 
@@ -178,8 +179,9 @@ func (f *file) Volatile() bool { return false }
 
 func (f *file) Size() int64 { return f.size.Load() }
 
-// Contents are not those of direct I/O, which waits for the device.
-func (f *file) Contents() (Contents, bool) { return Contents{File: f.File, Size: &f.size}, !f.direct }
+func (f *file) Contents() Contents {
+	return Contents{File: f.File, Size: &f.size, Stable: &f.stable}
+}
 
 func (f *file) Features() Features { return f.features }
 
@@ -192,6 +194,11 @@ func (f *file) Refresh() error {
 		return fmt.Errorf("cannot read the size of the store: %w", err)
 	}
 	f.size.Store(size)
+	if f.direct && !f.hasCache() {
+		f.stable.Store(1)
+	} else {
+		f.stable.Store(0)
+	}
 	return nil
 }
 

@@ -15,9 +15,10 @@ import (
 
 // memory is a volume in anonymous memory outside the Go heap. It is lost when the process ends.
 type memory struct {
-	data []byte
-	size atomic.Int64
-	uuid uuid.UUID
+	data   []byte
+	size   atomic.Int64
+	stable atomic.Uint32
+	uuid   uuid.UUID
 }
 
 func newMemory(o Options) (Store, error) {
@@ -31,6 +32,7 @@ func newMemory(o Options) (Store, error) {
 	}
 	m := &memory{data: data, uuid: o.UUID}
 	m.size.Store(o.Size)
+	m.stable.Store(1) // as stable as it gets
 	if m.uuid.IsZero() {
 		m.uuid = uuid.New()
 	}
@@ -58,7 +60,9 @@ func (m *memory) Zero(off, n int64, _ bool) error {
 	return nil
 }
 
-func (m *memory) Contents() (Contents, bool) { return Contents{Memory: m.data, Size: &m.size}, true }
+func (m *memory) Contents() Contents {
+	return Contents{Memory: m.data, Size: &m.size, Stable: &m.stable}
+}
 
 func (m *memory) Refresh() error { return nil }
 func (m *memory) Flush() error   { return nil }

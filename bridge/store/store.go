@@ -43,18 +43,17 @@ type Store interface {
 	Close() error
 }
 
-// Opened is implemented by a store whose bytes others may read and write without its methods, as ReadAt and
-// WriteAt would.
-type Opened interface {
-	// Contents returns false if they may not.
-	Contents() (Contents, bool)
+// Contents is where the bytes of a store are, for those who read and write them without its methods.
+type Contents struct {
+	Memory []byte         // nil: in a file
+	File   *os.File       // a block device may need memory that is aligned to 512 bytes
+	Size   *atomic.Int64  // in bytes; it may change at any time
+	Stable *atomic.Uint32 // whether a write is on stable storage when it has ended: 0 or 1
 }
 
-// Contents is where the bytes of a store are.
-type Contents struct {
-	Memory []byte        // nil: in a file
-	File   *os.File      // with the page cache
-	Size   *atomic.Int64 // in bytes; it may change at any time
+// Opened is a store that tells where its bytes are.
+type Opened interface {
+	Contents() Contents
 }
 
 // Identity says which volume a store holds.

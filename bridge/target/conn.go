@@ -167,26 +167,21 @@ func (c *conn) first() error {
 	return c.begin()
 }
 
-// execute has the transport execute what needs no worker, if it can, and the store's bytes are in reach.
+// execute has the transport execute commands, if it can, and the store's bytes are in reach.
 func (c *conn) execute() {
 	s, opened := c.volume.Store.(store.Opened)
 	if c.executor == nil || !opened {
 		return
 	}
-	contents, ok := s.Contents()
-	if !ok {
-		return
-	}
-	inMemory := contents.Memory != nil
+	contents := s.Contents()
 	to := transport.Volume{
-		Memory: contents.Memory, Size: contents.Size, Counts: &c.volume.Counters.Counts,
-		Writes: c.session.writes && (inMemory || c.volume.Writeback), Forces: inMemory,
-		Flags:     wire.CommandFlags(c.limits.Version),
+		Memory: contents.Memory, Size: contents.Size, Stable: contents.Stable, Counts: &c.volume.Counters.Counts,
+		Writes: c.session.writes, Writeback: c.volume.Writeback, Flags: wire.CommandFlags(c.limits.Version),
 		BlockSize: c.limits.BlockSize, MaxData: c.limits.MaxData, MaxInline: c.limits.MaxInline,
 		MaxMessage: c.limits.MaxMessage, Depth: c.limits.Depth,
 		Begin: c.operations.begin, End: c.operations.end,
 	}
-	if !inMemory {
+	if contents.Memory == nil {
 		to.File = contents.File.Fd()
 	}
 	c.executor.Execute(to)

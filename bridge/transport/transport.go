@@ -66,13 +66,15 @@ type Executor interface {
 
 // Volume is what an Executor may do with a volume. Sizes are in bytes.
 type Volume struct {
-	Memory []byte        // the volume's bytes; nil if they are in a file,
-	File   uintptr       // of this descriptor, of which only what the page cache has is read
-	Size   *atomic.Int64 // of the volume
-	Writes bool          // a write is stable enough when Memory or the page cache has it,
-	Forces bool          // also one with FUA
-	Flags  uint8         // that a command may have
-	Counts *Counts       // what was done is added
+	Memory []byte         // the volume's bytes; nil if they are in a file,
+	File   uintptr        // of this descriptor
+	Size   *atomic.Int64  // of the volume
+	Stable *atomic.Uint32 // whether each write is stable when it has ended: 0 or 1
+	Counts *Counts        // what was done is added
+
+	Writes    bool  // the client may write, if Stable or
+	Writeback bool  // if writes need not be stable without FUA
+	Flags     uint8 // that a command may have
 
 	BlockSize, MaxData, MaxInline, MaxMessage uint32
 	Depth                                     uint16

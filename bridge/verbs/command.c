@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#define _GNU_SOURCE
 #include <endian.h>
-#include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "command.h"
 #include "crc32c.h"
@@ -26,7 +23,7 @@ struct response {
 
 _Static_assert(sizeof(struct response) == RESPONSE_SIZE, "the wire's format");
 
-static uint32_t padded(uint32_t length)
+uint32_t shim_padded(uint32_t length)
 {
 	return (length + 7) & ~7u;
 }
@@ -77,7 +74,7 @@ static uint32_t size_of(const struct shim_volume *v, const struct shim_command *
 		return 0;
 	if (c->tag == TAG_KEEP_ALIVE)
 		return 0;
-	data = c->op == SHIM_OP_WRITE && is_inline ? padded(c->length) : 0;
+	data = c->op == SHIM_OP_WRITE && is_inline ? shim_padded(c->length) : 0;
 	return data <= length - SHIM_COMMAND ? SHIM_COMMAND + data : 0;
 }
 
@@ -127,7 +124,7 @@ static int begin(struct shim_volume *v, const uint8_t *msg, uint32_t length)
 }
 
 /* Whether the range is in the volume. */
-static int is_inside(const struct shim_volume *v, const struct shim_command *c)
+int shim_is_inside(const struct shim_volume *v, const struct shim_command *c)
 {
 	uint64_t size = __atomic_load_n(v->size, __ATOMIC_RELAXED);
 
@@ -135,46 +132,21 @@ static int is_inside(const struct shim_volume *v, const struct shim_command *c)
 	return c->offset <= size && c->length <= size - c->offset;
 }
 
-int shim_read_data(struct shim_volume *v, const struct shim_command *c, uint8_t *to)
-{
-	struct iovec part = { .iov_base = to, .iov_len = c->length };
-	ssize_t got;
-
-	if (!is_inside(v, c))
-		return 0;
-	if (v->memory) {
-		memcpy(to, v->memory + c->offset, c->length);
-		return 1;
-	}
-	if (v->no_reads)
-		return 0;
-	got = preadv2(v->fd, &part, 1, c->offset, RWF_NOWAIT);
-	if (got < 0 && errno == EOPNOTSUPP)
-		v->no_reads = 1;
-	return got == (ssize_t)c->length;
-}
-
 int shim_may_write(const struct shim_volume *v, const struct shim_command *c)
 {
-	return v->may_write && !v->no_writes && (v->may_force || !(c->flags & FLAG_FUA)) && is_inside(v, c);
+	int is_stable = __atomic_load_n(v->stable, __ATOMIC_RELAXED) != 0;
+
+	return v->writes && (is_stable || (v->writeback && !(c->flags & FLAG_FUA))) && shim_is_inside(v, c);
 }
 
-/* If it fails, some of it may have been written: Go writes all of it again, or says why it does not. */
-int shim_write_data(struct shim_volume *v, const struct shim_command *c, const uint8_t *from)
+int shim_is_inline(const struct shim_command *c)
 {
-	struct iovec part = { .iov_base = (void *)from, .iov_len = c->length };
-	ssize_t put;
+	return !c->rkey;
+}
 
-	if (!shim_may_write(v, c) || shim_crc32c(from, c->length) != c->crc)
-		return 0;
-	if (v->memory) {
-		memcpy(v->memory + c->offset, from, c->length);
-		return 1;
-	}
-	put = pwritev2(v->fd, &part, 1, c->offset, RWF_NOWAIT);
-	if (put < 0 && errno == EOPNOTSUPP)
-		v->no_writes = 1;
-	return put == (ssize_t)c->length;
+uint8_t *shim_data(const struct shim_out *out)
+{
+	return out->data + out->length + RESPONSE_SIZE;
 }
 
 int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data)
@@ -196,7 +168,8 @@ static void count(uint64_t *commands, uint64_t *bytes, uint32_t length)
 /* Appends the response to a command that succeeded. The data of an inline READ is behind its place already. */
 void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim_command *c, uint32_t crc)
 {
-	int has_data = c->op == SHIM_OP_READ && !c->rkey;
+	int has_data = c->op == SHIM_OP_READ && shim_is_inline(c);
+	uint32_t data = has_data ? shim_padded(c->length) : 0;
 	const struct response r = {
 		.tag = htobe16(c->tag),
 		.flags = has_data ? RESPONSE_INLINE : 0,
@@ -204,8 +177,10 @@ void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim
 		.crc = htobe32(crc),
 	};
 
+	if (has_data)
+		memset(shim_data(out) + c->length, 0, data - c->length);
 	memcpy(out->data + out->length, &r, sizeof(r));
-	out->length += RESPONSE_SIZE + (has_data ? padded(c->length) : 0);
+	out->length += RESPONSE_SIZE + data;
 	if (c->op == SHIM_OP_READ)
 		count(&v->counts->reads, &v->counts->bytes_read, c->length);
 	else
@@ -214,17 +189,15 @@ void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim
 
 static int run_read(struct shim_volume *v, const struct shim_command *c, struct shim_out *out)
 {
-	uint32_t data = padded(c->length);
-	int room = shim_make_room(v, out, data);
-	uint8_t *to;
+	int room;
 
+	if (!shim_is_inside(v, c))
+		return SHIM_LEFT;
+	room = shim_make_room(v, out, shim_padded(c->length));
 	if (room <= 0)
 		return room;
-	to = out->data + out->length + RESPONSE_SIZE;
-	if (!shim_read_data(v, c, to))
-		return SHIM_LEFT;
-	memset(to + c->length, 0, data - c->length);
-	shim_respond(v, out, c, shim_crc32c(to, c->length));
+	memcpy(shim_data(out), v->memory + c->offset, c->length);
+	shim_respond(v, out, c, shim_crc32c(shim_data(out), c->length));
 	return SHIM_ANSWERED;
 }
 
@@ -232,21 +205,20 @@ static int run_write(struct shim_volume *v, const struct shim_command *c, const 
 {
 	int room;
 
-	if (!shim_may_write(v, c))
+	if (!shim_may_write(v, c) || shim_crc32c(data, c->length) != c->crc)
 		return SHIM_LEFT;
 	room = shim_make_room(v, out, 0);
 	if (room <= 0)
 		return room;
-	if (!shim_write_data(v, c, data))
-		return SHIM_LEFT;
+	memcpy(v->memory + c->offset, data, c->length);
 	shim_respond(v, out, c, 0);
 	return SHIM_ANSWERED;
 }
 
 static int run(struct shim_volume *v, const struct shim_command *c, const uint8_t *data, struct shim_out *out)
 {
-	if (c->rkey)
-		return out->remote ? out->remote(out, c) : SHIM_LEFT;
+	if (!v->memory || !shim_is_inline(c))
+		return out->later ? out->later(out, c, data) : SHIM_LEFT;
 	return c->op == SHIM_OP_READ ? run_read(v, c, out) : run_write(v, c, data, out);
 }
 

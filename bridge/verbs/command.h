@@ -20,19 +20,17 @@ struct shim_counts {
 
 /* A volume as the client of one connection may use it. Sizes are in bytes. */
 struct shim_volume {
-	uint8_t *memory;	/* its bytes; NULL: they are in a file, */
-	int fd;			/* of which only what the page cache has is read */
+	uint8_t *memory;	/* its bytes; NULL: they are elsewhere */
 	uint32_t block_size;
 	uint32_t max_data;
 	uint32_t max_inline;
 	uint32_t max_message;
 	uint32_t depth;		/* most commands in flight */
 	uint8_t flags;		/* those that a command may have */
-	uint8_t may_write;	/* a write need not be stable when it is answered */
-	uint8_t may_force;	/* nor one with FUA */
-	uint8_t no_reads;	/* the file system cannot read without waiting */
-	uint8_t no_writes;
+	uint8_t writes;		/* the client may write */
+	uint8_t writeback;	/* a write need not be stable when it is answered, unless it has FUA */
 	const uint64_t *size;	/* of the volume: Go's memory, during a call only */
+	const uint32_t *stable;	/* whether each write is stable when it has ended: the same */
 	struct shim_counts *counts;	/* the same */
 	/*
 	 * Tags of the commands in flight, and their number without the KEEP_ALIVE. Go clears those of the
@@ -73,22 +71,29 @@ struct shim_out {
 	uint32_t length;
 	/* Sends it, and makes room for the next one. Returns 0 or a negative errno. */
 	int (*next)(struct shim_out *out);
-	/* Executes a READ or WRITE of the client's memory. Returns an outcome. NULL: Go does. */
-	int (*remote)(struct shim_out *out, const struct shim_command *c);
+	/*
+	 * Executes a command that cannot be executed at once. data is that of an inline WRITE. Returns an outcome.
+	 * NULL: Go does.
+	 */
+	int (*later)(struct shim_out *out, const struct shim_command *c, const uint8_t *data);
 };
 
 /*
  * Executes what it can of a message, and appends the responses to out. Returns the length of what is left,
  * which it moves to the front: whole commands, or an untouched message. A negative value is an error of
- * next or remote, a negative errno.
+ * next or later, a negative errno.
  */
 int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out);
 
-/* Parts of it. Data is as long as the command says. The first four return whether they have succeeded. */
+/* Parts of it. Data is as long as the command says. */
+int shim_is_inside(const struct shim_volume *v, const struct shim_command *c);
 int shim_may_write(const struct shim_volume *v, const struct shim_command *c);
-int shim_read_data(struct shim_volume *v, const struct shim_command *c, uint8_t *to);
-int shim_write_data(struct shim_volume *v, const struct shim_command *c, const uint8_t *from);
-int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data);	/* or a negative errno */
+int shim_is_inline(const struct shim_command *c);
+uint32_t shim_padded(uint32_t length);
+/* Returns whether there is room for a response with so many bytes of data behind it, or a negative errno. */
+int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t data);
+/* Where data behind the next response goes. */
+uint8_t *shim_data(const struct shim_out *out);
 void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim_command *c, uint32_t crc);
 void shim_clear_tag(struct shim_volume *v, uint16_t tag);
 

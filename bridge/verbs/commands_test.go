@@ -8,12 +8,8 @@ import (
 	"io"
 	"math/bits"
 	"math/rand/v2"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"krping/bridge/wire"
 )
@@ -30,14 +26,11 @@ type executing struct {
 	out    io.Reader
 	volume []byte
 	counts [4]uint64 // of shim_counts
-	writes bool      // without waiting, at all
 }
 
-// startExecuting starts one with a volume in memory, or in a new file of a path.
-func startExecuting(t testing.TB, path ...string) *executing {
+func startExecuting(t testing.TB) *executing {
 	t.Helper()
-	writes := len(path) == 0 || canWrite(t, path[0])
-	cmd := exec.Command(compileC(t, "testdata/commands.c"), path...)
+	cmd := exec.Command(compileC(t, "testdata/commands.c"))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -57,22 +50,7 @@ func startExecuting(t testing.TB, path ...string) *executing {
 			t.Errorf("commands.c: %v\n%s", err, stderr.String())
 		}
 	})
-	return &executing{t: t, in: in, out: out, volume: make([]byte, volumeSize), writes: writes}
-}
-
-// canWrite reports whether the file system of a new file, which has its size then, writes without waiting.
-func canWrite(t testing.TB, path string) bool {
-	t.Helper()
-	if err := os.WriteFile(path, make([]byte, volumeSize), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	_, err = unix.Pwritev2(int(f.Fd()), [][]byte{{0}}, 0, unix.RWF_NOWAIT)
-	return err == nil
+	return &executing{t: t, in: in, out: out, volume: make([]byte, volumeSize)}
 }
 
 func (e *executing) read(n int) []byte {
@@ -88,10 +66,11 @@ func (e *executing) number() uint32 { return binary.LittleEndian.Uint32(e.read(4
 
 // round is a message and its circumstances.
 type round struct {
-	msg              []byte
-	writes, forces   bool
-	busy             uint32
-	version          uint8
+	msg                       []byte
+	writes, writeback, stable bool
+	busy                      uint32
+	version                   uint8
+
 	requests         []wire.Request
 	violation        error
 	left             []byte
@@ -122,7 +101,7 @@ func (e *executing) expects(r *round) {
 	r.left = nil
 	for _, q := range r.requests {
 		inside := q.Offset <= volumeSize && uint64(q.Length) <= volumeSize-q.Offset
-		writable := e.writes && r.writes && (q.Flags&wire.FlagFUA == 0 || r.forces)
+		writable := r.writes && (r.stable || r.writeback && q.Flags&wire.FlagFUA == 0)
 		switch {
 		case q.Rkey == 0 && inside && q.Op == wire.OpRead:
 			data := e.volume[q.Offset : q.Offset+uint64(q.Length)]
@@ -151,7 +130,7 @@ func (e *executing) runs(r *round) {
 	e.t.Helper()
 	e.expects(r)
 	flag := map[bool]uint32{true: 1}
-	header := []uint32{uint32(len(r.msg)), flag[r.writes], flag[r.forces], uint32(wire.CommandFlags(r.version)), r.busy}
+	header := []uint32{uint32(len(r.msg)), flag[r.writes], flag[r.writeback], flag[r.stable], uint32(wire.CommandFlags(r.version)), r.busy}
 	var b []byte
 	for _, v := range header {
 		b = binary.LittleEndian.AppendUint32(b, v)
@@ -179,7 +158,7 @@ func (e *executing) runs(r *round) {
 // ends compares the volume and the counts.
 func (e *executing) ends() {
 	e.t.Helper()
-	if _, err := e.in.Write(make([]byte, 20)); err != nil {
+	if _, err := e.in.Write(make([]byte, 24)); err != nil {
 		e.t.Fatal(err)
 	}
 	if !bytes.Equal(e.read(volumeSize), e.volume) {
@@ -239,46 +218,43 @@ func someMessage(random *rand.Rand) []byte {
 	return msg
 }
 
-// C and Go agree on what messages ask for, what becomes of the volume, and what the answers are.
+// C and Go agree on what messages ask for, what becomes of a volume in memory, and what the answers are.
 func TestExecutedCommands(t *testing.T) {
-	for name, path := range map[string][]string{"memory": nil, "file": {filepath.Join(t.TempDir(), "volume")}} {
-		t.Run(name, func(t *testing.T) {
-			e := startExecuting(t, path...)
-			random := rand.New(rand.NewPCG(1, 2))
-			executed, behind, violations := 0, 0, 0
-			for range 20000 {
-				r := &round{msg: someMessage(random), writes: random.IntN(8) > 0, forces: random.IntN(2) > 0, busy: noTag, version: uint8(1 + random.IntN(2))}
-				if random.IntN(4) == 0 {
-					r.busy = uint32(random.IntN(40))
-				}
-				if len(r.msg) == 0 {
-					continue
-				}
-				e.runs(r)
-				executed, behind = executed+r.executed, behind+r.behind
-				if r.violation != nil {
-					violations++
-				}
-			}
-			e.ends()
-			if executed < 10000 || behind < 1000 || violations < 1000 {
-				t.Errorf("%d commands executed, %d left, %d messages wrong: not what this test is for", executed, behind, violations)
-			}
-		})
+	e := startExecuting(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	likely := func() bool { return random.IntN(4) > 0 }
+	executed, behind, violations := 0, 0, 0
+	for range 20000 {
+		r := &round{msg: someMessage(random), writes: likely(), writeback: likely(), stable: likely(), busy: noTag, version: uint8(1 + random.IntN(2))}
+		if random.IntN(4) == 0 {
+			r.busy = uint32(random.IntN(40))
+		}
+		if len(r.msg) == 0 {
+			continue
+		}
+		e.runs(r)
+		executed, behind = executed+r.executed, behind+r.behind
+		if r.violation != nil {
+			violations++
+		}
+	}
+	e.ends()
+	if executed < 10000 || behind < 1000 || violations < 1000 {
+		t.Errorf("%d commands executed, %d left, %d messages wrong: not what this test is for", executed, behind, violations)
 	}
 }
 
 func FuzzExecutedCommands(f *testing.F) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20 {
-		f.Add(someMessage(random), true, true, uint8(2))
+		f.Add(someMessage(random), true, true, true, uint8(2))
 	}
 	e := startExecuting(f)
-	f.Fuzz(func(t *testing.T, msg []byte, writes, forces bool, version uint8) {
+	f.Fuzz(func(t *testing.T, msg []byte, writes, writeback, stable bool, version uint8) {
 		if len(msg) == 0 || len(msg) > 8192 {
 			return
 		}
 		e.t = t
-		e.runs(&round{msg: msg, writes: writes, forces: forces, busy: noTag, version: 1 + version%2})
+		e.runs(&round{msg: msg, writes: writes, writeback: writeback, stable: stable, busy: noTag, version: 1 + version%2})
 	})
 }

@@ -9,7 +9,7 @@
 package verbs
 
 /*
-#cgo LDFLAGS: -lrdmacm -libverbs
+#cgo LDFLAGS: -lrdmacm -libverbs -l:liburing.a
 #include <stdlib.h>
 #include "shim.h"
 */

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "crc32c.h"
 #include "executor.h"
+#include "ring.h"
 
-#define WAIT_NS		3600000000000	/* until it looks again whether it was woken */
 #define MAX_QUIET	(SHIM_SLOTS / 4 - 1)	/* so that slots become free before the last one is taken */
 
 static uint32_t slot_of(const struct shim_executor *x, uint32_t send)
@@ -27,7 +30,7 @@ static void fail(struct shim_executor *x, int error)
  */
 static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint32_t key)
 {
-	int is_signalled = x->quiet >= MAX_QUIET || __builtin_popcount(x->used) > SHIM_BUFFERS / 2;
+	int is_signalled = x->quiet >= MAX_QUIET;
 	struct ibv_sge sge = {
 		.addr = (uintptr_t)x->out.data,
 		.length = x->out.length,
@@ -53,7 +56,7 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 	error = ibv_post_send(x->queue->qp, data ? data : &wr, &bad);
 	if (error)
 		return error;
-	x->used_by[x->head % SHIM_SLOTS] = data ? 1u << (uint32_t)data->wr_id : 0;
+	x->used_by[x->head % SHIM_SLOTS] = data ? 1ull << (uint32_t)data->wr_id : 0;
 	x->head++;
 	x->quiet = is_signalled ? 0 : x->quiet + 1;
 	x->posted += is_signalled;
@@ -94,13 +97,54 @@ void shim_executor_completed(struct shim_executor *x, uint64_t id)
 
 static uint8_t *buffer_of(const struct shim_executor *x, uint32_t n)
 {
-	return x->buffers + (size_t)n * SHIM_BUFFER;
+	if (n < SHIM_LARGE)
+		return x->buffers + (size_t)n * SHIM_LARGE_SIZE;
+	return x->buffers + SHIM_LARGE * SHIM_LARGE_SIZE + (size_t)(n - SHIM_LARGE) * SHIM_SMALL_SIZE;
 }
 
-/* An RDMA READ or WRITE of a buffer, for a command. */
-static struct ibv_send_wr transfer(struct shim_executor *x, const struct shim_command *c, uint32_t n,
-				   struct ibv_sge *sge)
+/*
+ * Finds a free buffer. Returns SHIM_BUFFERS if there is none. For RDMA it is a large one: the send queue has no room
+ * for more.
+ */
+static uint32_t find_buffer(const struct shim_executor *x, const struct shim_command *c)
 {
+	uint64_t free = ~x->used & ((1ull << SHIM_BUFFERS) - 1), small = free >> SHIM_LARGE << SHIM_LARGE;
+
+	if (c->length <= SHIM_SMALL_SIZE && shim_is_inline(c) && small)
+		return __builtin_ctzll(small);
+	free &= (1ull << SHIM_LARGE) - 1;
+	return free ? (uint32_t)__builtin_ctzll(free) : SHIM_BUFFERS;
+}
+
+static void use_buffer(struct shim_executor *x, uint32_t n, const struct shim_command *c)
+{
+	x->used |= 1ull << n;
+	x->uses++;
+	x->commands[n] = *c;
+}
+
+static void free_buffer(struct shim_executor *x, uint32_t n)
+{
+	x->used &= ~(1ull << n);
+}
+
+/* Gives the command of a buffer to Go. An inline WRITE's data is in the buffer. */
+static void give(struct shim_executor *x, uint32_t n)
+{
+	const struct shim_command *c = &x->commands[n];
+	struct shim_given *g = &x->given[x->nr_given++];
+
+	memcpy(g->command, c->wire, SHIM_COMMAND);
+	g->data = buffer_of(x, n);
+	g->length = c->op == SHIM_OP_WRITE && shim_is_inline(c) ? shim_padded(c->length) : 0;
+	x->given_buffers |= 1ull << n;
+}
+
+/* An RDMA READ or WRITE of a buffer, for its command. */
+static struct ibv_send_wr transfer(struct shim_executor *x, uint32_t n, struct ibv_sge *sge)
+{
+	const struct shim_command *c = &x->commands[n];
+
 	*sge = (struct ibv_sge){
 		.addr = (uintptr_t)buffer_of(x, n),
 		.length = c->length,
@@ -116,80 +160,162 @@ static struct ibv_send_wr transfer(struct shim_executor *x, const struct shim_co
 	};
 }
 
-static int read_remote(struct shim_executor *x, const struct shim_command *c, uint32_t n)
+/* Answers a command whose data is in the buffer, or was written from it. */
+static void answer(struct shim_executor *x, uint32_t n)
 {
-	uint8_t *buffer = buffer_of(x, n);
+	const struct shim_command *c = &x->commands[n];
+	int is_read = c->op == SHIM_OP_READ, is_inline = shim_is_inline(c);
+	int room = shim_make_room(&x->volume, &x->out, is_read && is_inline ? shim_padded(c->length) : 0);
+	uint32_t crc = is_read ? shim_crc32c(buffer_of(x, n), c->length) : 0;
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
-	int room = shim_make_room(&x->volume, &x->out, 0), error;
 
-	if (room <= 0)
-		return room;
-	if (!shim_read_data(&x->volume, c, buffer))
-		return SHIM_LEFT;
-	shim_respond(&x->volume, &x->out, c, shim_crc32c(buffer, c->length));
-	wr = transfer(x, c, n, &sge);
-	error = post_message(x, &wr, c->rkey);
-	if (error)
-		return -error;
-	x->used |= 1u << n;
-	return SHIM_ANSWERED;
-}
-
-static int fetch(struct shim_executor *x, const struct shim_command *c, uint32_t n)
-{
-	struct ibv_send_wr wr, *bad;
-	struct ibv_sge sge;
-	int error;
-
-	if (!shim_may_write(&x->volume, c))
-		return SHIM_LEFT;
-	wr = transfer(x, c, n, &sge);
-	wr.wr_id = (uint64_t)SHIM_FETCH << 32 | n;
-	wr.opcode = IBV_WR_RDMA_READ;
-	wr.send_flags = IBV_SEND_SIGNALED;
-	error = ibv_post_send(x->queue->qp, &wr, &bad);
-	if (error)
-		return -error;
-	x->posted++;
-	x->used |= 1u << n;
-	x->fetching[n] = *c;
-	return SHIM_STARTED;
-}
-
-static int run_remote(struct shim_out *out, const struct shim_command *c)
-{
-	struct shim_executor *x = executor_of(out);
-	uint32_t n = __builtin_ctz(~x->used);
-
-	if (c->length > SHIM_BUFFER)
-		return SHIM_LEFT;
-	if (!x->buffers || n >= SHIM_BUFFERS) {
-		x->wants_buffers = !x->buffers;
-		return SHIM_LEFT;
-	}
-	x->fetched++;
-	return c->op == SHIM_OP_READ ? read_remote(x, c, n) : fetch(x, c, n);
-}
-
-/* Writes what was fetched. If that fails, Go does all of it again. */
-static void write_fetched(struct shim_executor *x, uint32_t n)
-{
-	struct shim_command *c = &x->fetching[n];
-	int room = shim_make_room(&x->volume, &x->out, 0);
-
-	x->used &= ~(1u << n);
 	if (room < 0) {
 		fail(x, -room);
 		return;
 	}
-	if (!room || !shim_write_data(&x->volume, c, buffer_of(x, n))) {
-		memcpy(x->given[x->nr_given++], c->wire, SHIM_COMMAND);
+	if (!room) {
+		give(x, n);
 		return;
 	}
-	shim_respond(&x->volume, &x->out, c, 0);
+	if (is_read && is_inline)
+		memcpy(shim_data(&x->out), buffer_of(x, n), c->length);
+	shim_respond(&x->volume, &x->out, c, crc);
 	shim_clear_tag(&x->volume, c->tag);
-	fail(x, post_message(x, NULL, c->rkey));
+	if (is_read && !is_inline) {	/* the SEND's completion frees the buffer */
+		wr = transfer(x, n, &sge);
+		fail(x, post_message(x, &wr, c->rkey));
+		return;
+	}
+	free_buffer(x, n);
+	if (!is_inline)
+		fail(x, post_message(x, NULL, c->rkey));
+}
+
+/* Reads or writes a buffer. */
+static void access_store(struct shim_executor *x, uint32_t n)
+{
+	const struct shim_command *c = &x->commands[n];
+	int is_write = c->op == SHIM_OP_WRITE;
+
+	if (!x->ring) {
+		if (is_write)
+			memcpy(x->volume.memory + c->offset, buffer_of(x, n), c->length);
+		else
+			memcpy(buffer_of(x, n), x->volume.memory + c->offset, c->length);
+		answer(x, n);
+	} else if (shim_ring_prepare(x->ring, is_write, buffer_of(x, n), c->length, c->offset, n)) {
+		give(x, n);
+	} else {
+		x->storing++;
+	}
+}
+
+/* Writes the data of a WRITE that is in its buffer. Go says what is wrong with it. */
+static void write_buffer(struct shim_executor *x, uint32_t n)
+{
+	const struct shim_command *c = &x->commands[n];
+
+	if (shim_may_write(&x->volume, c) && shim_crc32c(buffer_of(x, n), c->length) == c->crc)
+		access_store(x, n);
+	else
+		give(x, n);
+}
+
+static int fetch(struct shim_executor *x, uint32_t n)
+{
+	struct ibv_send_wr *bad, wr;
+	struct ibv_sge sge;
+	int error;
+
+	wr = transfer(x, n, &sge);
+	wr.wr_id = (uint64_t)SHIM_FETCH << 32 | n;
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.send_flags = IBV_SEND_SIGNALED;
+	error = ibv_post_send(x->queue->qp, &wr, &bad);
+	x->posted += !error;
+	return -error;
+}
+
+static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
+{
+	struct shim_executor *x = executor_of(out);
+	int is_write = c->op == SHIM_OP_WRITE;
+	uint32_t n;
+	int error;
+
+	if (c->length > SHIM_LARGE_SIZE || !(is_write ? shim_may_write(&x->volume, c) : shim_is_inside(&x->volume, c)))
+		return SHIM_LEFT;
+	if (!x->buffers) {
+		x->wants_buffers = 1;
+		return SHIM_LEFT;
+	}
+	n = find_buffer(x, c);
+	if (n == SHIM_BUFFERS)
+		return SHIM_LEFT;
+	use_buffer(x, n, c);
+	if (is_write && !shim_is_inline(c)) {
+		error = fetch(x, n);
+		return error ? error : SHIM_STARTED;
+	}
+	if (is_write) {
+		memcpy(buffer_of(x, n), data, c->length);
+		memset(buffer_of(x, n) + c->length, 0, shim_padded(c->length) - c->length);
+		write_buffer(x, n);
+	} else {
+		access_store(x, n);
+	}
+	return SHIM_STARTED;
+}
+
+/* Starts what is prepared, and answers what has ended. Returns how many that were. */
+static int store(struct shim_executor *x)
+{
+	int32_t result;
+	uint32_t n;
+	int ended = 0;
+
+	if (!x->storing)
+		return 0;
+	fail(x, shim_ring_submit(x->ring));
+	while (!x->error && shim_ring_take(x->ring, &n, &result)) {
+		ended++;
+		x->storing--;
+		if (result == (int32_t)x->commands[n].length)
+			answer(x, n);
+		else
+			give(x, n);
+	}
+	return ended;
+}
+
+void shim_executor_settle(struct shim_executor *x)
+{
+	int32_t result;
+	uint32_t n;
+
+	while (x->ring && shim_ring_wait(x->ring, &n, &result, x->storing))
+		x->storing--;
+	x->storing = 0;
+}
+
+int shim_executor_open(struct shim_executor *x, int fd)
+{
+	return shim_ring_open(&x->ring, fd);
+}
+
+void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey)
+{
+	x->buffers = buffers;
+	x->buffers_lkey = lkey;
+	if (x->ring)
+		shim_ring_register(x->ring, buffers, SHIM_MEMORY);
+}
+
+void shim_executor_close(struct shim_executor *x)
+{
+	shim_ring_close(x->ring);
+	x->ring = NULL;
 }
 
 /* Executes a message. Returns whether something of it is left to Go. */
@@ -224,7 +350,7 @@ static int take(struct shim_executor *x, struct shim_wc *wc)
 	if (kind == SHIM_SIGNALLED || kind == SHIM_FETCH) {
 		shim_executor_completed(x, wc->wr_id);
 		if (kind == SHIM_FETCH)
-			write_fetched(x, wc->wr_id);
+			write_buffer(x, wc->wr_id);
 		return 0;
 	}
 	if (kind == x->receive_kind && wc->opcode == IBV_WC_RECV && wc->byte_len <= x->volume.max_message)
@@ -241,7 +367,6 @@ static int take_all(struct shim_executor *x, int got)
 	for (i = 0; i < got; i++)
 		if (take(x, &wc[i]))
 			wc[left++] = wc[i];
-	fail(x, post_message(x, NULL, 0));
 	return left;
 }
 
@@ -290,32 +415,54 @@ int shim_executor_confirm(struct shim_executor *x)
 	return 0;
 }
 
-/* Waits for a completion, or to be woken. Returns 0 or a negative errno. */
-static int wait(struct shim_executor *x)
+/* Waits for a completion, for the store, or to be woken. Returns 0 or a negative errno. */
+static int wait_for_any(struct shim_executor *x)
 {
-	int ready = shim_cqs_wait(&x->queue->completions, 1, x->wake_fd, WAIT_NS);
+	struct pollfd files[] = {
+		{ .fd = x->wake_fd, .events = POLLIN },
+		{ .fd = x->queue->completions.channel->fd, .events = POLLIN },
+		{ .fd = x->storing ? shim_ring_fd(x->ring) : -1, .events = POLLIN },
+	};
+	sigset_t all;
 
-	return ready < 0 ? ready : 0;
+	sigfillset(&all);	/* the Go runtime's signals must not end the wait */
+	return ppoll(files, 3, NULL, &all) < 0 ? -errno : 0;
 }
 
-int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, struct shim_counts *counts)
+/* Handles what there is, or waits. Returns the completions for Go, or a negative errno. */
+static int turn(struct shim_executor *x)
+{
+	int got = shim_next((uintptr_t)x->queue), left = 0, ended;
+
+	if (got > 0)
+		left = take_all(x, got);
+	else if (got != -EAGAIN)
+		return got;
+	ended = store(x);
+	fail(x, post_message(x, NULL, 0));
+	if (got != -EAGAIN || ended || x->error)
+		return left;
+	return wait_for_any(x);
+}
+
+int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, const uint32_t *stable,
+		 struct shim_counts *counts)
 {
 	int got;
 
 	x->queue = (struct shim_queue *)queue;
 	x->volume.size = size;
+	x->volume.stable = stable;
 	x->volume.counts = counts;
 	x->out.next = next_message;
-	x->out.remote = run_remote;
+	x->out.later = run_later;
+	x->used &= ~x->given_buffers;
+	x->given_buffers = 0;
 	x->nr_given = 0;
 	do {
 		if (was_woken(x))
 			return 0;
-		got = shim_next(queue);
-		if (got > 0)
-			got = take_all(x, got);
-		else if (got == -EAGAIN)
-			got = wait(x);
+		got = turn(x);
 	} while (!got && !x->error && !x->nr_given && !x->wants_buffers);
 	return got;
 }

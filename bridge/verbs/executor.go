@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -24,12 +25,15 @@ type executor struct {
 	c      *C.struct_shim_executor // of C's memory
 	volume transport.Volume
 
-	trimming atomic.Bool // give memory back that is not used
+	trimming atomic.Bool    // give memory back that is not used
+	settling sync.WaitGroup // waits for the store after the last call
 
 	// Used while completions are taken only.
-	memory  *memory  // of the buffers for RDMA; nil: none
-	fetched uint32   // c.fetched at the last trim
-	given   [][]byte // commands that are left to Recv
+	begun  bool     // the volume's Begin was called, and not End
+	ended  bool     // nothing more is executed
+	memory *memory  // that C has; nil: none
+	uses   uint32   // c.uses at the last trim
+	given  [][]byte // messages that are left to Recv
 }
 
 // maxExecutors is how many connections execute in C. Each keeps a thread of the process while it waits.
@@ -74,11 +78,18 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	v := &x.volume
 	if to.Memory != nil {
 		v.memory = (*C.uint8_t)(&to.Memory[0])
+	} else if errno := C.shim_executor_open(x, C.int(to.File)); errno != 0 {
+		for _, slot := range x.slots {
+			c.freeSends <- int(slot)
+		}
+		_ = unix.Close(wake)
+		C.free(unsafe.Pointer(x))
+		return nil, fmt.Errorf("set io_uring up: %w", syscall.Errno(errno))
 	}
-	v.fd, v.flags = C.int(to.File), C.uint8_t(to.Flags)
+	v.flags = C.uint8_t(to.Flags)
 	v.block_size, v.depth = C.uint32_t(to.BlockSize), C.uint32_t(to.Depth)
 	v.max_data, v.max_inline, v.max_message = C.uint32_t(to.MaxData), C.uint32_t(to.MaxInline), C.uint32_t(to.MaxMessage)
-	v.may_write, v.may_force = flag(to.Writes), flag(to.Forces)
+	v.writes, v.writeback = flag(to.Writes), flag(to.Writeback)
 	return &executor{c: x, volume: to}, nil
 }
 
@@ -94,7 +105,9 @@ func (e *executor) free(budget *Budget) {
 	if e == nil {
 		return
 	}
+	e.settling.Wait()
 	e.takeBack(budget)
+	C.shim_executor_close(e.c)
 	_ = unix.Close(int(e.c.wake_fd))
 	C.free(unsafe.Pointer(e.c))
 	executors.Add(-1)
@@ -104,22 +117,31 @@ func (e *executor) free(budget *Budget) {
 // are: none when woken. may is false if nothing is executed now.
 func (c *Conn) executed() (n int, may bool, err error) {
 	e := c.executor.Load()
-	if e == nil || e.c.error != 0 || c.isClosed() || !e.volume.Begin() {
+	if e == nil || e.ended {
 		return 0, false, nil
 	}
-	defer e.volume.End()
+	if e.c.error != 0 || c.isClosed() || !e.begin() {
+		e.end()
+		return 0, false, nil
+	}
 	if e.trimming.Swap(false) {
 		e.trim(c.config.Budget)
 	}
-	size, counts := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))
-	n = int(C.shim_execute(e.c, c.handle(), size, counts))
+	size, stable := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.uint32_t)(unsafe.Pointer(e.volume.Stable))
+	n = int(C.shim_execute(e.c, c.handle(), size, stable, (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))))
 	for i := range int(e.c.nr_given) {
-		e.given = append(e.given, C.GoBytes(unsafe.Pointer(&e.c.given[i]), C.SHIM_COMMAND))
+		g := &e.c.given[i]
+		msg := C.GoBytes(unsafe.Pointer(&g.command), C.SHIM_COMMAND)
+		e.given = append(e.given, append(msg, unsafe.Slice((*byte)(g.data), int(g.length))...))
 		c.received <- given
 	}
 	if e.c.wants_buffers != 0 {
 		e.c.wants_buffers = 0
 		e.lend(c)
+	}
+	if e.c.storing == 0 {
+		e.volume.End()
+		e.begun = false
 	}
 	if n < 0 {
 		return 0, true, syscall.Errno(-n)
@@ -127,36 +149,59 @@ func (c *Conn) executed() (n int, may bool, err error) {
 	return n, true, nil
 }
 
-// given is a slot of Conn.received that stands for a command that the executor has given back.
+// begin begins an operation of the volume, or goes on with the one that the store has not ended.
+func (e *executor) begin() bool {
+	if !e.volume.Begin() {
+		return false
+	}
+	if e.begun {
+		e.volume.End()
+	}
+	e.begun = true
+	return true
+}
+
+// end says that nothing more is executed. The operation of the volume ends when the store has ended it.
+func (e *executor) end() {
+	e.ended = true
+	if !e.begun {
+		return
+	}
+	e.settling.Go(func() {
+		C.shim_executor_settle(e.c)
+		e.volume.End()
+	})
+}
+
+// given is a slot of Conn.received that stands for a message that the executor has given back.
 const given = -1
 
-// message returns the first command that was given back.
+// message returns the first message that was given back.
 func (e *executor) message() transport.Message {
 	first := e.given[0]
 	e.given = e.given[1:]
 	return transport.Message{Data: first, Release: func() error { return nil }}
 }
 
-// lend gives the executor buffers for RDMA, unless memory is short: then Go does what needs them.
+// lend gives the executor buffers, unless memory is short: then Go does what needs them.
 func (e *executor) lend(c *Conn) {
-	const size = C.SHIM_BUFFERS * C.SHIM_BUFFER
-	if e.memory != nil || !c.config.Budget.takeSpare(size) {
+	if e.memory != nil || !c.config.Budget.takeSpare(C.SHIM_MEMORY) {
 		return
 	}
-	m, err := register(c.queue.pd, size, readAccess(c.queue.pd))
+	m, err := register(c.queue.pd, C.SHIM_MEMORY, readAccess(c.queue.pd))
 	if err != nil {
-		c.config.Budget.give(size)
+		c.config.Budget.give(C.SHIM_MEMORY)
 		return
 	}
 	e.memory = m
-	e.c.buffers, e.c.buffers_lkey = (*C.uint8_t)(&m.data[0]), m.lkey()
+	C.shim_executor_lend(e.c, (*C.uint8_t)(&m.data[0]), m.lkey())
 }
 
 // trim takes the buffers back if they were not used since the last call.
 func (e *executor) trim(budget *Budget) {
 	switch {
-	case uint32(e.c.fetched) != e.fetched:
-		e.fetched = uint32(e.c.fetched)
+	case uint32(e.c.uses) != e.uses:
+		e.uses = uint32(e.c.uses)
 	case e.memory == nil:
 	case e.c.used == 0:
 		e.takeBack(budget)
@@ -169,10 +214,10 @@ func (e *executor) takeBack(budget *Budget) {
 	if e.memory == nil {
 		return
 	}
-	e.c.buffers = nil
+	C.shim_executor_lend(e.c, nil, 0)
 	e.memory.free()
 	e.memory = nil
-	budget.give(C.SHIM_BUFFERS * C.SHIM_BUFFER)
+	budget.give(C.SHIM_MEMORY)
 }
 
 // trimExecutor has the executor give memory back that it does not use.

@@ -10,8 +10,14 @@
 #include "shim.h"
 
 #define SHIM_SLOTS	16	/* SENDs in flight */
-#define SHIM_BUFFERS	8	/* for RDMA */
-#define SHIM_BUFFER	65536	/* bytes of one */
+
+/* Buffers for data on its way: the large ones are in front. */
+#define SHIM_LARGE	8
+#define SHIM_LARGE_SIZE	65536
+#define SHIM_SMALL	32
+#define SHIM_SMALL_SIZE	4096
+#define SHIM_BUFFERS	(SHIM_LARGE + SHIM_SMALL)
+#define SHIM_MEMORY	(SHIM_LARGE * SHIM_LARGE_SIZE + SHIM_SMALL * SHIM_SMALL_SIZE)
 
 /* The upper halves of the ids of its work requests. Those of SHIM_QUIET complete only if they fail. */
 enum shim_executor_kind {
@@ -20,9 +26,19 @@ enum shim_executor_kind {
 	SHIM_FETCH,		/* RDMA READ of a buffer */
 };
 
+/* A command that turned out to be Go's, whose tag is in flight. */
+struct shim_given {
+	uint8_t command[SHIM_COMMAND];
+	const uint8_t *data;	/* of an inline WRITE */
+	uint32_t length;	/* of it, in bytes */
+};
+
+struct shim_ring;
+
 /* Filled in by Go, up to wake_fd. One thread at a time executes. */
 struct shim_executor {
 	struct shim_volume volume;
+	struct shim_ring *ring;	/* to its file; NULL: the volume is in memory */
 	uint8_t *receives;	/* buffers of max_message each; the lower half of a receive's id says which one */
 	uint8_t *sends;		/* the same, of which those in slots are the executor's */
 	uint32_t receives_lkey;
@@ -31,43 +47,48 @@ struct shim_executor {
 	uint32_t receive_kind;	/* the upper half of a receive's id */
 	int wake_fd;		/* an eventfd */
 
-	/*
-	 * Buffers for RDMA: memory that Go lends while it is not NULL. All are free when it takes it back. With
-	 * wants_buffers, commands were left to Go for want of them.
-	 */
-	uint8_t *buffers;
+	uint8_t *buffers;	/* SHIM_MEMORY bytes that Go lends; NULL: none. All are free when it takes them back */
 	uint32_t buffers_lkey;
-	uint32_t used;		/* a bit a buffer */
-	int wants_buffers;
-	uint32_t fetched;	/* commands that used one, ever */
+	int wants_buffers;	/* commands were left to Go for want of them */
+	uint64_t used;		/* a bit a buffer */
+	uint32_t uses;		/* of all buffers, ever */
+	struct shim_command commands[SHIM_BUFFERS];	/* whose data is in the buffer */
+	int storing;		/* buffers that the ring has */
 
 	struct shim_queue *queue;
 	struct shim_out out;
-	struct shim_command fetching[SHIM_BUFFERS];	/* WRITEs whose data is on its way */
-	uint32_t used_by[SHIM_SLOTS];	/* the bit of the buffer whose data is in front of the SEND */
-
-	/* Commands that turned out to be Go's, with their tags in flight. */
-	uint8_t given[SHIM_BUFFERS][SHIM_COMMAND];
-	int nr_given;
-
+	uint64_t used_by[SHIM_SLOTS];	/* the bit of the buffer whose data is in front of the SEND */
 	uint32_t head;		/* SENDs ever posted; slot head % SHIM_SLOTS is the next one */
 	uint32_t tail;		/* those whose slots are free again */
 	uint32_t quiet;		/* since the last signalled one */
 	int posted;		/* signalled, without a completion */
 
-	int error;		/* of a post: an errno. Nothing more is executed */
+	struct shim_given given[SHIM_BUFFERS];	/* their buffers are used until the next call */
+	int nr_given;
+	uint64_t given_buffers;
+
+	int error;		/* of a post or the ring: an errno. Nothing more is executed */
 
 	int woken;		/* wake_fd is readable, or about to be */
 	int received;		/* a message has arrived since Go cleared it */
 };
 
+/* Opens a ring to a file. Returns 0 or an errno: io_uring may be missing or forbidden. */
+int shim_executor_open(struct shim_executor *x, int fd);
+/* Lends SHIM_MEMORY bytes, or takes them back (NULL). */
+void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey);
+/* Waits until the ring has no buffer any more. Nothing is executed before or afterwards. */
+void shim_executor_settle(struct shim_executor *x);
+void shim_executor_close(struct shim_executor *x);
+
 /*
- * Go takes what is given after each call. Returns the number of completions in the queue's wc that Go has to handle: all but successful ones of what
- * was executed. A message of which only some commands were executed is shorter, and has the others. Returns 0
- * when woken, and a negative errno if completions cannot be taken. error may be set, too. The pointers are used
- * during the call only.
+ * Go takes what is given after each call. Returns the number of completions in the queue's wc that Go has to
+ * handle: all but successful ones of what was executed. A message of which only some commands were executed is
+ * shorter, and has the others. Returns 0 when woken, and a negative errno if completions cannot be taken. error may
+ * be set, too. The pointers are used during the call only.
  */
-int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, struct shim_counts *counts);
+int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, const uint32_t *stable,
+		 struct shim_counts *counts);
 
 /* Makes sure that there will be a completion of the last SENDs, which free their buffers. Returns 0 or an errno. */
 int shim_executor_confirm(struct shim_executor *x);

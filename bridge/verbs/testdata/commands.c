@@ -4,19 +4,17 @@
  * answer is the number of bytes that are left, those, the number of bytes of responses, and those; in the end the
  * volume. Numbers are of 32 bits, little endian.
  */
-#define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../command.h"
 
 struct header {
 	uint32_t length;	/* of the message; 0: the end */
-	uint32_t may_write;
-	uint32_t may_force;
+	uint32_t writes;
+	uint32_t writeback;
+	uint32_t stable;
 	uint32_t flags;
 	uint32_t busy;		/* a tag that is in flight; SHIM_TAGS: none */
 };
@@ -48,7 +46,7 @@ static void must_read(void *p, size_t n)
 		exit(1);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	static struct shim_volume v = {
 		.block_size = 512, .max_data = MAX_DATA, .max_inline = MAX_INLINE, .max_message = MAX_MESSAGE, .depth = DEPTH,
@@ -57,15 +55,10 @@ int main(int argc, char **argv)
 	struct shim_counts counts = { 0 };
 	uint8_t *volume = calloc(1, VOLUME);
 	struct header h;
+	uint32_t stable;
 
-	v.fd = -1;
-	if (argc > 1) {		/* in a file, in the page cache */
-		v.fd = open(argv[1], O_CREAT | O_RDWR, 0600);
-		if (write(v.fd, volume, VOLUME) != VOLUME)
-			return 1;
-	} else {
-		v.memory = volume;
-	}
+	v.memory = volume;
+	v.stable = &stable;
 	v.size = &size;
 	v.counts = &counts;
 	for (;;) {
@@ -80,8 +73,9 @@ int main(int argc, char **argv)
 			break;
 		msg = malloc(h.length);
 		must_read(msg, h.length);
-		v.may_write = h.may_write;
-		v.may_force = h.may_force;
+		v.writes = h.writes;
+		v.writeback = h.writeback;
+		stable = h.stable;
 		v.flags = h.flags;
 		memset(v.tags, 0, sizeof(v.tags));
 		v.in_flight = 0;
@@ -103,8 +97,6 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		free(msg);
 	}
-	if (!v.memory && pread(v.fd, volume, VOLUME, 0) != VOLUME)
-		return 1;
 	fwrite(volume, 1, VOLUME, stdout);
 	fwrite(&counts, sizeof(counts), 1, stdout);
 	free(volume);

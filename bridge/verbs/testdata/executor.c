@@ -24,7 +24,7 @@ static struct ibv_sge lasts[2];
 static struct shim_executor x;
 static uint8_t buffers[64 * SIZE];
 static uint8_t memory[65536];
-static uint8_t large[SHIM_BUFFERS * SHIM_BUFFER], fetched[2048];
+static uint8_t large[SHIM_MEMORY], fetched[2048];
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
@@ -109,6 +109,63 @@ static void arrives_other(void)
 
 #define CHECK(ok)	do { if (!(ok)) { printf("line %d: %s\n", __LINE__, #ok); failed = 1; } } while (0)
 
+/* The same of a volume in a file, by io_uring. */
+static int in_file(struct shim_queue *queue)
+{
+	struct shim_counts counts = { 0 };
+	uint64_t size = sizeof(memory);
+	uint32_t stable = 1;
+	FILE *f = tmpfile();
+	uint8_t read[2048];
+	int failed = 0, before = sends, i;
+
+	memset(memory, 'x', sizeof(memory));
+	if (!f || write(fileno(f), memory, sizeof(memory)) != sizeof(memory))
+		return 1;
+	CHECK(shim_executor_open(&x, fileno(f)) == 0);
+	x.volume.memory = NULL;
+	shim_executor_lend(&x, large, 5);
+
+	/* Five READs share a response. */
+	for (i = 0; i < 5; i++)
+		arrives(i, 0);
+	do {
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	} while (x.storing);
+	CHECK(counts.reads == 5 && sends > before && x.used == 0 && x.volume.in_flight == 0 && !x.nr_given);
+	CHECK(x.out.data == NULL && lasts[1].length % (16 + 512) == 0 && ((uint8_t *)lasts[1].addr)[16] == 'x');
+
+	/* A large READ, and a large WRITE that is fetched first. */
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_remote(SHIM_OP_WRITE, 2, shim_crc32c(fetched, 2048));
+	for (i = 0; i < 1000 && counts.writes + counts.reads < 7; i++) {
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	}
+	CHECK(counts.writes == 1 && counts.reads == 6 && x.volume.in_flight == 0 && !x.storing && !x.nr_given);
+	CHECK(pread(fileno(f), read, 2048, 512) == 2048 && !memcmp(read, fetched, 2048));
+
+	/* The file has lost its end: Go finds that out. */
+	CHECK(ftruncate(fileno(f), 1000) == 0);
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 0 && x.nr_given == 1 && x.given[0].command[3] == 1);
+	shim_clear_tag(&x.volume, 1);
+
+	/* Nobody waits for what has begun at the end. */
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	shim_executor_settle(&x);
+	CHECK(x.storing == 0);
+	shim_clear_tag(&x.volume, 1);
+	shim_executor_close(&x);
+	x.volume.memory = memory;
+	x.used = 0;
+	fclose(f);
+	return failed;
+}
+
 static void *wake_later(void *queue)
 {
 	usleep(50000);
@@ -127,6 +184,7 @@ int main(void)
 	struct shim_queue queue = { .completions = { .channel = &channel, .cq = &cq }, .qp = &qp };
 	struct shim_counts counts = { 0 };
 	uint64_t size = sizeof(memory);
+	uint32_t stable = 1;
 	pthread_t thread;
 	int files[2], failed = 0, i, got;
 	uint32_t crc;
@@ -146,31 +204,31 @@ int main(void)
 
 	/* It waits until it is woken, by another thread or before the call. */
 	pthread_create(&thread, NULL, wake_later, &queue);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 0);
 	pthread_join(thread, NULL);
 	shim_executor_wake(&x);
 	shim_executor_wake(&x);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 0);
 	CHECK(!x.received && !x.error);
 
 	/* Messages that come together share a response, which leaves when their buffers are posted again. */
 	for (i = 0; i < 5; i++)
 		arrives(i, 0);
 	arrives_other();
-	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts);
 	CHECK(got == 1 && queue.wc[0].wr_id == 77ull << 32);
 	CHECK(sends == 1 && receives == 5 && receives_at_send == 5 && counts.reads == 5 && x.received);
 
 	/* What only Go executes is left, and its buffer is not posted. */
 	arrives(9, 1);
-	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts);
 	CHECK(got == 1 && queue.wc[0].byte_len == 64 && receives == 5 && sends == 1);
 
 	/* One SEND in four is signalled; slots become free. */
 	for (i = 0; i < 3 * SHIM_SLOTS; i++) {
 		arrives(i, 0);
 		arrives_other();
-		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 		CHECK(x.posted <= 1);
 	}
 	CHECK(sends == 1 + 3 * SHIM_SLOTS && signalled == sends / 4);
@@ -180,12 +238,12 @@ int main(void)
 		arrived = polled = 0;
 		arrives(i, 0);
 		arrives_other();
-		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+		CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 		arrived = polled = 0;	/* lost */
 	}
 	CHECK(x.head - x.tail == SHIM_SLOTS && x.posted > 0);
 	arrives(40, 0);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && queue.wc[0].byte_len == 32);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && queue.wc[0].byte_len == 32);
 	shim_executor_completed(&x, (uint64_t)SHIM_SIGNALLED << 32 | (x.head - 1));
 	CHECK(x.head == x.tail);
 	shim_clear_tag(&x.volume, 40);
@@ -193,17 +251,16 @@ int main(void)
 
 	/* A large READ needs a buffer, for which the call returns. */
 	arrives_remote(SHIM_OP_READ, 1, 0);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && x.wants_buffers && queue.wc[0].byte_len == 32);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.wants_buffers && queue.wc[0].byte_len == 32);
 	shim_clear_tag(&x.volume, 1);
 	x.wants_buffers = 0;
-	x.buffers = large;
-	x.buffers_lkey = 5;
+	shim_executor_lend(&x, large, 5);
 
 	/* With one, its data is in front of the response, which invalidates the key. */
 	memset(memory + 512, 'm', 2048);
 	arrives_remote(SHIM_OP_READ, 1, 0);
 	arrives_other();
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(last[0].opcode == IBV_WR_RDMA_WRITE && last[0].wr.rdma.remote_addr == 0x1234 && last[0].wr.rdma.rkey == 0x77);
 	CHECK(lasts[0].addr == (uintptr_t)large && lasts[0].length == 2048 && lasts[0].lkey == 5);
 	CHECK(last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77 && lasts[1].length == 16);
@@ -212,44 +269,48 @@ int main(void)
 	/* The buffer is free when the SEND has completed, which an idle connection asks for. */
 	CHECK(shim_executor_confirm(&x) == 0 && shim_executor_confirm(&x) == 0);
 	arrives_other();
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1 && x.used == 0 && x.posted == 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.used == 0 && x.posted == 0);
 
 	/* A large WRITE is fetched, and then written and answered. */
 	memset(fetched, 'f', 2048);
 	crc = shim_crc32c(fetched, 2048);
-	x.volume.may_write = 1;
+	x.volume.writes = 1;
 	arrives_remote(SHIM_OP_WRITE, 2, crc);
 	arrives_other();
 	i = sends;
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(last[1].opcode == IBV_WR_RDMA_READ && last[1].wr.rdma.remote_addr == 0x1234 && lasts[1].length == 2048);
 	CHECK(sends == i && x.volume.in_flight == 1 && x.used == 1 && memory[512] == 'm');
 	arrives_other();
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 1);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(sends == i + 1 && last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77);
 	CHECK(!memcmp(memory + 512, fetched, 2048) && x.volume.in_flight == 0 && x.used == 0 && counts.writes == 1);
 
 	/* One with a wrong CRC is given to Go, unanswered. */
 	arrives_remote(SHIM_OP_WRITE, 3, crc ^ 1);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0 && x.nr_given == 1 && x.given[0][3] == 3);
-	CHECK(sends == i + 1 && x.volume.in_flight == 1 && x.used == 0 && counts.writes == 1);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 0 && x.nr_given == 1 && x.given[0].command[3] == 3);
+	CHECK(sends == i + 1 && x.volume.in_flight == 1 && counts.writes == 1 && x.given[0].length == 0);
 	shim_clear_tag(&x.volume, 3);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.used == 0 && !x.nr_given);
+
+	failed |= in_file(&queue);
 
 	/* Completions that say that something failed are Go's. */
 	arrives(1, 0);
 	arriving[arrived - 1].status = IBV_WC_WR_FLUSH_ERR;
 	arriving[arrived++] = (struct ibv_wc){ .wr_id = (uint64_t)SHIM_QUIET << 32, .status = IBV_WC_WR_FLUSH_ERR };
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 2 && !x.error);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 2 && !x.error);
 
 	/* A post that fails ends it: a message of which Go never hears is one that failed. */
 	fail_receive = ENOMEM;
 	arrives(2, 0);
 	arrives(3, 0);
-	got = shim_execute(&x, (uintptr_t)&queue, &size, &counts);
+	got = shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts);
 	CHECK(got == 2 && x.error == ENOMEM && queue.wc[0].status == IBV_WC_GENERAL_ERR && queue.wc[1].status == IBV_WC_SUCCESS);
 	x.error = fail_receive = 0;
 	fail_send = EINVAL;
 	arrives(4, 0);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &counts) == 0 && x.error == EINVAL);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 0 && x.error == EINVAL);
 	return failed;
 }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+
+#include "ring.h"
+
+struct shim_ring {
+	struct io_uring uring;
+	int fd;
+	int is_registered;	/* the memory */
+};
+
+int shim_ring_open(struct shim_ring **ring, int fd)
+{
+	struct shim_ring *r = calloc(1, sizeof(*r));
+	int error;
+
+	if (!r)
+		return ENOMEM;
+	error = -io_uring_queue_init(SHIM_RING_ENTRIES, &r->uring, 0);
+	if (error) {
+		free(r);
+		return error;
+	}
+	r->fd = fd;
+	*ring = r;
+	return 0;
+}
+
+void shim_ring_register(struct shim_ring *r, void *memory, size_t length)
+{
+	const struct iovec all = { .iov_base = memory, .iov_len = length };
+
+	if (r->is_registered)
+		io_uring_unregister_buffers(&r->uring);
+	/* If it fails, as for want of `ulimit -l`, the kernel looks the pages up for each of them. */
+	r->is_registered = memory && !io_uring_register_buffers(&r->uring, &all, 1);
+}
+
+int shim_ring_fd(const struct shim_ring *r)
+{
+	return r->uring.ring_fd;
+}
+
+int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t length, uint64_t offset, uint32_t id)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+
+	if (!sqe)
+		return EBUSY;
+	if (r->is_registered && is_write)
+		io_uring_prep_write_fixed(sqe, r->fd, data, length, offset, 0);
+	else if (r->is_registered)
+		io_uring_prep_read_fixed(sqe, r->fd, data, length, offset, 0);
+	else if (is_write)
+		io_uring_prep_write(sqe, r->fd, data, length, offset);
+	else
+		io_uring_prep_read(sqe, r->fd, data, length, offset);
+	io_uring_sqe_set_data64(sqe, id);
+	return 0;
+}
+
+int shim_ring_submit(struct shim_ring *r)
+{
+	int started;
+
+	while (io_uring_sq_ready(&r->uring)) {
+		started = io_uring_submit(&r->uring);
+		if (started < 0 && started != -EINTR)
+			return -started;
+		if (!started)
+			return EAGAIN;
+	}
+	return 0;
+}
+
+static void take(struct shim_ring *r, struct io_uring_cqe *cqe, uint32_t *id, int32_t *result)
+{
+	*id = io_uring_cqe_get_data64(cqe);
+	*result = cqe->res;
+	io_uring_cqe_seen(&r->uring, cqe);
+}
+
+int shim_ring_take(struct shim_ring *r, uint32_t *id, int32_t *result)
+{
+	struct io_uring_cqe *cqe;
+
+	if (io_uring_peek_cqe(&r->uring, &cqe))
+		return 0;
+	take(r, cqe, id, result);
+	return 1;
+}
+
+int shim_ring_wait(struct shim_ring *r, uint32_t *id, int32_t *result, int running)
+{
+	struct io_uring_cqe *cqe;
+	int error;
+
+	if (running <= (int)io_uring_sq_ready(&r->uring))
+		return 0;
+	do
+		error = io_uring_wait_cqe(&r->uring, &cqe);
+	while (error == -EINTR || error == -EAGAIN);
+	if (error)
+		return 0;
+	take(r, cqe, id, result);
+	return 1;
+}
+
+void shim_ring_close(struct shim_ring *r)
+{
+	if (!r)
+		return;
+	io_uring_queue_exit(&r->uring);
+	free(r);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads and writes of one file by io_uring. */
+#ifndef KRPING_VERBS_RING_H
+#define KRPING_VERBS_RING_H
+
+#include <stdint.h>
+#include <stddef.h>
+
+struct shim_ring;
+
+/* Most reads and writes at a time. */
+#define SHIM_RING_ENTRIES	64
+
+/* Functions return 0 or an errno. */
+int shim_ring_open(struct shim_ring **ring, int fd);
+/* Tells the kernel the memory of all reads and writes, or that it is to be forgotten (NULL). */
+void shim_ring_register(struct shim_ring *r, void *memory, size_t length);
+int shim_ring_fd(const struct shim_ring *r);	/* readable when something has ended */
+/* Prepares a read or write; shim_ring_submit() starts it. */
+int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t length, uint64_t offset, uint32_t id);
+int shim_ring_submit(struct shim_ring *r);
+/* Takes what has ended: its id, and its bytes or a negative errno. Returns 0 if nothing has. */
+int shim_ring_take(struct shim_ring *r, uint32_t *id, int32_t *result);
+/* The same, and waits for it. What was not started is not waited for: 0 if there is nothing else. */
+int shim_ring_wait(struct shim_ring *r, uint32_t *id, int32_t *result, int running);
+void shim_ring_close(struct shim_ring *r);
+
+#endif /* KRPING_VERBS_RING_H */
