@@ -414,7 +414,9 @@ func (b *bridge) connect(ctx context.Context, refusals zerolog.Logger, request *
 		return
 	}
 	conn, err := request.Accept(session.Private, verbs.Config{
-		Receives:   int(session.Welcome.Depth) + 1,
+		// For each command and a KEEP_ALIVE; and as C may answer the last command of a message before it has
+		// posted the receive again.
+		Receives:   int(session.Welcome.Depth) + 2,
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,

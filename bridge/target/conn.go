@@ -145,7 +145,7 @@ func (c *conn) receive() error {
 		if err != nil {
 			return err
 		}
-		if err := c.startTags(requests); err != nil {
+		if err := c.startTags(requests, msg.Taken); err != nil {
 			return err
 		}
 		m.left.Store(int32(len(requests)))
@@ -210,8 +210,8 @@ func (c *conn) probe() {
 	}
 }
 
-// startTags marks the tags of a message's commands as in flight.
-func (c *conn) startTags(requests []wire.Request) error {
+// startTags marks the tags of a message's commands as in flight. With taken, the transport has done so.
+func (c *conn) startTags(requests []wire.Request, taken bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range requests {
@@ -219,12 +219,16 @@ func (c *conn) startTags(requests []wire.Request) error {
 			return &wire.Violation{What: "tag is in flight already", Value: uint64(r.Tag)}
 		}
 		c.inFlight[r.Tag] = true
-		if c.executor != nil && r.Tag != wire.TagKeepAlive {
-			c.executor.TakeTag(r.Tag)
-		}
 		commands := len(c.inFlight)
 		if c.inFlight[wire.TagKeepAlive] {
 			commands--
+		}
+		if c.executor != nil && !taken && r.Tag != wire.TagKeepAlive {
+			all, free := c.executor.TakeTag(r.Tag)
+			if !free {
+				return &wire.Violation{What: "tag is in flight already", Value: uint64(r.Tag)}
+			}
+			commands = max(commands, all)
 		}
 		if commands > int(c.limits.Depth) {
 			return &wire.Violation{What: "too many commands in flight", Value: uint64(commands), Limit: uint64(c.limits.Depth)}

@@ -15,6 +15,8 @@ type Remote struct {
 // Message is a received message.
 type Message struct {
 	Data []byte
+	// Taken says that an Executor has marked the tags of its commands as in flight.
+	Taken bool
 	// Release posts the receive again. Data is invalid afterwards.
 	Release func() error
 }
@@ -57,8 +59,10 @@ type Executor interface {
 	Execute(to Volume)
 	// Interrupt makes Recv call Volume.Begin again soon.
 	Interrupt()
-	// TakeTag marks the tag of a command that Recv has delivered as in flight, and FreeTag as answered.
-	TakeTag(tag uint16)
+	// TakeTag marks a tag as in flight, also for those commands that are not delivered. It returns how many are in
+	// flight then, and false if this one was already.
+	TakeTag(tag uint16) (inFlight int, free bool)
+	// FreeTag marks a tag as answered.
 	FreeTag(tag uint16)
 	// Executed reports whether messages have arrived since the last call.
 	Executed() bool

@@ -222,13 +222,14 @@ static int run(struct shim_volume *v, const struct shim_command *c, const uint8_
 	return c->op == SHIM_OP_READ ? run_read(v, c, out) : run_write(v, c, data, out);
 }
 
-int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out)
+int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out, int *taken)
 {
 	uint32_t at, size, left = 0;
 	struct shim_command c;
 	int outcome;
 
-	if (!begin(v, msg, length))
+	*taken = begin(v, msg, length);
+	if (!*taken)
 		return length;
 	for (at = 0; at < length; at += size) {
 		c = decode(msg + at);

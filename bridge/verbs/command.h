@@ -80,10 +80,10 @@ struct shim_out {
 
 /*
  * Executes what it can of a message, and appends the responses to out. Returns the length of what is left,
- * which it moves to the front: whole commands, or an untouched message. A negative value is an error of
- * next or later, a negative errno.
+ * which it moves to the front: commands whose tags are in flight, or, without taken, the untouched message. A
+ * negative value is an error of next or later, a negative errno.
  */
-int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out);
+int64_t shim_run_commands(struct shim_volume *v, uint8_t *msg, uint32_t length, struct shim_out *out, int *taken);
 
 /* Parts of it. Data is as long as the command says. */
 int shim_is_inside(const struct shim_volume *v, const struct shim_command *c);

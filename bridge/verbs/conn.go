@@ -54,7 +54,7 @@ type Conn struct {
 	reserved   int // bytes of the budget for recv, send and lent
 	recv, send *memory
 	received   chan int // slots of recv that hold a message, or given
-	lengths    []int    // by slot of recv; written before the slot is sent to received
+	lengths    []int    // by slot of recv, with SHIM_TAKEN; written before the slot is sent to received
 	freeSends  chan int // free slots of send
 	data       bufferPool
 	probed     chan bool // whether a probe succeeded
@@ -173,7 +173,7 @@ func (c *Conn) freeMemory() {
 	if c.file != nil {
 		_ = c.file.Close()
 	}
-	c.executor.Load().free(c.config.Budget)
+	c.freeExecutor()
 	c.recv.free()
 	c.send.free()
 	c.data.free()
@@ -293,9 +293,10 @@ func (c *Conn) message(slot int) transport.Message {
 	if slot == given {
 		return c.executor.Load().message()
 	}
-	start := slot * c.config.MaxMessage
+	start, length := slot*c.config.MaxMessage, c.lengths[slot]
 	return transport.Message{
-		Data:    c.recv.data[start : start+c.lengths[slot]],
+		Data:    c.recv.data[start : start+length&^C.SHIM_TAKEN],
+		Taken:   length&C.SHIM_TAKEN != 0,
 		Release: func() error { return c.postRecv(slot) },
 	}
 }
@@ -387,7 +388,11 @@ func (c *Conn) Flush() error {
 	if err := c.Probe(); err != nil { // its completion is also that of all before it
 		return err
 	}
-	for range sendBuffers {
+	slots := sendBuffers
+	if c.executor.Load() != nil {
+		slots -= C.SHIM_SLOTS
+	}
+	for range slots {
 		select {
 		case slot := <-c.freeSends:
 			defer func() { c.freeSends <- slot }()
@@ -551,7 +556,7 @@ func (c *Conn) watch() {
 		case <-ticker.C:
 		}
 		c.mu.Lock()
-		stuck := c.sends.isStuck(time.Now())
+		stuck := c.sends.isStuck(time.Now()) || c.executor.Load().isStuck(time.Now())
 		c.mu.Unlock()
 		if stuck {
 			c.fail(errStuck)
@@ -593,7 +598,7 @@ func (c *Conn) complete(wc *C.struct_shim_wc) {
 	ok := wc.status == C.IBV_WC_SUCCESS
 	kind, slot := splitID(wc.wr_id)
 	reason := ErrClosed
-	if ok && kind == kindRecv && (wc.opcode != C.IBV_WC_RECV || int(wc.byte_len) > c.config.MaxMessage) {
+	if ok && kind == kindRecv && (wc.opcode != C.IBV_WC_RECV || int(wc.byte_len&^C.SHIM_TAKEN) > c.config.MaxMessage) {
 		ok, reason = false, errImmediate
 	}
 	if !ok {

@@ -42,13 +42,15 @@ int shim_has_crc32c(void)
 CRC_TARGET uint32_t shim_crc32c(const uint8_t *data, uint32_t length)
 {
 	const uint8_t *end = data + length;
-	uint64_t crc = 0xffffffff, words[8];
+	uint64_t crc = 0xffffffff, word;
 	int i;
 
-	for (; end - data >= (long)sizeof(words); data += sizeof(words)) {
-		memcpy(words, data, sizeof(words));
-		for (i = 0; i < 8; i++)
-			crc = CRC_WORD(crc, words[i]);
+	for (; end - data >= 64; data += 64) {
+#pragma GCC unroll 8
+		for (i = 0; i < 64; i += 8) {
+			memcpy(&word, data + i, 8);
+			crc = CRC_WORD(crc, word);
+		}
 	}
 	for (; data < end; data++)
 		crc = CRC_BYTE((uint32_t)crc, *data);

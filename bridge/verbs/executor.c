@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include "executor.h"
 #include "ring.h"
 
+#define WOKEN		INT_MAX
 #define MAX_QUIET	(SHIM_SLOTS / 4 - 1)	/* so that slots become free before the last one is taken */
 
 static uint32_t slot_of(const struct shim_executor *x, uint32_t send)
@@ -22,6 +24,17 @@ static void fail(struct shim_executor *x, int error)
 {
 	if (!x->error)
 		x->error = error;
+}
+
+/* Posts work requests, of which so many are signalled. Returns 0 or an errno. */
+static int post(struct shim_executor *x, struct ibv_send_wr *wrs, int signalled)
+{
+	struct ibv_send_wr *bad = NULL;
+	int error = ibv_post_send(x->queue->qp, wrs, &bad);
+
+	if (!error || !bad)	/* without bad all are in the queue: see shim_post_send() */
+		x->posted += signalled;
+	return error;
 }
 
 /*
@@ -36,7 +49,7 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 		.length = x->out.length,
 		.lkey = x->sends_lkey,
 	};
-	struct ibv_send_wr *bad, wr = {
+	struct ibv_send_wr wr = {
 		.wr_id = (uint64_t)(is_signalled ? SHIM_SIGNALLED : SHIM_QUIET) << 32 | x->head,
 		.opcode = key ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND,
 		.send_flags = is_signalled ? IBV_SEND_SIGNALED : 0,
@@ -53,13 +66,12 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 	}
 	if (data)
 		data->next = &wr;
-	error = ibv_post_send(x->queue->qp, data ? data : &wr, &bad);
+	error = post(x, data ? data : &wr, is_signalled);
 	if (error)
 		return error;
 	x->used_by[x->head % SHIM_SLOTS] = data ? 1ull << (uint32_t)data->wr_id : 0;
 	x->head++;
 	x->quiet = is_signalled ? 0 : x->quiet + 1;
-	x->posted += is_signalled;
 	x->out.data = NULL;
 	return 0;
 }
@@ -89,6 +101,7 @@ void shim_executor_completed(struct shim_executor *x, uint64_t id)
 	if (kind == SHIM_QUIET)
 		return;
 	x->posted--;
+	__atomic_fetch_add(&x->completed, 1, __ATOMIC_RELAXED);
 	if (kind == SHIM_FETCH)
 		return;
 	while (x->tail != (uint32_t)id + 1)	/* the queue pair completes SENDs in order */
@@ -224,17 +237,14 @@ static void write_buffer(struct shim_executor *x, uint32_t n)
 
 static int fetch(struct shim_executor *x, uint32_t n)
 {
-	struct ibv_send_wr *bad, wr;
+	struct ibv_send_wr wr;
 	struct ibv_sge sge;
-	int error;
 
 	wr = transfer(x, n, &sge);
 	wr.wr_id = (uint64_t)SHIM_FETCH << 32 | n;
 	wr.opcode = IBV_WR_RDMA_READ;
 	wr.send_flags = IBV_SEND_SIGNALED;
-	error = ibv_post_send(x->queue->qp, &wr, &bad);
-	x->posted += !error;
-	return -error;
+	return -post(x, &wr, 1);
 }
 
 static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
@@ -318,18 +328,24 @@ void shim_executor_close(struct shim_executor *x)
 	x->ring = NULL;
 }
 
-/* Executes a message. Returns whether something of it is left to Go. */
-static int run_message(struct shim_executor *x, struct shim_wc *wc)
+/*
+ * Executes a message. Returns whether something of it is left to Go. Nothing is executed after a message that is
+ * left untouched, until Go has marked its tags.
+ */
+static int run_message(struct shim_executor *x, struct shim_wc *wc, int *untouched)
 {
 	uint32_t size = x->volume.max_message;
 	uint8_t *buffer = x->receives + (size_t)(uint32_t)wc->wr_id * size;
 	int64_t left;
-	int error;
+	int error, taken;
 
 	__atomic_store_n(&x->received, 1, __ATOMIC_RELAXED);
-	left = shim_run_commands(&x->volume, buffer, wc->byte_len, &x->out);
+	if (!wc->byte_len || *untouched)
+		return 1;
+	left = shim_run_commands(&x->volume, buffer, wc->byte_len, &x->out, &taken);
+	*untouched = !taken;
 	if (left > 0) {
-		wc->byte_len = left;
+		wc->byte_len = left | (taken ? SHIM_TAKEN : 0);
 		return 1;
 	}
 	error = left < 0 ? -left : shim_post_recv((uintptr_t)x->queue, wc->wr_id, (uintptr_t)buffer, size, x->receives_lkey);
@@ -341,7 +357,7 @@ static int run_message(struct shim_executor *x, struct shim_wc *wc)
 }
 
 /* Returns whether a completion is left to Go. */
-static int take(struct shim_executor *x, struct shim_wc *wc)
+static int take(struct shim_executor *x, struct shim_wc *wc, int *untouched)
 {
 	uint32_t kind = wc->wr_id >> 32;
 
@@ -354,7 +370,7 @@ static int take(struct shim_executor *x, struct shim_wc *wc)
 		return 0;
 	}
 	if (kind == x->receive_kind && wc->opcode == IBV_WC_RECV && wc->byte_len <= x->volume.max_message)
-		return run_message(x, wc);
+		return run_message(x, wc, untouched);
 	return 1;
 }
 
@@ -362,10 +378,10 @@ static int take(struct shim_executor *x, struct shim_wc *wc)
 static int take_all(struct shim_executor *x, int got)
 {
 	struct shim_wc *wc = x->queue->wc;
-	int i, left = 0;
+	int i, left = 0, untouched = 0;
 
 	for (i = 0; i < got; i++)
-		if (take(x, &wc[i]))
+		if (take(x, &wc[i], &untouched))
 			wc[left++] = wc[i];
 	return left;
 }
@@ -396,7 +412,7 @@ static int was_woken(struct shim_executor *x)
 int shim_executor_confirm(struct shim_executor *x)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)x->sends, .lkey = x->sends_lkey };
-	struct ibv_send_wr *bad, wr = {	/* empty: the client's device acknowledges it */
+	struct ibv_send_wr wr = {	/* empty: the client's device acknowledges it */
 		.wr_id = (uint64_t)SHIM_SIGNALLED << 32 | (x->head - 1),
 		.opcode = IBV_WR_RDMA_WRITE,
 		.send_flags = IBV_SEND_SIGNALED,
@@ -407,12 +423,10 @@ int shim_executor_confirm(struct shim_executor *x)
 
 	if (!x->quiet)
 		return 0;
-	error = ibv_post_send(x->queue->qp, &wr, &bad);
-	if (error)
-		return error;
-	x->quiet = 0;
-	x->posted++;
-	return 0;
+	error = post(x, &wr, 1);
+	if (!error)
+		x->quiet = 0;
+	return error;
 }
 
 /* Waits for a completion, for the store, or to be woken. Returns 0 or a negative errno. */
@@ -459,10 +473,11 @@ int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size,
 	x->used &= ~x->given_buffers;
 	x->given_buffers = 0;
 	x->nr_given = 0;
-	do {
-		if (was_woken(x))
-			return 0;
-		got = turn(x);
-	} while (!got && !x->error && !x->nr_given && !x->wants_buffers);
-	return got;
+	do
+		got = was_woken(x) ? WOKEN : turn(x);
+	while (!got && !x->error && !x->nr_given && !x->wants_buffers);
+	x->volume.size = NULL;
+	x->volume.stable = NULL;
+	x->volume.counts = NULL;
+	return got == WOKEN ? 0 : got;
 }

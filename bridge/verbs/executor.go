@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,10 @@ type executor struct {
 
 	trimming atomic.Bool    // give memory back that is not used
 	settling sync.WaitGroup // waits for the store after the last call
+
+	// Protected by Conn.mu.
+	seen  uint32    // c.completed when it was looked at last
+	since time.Time // when it was another one, or nothing was posted
 
 	// Used while completions are taken only.
 	begun  bool     // the volume's Begin was called, and not End
@@ -90,7 +95,7 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	v.block_size, v.depth = C.uint32_t(to.BlockSize), C.uint32_t(to.Depth)
 	v.max_data, v.max_inline, v.max_message = C.uint32_t(to.MaxData), C.uint32_t(to.MaxInline), C.uint32_t(to.MaxMessage)
 	v.writes, v.writeback = flag(to.Writes), flag(to.Writeback)
-	return &executor{c: x, volume: to}, nil
+	return &executor{c: x, volume: to, since: time.Now()}, nil
 }
 
 func flag(set bool) C.uint8_t {
@@ -100,13 +105,16 @@ func flag(set bool) C.uint8_t {
 	return 0
 }
 
-// free frees what the executor has. The queue pair is destroyed. nil is allowed.
-func (e *executor) free(budget *Budget) {
+// freeExecutor frees what the executor has. The queue pair is destroyed.
+func (c *Conn) freeExecutor() {
+	c.mu.Lock()
+	e := c.executor.Swap(nil)
+	c.mu.Unlock()
 	if e == nil {
 		return
 	}
 	e.settling.Wait()
-	e.takeBack(budget)
+	e.takeBack(c.config.Budget)
 	C.shim_executor_close(e.c)
 	_ = unix.Close(int(e.c.wake_fd))
 	C.free(unsafe.Pointer(e.c))
@@ -120,12 +128,12 @@ func (c *Conn) executed() (n int, may bool, err error) {
 	if e == nil || e.ended {
 		return 0, false, nil
 	}
+	if !e.begun && e.trimming.Swap(false) {
+		e.trim(c.config.Budget)
+	}
 	if e.c.error != 0 || c.isClosed() || !e.begin() {
 		e.end()
 		return 0, false, nil
-	}
-	if e.trimming.Swap(false) {
-		e.trim(c.config.Budget)
 	}
 	size, stable := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.uint32_t)(unsafe.Pointer(e.volume.Stable))
 	n = int(C.shim_execute(e.c, c.handle(), size, stable, (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))))
@@ -135,13 +143,13 @@ func (c *Conn) executed() (n int, may bool, err error) {
 		e.given = append(e.given, append(msg, unsafe.Slice((*byte)(g.data), int(g.length))...))
 		c.received <- given
 	}
-	if e.c.wants_buffers != 0 {
-		e.c.wants_buffers = 0
-		e.lend(c)
-	}
 	if e.c.storing == 0 {
 		e.volume.End()
 		e.begun = false
+	}
+	if e.c.wants_buffers != 0 {
+		e.c.wants_buffers = 0
+		e.lend(c)
 	}
 	if n < 0 {
 		return 0, true, syscall.Errno(-n)
@@ -180,7 +188,7 @@ const given = -1
 func (e *executor) message() transport.Message {
 	first := e.given[0]
 	e.given = e.given[1:]
-	return transport.Message{Data: first, Release: func() error { return nil }}
+	return transport.Message{Data: first, Taken: true, Release: func() error { return nil }}
 }
 
 // lend gives the executor buffers, unless memory is short: then Go does what needs them.
@@ -222,6 +230,8 @@ func (e *executor) takeBack(budget *Budget) {
 
 // trimExecutor has the executor give memory back that it does not use.
 func (c *Conn) trimExecutor() {
+	c.mu.Lock() // not while it is freed
+	defer c.mu.Unlock()
 	if e := c.executor.Load(); e != nil {
 		e.trimming.Store(true)
 		e.wake()
@@ -250,6 +260,18 @@ func (e *executor) posted() int {
 	return int(e.c.posted)
 }
 
+// isStuck reports whether its work requests have not completed for stuckTime.
+func (e *executor) isStuck(now time.Time) bool {
+	if e == nil {
+		return false
+	}
+	completed := atomic.LoadUint32((*uint32)(&e.c.completed))
+	if completed != e.seen || atomic.LoadInt32((*int32)(&e.c.posted)) == 0 {
+		e.seen, e.since = completed, now
+	}
+	return now.Sub(e.since) >= stuckTime
+}
+
 func (e *executor) wake() {
 	if e != nil {
 		C.shim_executor_wake(e.c)
@@ -270,13 +292,17 @@ func (e *executor) tag(tag uint16) (word *uint64, bit uint64) {
 	return (*uint64)(&e.c.volume.tags[tag/64]), 1 << (tag % 64)
 }
 
-// TakeTag marks a tag as in flight.
-func (c *Conn) TakeTag(tag uint16) {
-	if e := c.executor.Load(); e != nil {
-		if word, bit := e.tag(tag); atomic.OrUint64(word, bit)&bit == 0 {
-			atomic.AddInt32((*int32)(&e.c.volume.in_flight), 1)
-		}
+// TakeTag marks a tag as in flight. It returns how many are then, and whether it was free.
+func (c *Conn) TakeTag(tag uint16) (inFlight int, free bool) {
+	e := c.executor.Load()
+	if e == nil {
+		return 0, true
 	}
+	word, bit := e.tag(tag)
+	if atomic.OrUint64(word, bit)&bit != 0 {
+		return 0, false
+	}
+	return int(atomic.AddInt32((*int32)(&e.c.volume.in_flight), 1)), true
 }
 
 // FreeTag marks a tag as answered.

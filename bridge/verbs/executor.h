@@ -62,6 +62,7 @@ struct shim_executor {
 	uint32_t tail;		/* those whose slots are free again */
 	uint32_t quiet;		/* since the last signalled one */
 	int posted;		/* signalled, without a completion */
+	uint32_t completed;	/* ever, of these */
 
 	struct shim_given given[SHIM_BUFFERS];	/* their buffers are used until the next call */
 	int nr_given;
@@ -81,10 +82,12 @@ void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey
 void shim_executor_settle(struct shim_executor *x);
 void shim_executor_close(struct shim_executor *x);
 
+#define SHIM_TAKEN	0x80000000	/* in byte_len of a message: the tags of its commands are in flight already */
+
 /*
  * Go takes what is given after each call. Returns the number of completions in the queue's wc that Go has to
- * handle: all but successful ones of what was executed. A message of which only some commands were executed is
- * shorter, and has the others. Returns 0 when woken, and a negative errno if completions cannot be taken. error may
+ * handle: all but successful ones of what was executed. A message of which only some commands may have been
+ * executed has the others, and SHIM_TAKEN. Returns 0 when woken, and a negative errno if completions cannot be taken. error may
  * be set, too. The pointers are used during the call only.
  */
 int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, const uint32_t *stable,

@@ -2,18 +2,21 @@
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "ring.h"
 
 struct shim_ring {
 	struct io_uring uring;
 	int fd;
+	int is_regular;		/* the file */
 	int is_registered;	/* the memory */
 };
 
 int shim_ring_open(struct shim_ring **ring, int fd)
 {
 	struct shim_ring *r = calloc(1, sizeof(*r));
+	struct stat about;
 	int error;
 
 	if (!r)
@@ -24,6 +27,7 @@ int shim_ring_open(struct shim_ring **ring, int fd)
 		return error;
 	}
 	r->fd = fd;
+	r->is_regular = fstat(fd, &about) || S_ISREG(about.st_mode);
 	*ring = r;
 	return 0;
 }
@@ -57,6 +61,8 @@ int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t le
 		io_uring_prep_write(sqe, r->fd, data, length, offset);
 	else
 		io_uring_prep_read(sqe, r->fd, data, length, offset);
+	if (r->is_regular)
+		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	io_uring_sqe_set_data64(sqe, id);
 	return 0;
 }

@@ -110,7 +110,10 @@ func TestOrder(t *testing.T) {
 		{"krping-bridge@.service", "After", "krping-rdma.target"},
 		{"krping-bridge@.service", "After", "network-online.target"},
 		{"krping-detach.service", "Before", "remote-fs-pre.target"},
-		{"krping-detach.service", "After", "network-online.target"},
+		{"krping-rxe@.service", "DefaultDependencies", "no"}, // before basic.target
+		{"krping-rxe@.service", "Before", "krping-rdma.target"},
+		{"krping-detach.service", "After", "network.target"},
+		{"krping-agent.service", "After", "network.target"},
 		{"krping-agent.service", "After", "krping-detach.service"},
 		{"krping-agent.service", "Before", "remote-fs-pre.target"},
 		{"krping-agent.service", "Wants", "remote-fs-pre.target"}, // else it does not order anything

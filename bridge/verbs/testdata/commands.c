@@ -65,7 +65,7 @@ int main(void)
 		struct shim_out out = { .next = next };
 		uint8_t *msg;
 		uint32_t left;
-		int i;
+		int i, taken;
 
 		if (fread(&h, sizeof(h), 1, stdin) != 1)
 			return 0;
@@ -84,7 +84,7 @@ int main(void)
 			v.in_flight = 1;
 		}
 		answered = 0;
-		left = shim_run_commands(&v, msg, h.length, &out);
+		left = shim_run_commands(&v, msg, h.length, &out, &taken);
 		if (out.data)
 			answered += out.length;
 		fwrite(&left, 4, 1, stdout);
