@@ -39,10 +39,10 @@ var recorded = map[string]map[string]cost{
 		"64k-randwrite-qd1": {496704, 614754},
 	},
 	"krping-bridge": {
-		"4k-randread-qd1":   {111003, 204614},
-		"4k-randwrite-qd1":  {115372, 205522},
-		"64k-randread-qd1":  {527770, 695992},
-		"64k-randwrite-qd1": {567410, 780578},
+		"4k-randread-qd1":   {93624, 154022},
+		"4k-randwrite-qd1":  {95945, 164259},
+		"64k-randread-qd1":  {512031, 621724},
+		"64k-randwrite-qd1": {530588, 678254},
 	},
 }
 
