@@ -6,7 +6,9 @@ package guest
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +41,11 @@ func Fio(t testing.TB, dev string, args ...string) {
 	Run(t, fio(dev, args)...)
 }
 
-// StartFio starts fio in the background and kills it at the end of the test.
+// StartFio starts fio in the background and kills it at the end of the test. With a disk of krping it returns when the
+// disk has the first I/O: a fio that is stopped before that has failed.
 func StartFio(t testing.TB, dev string, args ...string) *Load {
 	t.Helper()
+	before := begun(filepath.Base(dev))
 	argv := fio(dev, args)
 	l := &Load{t: t, cmd: exec.Command(argv[0], argv[1:]...)}
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
@@ -49,7 +53,21 @@ func StartFio(t testing.TB, dev string, args ...string) *Load {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.cmd.Process.Kill() })
+	if name := filepath.Base(dev); strings.HasPrefix(name, "krping") {
+		Eventually(t, Limit, "fio begins", func() bool { return begun(name) != before })
+	}
 	return l
+}
+
+// begun returns what the kernel counts of a disk's I/O that has begun: Documentation/block/stat.rst. "" if there is no
+// such disk.
+func begun(disk string) string {
+	stat, err := os.ReadFile("/sys/class/block/" + disk + "/stat")
+	fields := strings.Fields(string(stat))
+	if err != nil || len(fields) < 9 {
+		return ""
+	}
+	return fields[0] + " " + fields[4] + " " + fields[8] // reads, writes, in flight
 }
 
 // StartWriting starts writes of all sizes to the first 8 MiB of a device, until Stop.
