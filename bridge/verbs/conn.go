@@ -46,10 +46,9 @@ type Conn struct {
 	device     *device
 	peer       string
 	config     Config
-	queue      *C.struct_shim_queue // of C's memory
-	file       *os.File
-	raw        syscall.RawConn
-	disconnect func() // moves the queue pair to the error state
+	queue      *C.struct_shim_queue   // of C's memory
+	poller     atomic.Pointer[poller] // of the completion channel; nil while C waits for it
+	disconnect func()                 // moves the queue pair to the error state
 
 	reserved   int // bytes of the budget for recv, send and lent
 	recv, send *memory
@@ -149,7 +148,7 @@ func (c *Conn) alloc() error {
 		return err
 	}
 	c.data.beforeWait = c.confirm
-	if c.file, c.raw, err = pollable(c.queue.completions.channel.fd, "completion channel"); err != nil {
+	if _, err := c.usePoller(); err != nil {
 		return err
 	}
 	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage, localAccess); err != nil {
@@ -170,9 +169,7 @@ func (c *Conn) alloc() error {
 }
 
 func (c *Conn) freeMemory() {
-	if c.file != nil {
-		_ = c.file.Close()
-	}
+	c.dropPoller()
 	c.freeExecutor()
 	c.recv.free()
 	c.send.free()
@@ -502,8 +499,12 @@ func (c *Conn) next() (int, error) {
 	if n, may, err := c.executed(); may {
 		return n, err
 	}
+	p, err := c.usePoller()
+	if err != nil {
+		return 0, err
+	}
 	var n C.int
-	err := c.raw.Read(func(uintptr) bool {
+	err = p.raw.Read(func(uintptr) bool {
 		n = C.shim_next(c.handle())
 		return n != -C.EAGAIN
 	})
@@ -519,6 +520,39 @@ func (c *Conn) next() (int, error) {
 		return 0, syscall.Errno(-n)
 	}
 	return int(n), nil
+}
+
+// poller has the Go runtime wait for events of the completion channel.
+type poller struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// usePoller returns the poller, and makes it if there is none. Only the poll loop, and what is before it, calls it.
+func (c *Conn) usePoller() (*poller, error) {
+	if p := c.poller.Load(); p != nil {
+		return p, nil
+	}
+	file, raw, err := pollable(c.queue.completions.channel.fd, "completion channel")
+	if err != nil {
+		return nil, err
+	}
+	p := &poller{file, raw}
+	c.poller.Store(p)
+	return p, nil
+}
+
+// dropPoller ends the poller: each event would wake the Go runtime, also if nobody waits for it there.
+func (c *Conn) dropPoller() {
+	if p := c.poller.Swap(nil); p != nil {
+		_ = p.file.Close()
+	}
+}
+
+func (c *Conn) setPollDeadline(t time.Time) {
+	if p := c.poller.Load(); p != nil {
+		_ = p.file.SetReadDeadline(t)
+	}
 }
 
 // giveUp closes a connection whose completions cannot be read.
@@ -707,7 +741,7 @@ func (c *Conn) fail(reason error) {
 func (c *Conn) drain() {
 	deadline := time.After(drainTime)
 	for {
-		_ = c.file.SetReadDeadline(time.Now()) // wakes the poll loop
+		c.setPollDeadline(time.Now()) // wakes the poll loop
 		c.Interrupt()
 		select {
 		case <-c.drained:
@@ -718,7 +752,7 @@ func (c *Conn) drain() {
 			c.mu.Unlock()
 			deadline = nil
 		case <-time.After(10 * time.Millisecond):
-			_ = c.file.SetReadDeadline(time.Time{})
+			c.setPollDeadline(time.Time{})
 		}
 	}
 }

@@ -105,9 +105,10 @@ func TestBrokenCompletionQueue(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			disconnected := 0
 			c := &Conn{
-				config: Config{Polls: polls}, raw: brokenQueue{}, disconnect: func() { disconnected++ },
+				config: Config{Polls: polls}, disconnect: func() { disconnected++ },
 				received: make(chan int), closed: make(chan struct{}), drained: make(chan struct{}),
 			}
+			c.poller.Store(&poller{raw: brokenQueue{}})
 			if !polls {
 				go c.completions()
 				<-c.drained

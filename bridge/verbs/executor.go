@@ -135,6 +135,7 @@ func (c *Conn) executed() (n int, may bool, err error) {
 		e.end()
 		return 0, false, nil
 	}
+	c.dropPoller()
 	size, stable := (*C.uint64_t)(unsafe.Pointer(e.volume.Size)), (*C.uint32_t)(unsafe.Pointer(e.volume.Stable))
 	n = int(C.shim_execute(e.c, c.handle(), size, stable, (*C.struct_shim_counts)(unsafe.Pointer(e.volume.Counts))))
 	for i := range int(e.c.nr_given) {

@@ -39,10 +39,10 @@ var recorded = map[string]map[string]cost{
 		"64k-randwrite-qd1": {496704, 614754},
 	},
 	"krping-bridge": {
-		"4k-randread-qd1":   {93624, 154022},
-		"4k-randwrite-qd1":  {95945, 164259},
-		"64k-randread-qd1":  {512031, 621724},
-		"64k-randwrite-qd1": {530588, 678254},
+		"4k-randread-qd1":   {92743, 134890},
+		"4k-randwrite-qd1":  {95040, 142794},
+		"64k-randread-qd1":  {512081, 598338},
+		"64k-randwrite-qd1": {525837, 630227},
 	},
 }
 
