@@ -113,6 +113,7 @@ func (c *conn) run(left func()) error {
 	left()
 	c.transport.Close()
 	c.workers.wait()
+	<-c.operations.done // an Executor's, too
 	probing.Wait()
 	return err
 }

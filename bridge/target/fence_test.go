@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"krping/bridge/store"
+	"krping/bridge/transport"
 	"krping/bridge/wire"
 )
 
@@ -33,6 +34,89 @@ func TestNewConnectionFencesTheOld(t *testing.T) {
 			if a, _ := f.one(p, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 				t.Errorf("%+v", a)
 			}
+		}
+	})
+}
+
+// executing is a transport that executes commands by itself.
+type executing struct {
+	*pipe
+	volume transport.Volume
+	took   []uint16 // tags
+}
+
+func (e *executing) Execute(to transport.Volume) { e.volume = to }
+func (e *executing) Interrupt()                  {}
+func (e *executing) FreeTag(uint16)              {}
+func (e *executing) Executed() bool              { return false }
+func (e *executing) TakeTag(tag uint16) (int, bool) {
+	e.took = append(e.took, tag)
+	return 1, tag != 77
+}
+
+// What a transport does with the store by itself is waited for, too, also after the connection has ended.
+func TestNewConnectionWaitsForExecutor(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		f.volume.Store = f.store.Store // whose contents it tells
+		session, err := f.admit(hello(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := &executing{pipe: newPipe()}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			defer f.target.Leave(session)
+			f.target.Serve(t.Context(), session, old)
+		}()
+		if a, _ := f.one(old.pipe, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
+			t.Fatalf("%+v", a)
+		}
+		if v := old.volume; len(v.Memory) != 4<<20 || v.Size.Load() != 4<<20 || v.Stable.Load() != 1 || !v.Writes || v.Depth != 4 || !v.Begin() {
+			t.Fatalf("%+v", v)
+		}
+		old.Close() // the client's host has crashed, say
+		synctest.Wait()
+		admitted := make(chan struct{})
+		go func() {
+			defer close(admitted)
+			fresh := f.connect(hello(1, 0))
+			f.one(fresh, inlineRead(1, 0, 512))
+		}()
+		time.Sleep(time.Hour)
+		select {
+		case <-admitted:
+			t.Error("a new connection was admitted while the old one may write")
+		case <-served:
+			t.Error("the connection has ended while it may write")
+		default:
+		}
+		if old.volume.Begin() {
+			t.Error("the old connection may begin to write")
+		}
+		old.volume.End()
+		<-served
+		<-admitted
+	})
+}
+
+// Tags of commands that a transport executes are in flight, too.
+func TestTagOfExecutor(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		session, err := f.admit(hello(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &executing{pipe: newPipe()}
+		go func() {
+			defer f.target.Leave(session)
+			f.target.Serve(t.Context(), session, e)
+		}()
+		f.one(e.pipe, inlineRead(1, 0, 512))
+		e.toTarget <- inlineRead(77, 0, 512).Append(nil)
+		<-e.closed
+		if n := f.volume.Counters.Violations.Load(); n != 1 || len(e.took) != 2 {
+			t.Errorf("%d violations, tags %v", n, e.took)
 		}
 	})
 }

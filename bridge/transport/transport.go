@@ -54,8 +54,8 @@ type Transport interface {
 // Executor is a Transport that can execute commands of volumes by itself, instead of delivering them.
 type Executor interface {
 	Transport
-	// Execute begins that, unless it is not possible; Recv is not running. From then on, Recv delivers
-	// messages without the commands that were executed, which may be none.
+	// Execute begins that, unless it is not possible. Only the goroutine that calls Recv may call it, and may
+	// be bound to its thread from then on. Recv delivers messages without the commands that were executed.
 	Execute(to Volume)
 	// Interrupt makes Recv call Volume.Begin again soon.
 	Interrupt()

@@ -499,15 +499,17 @@ func (c *Conn) next() (int, error) {
 	if n, may, err := c.executed(); may {
 		return n, err
 	}
-	p, err := c.usePoller()
-	if err != nil {
-		return 0, err
-	}
 	var n C.int
-	err = p.raw.Read(func(uintptr) bool {
-		n = C.shim_next(c.handle())
-		return n != -C.EAGAIN
-	})
+	p, err := c.usePoller()
+	if err == nil {
+		err = p.raw.Read(func(uintptr) bool {
+			n = C.shim_next(c.handle())
+			return n != -C.EAGAIN
+		})
+	} else { // for want of file descriptors: it looks now and then
+		time.Sleep(10 * time.Millisecond)
+		n, err = C.shim_next(c.handle()), nil
+	}
 	if os.IsTimeout(err) {
 		n, err = C.shim_next(c.handle()), nil
 	}

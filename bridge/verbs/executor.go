@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +32,8 @@ type executor struct {
 
 	// Protected by Conn.mu.
 	seen  uint32    // c.completed when it was looked at last
-	since time.Time // when it was another one, or nothing was posted
+	busy  bool      // something was posted then
+	since time.Time // since when something is posted, and it is this one
 
 	// Used while completions are taken only.
 	begun  bool     // the volume's Begin was called, and not End
@@ -46,8 +48,8 @@ const maxExecutors = 1024
 
 var executors atomic.Int32
 
-// Execute executes in C what only copies memory. It does nothing if the CPU has no instruction for the
-// checksum, or if many connections execute already.
+// Execute executes READs and WRITEs in C. It does nothing if the CPU has no instruction for the checksum, if
+// there is no io_uring for a volume in a file, or if many connections execute already.
 func (c *Conn) Execute(to transport.Volume) {
 	if C.shim_has_crc32c() == 0 || int(to.MaxMessage) != c.config.MaxMessage {
 		return
@@ -55,6 +57,11 @@ func (c *Conn) Execute(to transport.Volume) {
 	if executors.Add(1) > maxExecutors {
 		executors.Add(-1)
 		return
+	}
+	if to.Memory == nil {
+		// The kernel ends what io_uring does in the thread that has started it, and has workers for each thread. It
+		// must not wait for another volume. The thread ends with the goroutine.
+		runtime.LockOSThread()
 	}
 	e, err := c.newExecutor(to)
 	if err != nil {
@@ -128,10 +135,11 @@ func (c *Conn) executed() (n int, may bool, err error) {
 	if e == nil || e.ended {
 		return 0, false, nil
 	}
-	if !e.begun && e.trimming.Swap(false) {
+	may = e.c.error == 0 && !c.isClosed()
+	if may && !e.begun && e.trimming.Swap(false) {
 		e.trim(c.config.Budget)
 	}
-	if e.c.error != 0 || c.isClosed() || !e.begin() {
+	if !may || !e.begin() {
 		e.end()
 		return 0, false, nil
 	}
@@ -266,10 +274,11 @@ func (e *executor) isStuck(now time.Time) bool {
 	if e == nil {
 		return false
 	}
-	completed := atomic.LoadUint32((*uint32)(&e.c.completed))
-	if completed != e.seen || atomic.LoadInt32((*int32)(&e.c.posted)) == 0 {
+	completed, busy := atomic.LoadUint32((*uint32)(&e.c.completed)), atomic.LoadInt32((*int32)(&e.c.posted)) != 0
+	if completed != e.seen || !busy || !e.busy {
 		e.seen, e.since = completed, now
 	}
+	e.busy = busy
 	return now.Sub(e.since) >= stuckTime
 }
 

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ring.h"
 
 struct shim_ring {
 	struct io_uring uring;
 	int fd;
-	int is_regular;		/* the file */
+	int is_buffered;	/* by the page cache */
 	int is_registered;	/* the memory */
 };
 
 int shim_ring_open(struct shim_ring **ring, int fd)
 {
 	struct shim_ring *r = calloc(1, sizeof(*r));
-	struct stat about;
+	unsigned int workers[2] = { SHIM_RING_ENTRIES };
 	int error;
 
 	if (!r)
@@ -27,7 +29,8 @@ int shim_ring_open(struct shim_ring **ring, int fd)
 		return error;
 	}
 	r->fd = fd;
-	r->is_regular = fstat(fd, &about) || S_ISREG(about.st_mode);
+	r->is_buffered = !(fcntl(fd, F_GETFL) & O_DIRECT);
+	io_uring_register_iowq_max_workers(&r->uring, workers);	/* without it there are fewer on small hosts */
 	*ring = r;
 	return 0;
 }
@@ -37,7 +40,8 @@ void shim_ring_register(struct shim_ring *r, void *memory, size_t length)
 	const struct iovec all = { .iov_base = memory, .iov_len = length };
 
 	if (r->is_registered)
-		io_uring_unregister_buffers(&r->uring);
+		while (io_uring_unregister_buffers(&r->uring) == -EINTR)
+			;
 	/* If it fails, as for want of `ulimit -l`, the kernel looks the pages up for each of them. */
 	r->is_registered = memory && !io_uring_register_buffers(&r->uring, &all, 1);
 }
@@ -61,7 +65,7 @@ int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t le
 		io_uring_prep_write(sqe, r->fd, data, length, offset);
 	else
 		io_uring_prep_read(sqe, r->fd, data, length, offset);
-	if (r->is_regular)
+	if (r->is_buffered)
 		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	io_uring_sqe_set_data64(sqe, id);
 	return 0;
@@ -101,15 +105,11 @@ int shim_ring_take(struct shim_ring *r, uint32_t *id, int32_t *result)
 int shim_ring_wait(struct shim_ring *r, uint32_t *id, int32_t *result, int running)
 {
 	struct io_uring_cqe *cqe;
-	int error;
 
 	if (running <= (int)io_uring_sq_ready(&r->uring))
 		return 0;
-	do
-		error = io_uring_wait_cqe(&r->uring, &cqe);
-	while (error == -EINTR || error == -EAGAIN);
-	if (error)
-		return 0;
+	while (io_uring_wait_cqe(&r->uring, &cqe))
+		usleep(1000);	/* interrupted, or short of memory */
 	take(r, cqe, id, result);
 	return 1;
 }

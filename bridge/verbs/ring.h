@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and writes of one file by io_uring. Those of a regular file are carried out by the kernel's threads: a read
- * that is started without waiting may still wait for the file system, to read ahead.
+ * Reads and writes of one file by io_uring. Those that use the page cache are carried out by the kernel's threads: a
+ * read that is started without waiting may still wait for the disk, to read ahead.
  */
 #ifndef KRPING_VERBS_RING_H
 #define KRPING_VERBS_RING_H
