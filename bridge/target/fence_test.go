@@ -108,13 +108,15 @@ func TestTagOfExecutor(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := &executing{pipe: newPipe()}
+		served := make(chan struct{})
 		go func() {
+			defer close(served)
 			defer f.target.Leave(session)
 			f.target.Serve(t.Context(), session, e)
 		}()
 		f.one(e.pipe, inlineRead(1, 0, 512))
 		e.toTarget <- inlineRead(77, 0, 512).Append(nil)
-		<-e.closed
+		<-served
 		if n := f.volume.Counters.Violations.Load(); n != 1 || len(e.took) != 2 {
 			t.Errorf("%d violations, tags %v", n, e.took)
 		}
