@@ -63,12 +63,7 @@ func TestNewConnectionWaitsForExecutor(t *testing.T) {
 			t.Fatal(err)
 		}
 		old := &executing{pipe: newPipe()}
-		served := make(chan struct{})
-		go func() {
-			defer close(served)
-			defer f.target.Leave(session)
-			f.target.Serve(t.Context(), session, old)
-		}()
+		served := f.serveOn(session, old)
 		if a, _ := f.one(old.pipe, inlineRead(1, 0, 512)); a.Status != wire.StatusOK {
 			t.Fatalf("%+v", a)
 		}
@@ -108,12 +103,7 @@ func TestTagOfExecutor(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := &executing{pipe: newPipe()}
-		served := make(chan struct{})
-		go func() {
-			defer close(served)
-			defer f.target.Leave(session)
-			f.target.Serve(t.Context(), session, e)
-		}()
+		served := f.serveOn(session, e)
 		f.one(e.pipe, inlineRead(1, 0, 512))
 		e.toTarget <- inlineRead(77, 0, 512).Append(nil)
 		<-served

@@ -179,14 +179,21 @@ func (f *fixture) connectFrom(peer netip.Addr, h wire.Hello) *pipe {
 func (f *fixture) serve(session *Session) *pipe {
 	f.t.Helper()
 	p := newPipe()
-	served := make(chan struct{})
+	f.serveOn(session, p)
+	return p
+}
+
+// serveOn serves an admitted session on a transport until the test ends, or the channel is closed.
+func (f *fixture) serveOn(session *Session, tr transport.Transport) (served chan struct{}) {
+	f.t.Helper()
+	served = make(chan struct{})
 	go func() {
 		defer close(served)
 		defer f.target.Leave(session)
-		f.target.Serve(f.t.Context(), session, p)
+		f.target.Serve(f.t.Context(), session, tr)
 	}()
-	f.t.Cleanup(func() { p.Close(); <-served })
-	return p
+	f.t.Cleanup(func() { tr.Close(); <-served })
+	return served
 }
 
 // answers waits for the next message and returns its responses and the key it invalidates.

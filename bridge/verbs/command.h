@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of the block protocol (kmod/PROTOCOL.md section 2) that need no wait for the store. Everything else,
- * and all that breaks the protocol, is left to Go.
+ * READs and WRITEs of the block protocol (kmod/PROTOCOL.md section 2). A message with another command, or one that
+ * breaks the protocol, is left to Go.
  */
 #ifndef KRPING_VERBS_COMMAND_H
 #define KRPING_VERBS_COMMAND_H
@@ -10,7 +10,7 @@
 
 #define SHIM_TAGS	65536
 
-/* What commands have changed. Go has the same, of atomic integers. */
+/* What was done. The same as Go's transport.Counts, whose integers are atomic. */
 struct shim_counts {
 	uint64_t reads;
 	uint64_t bytes_read;
@@ -96,8 +96,5 @@ int shim_make_room(const struct shim_volume *v, struct shim_out *out, uint32_t d
 uint8_t *shim_data(const struct shim_out *out);
 void shim_respond(struct shim_volume *v, struct shim_out *out, const struct shim_command *c, uint32_t crc);
 void shim_clear_tag(struct shim_volume *v, uint16_t tag);
-
-/* Whether the CPU has what the checksum needs. Without it nothing is executed here. */
-int shim_has_crc32c(void);
 
 #endif /* KRPING_VERBS_COMMAND_H */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
-#include "command.h"
 #include "crc32c.h"
 
 #if defined(__x86_64__)

@@ -10,7 +10,6 @@
 
 #include "crc32c.h"
 #include "executor.h"
-#include "ring.h"
 
 #define WOKEN		INT_MAX
 #define MAX_QUIET	(SHIM_SLOTS / 4 - 1)	/* so that slots become free before the last one is taken */
@@ -309,23 +308,12 @@ void shim_executor_settle(struct shim_executor *x)
 	x->storing = 0;
 }
 
-int shim_executor_open(struct shim_executor *x, int fd)
-{
-	return shim_ring_open(&x->ring, fd);
-}
-
 void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey)
 {
 	x->buffers = buffers;
 	x->buffers_lkey = lkey;
 	if (x->ring)
 		shim_ring_register(x->ring, buffers, SHIM_MEMORY);
-}
-
-void shim_executor_close(struct shim_executor *x)
-{
-	shim_ring_close(x->ring);
-	x->ring = NULL;
 }
 
 /*

@@ -4,6 +4,7 @@ package verbs
 
 /*
 #include <stdlib.h>
+#include "crc32c.h"
 #include "executor.h"
 */
 import "C"
@@ -33,7 +34,7 @@ type executor struct {
 	// Protected by Conn.mu.
 	seen  uint32    // c.completed when it was looked at last
 	busy  bool      // something was posted then
-	since time.Time // since when something is posted, and it is this one
+	since time.Time // since when seen has stayed the same while something was posted
 
 	// Used while completions are taken only.
 	begun  bool     // the volume's Begin was called, and not End
@@ -90,7 +91,7 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	v := &x.volume
 	if to.Memory != nil {
 		v.memory = (*C.uint8_t)(&to.Memory[0])
-	} else if errno := C.shim_executor_open(x, C.int(to.File)); errno != 0 {
+	} else if errno := C.shim_ring_open(&x.ring, C.int(to.File)); errno != 0 {
 		for _, slot := range x.slots {
 			c.freeSends <- int(slot)
 		}
@@ -122,7 +123,7 @@ func (c *Conn) freeExecutor() {
 	}
 	e.settling.Wait()
 	e.takeBack(c.config.Budget)
-	C.shim_executor_close(e.c)
+	C.shim_ring_close(e.c.ring)
 	_ = unix.Close(int(e.c.wake_fd))
 	C.free(unsafe.Pointer(e.c))
 	executors.Add(-1)

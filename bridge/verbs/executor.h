@@ -7,6 +7,7 @@
 #define KRPING_VERBS_EXECUTOR_H
 
 #include "command.h"
+#include "ring.h"
 #include "shim.h"
 
 #define SHIM_SLOTS	16	/* SENDs in flight */
@@ -32,8 +33,6 @@ struct shim_given {
 	const uint8_t *data;	/* of an inline WRITE */
 	uint32_t length;	/* of it, in bytes */
 };
-
-struct shim_ring;
 
 /* Filled in by Go, up to wake_fd. One thread at a time executes. */
 struct shim_executor {
@@ -74,21 +73,18 @@ struct shim_executor {
 	int received;		/* a message has arrived since Go cleared it */
 };
 
-/* Opens a ring to a file. Returns 0 or an errno: io_uring may be missing or forbidden. */
-int shim_executor_open(struct shim_executor *x, int fd);
 /* Lends SHIM_MEMORY bytes, or takes them back (NULL). */
 void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey);
 /* Waits until the ring has no buffer any more. Nothing is executed before or afterwards. */
 void shim_executor_settle(struct shim_executor *x);
-void shim_executor_close(struct shim_executor *x);
 
 #define SHIM_TAKEN	0x80000000	/* in byte_len of a message: the tags of its commands are in flight already */
 
 /*
  * Go takes what is given after each call. Returns the number of completions in the queue's wc that Go has to
- * handle: all but successful ones of what was executed. A message of which only some commands may have been
- * executed has the others, and SHIM_TAKEN. Returns 0 when woken, and a negative errno if completions cannot be taken. error may
- * be set, too. The pointers are used during the call only.
+ * handle: all but successful ones of what was executed. A message with SHIM_TAKEN has only the commands that were
+ * not executed. Returns 0 when woken, and a negative errno if completions cannot be taken. error may be set, too.
+ * The pointers are used during the call only.
  */
 int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size, const uint32_t *stable,
 		 struct shim_counts *counts);

@@ -14,7 +14,7 @@ struct shim_ring;
 /* Most reads and writes at a time. */
 #define SHIM_RING_ENTRIES	64
 
-/* Functions return 0 or an errno. */
+/* Functions return 0 or an errno. io_uring may be missing or forbidden. */
 int shim_ring_open(struct shim_ring **ring, int fd);
 /* Tells the kernel the memory of all reads and writes, or that it is to be forgotten (NULL). */
 void shim_ring_register(struct shim_ring *r, void *memory, size_t length);
@@ -26,6 +26,6 @@ int shim_ring_submit(struct shim_ring *r);
 int shim_ring_take(struct shim_ring *r, uint32_t *id, int32_t *result);
 /* The same, and waits for it. What was not started is not waited for: 0 if there is nothing else. */
 int shim_ring_wait(struct shim_ring *r, uint32_t *id, int32_t *result, int running);
-void shim_ring_close(struct shim_ring *r);
+void shim_ring_close(struct shim_ring *r);	/* NULL is allowed */
 
 #endif /* KRPING_VERBS_RING_H */

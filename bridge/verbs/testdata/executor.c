@@ -124,7 +124,7 @@ static int in_file(struct shim_queue *queue)
 	memset(memory, 'x', sizeof(memory));
 	if (!f || write(fileno(f), memory, sizeof(memory)) != sizeof(memory))
 		return 1;
-	CHECK(shim_executor_open(&x, fileno(f)) == 0);
+	CHECK(shim_ring_open(&x.ring, fileno(f)) == 0);
 	x.volume.memory = NULL;
 	shim_executor_lend(&x, large, 5);
 
@@ -163,7 +163,8 @@ static int in_file(struct shim_queue *queue)
 	shim_executor_settle(&x);
 	CHECK(x.storing == 0);
 	shim_clear_tag(&x.volume, 1);
-	shim_executor_close(&x);
+	shim_ring_close(x.ring);
+	x.ring = NULL;
 	x.volume.memory = memory;
 	x.used = 0;
 	fclose(f);
