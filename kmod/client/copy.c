@@ -111,8 +111,8 @@ u32 krping_copy_crc(const struct krping_copy *copy)
 	u32 crc = krping_crc_begin(), i;
 
 	for (i = 0; i < copy->nr; i++)
-		crc = crc32c(crc, page_address(copy->pages[i]),
-			     min_t(u32, PAGE_SIZE, copy->bytes - i * PAGE_SIZE));
+		crc = krping_crc_add(crc, page_address(copy->pages[i]),
+				     min_t(u32, PAGE_SIZE, copy->bytes - i * PAGE_SIZE));
 	return krping_crc_end(crc);
 }
 

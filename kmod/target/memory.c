@@ -159,7 +159,7 @@ u32 krping_data_crc(struct krping_target_cmd *cmd)
 	u32 i;
 
 	for_each_sg(cmd->sg, sg, cmd->nents, i)
-		crc = crc32c(crc, sg_virt(sg), sg->length);
+		crc = krping_crc_add(crc, sg_virt(sg), sg->length);
 	return krping_crc_end(crc);
 }
 

@@ -264,7 +264,7 @@ static u8 digest(struct krping_target_cmd *cmd)
 		if (is_sha)
 			sha256_update(&sha, data, len);
 		else
-			crc = crc32c(crc, data, len);
+			crc = krping_crc_add(crc, data, len);
 		cond_resched();
 	}
 	__free_pages(buf, compound_order(buf));
