@@ -98,9 +98,9 @@ func wrID(kind, slot int) C.uint64_t { return C.uint64_t(kind)<<32 | C.uint64_t(
 
 func splitID(id C.uint64_t) (kind, slot int) { return int(id >> 32), int(id & 0xffffffff) }
 
-// sendEntries returns how many work requests of a connection can be outstanding: an RDMA READ or WRITE for each buffer, the
-// SENDs, behind each of them an empty WRITE (confirm), and a probe.
-func sendEntries(buffers int) int { return buffers + 2*sendBuffers + 1 }
+// sendEntries returns how many work requests of a connection can be outstanding: an RDMA READ or WRITE for each buffer, also
+// those of an executor, the SENDs, behind each of them an empty WRITE (confirm), and a probe.
+func sendEntries(buffers int) int { return buffers + C.SHIM_RDMA_BUFFERS + 2*sendBuffers + 1 }
 
 // newConn makes a connection of an id, which it owns unless it fails.
 func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config) (*Conn, error) {

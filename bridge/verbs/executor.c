@@ -14,6 +14,48 @@
 #define WOKEN		INT_MAX
 #define MAX_QUIET	(SHIM_SLOTS / 4 - 1)	/* so that slots become free before the last one is taken */
 
+#define NO_BUFFER	UINT32_MAX
+
+#define FEW	8	/* buffers of a class: each is worth a completion, so that it becomes free soon */
+
+static const struct {
+	uint32_t size;	/* of a buffer, in bytes */
+	uint32_t nr;
+	uint32_t first;	/* its number */
+} classes[SHIM_CLASSES] = {
+	{ 4096, 64, 0 },
+	{ 16384, 32, 64 },
+	{ 65536, 32, 96 },
+	{ 262144, 8, 128 },
+	{ 1048576, 4, 136 },
+};
+
+_Static_assert(SHIM_BUFFERS == 64 + 32 + SHIM_RDMA_BUFFERS, "the classes");
+_Static_assert(SHIM_RDMA_BUFFERS == 32 + 8 + 4, "the classes");
+_Static_assert(SHIM_RING_ENTRIES >= SHIM_BUFFERS, "the ring is never full");
+
+uint32_t shim_class_memory(int class)
+{
+	return classes[class].size * classes[class].nr;
+}
+
+static int class_of_buffer(uint32_t n)
+{
+	int class = SHIM_CLASSES - 1;
+
+	while (n < classes[class].first)
+		class--;
+	return class;
+}
+
+/* Whether a buffer is to be known as free as soon as its SEND has completed. */
+static int is_urgent(const struct shim_executor *x, uint32_t n)
+{
+	int class = class_of_buffer(n);
+
+	return x->classes[class].nr_waiting || classes[class].nr <= FEW;
+}
+
 static uint32_t slot_of(const struct shim_executor *x, uint32_t send)
 {
 	return x->slots[send % SHIM_SLOTS];
@@ -42,7 +84,7 @@ static int post(struct shim_executor *x, struct ibv_send_wr *wrs, int signalled)
  */
 static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint32_t key)
 {
-	int is_signalled = x->quiet >= MAX_QUIET;
+	int is_signalled = x->quiet >= MAX_QUIET || (data && is_urgent(x, data->wr_id));
 	struct ibv_sge sge = {
 		.addr = (uintptr_t)x->out.data,
 		.length = x->out.length,
@@ -68,9 +110,10 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 	error = post(x, data ? data : &wr, is_signalled);
 	if (error)
 		return error;
-	x->used_by[x->head % SHIM_SLOTS] = data ? 1ull << (uint32_t)data->wr_id : 0;
+	x->used_by[x->head % SHIM_SLOTS] = data ? (int)(uint32_t)data->wr_id : -1;
 	x->head++;
 	x->quiet = is_signalled ? 0 : x->quiet + 1;
+	x->quiet_data = !is_signalled && (x->quiet_data || data);
 	x->out.data = NULL;
 	return 0;
 }
@@ -93,9 +136,64 @@ static int next_message(struct shim_out *out)
 	return 0;
 }
 
+static uint8_t *buffer_of(const struct shim_executor *x, uint32_t n)
+{
+	int class = class_of_buffer(n);
+
+	return x->classes[class].buffers + (size_t)(n - classes[class].first) * classes[class].size;
+}
+
+static void use_buffer(struct shim_executor *x, uint32_t n, const struct shim_command *c)
+{
+	int class = class_of_buffer(n);
+
+	x->classes[class].used |= 1ull << (n - classes[class].first);
+	x->classes[class].uses++;
+	x->commands[n] = *c;
+}
+
+static void free_buffer(struct shim_executor *x, uint32_t n)
+{
+	int class = class_of_buffer(n);
+
+	x->classes[class].used &= ~(1ull << (n - classes[class].first));
+}
+
+/* The class of the smallest buffers that a command can use, or SHIM_CLASSES. */
+static int class_of(const struct shim_command *c)
+{
+	int class = shim_is_inline(c) ? 0 : SHIM_FIRST_RDMA;
+
+	while (class < SHIM_CLASSES && classes[class].size < c->length)
+		class++;
+	return class;
+}
+
+/* Finds a free buffer of a class, or a larger one for which nobody waits. Returns NO_BUFFER if there is none. */
+static uint32_t find_buffer(const struct shim_executor *x, int class)
+{
+	int last = class < SHIM_FIRST_RDMA ? SHIM_FIRST_RDMA : SHIM_CLASSES - 1, larger;
+	uint64_t free;
+
+	for (larger = class; larger <= last; larger++) {
+		if (!x->classes[larger].buffers || (larger > class && x->classes[larger].nr_waiting))
+			continue;
+		free = ~x->classes[larger].used & (~0ull >> (64 - classes[larger].nr));
+		if (free)
+			return classes[larger].first + (uint32_t)__builtin_ctzll(free);
+	}
+	return NO_BUFFER;
+}
+
+int shim_executor_is_idle(const struct shim_executor *x, int class)
+{
+	return !x->classes[class].used && !x->classes[class].nr_waiting;
+}
+
 void shim_executor_completed(struct shim_executor *x, uint64_t id)
 {
 	uint32_t kind = id >> 32;
+	int n;
 
 	if (kind == SHIM_QUIET)
 		return;
@@ -103,41 +201,11 @@ void shim_executor_completed(struct shim_executor *x, uint64_t id)
 	__atomic_fetch_add(&x->completed, 1, __ATOMIC_RELAXED);
 	if (kind == SHIM_FETCH)
 		return;
-	while (x->tail != (uint32_t)id + 1)	/* the queue pair completes SENDs in order */
-		x->used &= ~x->used_by[x->tail++ % SHIM_SLOTS];
-}
-
-static uint8_t *buffer_of(const struct shim_executor *x, uint32_t n)
-{
-	if (n < SHIM_LARGE)
-		return x->buffers + (size_t)n * SHIM_LARGE_SIZE;
-	return x->buffers + SHIM_LARGE * SHIM_LARGE_SIZE + (size_t)(n - SHIM_LARGE) * SHIM_SMALL_SIZE;
-}
-
-/*
- * Finds a free buffer. Returns SHIM_BUFFERS if there is none. For RDMA it is a large one: the send queue has no room
- * for more.
- */
-static uint32_t find_buffer(const struct shim_executor *x, const struct shim_command *c)
-{
-	uint64_t free = ~x->used & ((1ull << SHIM_BUFFERS) - 1), small = free >> SHIM_LARGE << SHIM_LARGE;
-
-	if (c->length <= SHIM_SMALL_SIZE && shim_is_inline(c) && small)
-		return __builtin_ctzll(small);
-	free &= (1ull << SHIM_LARGE) - 1;
-	return free ? (uint32_t)__builtin_ctzll(free) : SHIM_BUFFERS;
-}
-
-static void use_buffer(struct shim_executor *x, uint32_t n, const struct shim_command *c)
-{
-	x->used |= 1ull << n;
-	x->uses++;
-	x->commands[n] = *c;
-}
-
-static void free_buffer(struct shim_executor *x, uint32_t n)
-{
-	x->used &= ~(1ull << n);
+	while (x->tail != (uint32_t)id + 1) {	/* the queue pair completes SENDs in order */
+		n = x->used_by[x->tail++ % SHIM_SLOTS];
+		if (n >= 0)
+			free_buffer(x, n);
+	}
 }
 
 /* Gives the command of a buffer to Go. An inline WRITE's data is in the buffer. */
@@ -149,7 +217,7 @@ static void give(struct shim_executor *x, uint32_t n)
 	memcpy(g->command, c->wire, SHIM_COMMAND);
 	g->data = buffer_of(x, n);
 	g->length = c->op == SHIM_OP_WRITE && shim_is_inline(c) ? shim_padded(c->length) : 0;
-	x->given_buffers |= 1ull << n;
+	g->buffer = n;
 }
 
 /* An RDMA READ or WRITE of a buffer, for its command. */
@@ -160,7 +228,7 @@ static struct ibv_send_wr transfer(struct shim_executor *x, uint32_t n, struct i
 	*sge = (struct ibv_sge){
 		.addr = (uintptr_t)buffer_of(x, n),
 		.length = c->length,
-		.lkey = x->buffers_lkey,
+		.lkey = x->classes[class_of_buffer(n)].lkey,
 	};
 	return (struct ibv_send_wr){
 		.wr_id = (uint64_t)SHIM_QUIET << 32 | n,
@@ -172,43 +240,56 @@ static struct ibv_send_wr transfer(struct shim_executor *x, uint32_t n, struct i
 	};
 }
 
-/* Answers a command whose data is in the buffer, or was written from it. */
-static void answer(struct shim_executor *x, uint32_t n)
+/* Answers a command whose data is in the buffer, or was written from it. Returns whether there was a slot. */
+static int try_answer(struct shim_executor *x, uint32_t n)
 {
 	const struct shim_command *c = &x->commands[n];
 	int is_read = c->op == SHIM_OP_READ, is_inline = shim_is_inline(c);
 	int room = shim_make_room(&x->volume, &x->out, is_read && is_inline ? shim_padded(c->length) : 0);
-	uint32_t crc = is_read ? shim_crc32c(buffer_of(x, n), c->length) : 0;
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 
-	if (room < 0) {
+	if (room <= 0) {
 		fail(x, -room);
-		return;
-	}
-	if (!room) {
-		give(x, n);
-		return;
+		return 0;
 	}
 	if (is_read && is_inline)
 		memcpy(shim_data(&x->out), buffer_of(x, n), c->length);
-	shim_respond(&x->volume, &x->out, c, crc);
+	shim_respond(&x->volume, &x->out, c, is_read ? shim_crc32c(buffer_of(x, n), c->length) : 0);
 	shim_clear_tag(&x->volume, c->tag);
 	if (is_read && !is_inline) {	/* the SEND's completion frees the buffer */
 		wr = transfer(x, n, &sge);
 		fail(x, post_message(x, &wr, c->rkey));
-		return;
+		return 1;
 	}
 	free_buffer(x, n);
 	if (!is_inline)
 		fail(x, post_message(x, NULL, c->rkey));
+	return 1;
+}
+
+/* The same, later if there is no slot. */
+static void answer(struct shim_executor *x, uint32_t n)
+{
+	if (!x->nr_unanswered && try_answer(x, n))
+		return;
+	x->unanswered[(x->first_unanswered + x->nr_unanswered++) % SHIM_BUFFERS] = n;
+}
+
+/* Answers the commands that wait for a slot. */
+static void answer_waiting(struct shim_executor *x)
+{
+	while (x->nr_unanswered && !x->error && try_answer(x, x->unanswered[x->first_unanswered])) {
+		x->first_unanswered = (x->first_unanswered + 1) % SHIM_BUFFERS;
+		x->nr_unanswered--;
+	}
 }
 
 /* Reads or writes a buffer. */
 static void access_store(struct shim_executor *x, uint32_t n)
 {
 	const struct shim_command *c = &x->commands[n];
-	int is_write = c->op == SHIM_OP_WRITE;
+	int is_write = c->op == SHIM_OP_WRITE, class = class_of_buffer(n);
 
 	if (!x->ring) {
 		if (is_write)
@@ -216,7 +297,7 @@ static void access_store(struct shim_executor *x, uint32_t n)
 		else
 			memcpy(buffer_of(x, n), x->volume.memory + c->offset, c->length);
 		answer(x, n);
-	} else if (shim_ring_prepare(x->ring, is_write, buffer_of(x, n), c->length, c->offset, n)) {
+	} else if (shim_ring_prepare(x->ring, is_write, class, buffer_of(x, n), c->length, c->offset, n)) {
 		give(x, n);
 	} else {
 		x->storing++;
@@ -246,35 +327,81 @@ static int fetch(struct shim_executor *x, uint32_t n)
 	return -post(x, &wr, 1);
 }
 
-static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
+/* Begins a command in a free buffer. data is that of an inline WRITE. Returns 0 or a negative errno. */
+static int begin(struct shim_executor *x, uint32_t n, const struct shim_command *c, const uint8_t *data)
 {
-	struct shim_executor *x = executor_of(out);
-	int is_write = c->op == SHIM_OP_WRITE;
-	uint32_t n;
-	int error;
-
-	if (c->length > SHIM_LARGE_SIZE || !(is_write ? shim_may_write(&x->volume, c) : shim_is_inside(&x->volume, c)))
-		return SHIM_LEFT;
-	if (!x->buffers) {
-		x->wants_buffers = 1;
-		return SHIM_LEFT;
-	}
-	n = find_buffer(x, c);
-	if (n == SHIM_BUFFERS)
-		return SHIM_LEFT;
 	use_buffer(x, n, c);
-	if (is_write && !shim_is_inline(c)) {
-		error = fetch(x, n);
-		return error ? error : SHIM_STARTED;
-	}
-	if (is_write) {
+	if (c->op == SHIM_OP_WRITE && !shim_is_inline(c))
+		return fetch(x, n);
+	if (c->op == SHIM_OP_WRITE) {
 		memcpy(buffer_of(x, n), data, c->length);
 		memset(buffer_of(x, n) + c->length, 0, shim_padded(c->length) - c->length);
 		write_buffer(x, n);
-	} else {
+	} else if (shim_is_inside(&x->volume, c)) {
 		access_store(x, n);
+	} else {
+		give(x, n);	/* the volume has shrunk while it waited */
 	}
+	return 0;
+}
+
+/*
+ * Has a command wait for a buffer of a class that has some. Each that is used becomes free by a completion, by the ring,
+ * or in the next call.
+ */
+static int wait_for_buffer(struct shim_executor *x, struct shim_class *class, const struct shim_command *c)
+{
+	if (class->nr_waiting == x->volume.depth)
+		return SHIM_LEFT;
+	class->waiting[(class->first_waiting + class->nr_waiting++) % x->volume.depth] = *c;
+	if (x->quiet_data)
+		fail(x, shim_executor_confirm(x));
 	return SHIM_STARTED;
+}
+
+static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
+{
+	struct shim_executor *x = executor_of(out);
+	int is_write = c->op == SHIM_OP_WRITE, can_wait = !is_write || !shim_is_inline(c), class = class_of(c), error;
+	struct shim_class *own = &x->classes[class];
+	uint32_t n;
+
+	if (class == SHIM_CLASSES || !(is_write ? shim_may_write(&x->volume, c) : shim_is_inside(&x->volume, c)))
+		return SHIM_LEFT;
+	if (own->nr_waiting && can_wait)
+		return wait_for_buffer(x, own, c);
+	n = find_buffer(x, class);
+	if (n != NO_BUFFER) {
+		error = begin(x, n, c, data);
+		return error ? error : SHIM_STARTED;
+	}
+	if (!own->buffers)
+		x->wants = own->is_wanted = 1;
+	else if (can_wait)
+		return wait_for_buffer(x, own, c);
+	return SHIM_LEFT;	/* an inline WRITE's data is in a receive buffer */
+}
+
+/* Begins the commands that wait for a buffer, those for large ones first. */
+static void begin_waiting(struct shim_executor *x)
+{
+	int class = SHIM_CLASSES - 1;
+	const struct shim_command *c;
+	struct shim_class *own;
+	uint32_t n;
+
+	for (; class >= 0; class--) {
+		own = &x->classes[class];
+		while (own->nr_waiting && !x->error) {
+			n = find_buffer(x, class);
+			if (n == NO_BUFFER)
+				break;
+			c = &own->waiting[own->first_waiting];
+			own->first_waiting = (own->first_waiting + 1) % x->volume.depth;
+			own->nr_waiting--;
+			fail(x, -begin(x, n, c, NULL));
+		}
+	}
 }
 
 /* Starts what is prepared, and answers what has ended. Returns how many that were. */
@@ -308,12 +435,12 @@ void shim_executor_settle(struct shim_executor *x)
 	x->storing = 0;
 }
 
-void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey)
+void shim_executor_lend(struct shim_executor *x, int class, uint8_t *buffers, uint32_t lkey)
 {
-	x->buffers = buffers;
-	x->buffers_lkey = lkey;
+	x->classes[class].buffers = buffers;
+	x->classes[class].lkey = lkey;
 	if (x->ring)
-		shim_ring_register(x->ring, buffers, SHIM_MEMORY);
+		shim_ring_register(x->ring, class, buffers, shim_class_memory(class));
 }
 
 /*
@@ -413,7 +540,7 @@ int shim_executor_confirm(struct shim_executor *x)
 		return 0;
 	error = post(x, &wr, 1);
 	if (!error)
-		x->quiet = 0;
+		x->quiet = x->quiet_data = 0;
 	return error;
 }
 
@@ -440,9 +567,11 @@ static int turn(struct shim_executor *x)
 		left = take_all(x, got);
 	else if (got != -EAGAIN)
 		return got;
+	answer_waiting(x);
+	begin_waiting(x);	/* before what is prepared is started */
 	ended = store(x);
 	fail(x, post_message(x, NULL, 0));
-	if (got != -EAGAIN || ended || x->error)
+	if (got != -EAGAIN || ended || x->nr_given || x->error)
 		return left;
 	return wait_for_any(x);
 }
@@ -458,12 +587,11 @@ int shim_execute(struct shim_executor *x, uintptr_t queue, const uint64_t *size,
 	x->volume.counts = counts;
 	x->out.next = next_message;
 	x->out.later = run_later;
-	x->used &= ~x->given_buffers;
-	x->given_buffers = 0;
-	x->nr_given = 0;
+	while (x->nr_given)
+		free_buffer(x, x->given[--x->nr_given].buffer);
 	do
 		got = was_woken(x) ? WOKEN : turn(x);
-	while (!got && !x->error && !x->nr_given && !x->wants_buffers);
+	while (!got && !x->error && !x->nr_given && !x->wants);
 	x->volume.size = NULL;
 	x->volume.stable = NULL;
 	x->volume.counts = NULL;

@@ -37,11 +37,13 @@ type executor struct {
 	since time.Time // since when seen has stayed the same while something was posted
 
 	// Used while completions are taken only.
-	begun  bool     // the volume's Begin was called, and not End
-	ended  bool     // nothing more is executed
-	memory *memory  // that C has; nil: none
-	uses   uint32   // c.uses at the last trim
-	given  [][]byte // messages that are left to Recv
+	begun   bool // the volume's Begin was called, and not End
+	ended   bool // nothing more is executed
+	classes [C.SHIM_CLASSES]struct {
+		memory *memory // of its buffers; nil: none
+		uses   uint32  // its uses in C at the last trim
+	}
+	given [][]byte // messages that are left to Recv
 }
 
 // maxExecutors is how many connections execute in C. Each keeps a thread of the process while it waits.
@@ -49,10 +51,10 @@ const maxExecutors = 1024
 
 var executors atomic.Int32
 
-// Execute executes READs and WRITEs in C. It does nothing if the CPU has no instruction for the checksum, if
-// there is no io_uring for a volume in a file, or if many connections execute already.
+// Execute executes READs and WRITEs in C. It does nothing if Recv does not poll, if the CPU has no instruction
+// for the checksum, if there is no io_uring for a volume in a file, or if many connections execute already.
 func (c *Conn) Execute(to transport.Volume) {
-	if C.shim_has_crc32c() == 0 || int(to.MaxMessage) != c.config.MaxMessage {
+	if C.shim_has_crc32c() == 0 || !c.config.Polls || int(to.MaxMessage) != c.config.MaxMessage {
 		return
 	}
 	if executors.Add(1) > maxExecutors {
@@ -88,6 +90,9 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	x.receives, x.receives_lkey = (*C.uint8_t)(&c.recv.data[0]), c.recv.lkey()
 	x.sends, x.sends_lkey = (*C.uint8_t)(&c.send.data[0]), c.send.lkey()
 	x.receive_kind, x.wake_fd = kindRecv, C.int(wake)
+	for i := range x.classes {
+		x.classes[i].waiting = (*C.struct_shim_command)(C.calloc(C.size_t(to.Depth), C.sizeof_struct_shim_command))
+	}
 	v := &x.volume
 	if to.Memory != nil {
 		v.memory = (*C.uint8_t)(&to.Memory[0])
@@ -96,7 +101,7 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 			c.freeSends <- int(slot)
 		}
 		_ = unix.Close(wake)
-		C.free(unsafe.Pointer(x))
+		freeC(x)
 		return nil, fmt.Errorf("set io_uring up: %w", syscall.Errno(errno))
 	}
 	v.flags = C.uint8_t(to.Flags)
@@ -104,6 +109,13 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	v.max_data, v.max_inline, v.max_message = C.uint32_t(to.MaxData), C.uint32_t(to.MaxInline), C.uint32_t(to.MaxMessage)
 	v.writes, v.writeback = flag(to.Writes), flag(to.Writeback)
 	return &executor{c: x, volume: to, since: time.Now()}, nil
+}
+
+func freeC(x *C.struct_shim_executor) {
+	for i := range x.classes {
+		C.free(unsafe.Pointer(x.classes[i].waiting))
+	}
+	C.free(unsafe.Pointer(x))
 }
 
 func flag(set bool) C.uint8_t {
@@ -122,10 +134,13 @@ func (c *Conn) freeExecutor() {
 		return
 	}
 	e.settling.Wait()
-	e.takeBack(c.config.Budget)
 	C.shim_ring_close(e.c.ring)
+	e.c.ring = nil
+	for class := range e.classes {
+		e.takeBack(class, c.config.Budget)
+	}
 	_ = unix.Close(int(e.c.wake_fd))
-	C.free(unsafe.Pointer(e.c))
+	freeC(e.c)
 	executors.Add(-1)
 }
 
@@ -157,8 +172,8 @@ func (c *Conn) executed() (n int, may bool, err error) {
 		e.volume.End()
 		e.begun = false
 	}
-	if e.c.wants_buffers != 0 {
-		e.c.wants_buffers = 0
+	if e.c.wants != 0 {
+		e.c.wants = 0
 		e.lend(c)
 	}
 	if n < 0 {
@@ -201,41 +216,56 @@ func (e *executor) message() transport.Message {
 	return transport.Message{Data: first, Taken: true, Release: func() error { return nil }}
 }
 
-// lend gives the executor buffers, unless memory is short: then Go does what needs them.
+// lend gives the executor the buffers that it wants, unless memory is short: then Go does what needs them.
 func (e *executor) lend(c *Conn) {
-	if e.memory != nil || !c.config.Budget.takeSpare(C.SHIM_MEMORY) {
+	for class := range e.classes {
+		if in := &e.c.classes[class]; in.is_wanted != 0 {
+			in.is_wanted = 0
+			e.lendClass(class, c)
+		}
+	}
+}
+
+func (e *executor) lendClass(class int, c *Conn) {
+	size := int(C.shim_class_memory(C.int(class)))
+	if e.classes[class].memory != nil || !c.config.Budget.takeSpare(size) {
 		return
 	}
-	m, err := register(c.queue.pd, C.SHIM_MEMORY, readAccess(c.queue.pd))
+	m, err := register(c.queue.pd, size, readAccess(c.queue.pd))
 	if err != nil {
-		c.config.Budget.give(C.SHIM_MEMORY)
+		c.config.Budget.give(size)
 		return
 	}
-	e.memory = m
-	C.shim_executor_lend(e.c, (*C.uint8_t)(&m.data[0]), m.lkey())
+	e.classes[class].memory = m
+	C.shim_executor_lend(e.c, C.int(class), (*C.uint8_t)(&m.data[0]), m.lkey())
 }
 
-// trim takes the buffers back if they were not used since the last call.
+// trim takes those buffers back of which none was used since the last call.
 func (e *executor) trim(budget *Budget) {
-	switch {
-	case uint32(e.c.uses) != e.uses:
-		e.uses = uint32(e.c.uses)
-	case e.memory == nil:
-	case e.c.used == 0:
-		e.takeBack(budget)
-	default:
-		C.shim_executor_confirm(e.c) // if it fails, the connection has
+	for i := range e.classes {
+		class := &e.classes[i]
+		switch uses := uint32(e.c.classes[i].uses); {
+		case uses != class.uses:
+			class.uses = uses
+		case class.memory == nil:
+		case C.shim_executor_is_idle(e.c, C.int(i)) != 0:
+			e.takeBack(i, budget)
+		default:
+			C.shim_executor_confirm(e.c) // if it fails, the connection has
+		}
 	}
 }
 
-func (e *executor) takeBack(budget *Budget) {
-	if e.memory == nil {
+func (e *executor) takeBack(class int, budget *Budget) {
+	m := e.classes[class].memory
+	if m == nil {
 		return
 	}
-	C.shim_executor_lend(e.c, nil, 0)
-	e.memory.free()
-	e.memory = nil
-	budget.give(C.SHIM_MEMORY)
+	C.shim_executor_lend(e.c, C.int(class), nil, 0)
+	e.classes[class].memory = nil
+	size := len(m.data)
+	m.free()
+	budget.give(size)
 }
 
 // trimExecutor has the executor give memory back that it does not use.

@@ -12,13 +12,27 @@
 
 #define SHIM_SLOTS	16	/* SENDs in flight */
 
-/* Buffers for data on its way: the large ones are in front. */
-#define SHIM_LARGE	8
-#define SHIM_LARGE_SIZE	65536
-#define SHIM_SMALL	32
-#define SHIM_SMALL_SIZE	4096
-#define SHIM_BUFFERS	(SHIM_LARGE + SHIM_SMALL)
-#define SHIM_MEMORY	(SHIM_LARGE * SHIM_LARGE_SIZE + SHIM_SMALL * SHIM_SMALL_SIZE)
+/* Buffers for data on its way, in classes by size. Data that crosses by RDMA is in those of SHIM_FIRST_RDMA or more. */
+#define SHIM_CLASSES	5
+#define SHIM_FIRST_RDMA	2
+#define SHIM_BUFFERS	140	/* of all classes */
+#define SHIM_RDMA_BUFFERS	44
+
+/* Bytes of the buffers of a class. */
+uint32_t shim_class_memory(int class);
+
+struct shim_class {
+	uint8_t *buffers;	/* shim_class_memory() bytes that Go lends; NULL: none */
+	uint32_t lkey;
+	int is_wanted;		/* a command was left to Go as there are none */
+	uint64_t used;		/* a bit a buffer */
+	uint32_t uses;		/* of all buffers, ever */
+
+	/* Commands that wait for a buffer, first come, first served: a ring of volume.depth entries. */
+	struct shim_command *waiting;
+	uint32_t first_waiting;
+	uint32_t nr_waiting;
+};
 
 /* The upper halves of the ids of its work requests. Those of SHIM_QUIET complete only if they fail. */
 enum shim_executor_kind {
@@ -32,6 +46,7 @@ struct shim_given {
 	uint8_t command[SHIM_COMMAND];
 	const uint8_t *data;	/* of an inline WRITE */
 	uint32_t length;	/* of it, in bytes */
+	uint32_t buffer;	/* that it uses until the next call */
 };
 
 /* Filled in by Go, up to wake_fd. One thread at a time executes. */
@@ -46,26 +61,28 @@ struct shim_executor {
 	uint32_t receive_kind;	/* the upper half of a receive's id */
 	int wake_fd;		/* an eventfd */
 
-	uint8_t *buffers;	/* SHIM_MEMORY bytes that Go lends; NULL: none. All are free when it takes them back */
-	uint32_t buffers_lkey;
-	int wants_buffers;	/* commands were left to Go for want of them */
-	uint64_t used;		/* a bit a buffer */
-	uint32_t uses;		/* of all buffers, ever */
+	struct shim_class classes[SHIM_CLASSES];
+	int wants;		/* a class is wanted */
 	struct shim_command commands[SHIM_BUFFERS];	/* whose data is in the buffer */
 	int storing;		/* buffers that the ring has */
 
+	/* Buffers whose commands wait for a slot to be answered, first come, first served. */
+	uint32_t unanswered[SHIM_BUFFERS];
+	uint32_t first_unanswered;
+	uint32_t nr_unanswered;
+
 	struct shim_queue *queue;
 	struct shim_out out;
-	uint64_t used_by[SHIM_SLOTS];	/* the bit of the buffer whose data is in front of the SEND */
+	int used_by[SHIM_SLOTS];	/* the buffer whose data is in front of the SEND; -1: none */
 	uint32_t head;		/* SENDs ever posted; slot head % SHIM_SLOTS is the next one */
 	uint32_t tail;		/* those whose slots are free again */
 	uint32_t quiet;		/* since the last signalled one */
+	int quiet_data;		/* some of these have data in front */
 	int posted;		/* signalled, without a completion */
 	uint32_t completed;	/* ever, of these */
 
-	struct shim_given given[SHIM_BUFFERS];	/* their buffers are used until the next call */
+	struct shim_given given[SHIM_BUFFERS];
 	int nr_given;
-	uint64_t given_buffers;
 
 	int error;		/* of a post or the ring: an errno. Nothing more is executed */
 
@@ -73,8 +90,10 @@ struct shim_executor {
 	int received;		/* a message has arrived since Go cleared it */
 };
 
-/* Lends SHIM_MEMORY bytes, or takes them back (NULL). */
-void shim_executor_lend(struct shim_executor *x, uint8_t *buffers, uint32_t lkey);
+/* Lends the buffers of a class, or takes them back (NULL); then none is used. */
+void shim_executor_lend(struct shim_executor *x, int class, uint8_t *buffers, uint32_t lkey);
+/* Whether no buffer of a class is used, and no command waits for one. */
+int shim_executor_is_idle(const struct shim_executor *x, int class);
 /* Waits until the ring has no buffer any more. Nothing is executed before or afterwards. */
 void shim_executor_settle(struct shim_executor *x);
 

@@ -8,17 +8,21 @@
 
 #include "ring.h"
 
+#define MAX_WORKERS	64
+
 struct shim_ring {
 	struct io_uring uring;
 	int fd;
 	int is_buffered;	/* by the page cache */
-	int is_registered;	/* the memory */
+	int has_areas;	/* that memory can be registered in */
+	int is_registered[SHIM_RING_AREAS];
 };
 
 int shim_ring_open(struct shim_ring **ring, int fd)
 {
+	const struct iovec none[SHIM_RING_AREAS] = { 0 };
 	struct shim_ring *r = calloc(1, sizeof(*r));
-	unsigned int workers[2] = { SHIM_RING_ENTRIES };
+	unsigned int workers[2] = { MAX_WORKERS };
 	int error;
 
 	if (!r)
@@ -30,20 +34,20 @@ int shim_ring_open(struct shim_ring **ring, int fd)
 	}
 	r->fd = fd;
 	r->is_buffered = !(fcntl(fd, F_GETFL) & O_DIRECT);
+	r->has_areas = !io_uring_register_buffers(&r->uring, none, SHIM_RING_AREAS);
 	io_uring_register_iowq_max_workers(&r->uring, workers);	/* without it there are fewer on small hosts */
 	*ring = r;
 	return 0;
 }
 
-void shim_ring_register(struct shim_ring *r, void *memory, size_t length)
+void shim_ring_register(struct shim_ring *r, int area, void *memory, size_t length)
 {
-	const struct iovec all = { .iov_base = memory, .iov_len = length };
+	const struct iovec all = { .iov_base = memory, .iov_len = memory ? length : 0 };
 
-	if (r->is_registered)
-		while (io_uring_unregister_buffers(&r->uring) == -EINTR)
-			;
-	/* If it fails, as for want of `ulimit -l`, the kernel looks the pages up for each of them. */
-	r->is_registered = memory && !io_uring_register_buffers(&r->uring, &all, 1);
+	/* If it fails, as for want of `ulimit -l`, the kernel looks the pages up for each read and write. */
+	if (r->has_areas)
+		r->is_registered[area] =
+			io_uring_register_buffers_update_tag(&r->uring, area, &all, NULL, 1) == 1 && memory;
 }
 
 int shim_ring_fd(const struct shim_ring *r)
@@ -51,16 +55,17 @@ int shim_ring_fd(const struct shim_ring *r)
 	return r->uring.ring_fd;
 }
 
-int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t length, uint64_t offset, uint32_t id)
+int shim_ring_prepare(struct shim_ring *r, int is_write, int area, void *data, uint32_t length, uint64_t offset,
+		      uint32_t id)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
 
 	if (!sqe)
 		return EBUSY;
-	if (r->is_registered && is_write)
-		io_uring_prep_write_fixed(sqe, r->fd, data, length, offset, 0);
-	else if (r->is_registered)
-		io_uring_prep_read_fixed(sqe, r->fd, data, length, offset, 0);
+	if (r->is_registered[area] && is_write)
+		io_uring_prep_write_fixed(sqe, r->fd, data, length, offset, area);
+	else if (r->is_registered[area])
+		io_uring_prep_read_fixed(sqe, r->fd, data, length, offset, area);
 	else if (is_write)
 		io_uring_prep_write(sqe, r->fd, data, length, offset);
 	else

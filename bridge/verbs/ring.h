@@ -11,16 +11,18 @@
 
 struct shim_ring;
 
-/* Most reads and writes at a time. */
-#define SHIM_RING_ENTRIES	64
+/* Most reads and writes at a time, and areas of memory. */
+#define SHIM_RING_ENTRIES	256
+#define SHIM_RING_AREAS		8
 
 /* Functions return 0 or an errno. io_uring may be missing or forbidden. */
 int shim_ring_open(struct shim_ring **ring, int fd);
-/* Tells the kernel the memory of all reads and writes, or that it is to be forgotten (NULL). */
-void shim_ring_register(struct shim_ring *r, void *memory, size_t length);
+/* Tells the kernel the memory of an area, or that it has none any more (NULL). It does not wait for reads and writes. */
+void shim_ring_register(struct shim_ring *r, int area, void *memory, size_t length);
 int shim_ring_fd(const struct shim_ring *r);	/* readable when something has ended */
-/* Prepares a read or write; shim_ring_submit() starts it. */
-int shim_ring_prepare(struct shim_ring *r, int is_write, void *data, uint32_t length, uint64_t offset, uint32_t id);
+/* Prepares a read or write of data in an area; shim_ring_submit() starts it. */
+int shim_ring_prepare(struct shim_ring *r, int is_write, int area, void *data, uint32_t length, uint64_t offset,
+		      uint32_t id);
 int shim_ring_submit(struct shim_ring *r);
 /* Takes what has ended: its id, and its bytes or a negative errno. Returns 0 if nothing has. */
 int shim_ring_take(struct shim_ring *r, uint32_t *id, int32_t *result);

@@ -13,6 +13,7 @@
 #include "../executor.h"
 
 #define SIZE	8192
+#define SENDS	(64 * SIZE)
 #define RECEIVE	1
 
 static struct ibv_wc arriving[512];
@@ -22,9 +23,11 @@ static int receives_at_send;
 static struct ibv_send_wr last[2];	/* work requests */
 static struct ibv_sge lasts[2];
 static struct shim_executor x;
-static uint8_t buffers[64 * SIZE];
-static uint8_t memory[65536];
-static uint8_t large[SHIM_MEMORY], fetched[2048];
+static uint8_t buffers[128 * SIZE];	/* of receives, and from SENDS on of SENDs */
+static uint8_t memory[2 << 20];
+static uint8_t lent[SHIM_CLASSES][4 << 20], fetched[2048];
+static struct ibv_wc held[512];		/* completions that do not arrive yet */
+static int holds, nr_held;
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
@@ -56,8 +59,12 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		}
 		if (wr->opcode == IBV_WR_RDMA_READ)
 			memset((void *)wr->sg_list->addr, 'f', wr->sg_list->length);
-		if (wr->send_flags & IBV_SEND_SIGNALED)
-			arriving[arrived++] = (struct ibv_wc){ .wr_id = wr->wr_id };	/* completes at once */
+		if (!(wr->send_flags & IBV_SEND_SIGNALED))
+			continue;
+		if (holds)
+			held[nr_held++] = (struct ibv_wc){ .wr_id = wr->wr_id };
+		else
+			arriving[arrived++] = (struct ibv_wc){ .wr_id = wr->wr_id };
 	}
 	return 0;
 }
@@ -87,18 +94,38 @@ static void arrives(uint16_t tag, int with_flush)
 	};
 }
 
-/* A READ or WRITE of 2 KiB in the client's memory, with a key, arrives. */
-static void arrives_remote(uint8_t op, uint16_t tag, uint32_t crc)
+/* A READ or WRITE at byte 512 of data in the client's memory, with a key, arrives. */
+static void arrives_long(uint8_t op, uint16_t tag, uint32_t length, uint32_t crc)
 {
 	const uint8_t command[32] = {
-		op, 0, 0, tag, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 0x77,
-		crc >> 24, crc >> 16, crc >> 8, crc,
+		op, 0, 0, tag, length >> 24, length >> 16, length >> 8, length, 0, 0, 0, 0, 0, 0, 2, 0,
+		0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 0x77, crc >> 24, crc >> 16, crc >> 8, crc,
 	};
 
 	memcpy(buffers + tag * SIZE, command, 32);
 	arriving[arrived++] = (struct ibv_wc){
 		.wr_id = (uint64_t)RECEIVE << 32 | tag, .opcode = IBV_WC_RECV, .byte_len = 32,
 	};
+}
+
+static void arrives_remote(uint8_t op, uint16_t tag, uint32_t crc)
+{
+	arrives_long(op, tag, 2048, crc);
+}
+
+/* The first so many of those that were held arrive. */
+static void release(int n)
+{
+	memcpy(arriving + arrived, held, n * sizeof(*held));
+	arrived += n;
+	nr_held -= n;
+	memmove(held, held + n, nr_held * sizeof(*held));
+}
+
+static void lend(int class)
+{
+	x.classes[class].is_wanted = x.wants = 0;
+	shim_executor_lend(&x, class, lent[class], 5 + class);
 }
 
 /* Something for Go, so that the call returns. */
@@ -110,6 +137,147 @@ static void arrives_other(void)
 }
 
 #define CHECK(ok)	do { if (!(ok)) { printf("line %d: %s\n", __LINE__, #ok); failed = 1; } } while (0)
+
+/* Commands wait until there is a slot or a buffer. */
+static int waiting_commands(struct shim_queue *queue, uint32_t crc)
+{
+	struct shim_counts counts = { 0 };
+	uint64_t size = sizeof(memory);
+	uint32_t stable = 1;
+	int failed = 0, i;
+
+	x.volume.depth = 64;
+	shim_executor_confirm(&x);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.head == x.tail);
+
+	/* READs wait for a slot, and are answered in order. */
+	holds = 1;
+	for (i = 0; i < SHIM_SLOTS + 2; i++)
+		arrives_remote(SHIM_OP_READ, i, 0);
+	arrives_other();
+	sends = 0;
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(sends == SHIM_SLOTS && x.nr_unanswered == 2 && x.volume.in_flight == 2 && !x.nr_given && nr_held == SHIM_SLOTS / 4);
+	release(1);	/* of four SENDs */
+	arrives_remote(SHIM_OP_READ, 30, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(sends == SHIM_SLOTS + 3 && x.nr_unanswered == 0 && x.volume.in_flight == 0 && counts.reads == SHIM_SLOTS + 3);
+	CHECK(((uint8_t *)lasts[1].addr)[1] == 30);
+	release(nr_held);
+	shim_executor_confirm(&x);
+	release(nr_held);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.head == x.tail && !x.classes[2].used);
+
+	/* WRITEs wait for buffers, also those whose data came with few SENDs that are not signalled. */
+	arrives_remote(SHIM_OP_READ, 60, 0);
+	for (i = 0; i < 33; i++)
+		arrives_remote(SHIM_OP_WRITE, i, crc);
+	arrives_other();
+	sends = 0;
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(sends == 1 && x.classes[2].nr_waiting == 2 && x.volume.in_flight == 33 && x.classes[2].used == 0xffffffff && counts.writes == 0);
+	CHECK(nr_held == 32 && held[31].wr_id == ((uint64_t)SHIM_SIGNALLED << 32 | (x.head - 1)));
+	CHECK(!shim_executor_is_idle(&x, 2) && shim_executor_is_idle(&x, 3));
+	release(1);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(x.classes[2].nr_waiting == 1 && counts.writes == 1 && last[1].opcode == IBV_WR_RDMA_READ && nr_held == 32);
+	/* They are begun in order. While one waits, each SEND that frees a buffer is signalled. */
+	release(1);
+	arrives_remote(SHIM_OP_READ, 60, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && last[1].opcode == IBV_WR_RDMA_READ);
+	x.quiet = 0;
+	arrives_remote(SHIM_OP_READ, 61, 0);
+	release(1);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.classes[2].nr_waiting == 1 && !x.quiet_data);
+	CHECK(last[0].opcode == IBV_WR_RDMA_WRITE && last[1].send_flags & IBV_SEND_SIGNALED);
+	holds = 0;
+	release(nr_held);
+	arrives_other();
+	while (x.volume.in_flight) {
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+		arrives_other();
+	}
+	CHECK(counts.writes == 33 && !x.nr_given);
+	CHECK(shim_executor_confirm(&x) == 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && !x.classes[2].used && x.head == x.tail);
+
+	/* A volume that has shrunk: Go answers. */
+	x.classes[2].used = 0xffffffff;
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.classes[2].nr_waiting == 1);
+	x.classes[2].used = 0;
+	size = 1024;
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 0 && x.nr_given == 1 && x.given[0].command[3] == 1);
+	size = sizeof(memory);
+	shim_clear_tag(&x.volume, 1);
+
+	/* 1 MiB has buffers of its own, and each SEND is signalled. */
+	x.volume.max_data = 1 << 20;
+	arrives_long(SHIM_OP_READ, 1, 1 << 20, 0);
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.classes[4].is_wanted && !x.classes[2].used);
+	shim_clear_tag(&x.volume, 1);
+	lend(4);
+	arrives_long(SHIM_OP_READ, 1, 1 << 20, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && lasts[0].length == (1 << 20) && lasts[0].lkey == 9);
+	CHECK(last[1].send_flags & IBV_SEND_SIGNALED && !memcmp(lent[4], memory + 512, 1 << 20));
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && !x.classes[4].used);
+	arrives_long(SHIM_OP_READ, 1, (1 << 20) + 512, 0);
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && !x.wants);
+
+	/* While small ones wait, a command does not wait for buffers that nobody has lent: it takes a larger one. */
+	x.classes[2].used = 0xffffffff;
+	x.classes[4].used = 0xf;
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_long(SHIM_OP_READ, 2, 128 << 10, 0);
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(x.classes[2].nr_waiting == 1 && x.classes[3].is_wanted && !x.classes[3].nr_waiting);
+	shim_clear_tag(&x.volume, 2);
+	x.classes[3].is_wanted = x.wants = 0;
+	x.classes[4].used = 7;
+	arrives_long(SHIM_OP_READ, 2, 128 << 10, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && lasts[0].length == 128 << 10 && lasts[0].lkey == 9);
+	CHECK(x.classes[2].nr_waiting == 1 && last[1].send_flags & IBV_SEND_SIGNALED && !x.wants);
+	/* Its buffer is free then, and the small one takes it. */
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && lasts[0].length == 2048 && lasts[0].lkey == 9);
+	CHECK(x.classes[2].nr_waiting == 0 && x.classes[4].used == 15 && last[1].send_flags & IBV_SEND_SIGNALED);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1 && x.classes[4].used == 7 && !x.volume.in_flight);
+	x.classes[2].used = 0;
+
+	/* What waits for large buffers goes first, and what is smaller leaves them. */
+	x.classes[4].used = 0xf;
+	arrives_long(SHIM_OP_READ, 1, 1 << 20, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.classes[4].nr_waiting == 1);
+	x.classes[4].used = 7;
+	x.classes[2].used = 0xffffffff;
+	arrives_remote(SHIM_OP_READ, 2, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1);
+	CHECK(lasts[0].length == (1 << 20) && x.classes[2].nr_waiting == 1 && x.classes[4].nr_waiting == 0);
+	for (x.classes[2].used = 0; x.classes[2].nr_waiting || x.head != x.tail;) {
+		shim_executor_confirm(&x);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) >= 1);
+	}
+	CHECK(x.volume.in_flight == 0 && !x.nr_given && x.classes[4].used == 7);
+	x.classes[4].used = 0;
+	x.volume.depth = 8;
+	x.volume.max_data = SIZE;
+	return failed;
+}
 
 /* The same of a volume in a file, by io_uring. */
 static int in_file(struct shim_queue *queue)
@@ -126,7 +294,8 @@ static int in_file(struct shim_queue *queue)
 		return 1;
 	CHECK(shim_ring_open(&x.ring, fileno(f)) == 0);
 	x.volume.memory = NULL;
-	shim_executor_lend(&x, large, 5);
+	lend(0);
+	lend(2);	/* once more: for the ring */
 
 	/* Five READs share a response. */
 	for (i = 0; i < 5; i++)
@@ -136,7 +305,7 @@ static int in_file(struct shim_queue *queue)
 		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
 		usleep(100);
 	} while (x.storing);
-	CHECK(counts.reads == 5 && sends > before && x.used == 0 && x.volume.in_flight == 0 && !x.nr_given);
+	CHECK(counts.reads == 5 && sends > before && x.classes[0].used == 0 && x.volume.in_flight == 0 && !x.nr_given);
 	CHECK(x.out.data == NULL && lasts[1].length % (16 + 512) == 0 && ((uint8_t *)lasts[1].addr)[16] == 'x');
 
 	/* A large READ, and a large WRITE that is fetched first. */
@@ -156,6 +325,24 @@ static int in_file(struct shim_queue *queue)
 	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 0 && x.nr_given == 1 && x.given[0].command[3] == 1);
 	shim_clear_tag(&x.volume, 1);
 
+	/* An inline READ leaves the largest buffers to others, and waits. */
+	lend(3);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && !x.nr_given);
+	x.classes[0].used = ~0ull;
+	x.classes[2].used = 0xffffffff;
+	arrives(1, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.classes[0].nr_waiting == 1 && !x.classes[3].used);
+	x.classes[0].used = x.classes[2].used = 0;
+	CHECK(ftruncate(fileno(f), sizeof(memory)) == 0);
+	for (i = 0; i < 100000 && counts.reads < 7; i++) {
+		usleep(100);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	}
+	CHECK(counts.reads == 7 && x.volume.in_flight == 0);
+
 	/* Nobody waits for what has begun at the end. */
 	arrives_remote(SHIM_OP_READ, 1, 0);
 	arrives_other();
@@ -166,7 +353,7 @@ static int in_file(struct shim_queue *queue)
 	shim_ring_close(x.ring);
 	x.ring = NULL;
 	x.volume.memory = memory;
-	x.used = 0;
+	x.classes[2].used = 0;
 	fclose(f);
 	return failed;
 }
@@ -190,6 +377,7 @@ int main(void)
 	struct shim_counts counts = { 0 };
 	uint64_t size = sizeof(memory);
 	uint32_t stable = 1;
+	struct shim_command waiting[SHIM_CLASSES][64];
 	pthread_t thread;
 	int files[2], failed = 0, i, got;
 	uint32_t crc;
@@ -198,9 +386,11 @@ int main(void)
 		return 1;
 	channel.fd = files[0];
 	x.receives = buffers;
-	x.sends = buffers + 32 * SIZE;
+	x.sends = buffers + SENDS;
 	x.receive_kind = RECEIVE;
 	x.wake_fd = eventfd(0, 0);
+	for (i = 0; i < SHIM_CLASSES; i++)
+		x.classes[i].waiting = waiting[i];
 	for (i = 0; i < SHIM_SLOTS; i++)
 		x.slots[i] = i + 3;
 	x.volume = (struct shim_volume){
@@ -266,10 +456,9 @@ int main(void)
 
 	/* A large READ needs a buffer, for which the call returns. */
 	arrives_remote(SHIM_OP_READ, 1, 0);
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.wants_buffers && queue.wc[0].byte_len == (32 | SHIM_TAKEN));
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.wants && x.classes[2].is_wanted && queue.wc[0].byte_len == (32 | SHIM_TAKEN));
 	shim_clear_tag(&x.volume, 1);
-	x.wants_buffers = 0;
-	shim_executor_lend(&x, large, 5);
+	lend(2);
 
 	/* With one, its data is in front of the response, which invalidates the key. */
 	memset(memory + 512, 'm', 2048);
@@ -277,14 +466,14 @@ int main(void)
 	arrives_other();
 	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(last[0].opcode == IBV_WR_RDMA_WRITE && last[0].wr.rdma.remote_addr == 0x1234 && last[0].wr.rdma.rkey == 0x77);
-	CHECK(lasts[0].addr == (uintptr_t)large && lasts[0].length == 2048 && lasts[0].lkey == 5);
+	CHECK(lasts[0].addr == (uintptr_t)lent[2] && lasts[0].length == 2048 && lasts[0].lkey == 7);
 	CHECK(last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77 && lasts[1].length == 16);
-	CHECK(!memcmp(large, memory + 512, 2048) && x.used == 1 && x.volume.in_flight == 0);
+	CHECK(!memcmp(lent[2], memory + 512, 2048) && x.classes[2].used == 1 && x.volume.in_flight == 0);
 
 	/* The buffer is free when the SEND has completed, which an idle connection asks for. */
 	CHECK(shim_executor_confirm(&x) == 0 && shim_executor_confirm(&x) == 0);
 	arrives_other();
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.used == 0 && x.posted == 0);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.classes[2].used == 0 && x.posted == 0);
 
 	/* A large WRITE is fetched, and then written and answered. */
 	memset(fetched, 'f', 2048);
@@ -295,11 +484,11 @@ int main(void)
 	i = sends;
 	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(last[1].opcode == IBV_WR_RDMA_READ && last[1].wr.rdma.remote_addr == 0x1234 && lasts[1].length == 2048);
-	CHECK(sends == i && x.volume.in_flight == 1 && x.used == 1 && memory[512] == 'm');
+	CHECK(sends == i && x.volume.in_flight == 1 && x.classes[2].used == 1 && memory[512] == 'm');
 	arrives_other();
 	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1);
 	CHECK(sends == i + 1 && last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77);
-	CHECK(!memcmp(memory + 512, fetched, 2048) && x.volume.in_flight == 0 && x.used == 0 && counts.writes == 1);
+	CHECK(!memcmp(memory + 512, fetched, 2048) && x.volume.in_flight == 0 && x.classes[2].used == 0 && counts.writes == 1);
 
 	/* One with a wrong CRC is given to Go, unanswered. */
 	arrives_remote(SHIM_OP_WRITE, 3, crc ^ 1);
@@ -307,8 +496,9 @@ int main(void)
 	CHECK(sends == i + 1 && x.volume.in_flight == 1 && counts.writes == 1 && x.given[0].length == 0);
 	shim_clear_tag(&x.volume, 3);
 	arrives_other();
-	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.used == 0 && !x.nr_given);
+	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.classes[2].used == 0 && !x.nr_given);
 
+	failed |= waiting_commands(&queue, crc);
 	failed |= in_file(&queue);
 
 	/* Completions that say that something failed are Go's. */
