@@ -45,9 +45,3 @@ done`, n-1, mebibytes)
 	}
 	return disks, nil
 }
-
-// warm fills the page cache of a served disk, for servers that use it.
-func (s *site) warm(ctx context.Context, disk string) error {
-	_, err := s.run(ctx, s.server, "dd if="+disk+" of=/dev/null bs=1M")
-	return err
-}

@@ -151,9 +151,6 @@ func (b *Blocks) setUp(ctx context.Context, s *site, p *peer, disk string) error
 	} else if b.Verify {
 		err = s.verify(ctx, p.device, b.FIO)
 	}
-	if err == nil {
-		err = s.warm(ctx, disk)
-	}
 	if err != nil {
 		fmt.Fprintf(b.Log, "%s: %v\n", p.name, err)
 	}

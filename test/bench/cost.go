@@ -133,9 +133,6 @@ func (c *Costs) contender(ctx context.Context, s *site, name, disk string) (cost
 	if err != nil {
 		return nil, err
 	}
-	if err := s.warm(ctx, disk); err != nil {
-		return nil, err
-	}
 	hosts, err := c.symbols(ctx, s, name)
 	if err != nil {
 		return nil, err
