@@ -52,7 +52,7 @@ func newContender(name string) contender {
 	case nbd:
 		return &networkBlock{port: 10809}
 	}
-	return nil
+	return newTraced(name)
 }
 
 // site is the two VMs.

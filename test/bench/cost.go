@@ -166,17 +166,24 @@ func (c *Costs) symbols(ctx context.Context, s *site, contender string) ([2]*sym
 	if contender == bridgeTarget {
 		return hosts, hosts[0].addProgram(filepath.Join(lab.Build(), "krping-bridge"))
 	}
+	if isTraced(contender) {
+		return hosts, hosts[1].addProgram(filepath.Join(lab.Build(), "krpingctl"))
+	}
 	return hosts, nil
 }
 
 // count counts what an I/O costs: the difference of two runs of fio, by their I/Os.
 func (c *Costs) count(ctx context.Context, s *site, j Job, device string, hosts [2]*symbols) (IOCost, error) {
 	few, many := j.ios()
-	base, err := c.executed(ctx, s, j, device, few)
+	end := ""
+	if hosts[1].program != nil {
+		end = "\nsleep 2" // a tracer shows the last I/Os
+	}
+	base, err := c.executed(ctx, s, c.FIO.fixed(device, j, few)+end)
 	if err != nil {
 		return IOCost{}, err
 	}
-	all, err := c.executed(ctx, s, j, device, many)
+	all, err := c.executed(ctx, s, c.FIO.fixed(device, j, many)+end)
 	if err != nil {
 		return IOCost{}, err
 	}
@@ -184,8 +191,8 @@ func (c *Costs) count(ctx context.Context, s *site, j Job, device string, hosts 
 	return IOCost{Server: hostCost(base[0], all[0], n, hosts[0], true), Client: hostCost(base[1], all[1], n, hosts[1], false)}, nil
 }
 
-// executed returns what both hosts execute, server first, while fio does some I/Os.
-func (c *Costs) executed(ctx context.Context, s *site, j Job, device string, ios int) (counts [2]insns.Counts, err error) {
+// executed returns what both hosts execute, server first, while the client runs a script.
+func (c *Costs) executed(ctx context.Context, s *site, script string) (counts [2]insns.Counts, err error) {
 	read := func() (at [2]insns.Counts, err error) {
 		for i, vm := range []*lab.VM{s.server, s.client} {
 			if at[i], err = vm.Counts(); err != nil {
@@ -198,7 +205,7 @@ func (c *Costs) executed(ctx context.Context, s *site, j Job, device string, ios
 	if err != nil {
 		return counts, err
 	}
-	if _, err := s.run(ctx, s.client, c.FIO.fixed(device, j, ios)); err != nil {
+	if _, err := s.run(ctx, s.client, script); err != nil {
 		return counts, err
 	}
 	after, err := read()

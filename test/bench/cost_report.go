@@ -25,7 +25,7 @@ func WriteCosts(dir string, out io.Writer, kernel string, costs []JobCost) error
 	if err != nil {
 		return err
 	}
-	table := costTable(costs) + "\n" + layerTable(costs) + "\n" + callTable(costs)
+	table := costTable(costs) + "\n" + layerTable(costs) + "\n" + callTable(costs) + tracingTable(costs)
 	_, printed := io.WriteString(out, table)
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "cost.json"), append(data, '\n'), 0o644),
@@ -47,6 +47,24 @@ func costTable(costs []JobCost) string {
 		fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.0f | %s | %.0f | %s |\n", c.Job, c.Contender, m.Server.All, m.Client.All, m.All(), all, m.OnNIC(), nic)
 	}
 	return b.String()
+}
+
+// tracingTable returns what tracers add to the client's part of an I/O, and how much of that is the layer of tracing: the
+// rest is mostly what they disturb. It is empty without tracers.
+func tracingTable(costs []JobCost) string {
+	var rows strings.Builder
+	for _, c := range costs {
+		i := slices.IndexFunc(costs, func(o JobCost) bool { return o.Contender == kernelTarget && o.Job == c.Job })
+		if i < 0 || !isTraced(c.Contender) {
+			continue
+		}
+		with, without := c.Median().Client, costs[i].Median().Client
+		fmt.Fprintf(&rows, "| %s | %s | %.0f | %.0f |\n", c.Job, strings.TrimPrefix(c.Contender, tracedPrefix), with.All-without.All, with.Layers[layerTracing])
+	}
+	if rows.Len() == 0 {
+		return ""
+	}
+	return "\n| job | tracer | adds | itself |\n|---|---|---|---|\n" + rows.String()
 }
 
 // layerTable returns the instructions of each layer, server + client.

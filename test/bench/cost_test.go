@@ -21,6 +21,8 @@ ffffffffc0002000 t rxe_requester	[rdma_rxe]
 ffffffffc0002800 t rxe_icrc_hdr	[rdma_rxe]
 ffffffffc0003000 t krping_queue_rq	[rdma_krping]
 ffffffffc0004000 t rxe_post_send	[rdma_rxe]
+ffffffffc0005000 t bpf_prog_bbe68e9a453b2d06_bio_queue	[bpf]
+ffffffffc0006000 t bpf_trace_run1
 `
 
 func TestFunctionsAndLayers(t *testing.T) {
@@ -40,6 +42,8 @@ func TestFunctionsAndLayers(t *testing.T) {
 		{0xffffffffc0002001, "rxe_requester [rdma_rxe]", false, layerRXE},
 		{0xffffffffc0002801, "rxe_icrc_hdr [rdma_rxe]", true, layerChecksums},
 		{0xffffffffc0003001, "krping_queue_rq [rdma_krping]", true, layerKrping},
+		{0xffffffffc0005001, "bpf_prog_bbe68e9a453b2d06_bio_queue [bpf]", false, layerTracing},
+		{0xffffffffc0006001, "bpf_trace_run1", false, layerTracing},
 		{0x401000, "(user space)", true, layerBridge},
 		{0x401000, "(user space)", false, layerApplication},
 	} {
@@ -75,6 +79,31 @@ func TestProgram(t *testing.T) {
 	}
 	if err := s.addProgram("/bin/sh"); err == nil {
 		t.Error("the shell is a Go program")
+	}
+}
+
+// What a tracer adds is the difference to the same job without one, and its own functions have a layer.
+func TestCostOfTracing(t *testing.T) {
+	cost := func(contender string, all, tracing float64) JobCost {
+		c := HostCost{All: all, Layers: map[Layer]float64{layerTracing: tracing}}
+		return JobCost{Job: "4k", Contender: contender, Rounds: []IOCost{{Client: c}}}
+	}
+	names := TracedContenders()
+	costs := []JobCost{cost(kernelTarget, 1000, 0), cost(names[0], 1700, 500), cost(nvmeRDMA, 900, 0)}
+	if got, want := tracingTable(costs), "| 4k | "+strings.TrimPrefix(names[0], "krping+")+" | 700 | 500 |\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("%q, want at the end %q", got, want)
+	}
+	if got := tracingTable(costs[:1]); got != "" {
+		t.Errorf("without a tracer: %q", got)
+	}
+	for _, name := range names {
+		if c := newContender(name); c == nil || c.name() != name {
+			t.Errorf("%s: contender %v", name, c)
+		}
+	}
+	krpingctl := Function{Name: "main.main", User: true}
+	if layer := layerOf(krpingctl, false); layer != layerTracing {
+		t.Errorf("krpingctl's layer is %s", layer)
 	}
 }
 

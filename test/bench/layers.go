@@ -11,6 +11,7 @@ type Layer string
 const (
 	layerApplication Layer = "application"   // fio
 	layerBridge      Layer = "krping-bridge" // the process
+	layerTracing     Layer = "tracing"       // krpingctl's process, and its BPF programs
 	layerKrping      Layer = "krping"        // the module
 	layerNVMe        Layer = "nvme"
 	layerVerbs       Layer = "verbs core"  // ib_core, rdma_cm, user-space verbs
@@ -27,7 +28,7 @@ const (
 // Layers returns all layers, in the order of the report.
 func Layers() []Layer {
 	return []Layer{
-		layerApplication, layerBridge, layerKrping, layerNVMe, layerVerbs, layerBlock, layerSchedule, layerMemory, layerOther,
+		layerApplication, layerBridge, layerTracing, layerKrping, layerNVMe, layerVerbs, layerBlock, layerSchedule, layerMemory, layerOther,
 		layerChecksums, layerCopies, layerRXE, layerNetwork,
 	}
 }
@@ -77,11 +78,16 @@ var names = []struct {
 // network are functions of the kernel's directory net, and of the device, by name.
 var network = regexp.MustCompile(`^_*(skb|sk_|sock|udp|tcp|ip_|ip6|ipv|inet|dev_|net_|netif|netdev|napi|virtnet|virtqueue|vring|vp_|detach_buf|virtio|eth_|neigh|fib|nf_|qdisc|sch_|pfifo|fq_|gro|gso|dst_|rt_|route|validate_xmit|consume_skb|kfree_skb|pskb|build_skb|flow|receive|page_pool|dql|xmit|bpf_|arp|xfrm|csum|enqueue_to_backlog|process_backlog|backlog|iptunnel|tunnel|hash_conntrack|packet_|tpacket|start_xmit|try_fill|free_old_xmit|page_to_skb|add_recvbuf|mergeable|xdp|mac_|skbs?_)`)
 
+// tracing are functions of the kernel that only BPF programs call, or what calls these.
+var tracing = regexp.MustCompile(`^_*(bpf_(trace|ring|prog|get_current|ktime|probe_read|map)|htab_map|array_map|htab_lookup|lookup_nulls)`)
+
 // layerOf returns the layer of a function on the client, or on the server.
 func layerOf(f Function, server bool) Layer {
 	switch {
 	case f.User && server:
 		return layerBridge
+	case f.User && f.Name != "", f.Module == "bpf", tracing.MatchString(f.Name):
+		return layerTracing
 	case f.User:
 		return layerApplication
 	}

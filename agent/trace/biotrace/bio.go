@@ -120,6 +120,16 @@ type decoder struct {
 	comms   map[[16]int8]string
 	ops     map[uint32]opNames // by bi_opf
 	last    Bio
+	key     nameKey // of last's names
+	named   bool    // last has names
+}
+
+// nameKey is what the names in a Bio come from. They are mostly those of the bio before.
+type nameKey struct {
+	comm     [16]int8
+	cgroup   uint64
+	dev, opf uint32
+	empty    bool
 }
 
 type opNames struct{ op, flags string }
@@ -171,11 +181,16 @@ func monotonic() uint64 {
 
 // bio returns the bio of an event. It is valid until the next call.
 func (d *decoder) bio(e *bioEvent) *Bio {
-	op := d.op(e.Opf, e.Bytes)
+	if key := (nameKey{e.Comm, e.Cgroup, e.Dev, e.Opf, e.Bytes == 0}); !d.named || key != d.key {
+		op := d.op(e.Opf, e.Bytes)
+		d.last.Comm, d.last.CGroup, d.last.Device = d.comm(e.Comm), d.cgroups.name(e.Cgroup), d.devices.name(e.Dev)
+		d.last.Op, d.last.Flags = op.op, op.flags
+		d.key, d.named = key, true
+	}
 	d.last = Bio{
 		Time: d.zero.Add(time.Duration(e.QueuedNs)),
-		PID:  e.Pid, TID: e.Tid, Comm: d.comm(e.Comm), CGroup: d.cgroups.name(e.Cgroup),
-		Device: d.devices.name(e.Dev), Op: op.op, Flags: op.flags,
+		PID:  e.Pid, TID: e.Tid, Comm: d.last.Comm, CGroup: d.last.CGroup,
+		Device: d.last.Device, Op: d.last.Op, Flags: d.last.Flags,
 		Sector: e.Sector, Bytes: e.Bytes,
 		Queue: between(e.QueuedNs, e.IssuedNs), Total: between(e.QueuedNs, e.DoneNs),
 		Status: e.Status, HWQueue: e.Queue, Tag: e.Tag, Session: e.Session, CRC: e.Crc,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"krping/agent/trace/biotrace"
+	"krping/bridge/display"
 )
 
 func TestLines(t *testing.T) {
@@ -54,6 +55,49 @@ a                        0        -        -         -    1.000 0x0000 FAILED (s
 	for _, c := range columns {
 		if found, ok := find(c.name); !ok || found.about != c.about {
 			t.Errorf("column %s cannot be selected", c.name)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for _, want := range []struct {
+		n        uint64
+		width    int
+		decimals int
+		text     string
+	}{
+		{0, 3, 0, "  0 "}, {7, 3, 0, "  7 "}, {99, 2, 0, "99 "}, {99, 1, 0, "99 "}, {120, 3, 0, "120 "}, {1234, 3, 0, "1234 "},
+		{0, 6, 3, " 0.000 "}, {1, 6, 3, " 0.001 "}, {999, 6, 3, " 0.999 "}, {1000, 6, 3, " 1.000 "}, {12345, 6, 3, "12.345 "},
+		{123456, 6, 3, "123.456 "}, {18446744073709551615, 8, 3, "18446744073709551.615 "}, {18446744073709551615, 20, 0, "18446744073709551615 "},
+	} {
+		add := appendNumber
+		if want.decimals > 0 {
+			add = appendThousandths
+		}
+		if got := string(add([]byte("x"), want.width, want.n)); got != "x"+want.text {
+			t.Errorf("%d with %d decimals: %q, want %q", want.n, want.decimals, got, "x"+want.text)
+		}
+	}
+}
+
+// The time of day is that of each bio, also when the second is the same as before, or another day's.
+func TestTimes(t *testing.T) {
+	var out strings.Builder
+	lines, err := NewLines(&out, []string{"time", "comm"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Date(2026, 1, 2, 23, 59, 59, 1999, time.Local)
+	for i, b := range []biotrace.Bio{
+		{Time: start, Comm: "a\n"}, {Time: start.Add(998999 * time.Microsecond), Comm: "a\n"}, {Time: start.Add(time.Second), Comm: "b"},
+		{Time: time.Unix(0, 5000)}, {Time: start.Add(24 * time.Hour), Comm: "a\n"},
+	} {
+		out.Reset()
+		if err := lines.Print(&b); err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.TrimRight(b.Time.Format("15:04:05.000000")+" "+display.Text(b.Comm), " ") + "\n"; out.String() != want {
+			t.Errorf("line %d is %q, want %q", i, out.String(), want)
 		}
 	}
 }

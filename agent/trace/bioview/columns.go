@@ -4,10 +4,8 @@
 package bioview
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,12 +16,13 @@ import (
 
 type column struct {
 	name, about string
-	width       int                                       // in characters; negative: aligned to the left
-	add         func(line []byte, b *biotrace.Bio) []byte // appends the text
+	width       int                                        // in characters; negative: aligned to the left
+	text        func(b *biotrace.Bio) string               // nil:
+	add         func(l *Lines, width int, b *biotrace.Bio) // appends the column and a space to l.line
 }
 
 var columns = []column{
-	{"time", "time of submission", -15, func(l []byte, b *biotrace.Bio) []byte { return b.Time.AppendFormat(l, "15:04:05.000000") }},
+	{"time", "time of submission", -15, nil, (*Lines).addTime},
 	number("pid", "submitting process", 7, func(b *biotrace.Bio) uint64 { return uint64(b.PID) }),
 	number("tid", "submitting thread", 7, func(b *biotrace.Bio) uint64 { return uint64(b.TID) }),
 	text("comm", "name of the thread", -15, func(b *biotrace.Bio) string { return b.Comm }),
@@ -43,8 +42,8 @@ var columns = []column{
 	number("status", "blk_status_t, 0 is success", 6, func(b *biotrace.Bio) uint64 { return uint64(b.Status) }),
 	number("session", "number of the krping session", 7, func(b *biotrace.Bio) uint64 { return uint64(b.Session) }),
 	number("hwqueue", "hardware queue", 7, func(b *biotrace.Bio) uint64 { return uint64(b.HWQueue) }),
-	{"tag", "tag of the krping command, else of the request", 6, func(l []byte, b *biotrace.Bio) []byte { return fmt.Appendf(l, "0x%04x", b.Tag) }},
-	{"crc", "CRC32C of the command's data", 10, func(l []byte, b *biotrace.Bio) []byte { return fmt.Appendf(l, "0x%08x", b.CRC) }},
+	{"tag", "tag of the krping command, else of the request", 6, nil, func(l *Lines, width int, b *biotrace.Bio) { l.line = fmt.Appendf(l.line, "%#0*x ", width-2, b.Tag) }},
+	{"crc", "CRC32C of the command's data", 10, nil, func(l *Lines, width int, b *biotrace.Bio) { l.line = fmt.Appendf(l.line, "%#0*x ", width-2, b.CRC) }},
 	number("requeues", "times that the request was requeued", 8, func(b *biotrace.Bio) uint64 { return uint64(b.Requeues) }),
 	number("parts", "requests that the bio was split into", 5, func(b *biotrace.Bio) uint64 { return uint64(b.Parts) }),
 	text("merged", "yes if it shared a request with other bios", -6, func(b *biotrace.Bio) string {
@@ -56,22 +55,21 @@ var columns = []column{
 }
 
 func text(name, about string, width int, of func(*biotrace.Bio) string) column {
-	return column{name, about, width, func(l []byte, b *biotrace.Bio) []byte { return append(l, display.Text(of(b))...) }}
+	return column{name, about, width, of, nil}
 }
 
 func number(name, about string, width int, of func(*biotrace.Bio) uint64) column {
-	return column{name, about, width, func(l []byte, b *biotrace.Bio) []byte { return strconv.AppendUint(l, of(b), 10) }}
+	return column{name, about, width, nil, func(l *Lines, width int, b *biotrace.Bio) { l.line = appendNumber(l.line, width, of(b)) }}
 }
 
 func stage(s biotrace.Stage, about string) column {
-	return column{s.String(), about, 8, func(l []byte, b *biotrace.Bio) []byte {
+	return column{s.String(), about, 8, nil, func(l *Lines, width int, b *biotrace.Bio) {
 		d := b.Stage(s)
 		if d == 0 {
-			return append(l, '-')
+			l.line = appendAligned(l.line, width, "-")
+			return
 		}
-		us := uint64(d.Round(time.Microsecond) / time.Microsecond)
-		l = append(strconv.AppendUint(l, us/1000, 10), '.')
-		return append(l, byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10))
+		l.line = appendThousandths(l.line, width, uint64(d+time.Microsecond/2)/uint64(time.Microsecond))
 	}}
 }
 
@@ -107,11 +105,21 @@ func ColumnHelp() string {
 	return text.String()
 }
 
-// Lines prints one line per bio. It avoids allocations, to slow down the traced I/O little.
+// Lines prints one line per bio. It avoids allocations and remembers texts, to slow down the traced I/O little.
 type Lines struct {
-	w       io.Writer
-	columns []column
-	line    []byte
+	w     io.Writer
+	cells []cell
+	line  []byte
+
+	second int64  // of the last bio
+	clock  []byte // its time of day, up to the fraction
+}
+
+// cell is a column, and what it has shown last if it is text: it is mostly the same again.
+type cell struct {
+	column
+	last  string
+	shown []byte // last as it is in the line; nil: none yet
 }
 
 // ColumnNames returns the names of all columns.
@@ -131,7 +139,7 @@ func NewLines(w io.Writer, names []string) (*Lines, error) {
 		if !ok {
 			return nil, fmt.Errorf("column %q: must be one of\n%s", name, ColumnHelp())
 		}
-		l.columns = append(l.columns, c)
+		l.cells = append(l.cells, cell{column: c})
 	}
 	return l, nil
 }
@@ -148,8 +156,8 @@ func find(name string) (column, bool) {
 // Header prints the names of the columns.
 func (l *Lines) Header() error {
 	l.line = l.line[:0]
-	for _, c := range l.columns {
-		l.add(c.width, func(line []byte) []byte { return append(line, strings.ToUpper(c.name)...) })
+	for _, c := range l.cells {
+		l.line = appendAligned(l.line, c.width, strings.ToUpper(c.name))
 	}
 	return l.end()
 }
@@ -157,8 +165,13 @@ func (l *Lines) Header() error {
 // Print prints a bio.
 func (l *Lines) Print(b *biotrace.Bio) error {
 	l.line = l.line[:0]
-	for _, c := range l.columns {
-		l.add(c.width, func(line []byte) []byte { return c.add(line, b) })
+	for i := range l.cells {
+		c := &l.cells[i]
+		if c.text != nil {
+			l.line = append(l.line, c.textOf(b)...)
+			continue
+		}
+		c.add(l, c.width, b)
 	}
 	if b.Status != 0 {
 		l.line = fmt.Appendf(l.line, "FAILED (status %d)", b.Status)
@@ -166,24 +179,99 @@ func (l *Lines) Print(b *biotrace.Bio) error {
 	return l.end()
 }
 
-const spaces = "                        " // at least the width of the widest column
-
-// add appends a column and a space.
-func (l *Lines) add(width int, text func([]byte) []byte) {
-	start := len(l.line)
-	l.line = text(l.line)
-	missing := max(width, -width) - (len(l.line) - start)
-	if missing > 0 {
-		at := start
-		if width < 0 {
-			at = len(l.line)
-		}
-		l.line = slices.Insert(l.line, at, []byte(spaces[:missing])...)
+func (c *cell) textOf(b *biotrace.Bio) []byte {
+	if s := c.text(b); s != c.last || c.shown == nil {
+		c.last, c.shown = s, appendAligned(c.shown[:0], c.width, display.Text(s))
 	}
-	l.line = append(l.line, ' ')
+	return c.shown
+}
+
+// addTime adds the time of submission, to the microsecond, which fills its column.
+func (l *Lines) addTime(_ int, b *biotrace.Bio) {
+	if second := b.Time.Unix(); second != l.second || l.clock == nil {
+		l.second, l.clock = second, b.Time.AppendFormat(l.clock[:0], "15:04:05.")
+	}
+	us := uint32(b.Time.Nanosecond()) / 1000
+	l.line = append(l.line, l.clock...)
+	l.line = append(l.line, byte('0'+us/100000), byte('0'+us/10000%10), byte('0'+us/1000%10),
+		byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10), ' ')
+}
+
+const spaces = "                        " // more than the width of the widest column
+
+// appendAligned appends a text and a space.
+func appendAligned(line []byte, width int, text string) []byte {
+	missing := max(0, max(width, -width)-len(text))
+	if width > 0 {
+		line = append(line, spaces[:missing]...)
+		missing = 0
+	}
+	line = append(line, text...)
+	return append(line, spaces[:missing+1]...)
+}
+
+// appendNumber appends a number and a space.
+func appendNumber(line []byte, width int, n uint64) []byte {
+	start := len(line)
+	line = append(line, spaces[:width+1]...)
+	if !putDigits(line[start:start+width], n) {
+		line = append(strconv.AppendUint(line[:start], n, 10), ' ')
+	}
+	return line
+}
+
+// appendThousandths appends a number of thousandths, with a decimal point, and a space.
+func appendThousandths(line []byte, width int, n uint64) []byte {
+	start := len(line)
+	line = append(line, spaces[:width+1]...)
+	point := start + width - 4
+	if !putDigits(line[start:point], n/1000) {
+		line = append(strconv.AppendUint(line[:start], n/1000, 10), ".000 "...)
+		point = len(line) - 5
+	}
+	line[point] = '.'
+	line[point+1] = byte('0' + n/100%10)
+	line[point+2], line[point+3] = pairs[n%100*2], pairs[n%100*2+1]
+	return line
+}
+
+// pairs are the numbers from 00 to 99.
+var pairs = func() (p [200]byte) {
+	for i := range 100 {
+		p[2*i], p[2*i+1] = byte('0'+i/10), byte('0'+i%10)
+	}
+	return p
+}()
+
+// putDigits writes a number at the end of a field. It returns false if the field has not enough room.
+func putDigits(field []byte, n uint64) bool {
+	for ; n >= 100; n /= 100 {
+		if len(field) < 2 {
+			return false
+		}
+		field[len(field)-2], field[len(field)-1] = pairs[n%100*2], pairs[n%100*2+1]
+		field = field[:len(field)-2]
+	}
+	if n >= 10 {
+		if len(field) < 2 {
+			return false
+		}
+		field[len(field)-2], field[len(field)-1] = pairs[n*2], pairs[n*2+1]
+		return true
+	}
+	if len(field) == 0 {
+		return false
+	}
+	field[len(field)-1] = byte('0' + n)
+	return true
 }
 
 func (l *Lines) end() error {
-	_, err := l.w.Write(append(bytes.TrimRight(l.line, " "), '\n'))
+	n := len(l.line)
+	for n > 0 && l.line[n-1] == ' ' {
+		n--
+	}
+	l.line = append(l.line[:n], '\n')
+	_, err := l.w.Write(l.line)
 	return err
 }

@@ -26,6 +26,7 @@ func run(ctx context.Context, args []string) (err error) {
 	kernel := flags.String("kernel", "6.1", "`kernel`: 6.1, 6.12 or newest")
 	out := flags.String("out", filepath.Join(lab.Build(), "bench"), "`directory` of the report")
 	jobs := flags.String("jobs", "", "count only jobs whose name matches this `regexp`")
+	traced := flags.Bool("traced", false, "count what krpingctl's tracers add to krping's I/O, instead of the contenders")
 	contenders := flags.String("contenders", strings.Join(bench.CostContenders(), ","), "comma-separated `list` of contenders")
 	flags.IntVar(&c.Rounds, "rounds", 3, "`number` of counts of each job; the report has the medians")
 	if err := flags.Parse(args); err != nil {
@@ -36,6 +37,9 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	if c.Contenders, err = bench.ParseContenders(*contenders, bench.CostContenders()); err != nil {
 		return fmt.Errorf("--contenders: %w", err)
+	}
+	if *traced {
+		c.Contenders = append(bench.CostContenders()[:1], bench.TracedContenders()...)
 	}
 	switch {
 	case flags.NArg() > 0:
