@@ -127,7 +127,7 @@ static void free_cmds(struct krping_target_conn *tc)
 		if (cmd->page)
 			__free_page(cmd->page);
 	}
-	krping_free_chunks(tc);
+	krping_free_chunks(tc, 0);
 	kvfree(tc->cmds);
 	bitmap_free(tc->tags);
 	tc->cmds = NULL;
@@ -379,7 +379,7 @@ void krping_target_conn_init(struct krping_target_conn *tc)
 	atomic_set(&tc->async, 1);
 	init_completion(&tc->async_done);
 	INIT_LIST_HEAD(&tc->free_cmds);
-	INIT_LIST_HEAD(&tc->chunks);
+	krping_chunks_init(tc);
 	krping_worker_init(tc);
 }
 

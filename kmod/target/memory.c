@@ -44,8 +44,6 @@ bool krping_pages_are_short(struct krping_target_conn *tc)
 	return atomic_long_read(&krping_pages) >= most_pages(tc);
 }
 
-#define CHUNK_ORDER	get_order(SZ_64K)	/* fewer SGEs, fewer work requests */
-
 static struct page *new_chunk(int order)
 {
 	const gfp_t flags = GFP_NOIO | __GFP_COMP | __GFP_NOWARN;
@@ -68,24 +66,22 @@ static void release_chunk(struct page *page)
 static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 {
 	int order = min(get_order(len), tc->chunk_order);
-	struct page *page;
+	struct list_head *free = &tc->chunks[order].free;
+	struct page *page = list_first_entry_or_null(free, struct page, lru);
 
-	if (order == CHUNK_ORDER) {
-		page = list_first_entry_or_null(&tc->chunks, struct page, lru);
-		if (page) {
-			list_del(&page->lru);
-			return page;
-		}
-	}
-	return new_chunk(order);
+	tc->chunks[order].used = jiffies;
+	if (!page)
+		return new_chunk(order);
+	list_del(&page->lru);
+	return page;
 }
 
 static void free_chunk(struct krping_target_conn *tc, struct page *page)
 {
-	if (compound_order(page) == CHUNK_ORDER && !krping_pages_are_short(tc))
-		list_add(&page->lru, &tc->chunks);
-	else
+	if (krping_pages_are_short(tc))
 		release_chunk(page);
+	else
+		list_add(&page->lru, &tc->chunks[compound_order(page)].free);
 }
 
 /*
@@ -96,17 +92,30 @@ int krping_chunk_order(const struct ib_device *device)
 {
 	u64 most = (u64)device->attrs.max_fast_reg_page_list_len * PAGE_SIZE;
 
-	return most && most < KRPING_TARGET_MAX_DATA ? 0 : CHUNK_ORDER;
+	return most && most < KRPING_TARGET_MAX_DATA ? 0 : KRPING_CHUNK_ORDER;
 }
 
-/* Frees the pages that no command uses. */
-void krping_free_chunks(struct krping_target_conn *tc)
+void krping_chunks_init(struct krping_target_conn *tc)
+{
+	int order;
+
+	for (order = 0; order <= KRPING_CHUNK_ORDER; order++)
+		INIT_LIST_HEAD(&tc->chunks[order].free);
+}
+
+/* Frees the pieces that no command uses, of the orders of which none was allocated for @unused jiffies. */
+void krping_free_chunks(struct krping_target_conn *tc, unsigned long unused)
 {
 	struct page *page, *next;
+	int order;
 
-	list_for_each_entry_safe(page, next, &tc->chunks, lru) {
-		list_del(&page->lru);
-		release_chunk(page);
+	for (order = 0; order <= KRPING_CHUNK_ORDER; order++) {
+		if (time_before(jiffies, tc->chunks[order].used + unused))
+			continue;
+		list_for_each_entry_safe(page, next, &tc->chunks[order].free, lru) {
+			list_del(&page->lru);
+			release_chunk(page);
+		}
 	}
 }
 

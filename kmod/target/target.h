@@ -59,6 +59,9 @@ static_assert(sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE <= KRPING_TAR
 /* Messages of responses in flight on a connection. */
 #define KRPING_TARGET_TX		32
 
+/* Page order of 64 KiB: larger pieces of memory for data are fewer SGEs and work requests. */
+#define KRPING_CHUNK_ORDER		(PAGE_SHIFT < 16 ? 16 - PAGE_SHIFT : 0)
+
 /* Jiffies of silence until a client is probed; it has the same time to answer. */
 #define KRPING_TARGET_SILENCE		(10 * HZ)
 
@@ -317,7 +320,7 @@ struct krping_target_tx {
  * @rw_moved:	jiffies of the last progress: some were freed, or taken while all were free
  * @buffered:	bytes of allocated memory for data, in whole pages
  * @chunk_order: page order of the largest pieces of such memory; constant
- * @chunks:	free pieces
+ * @chunks:	free pieces by page order, the one freed last first, and when one was allocated last
  * @wait_data:	commands that wait for memory and hold nothing but their message
  * @wait_send:	commands that wait for room in the send queue or for a message; completions
  *		alone free these, so the wait always ends
@@ -379,7 +382,10 @@ struct krping_target_conn {
 	unsigned long rw_moved;
 	u32 buffered;
 	int chunk_order;
-	struct list_head chunks;
+	struct {
+		struct list_head free;
+		unsigned long used;
+	} chunks[KRPING_CHUNK_ORDER + 1];
 	struct list_head wait_data;
 	struct list_head wait_send;
 	struct krping_buf *rx;
@@ -467,7 +473,8 @@ bool krping_pages_are_short(struct krping_target_conn *tc);
 bool krping_data_alloc(struct krping_target_cmd *cmd);
 void krping_data_free(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);
-void krping_free_chunks(struct krping_target_conn *tc);
+void krping_chunks_init(struct krping_target_conn *tc);
+void krping_free_chunks(struct krping_target_conn *tc, unsigned long unused);
 u32 krping_data_crc(struct krping_target_cmd *cmd);
 void krping_data_copy_to(struct krping_target_cmd *cmd, void *to);
 void krping_data_copy_from(struct krping_target_cmd *cmd, const void *from);

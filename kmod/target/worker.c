@@ -667,13 +667,6 @@ static void check_client(struct krping_target_conn *tc)
 	post_send(tc, &probe.wr);
 }
 
-/* Frees cached memory when the client moves no large data. */
-static void free_idle_chunks(struct krping_target_conn *tc)
-{
-	if (time_after(jiffies, tc->rw_moved + KRPING_TARGET_SILENCE))
-		krping_free_chunks(tc);
-}
-
 /* ---- the worker ---- */
 
 #define POLL_BATCH	16
@@ -727,7 +720,7 @@ static void krping_worker_poll(struct work_struct *work)
 		post_message(tc, NULL);
 	check_client(tc);
 	krping_transfers_check(tc);
-	free_idle_chunks(tc);
+	krping_free_chunks(tc, KRPING_TARGET_SILENCE);
 	memalloc_noio_restore(flags);
 	if (n || ib_req_notify_cq(tc->conn.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) > 0)
 		kick(tc);

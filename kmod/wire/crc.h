@@ -19,9 +19,9 @@ static inline u32 krping_crc_end(u32 crc)
 }
 
 /*
- * Continues @crc. With softirqs on, one could interrupt the use of the FPU here and not use it itself:
- * Soft-RoCE would compute the checksums of its packets in software, which takes three times as many
- * instructions. Hard interrupts are on.
+ * Continues @crc. On x86 crc32c() uses the FPU, and a softirq that interrupts it may not: Soft-RoCE
+ * would compute the checksums of its packets in software, which takes three times as many
+ * instructions. So softirqs are off. Hard interrupts must be on.
  */
 static inline u32 krping_crc_add(u32 crc, const void *data, u32 len)
 {
