@@ -8,6 +8,14 @@
 
 #include "cq.h"
 
+int shim_next_vector(const struct ibv_context *context)
+{
+	static unsigned int created;
+	unsigned int n = __atomic_fetch_add(&created, 1, __ATOMIC_RELAXED);
+
+	return context->num_comp_vectors > 1 ? (int)(n % (unsigned int)context->num_comp_vectors) : 0;
+}
+
 /* After a failure, shim_cq_destroy() undoes what was done. */
 int shim_cq_create(struct shim_cq *c, struct ibv_context *context, int entries)
 {
@@ -17,7 +25,7 @@ int shim_cq_create(struct shim_cq *c, struct ibv_context *context, int entries)
 		goto fail;
 	if (fcntl(c->channel->fd, F_SETFL, fcntl(c->channel->fd, F_GETFL) | O_NONBLOCK))
 		goto fail;
-	c->cq = ibv_create_cq(context, entries, NULL, c->channel, 0);
+	c->cq = ibv_create_cq(context, entries, NULL, c->channel, shim_next_vector(context));
 	if (c->cq)
 		return 0;
 fail:

@@ -18,6 +18,7 @@ struct shim_cq {
  * Functions return 0 or an errno, except shim_cq_poll: the number of completions or -errno, and
  * shim_cqs_wait: whether the other file is readable, or -errno.
  */
+int shim_next_vector(const struct ibv_context *context);	/* the completion vector of the next queue: each in turn */
 int shim_cq_create(struct shim_cq *c, struct ibv_context *context, int entries);
 int shim_cq_poll(struct shim_cq *c, int n, struct ibv_wc *wc);
 int shim_cq_arm(struct shim_cq *c);
