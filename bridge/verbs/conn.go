@@ -47,6 +47,7 @@ type Conn struct {
 	peer       string
 	config     Config
 	queue      *C.struct_shim_queue   // of C's memory
+	signalsAll bool                   // each SEND and RDMA WRITE has a completion
 	poller     atomic.Pointer[poller] // of the completion channel; nil while C waits for it
 	disconnect func()                 // moves the queue pair to the error state
 
@@ -83,6 +84,7 @@ const (
 	kindSend  // of a message
 	kindData  // RDMA; await waits for it
 	kindFree  // RDMA WRITE; nobody waits, the completion of a SEND behind it frees its buffer
+	kindOwn   // the same, but its own completion frees it
 	kindProbe // empty RDMA WRITE
 	kindLast  // empty RDMA WRITE behind quiet SENDs; nobody waits
 )
@@ -119,6 +121,9 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 		C.free(unsafe.Pointer(c.queue))
 		return nil, fmt.Errorf("make a queue pair for %s: %w", c.peer, syscall.Errno(errno))
 	}
+	// Over iWARP a SEND completes when TCP has it. siw passes the pages of unsignalled work requests to TCP without a
+	// copy: they would be used again while TCP sends them.
+	c.signalsAll = isIWARP(c.queue.pd)
 	if err := c.alloc(); err != nil {
 		c.free()
 		return nil, fmt.Errorf("set up the connection of %s: %w", c.peer, err)
@@ -241,7 +246,7 @@ func (c *Conn) post(wrs ...C.struct_shim_wr) error {
 		return c.reason
 	}
 	last := &wrs[len(wrs)-1]
-	if kind, slot := splitID(last.wr_id); kind == kindSend && c.quiet < maxQuiet && (len(wrs) == 1 || c.data.hasPlenty()) {
+	if kind, slot := splitID(last.wr_id); kind == kindSend && !c.signalsAll && c.quiet < maxQuiet && (len(wrs) == 1 || c.data.hasPlenty()) {
 		last.wr_id = wrID(kindQuiet, slot)
 		c.quiet++
 	} else {
@@ -346,7 +351,11 @@ func (c *Conn) WriteAndSend(p []byte, to transport.Remote, msg []byte) error {
 	if err != nil {
 		return err
 	}
-	return c.post(rdmaRequest(kindFree, C.IBV_WR_RDMA_WRITE, b, len(p), to), wr)
+	data := rdmaRequest(kindFree, C.IBV_WR_RDMA_WRITE, b, len(p), to)
+	if c.signalsAll {
+		data.wr_id, data.flags = wrID(kindOwn, b.slot), C.IBV_SEND_SIGNALED
+	}
+	return c.post(data, wr)
 }
 
 // sendRequest waits for a free slot, copies msg into it and returns a work request for it.
@@ -681,6 +690,9 @@ func (c *Conn) sent(id C.uint64_t, ok bool) {
 			c.freeSends <- slot
 		case kindFree:
 			c.data.idle <- c.data.at(slot)
+		case kindOwn:
+			c.data.idle <- c.data.at(slot)
+			c.signalled()
 		case kindSend:
 			c.freeSends <- slot
 			c.signalled()

@@ -77,6 +77,23 @@ func TestReadsCompleteAlone(t *testing.T) {
 	}
 }
 
+// Over iWARP an RDMA WRITE has a completion of its own, which frees its buffer.
+func TestOwnCompletionsOfWrites(t *testing.T) {
+	written := &buffer{slot: 1}
+	c := &Conn{freeSends: make(chan int, sendBuffers), data: bufferPool{bySlot: []*buffer{nil, written}, idle: make(chan *buffer, 2)}}
+	c.sendQ = append(c.sendQ, wrID(kindOwn, 1), wrID(kindSend, 7))
+	c.posted = 2
+	c.sends.posted(2, time.Now())
+	c.sent(wrID(kindOwn, 1), true)
+	if len(c.data.idle) != 1 || len(c.freeSends) != 0 || c.posted != 1 || c.sends.pending != 1 {
+		t.Errorf("after the WRITE: %d buffers and %d slots are free, %d posted, %d pending", len(c.data.idle), len(c.freeSends), c.posted, c.sends.pending)
+	}
+	c.sent(wrID(kindSend, 7), true)
+	if len(c.data.idle) != 1 || len(c.freeSends) != 1 || c.posted != 0 || len(c.sendQ) != 0 {
+		t.Errorf("after the SEND: %d buffers and %d slots are free, %d posted, %v left", len(c.data.idle), len(c.freeSends), c.posted, c.sendQ)
+	}
+}
+
 // The memory of a connection's messages counts in the budget, beside that of a data buffer. A connection that does not
 // fit takes none of it. (One that fitted would need a device.)
 func TestMemoryOfMessagesCounts(t *testing.T) {

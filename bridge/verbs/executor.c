@@ -56,6 +56,15 @@ static int is_urgent(const struct shim_executor *x, uint32_t n)
 	return x->classes[class].nr_waiting || classes[class].nr <= FEW;
 }
 
+/*
+ * Over iWARP a SEND completes when TCP has it. siw passes the pages of unsignalled work requests to TCP without a copy:
+ * they would be used again while TCP sends them.
+ */
+static int must_signal(const struct shim_executor *x)
+{
+	return x->queue->qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 static uint32_t slot_of(const struct shim_executor *x, uint32_t send)
 {
 	return x->slots[send % SHIM_SLOTS];
@@ -84,7 +93,7 @@ static int post(struct shim_executor *x, struct ibv_send_wr *wrs, int signalled)
  */
 static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint32_t key)
 {
-	int is_signalled = x->quiet >= MAX_QUIET || (data && is_urgent(x, data->wr_id));
+	int is_signalled = must_signal(x) || x->quiet >= MAX_QUIET || (data && is_urgent(x, data->wr_id));
 	struct ibv_sge sge = {
 		.addr = (uintptr_t)x->out.data,
 		.length = x->out.length,
@@ -97,7 +106,7 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 		.sg_list = &sge,
 		.num_sge = 1,
 	};
-	int error;
+	int error, signalled = is_signalled;
 
 	if (!x->out.data || !x->out.length)
 		return 0;
@@ -105,9 +114,14 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 		wr.wr.rdma.rkey = key;	/* libsiw reads this one */
 		wr.invalidate_rkey = key;
 	}
+	if (data && must_signal(x)) {
+		data->wr_id = (uint64_t)SHIM_WRITTEN << 32 | (uint32_t)data->wr_id;
+		data->send_flags = IBV_SEND_SIGNALED;
+		signalled++;
+	}
 	if (data)
 		data->next = &wr;
-	error = post(x, data ? data : &wr, is_signalled);
+	error = post(x, data ? data : &wr, signalled);
 	if (error)
 		return error;
 	x->used_by[x->head % SHIM_SLOTS] = data ? (int)(uint32_t)data->wr_id : -1;
@@ -199,7 +213,7 @@ void shim_executor_completed(struct shim_executor *x, uint64_t id)
 		return;
 	x->posted--;
 	__atomic_fetch_add(&x->completed, 1, __ATOMIC_RELAXED);
-	if (kind == SHIM_FETCH)
+	if (kind == SHIM_FETCH || kind == SHIM_WRITTEN)
 		return;
 	while (x->tail != (uint32_t)id + 1) {	/* the queue pair completes SENDs in order */
 		n = x->used_by[x->tail++ % SHIM_SLOTS];
@@ -362,14 +376,15 @@ static int wait_for_buffer(struct shim_executor *x, struct shim_class *class, co
 static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
 {
 	struct shim_executor *x = executor_of(out);
-	int is_write = c->op == SHIM_OP_WRITE, can_wait = !is_write || !shim_is_inline(c), class = class_of(c), error;
+	int is_write = c->op == SHIM_OP_WRITE, class = class_of(c), error;
+	int can_wait = !is_write || !shim_is_inline(c);	/* the data is not in a receive buffer */
 	struct shim_class *own = &x->classes[class];
 	uint32_t n;
 
 	if (class == SHIM_CLASSES || !(is_write ? shim_may_write(&x->volume, c) : shim_is_inside(&x->volume, c)))
 		return SHIM_LEFT;
-	if (own->nr_waiting && can_wait)
-		return wait_for_buffer(x, own, c);
+	if (own->nr_waiting)
+		return can_wait ? wait_for_buffer(x, own, c) : SHIM_LEFT;
 	n = find_buffer(x, class);
 	if (n != NO_BUFFER) {
 		error = begin(x, n, c, data);
@@ -379,7 +394,7 @@ static int run_later(struct shim_out *out, const struct shim_command *c, const u
 		x->wants = own->is_wanted = 1;
 	else if (can_wait)
 		return wait_for_buffer(x, own, c);
-	return SHIM_LEFT;	/* an inline WRITE's data is in a receive buffer */
+	return SHIM_LEFT;
 }
 
 /* Begins the commands that wait for a buffer, those for large ones first. */
@@ -478,10 +493,11 @@ static int take(struct shim_executor *x, struct shim_wc *wc, int *untouched)
 
 	if (wc->status != IBV_WC_SUCCESS || x->error)
 		return 1;
-	if (kind == SHIM_SIGNALLED || kind == SHIM_FETCH) {
+	if (kind == SHIM_SIGNALLED || kind == SHIM_FETCH || kind == SHIM_WRITTEN) {
 		shim_executor_completed(x, wc->wr_id);
 		if (kind == SHIM_FETCH)
 			write_buffer(x, wc->wr_id);
+		answer_waiting(x);	/* before what comes */
 		return 0;
 	}
 	if (kind == x->receive_kind && wc->opcode == IBV_WC_RECV && wc->byte_len <= x->volume.max_message)
@@ -567,9 +583,10 @@ static int turn(struct shim_executor *x)
 		left = take_all(x, got);
 	else if (got != -EAGAIN)
 		return got;
-	answer_waiting(x);
-	begin_waiting(x);	/* before what is prepared is started */
+	begin_waiting(x);
 	ended = store(x);
+	if (ended)
+		begin_waiting(x);	/* the next turn starts it */
 	fail(x, post_message(x, NULL, 0));
 	if (got != -EAGAIN || ended || x->nr_given || x->error)
 		return left;

@@ -152,7 +152,7 @@ func (c *Conn) executed() (n int, may bool, err error) {
 		return 0, false, nil
 	}
 	may = e.c.error == 0 && !c.isClosed()
-	if may && !e.begun && e.trimming.Swap(false) {
+	if may && e.trimming.Swap(false) {
 		e.trim(c.config.Budget)
 	}
 	if !may || !e.begin() {
@@ -236,22 +236,19 @@ func (e *executor) lendClass(class int, c *Conn) {
 		c.config.Budget.give(size)
 		return
 	}
-	e.classes[class].memory = m
+	e.classes[class].memory, e.classes[class].uses = m, uint32(e.c.classes[class].uses)-1
 	C.shim_executor_lend(e.c, C.int(class), (*C.uint8_t)(&m.data[0]), m.lkey())
 }
 
 // trim takes those buffers back of which none was used since the last call.
 func (e *executor) trim(budget *Budget) {
+	C.shim_executor_confirm(e.c) // frees what the last SENDs use, for the next call; if it fails, the connection has
 	for i := range e.classes {
 		class := &e.classes[i]
-		switch uses := uint32(e.c.classes[i].uses); {
-		case uses != class.uses:
+		if uses := uint32(e.c.classes[i].uses); uses != class.uses {
 			class.uses = uses
-		case class.memory == nil:
-		case C.shim_executor_is_idle(e.c, C.int(i)) != 0:
+		} else if class.memory != nil && C.shim_executor_is_idle(e.c, C.int(i)) != 0 {
 			e.takeBack(i, budget)
-		default:
-			C.shim_executor_confirm(e.c) // if it fails, the connection has
 		}
 	}
 }
@@ -287,7 +284,7 @@ func (e *executor) err() error {
 }
 
 // owns reports whether a work request is one of an executor.
-func owns(kind int) bool { return kind >= C.SHIM_QUIET && kind <= C.SHIM_FETCH }
+func owns(kind int) bool { return kind >= C.SHIM_QUIET && kind <= C.SHIM_WRITTEN }
 
 // completed notes the completion of a work request.
 func (e *executor) completed(id C.uint64_t) { C.shim_executor_completed(e.c, id) }

@@ -39,6 +39,7 @@ enum shim_executor_kind {
 	SHIM_QUIET = 0x100,	/* SEND, or RDMA WRITE in front of one */
 	SHIM_SIGNALLED,		/* SEND */
 	SHIM_FETCH,		/* RDMA READ of a buffer */
+	SHIM_WRITTEN,		/* RDMA WRITE of one, over iWARP */
 };
 
 /* A command that turned out to be Go's, whose tag is in flight. */
@@ -49,7 +50,7 @@ struct shim_given {
 	uint32_t buffer;	/* that it uses until the next call */
 };
 
-/* Filled in by Go, up to wake_fd. One thread at a time executes. */
+/* Filled in by Go, up to wake_fd, and waiting of the classes. One thread at a time executes. */
 struct shim_executor {
 	struct shim_volume volume;
 	struct shim_ring *ring;	/* to its file; NULL: the volume is in memory */
@@ -90,7 +91,7 @@ struct shim_executor {
 	int received;		/* a message has arrived since Go cleared it */
 };
 
-/* Lends the buffers of a class, or takes them back (NULL); then none is used. */
+/* Lends the buffers of a class, or takes them back (NULL): none may be in use then. */
 void shim_executor_lend(struct shim_executor *x, int class, uint8_t *buffers, uint32_t lkey);
 /* Whether no buffer of a class is used, and no command waits for one. */
 int shim_executor_is_idle(const struct shim_executor *x, int class);

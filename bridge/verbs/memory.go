@@ -28,10 +28,14 @@ const (
 // readAccess returns the access flags of memory that RDMA READs fill. With iWARP, the responses are
 // RDMA WRITEs by the peer (RFC 5040, 5.2), which may write there while the READ is running.
 func readAccess(pd *C.struct_ibv_pd) C.int {
-	if pd.context.device.transport_type == C.IBV_TRANSPORT_IWARP {
+	if isIWARP(pd) {
 		return C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE
 	}
 	return localAccess
+}
+
+func isIWARP(pd *C.struct_ibv_pd) bool {
+	return pd.context.device.transport_type == C.IBV_TRANSPORT_IWARP
 }
 
 func register(pd *C.struct_ibv_pd, size int, access C.int) (*memory, error) {

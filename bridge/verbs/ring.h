@@ -17,7 +17,10 @@ struct shim_ring;
 
 /* Functions return 0 or an errno. io_uring may be missing or forbidden. */
 int shim_ring_open(struct shim_ring **ring, int fd);
-/* Tells the kernel the memory of an area, or that it has none any more (NULL). It does not wait for reads and writes. */
+/*
+ * Tells the kernel the memory of an area, or that it has none any more (NULL). It does not wait for reads and writes. If
+ * the kernel is short of memory then, the pages stay pinned until the area has others or the ring is closed.
+ */
 void shim_ring_register(struct shim_ring *r, int area, void *memory, size_t length);
 int shim_ring_fd(const struct shim_ring *r);	/* readable when something has ended */
 /* Prepares a read or write of data in an area; shim_ring_submit() starts it. */

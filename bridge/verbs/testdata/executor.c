@@ -28,6 +28,7 @@ static uint8_t memory[2 << 20];
 static uint8_t lent[SHIM_CLASSES][4 << 20], fetched[2048];
 static struct ibv_wc held[512];		/* completions that do not arrive yet */
 static int holds, nr_held;
+static struct ibv_device device = { .transport_type = IBV_TRANSPORT_IB };
 
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
@@ -137,6 +138,25 @@ static void arrives_other(void)
 }
 
 #define CHECK(ok)	do { if (!(ok)) { printf("line %d: %s\n", __LINE__, #ok); failed = 1; } } while (0)
+
+/* Of any length, and at any address, the checksum is that of one bit after the other. */
+static int checksums(void)
+{
+	int failed = 0, at, length, bit;
+	uint32_t crc;
+
+	for (length = 0; length < 20000; length = length * 9 / 8 + 1) {
+		const uint8_t *data = lent[0] + length % 8;
+
+		for (at = 0; at < length; at++)
+			lent[0][length % 8 + at] = at * 31 + (at >> 8) * 7 + length;
+		for (crc = ~0u, at = 0; at < length; at++)
+			for (crc ^= data[at], bit = 0; bit < 8; bit++)
+				crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+		CHECK(shim_crc32c(data, length) == ~crc);
+	}
+	return failed;
+}
 
 /* Commands wait until there is a slot or a buffer. */
 static int waiting_commands(struct shim_queue *queue, uint32_t crc)
@@ -274,6 +294,24 @@ static int waiting_commands(struct shim_queue *queue, uint32_t crc)
 	}
 	CHECK(x.volume.in_flight == 0 && !x.nr_given && x.classes[4].used == 7);
 	x.classes[4].used = 0;
+
+	/* Over iWARP each SEND is signalled, and data in front of one. */
+	device.transport_type = IBV_TRANSPORT_IWARP;
+	holds = 1;
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives(2, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(nr_held == 3 && x.posted == 3 && held[0].wr_id >> 32 == SHIM_WRITTEN && held[1].wr_id >> 32 == SHIM_SIGNALLED);
+	holds = 0;
+	release(1);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.posted == 2 && x.classes[2].used == 1);
+	release(2);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.posted == 0 && !x.classes[2].used);
+	CHECK(x.head == x.tail && !x.volume.in_flight);
+	device.transport_type = IBV_TRANSPORT_IB;
 	x.volume.depth = 8;
 	x.volume.max_data = SIZE;
 	return failed;
@@ -367,7 +405,7 @@ static void *wake_later(void *queue)
 
 int main(void)
 {
-	struct ibv_context context = { .ops = {
+	struct ibv_context context = { .device = &device, .ops = {
 		.poll_cq = poll_cq, .req_notify_cq = req_notify_cq, .post_send = post_send, .post_recv = post_recv,
 	} };
 	struct ibv_cq cq = { .context = &context };
@@ -498,6 +536,7 @@ int main(void)
 	arrives_other();
 	CHECK(shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts) == 1 && x.classes[2].used == 0 && !x.nr_given);
 
+	failed |= checksums();
 	failed |= waiting_commands(&queue, crc);
 	failed |= in_file(&queue);
 
