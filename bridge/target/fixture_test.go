@@ -105,7 +105,7 @@ func (p *pipe) Ended() bool  { return p.ending.Load() }
 
 // fixture is a target with one volume, vol0, in memory. Several sessions may write to it.
 type fixture struct {
-	t      *testing.T
+	t      testing.TB
 	target *Target
 	volume *Volume
 	store  *store.Faulty
@@ -126,7 +126,7 @@ func (l limited) Discard(off, n int64) error {
 	return l.Store.Discard(off, n)
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	s, err := store.Open("mem:", store.Options{Size: 4 << 20})
 	if err != nil {
