@@ -17,7 +17,7 @@ import (
 type column struct {
 	name, about string
 	width       int                                        // in characters; negative: aligned to the left
-	text        func(b *biotrace.Bio) string               // nil:
+	text        func(b *biotrace.Bio) string               // nil if add makes the column
 	add         func(l *Lines, width int, b *biotrace.Bio) // appends the column and a space to l.line
 }
 
