@@ -60,6 +60,7 @@ type site struct {
 	server, client *lab.VM
 	log            io.Writer
 	polls          bool // contenders that can have a poll queue
+	ios            int  // that were counted
 }
 
 const (

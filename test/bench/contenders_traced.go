@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -13,6 +14,7 @@ type tracedTarget struct {
 	krpingTarget
 	tracer tracer
 	stop   func() (lines int, err error)
+	before int // I/Os of the site before it
 }
 
 // tracedPrefix is in front of the tracer's name.
@@ -51,6 +53,7 @@ func (t *tracedTarget) attach(ctx context.Context, s *site, disk string) (string
 	if _, err := s.run(ctx, s.client, "sysctl -q net.core.bpf_jit_kallsyms=1"); err != nil {
 		return "", err
 	}
+	t.before = s.ios
 	t.stop, err = startTracer(ctx, s, t.tracer, device)
 	return device, err
 }
@@ -58,7 +61,12 @@ func (t *tracedTarget) attach(ctx context.Context, s *site, disk string) (string
 func (t *tracedTarget) detach(ctx context.Context, s *site) error {
 	var err error
 	if t.stop != nil {
-		_, err = t.stop()
+		var lines int
+		lines, err = t.stop()
+		// The cost of a tracer that sees nothing does not count.
+		if ios := s.ios - t.before; err == nil && t.tracer.lines && lines < ios {
+			err = fmt.Errorf("%s has shown %d I/Os, want %d", t.tracer.name, lines, ios)
+		}
 	}
 	return errors.Join(err, t.krpingTarget.detach(ctx, s))
 }

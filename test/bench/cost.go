@@ -19,7 +19,7 @@ type Costs struct {
 	Lab        *lab.Lab // two VMs with the module that count: VM 1 serves, VM 2 measures
 	Log        io.Writer
 	Jobs       []Job
-	Contenders []string // of ContenderNames, without raw verbs
+	Contenders []string // of CostContenders and TracedContenders
 	Rounds     int      // of each job
 	DiskSize   int      // MiB
 	FIO        FIO
@@ -187,6 +187,7 @@ func (c *Costs) count(ctx context.Context, s *site, j Job, device string, hosts 
 	if err != nil {
 		return IOCost{}, err
 	}
+	s.ios += few + many
 	n := float64(many - few)
 	return IOCost{Server: hostCost(base[0], all[0], n, hosts[0], true), Client: hostCost(base[1], all[1], n, hosts[1], false)}, nil
 }

@@ -49,6 +49,12 @@ func costTable(costs []JobCost) string {
 	return b.String()
 }
 
+// medianClient returns the median of the rounds by the client's part.
+func (c JobCost) medianClient() HostCost {
+	rounds := slices.SortedFunc(slices.Values(c.Rounds), func(a, b IOCost) int { return int(a.Client.All - b.Client.All) })
+	return rounds[len(rounds)/2].Client
+}
+
 // tracingTable returns what tracers add to the client's part of an I/O, and how much of that is the layer of tracing: the
 // rest is mostly what they disturb. It is empty without tracers.
 func tracingTable(costs []JobCost) string {
@@ -58,7 +64,7 @@ func tracingTable(costs []JobCost) string {
 		if i < 0 || !isTraced(c.Contender) {
 			continue
 		}
-		with, without := c.Median().Client, costs[i].Median().Client
+		with, without := c.medianClient(), costs[i].medianClient()
 		fmt.Fprintf(&rows, "| %s | %s | %.0f | %.0f |\n", c.Job, strings.TrimPrefix(c.Contender, tracedPrefix), with.All-without.All, with.Layers[layerTracing])
 	}
 	if rows.Len() == 0 {

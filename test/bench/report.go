@@ -176,12 +176,13 @@ func (r *Report) WriteMarkdown(out io.Writer) error {
 			fmt.Fprintf(out, "  - FAILED: %s\n", strings.ReplaceAll(strings.TrimSpace(c.Failure), "\n", "\n    "))
 		}
 	}
+	_, confidence := medianInterval(r.Rounds)
 	for _, section := range []struct {
 		title string
 		table func(*table)
 	}{
 		{"Throughput (more is better)", r.throughput},
-		{"Ratios of throughput, with targets", r.ratios},
+		{fmt.Sprintf("Ratios of throughput, with their confidence intervals of %.0f%%, and targets. An interval with 1 in it does not tell which is faster", 100*confidence), r.ratios},
 		{"What an I/O costs: CPU time of each whole VM, packets, messages (RDMA SENDs), latency", r.costs},
 	} {
 		fmt.Fprintf(out, "\n%s:\n\n", section.title)
@@ -261,13 +262,16 @@ func (r *Report) ratios(t *table) {
 }
 
 func (r Ratio) cell() string {
+	index, _ := medianInterval(len(r.Rounds))
+	sorted := slices.Sorted(slices.Values(r.Rounds))
+	text := fmt.Sprintf("%.2f (%.2f-%.2f)", r.Value, sorted[index], sorted[len(sorted)-1-index])
 	switch {
 	case r.Target == 0:
-		return fmt.Sprintf("%.2f", r.Value)
+		return text
 	case r.Missed():
-		return fmt.Sprintf("%.2f (>= %.1f) MISSED", r.Value, r.Target)
+		return fmt.Sprintf("%s >= %.1f MISSED", text, r.Target)
 	}
-	return fmt.Sprintf("%.2f (>= %.1f)", r.Value, r.Target)
+	return fmt.Sprintf("%s >= %.1f", text, r.Target)
 }
 
 func (r *Report) costs(t *table) {

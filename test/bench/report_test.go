@@ -46,8 +46,9 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"| 4k-randwrite-qd32 | IOPS | 2500   | -             | 1000      | -     |",
 		"| 64k-randread-qd32 | MB/s | 6.6    | -             | 6.6       | 6.6   |",
-		"| 4k-randwrite-qd32 | 2.50 (>= 2.0)        | -              |",
-		"| 64k-randread-qd32 | 1.00 (>= 1.1) MISSED | 1.00 (>= 0.9)  |",
+		"confidence intervals of 75%",
+		"| 4k-randwrite-qd32 | 2.50 (1.00-3.00) >= 2.0        | -                       |",
+		"| 64k-randread-qd32 | 1.00 (0.75-2.00) >= 1.1 MISSED | 1.00 (1.00-1.00) >= 0.9 |",
 		"| 4k-randwrite-qd32 | krping    | 0             | 0             | 3.25    | 0.75     | 10     | 20     |",
 		"FAILED: not available: krping-bridge\n    no such file\n",
 		"iodepth_batch_submit=1",

@@ -38,6 +38,9 @@ func run(ctx context.Context, args []string) (err error) {
 	if c.Contenders, err = bench.ParseContenders(*contenders, bench.CostContenders()); err != nil {
 		return fmt.Errorf("--contenders: %w", err)
 	}
+	if *traced && *contenders != strings.Join(bench.CostContenders(), ",") {
+		return errors.New("--traced has contenders of its own: leave --contenders out")
+	}
 	if *traced {
 		c.Contenders = append(bench.CostContenders()[:1], bench.TracedContenders()...)
 	}
