@@ -103,7 +103,7 @@ void krping_chunks_init(struct krping_target_conn *tc)
 		INIT_LIST_HEAD(&tc->chunks[order].free);
 }
 
-/* Frees the pieces that no command uses, of the orders of which none was allocated for @unused jiffies. */
+/* Frees the pieces that no command uses, of orders unused for @unused jiffies. */
 void krping_free_chunks(struct krping_target_conn *tc, unsigned long unused)
 {
 	struct page *page, *next;
