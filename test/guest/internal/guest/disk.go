@@ -172,6 +172,21 @@ func WantSame(t testing.TB, a, b string) {
 	}
 }
 
+// BecomeSame is WantSame of a disk and its store, once the store does not change any more: the kernel may yet begin I/O
+// of a program that was killed.
+func BecomeSame(t testing.TB, dev, store string) {
+	t.Helper()
+	var sum string
+	Eventually(t, Limit, store+" does not change", func() bool {
+		before := sha256Of(t, store)
+		sum = sha256Of(t, dev)
+		return sha256Of(t, store) == before
+	})
+	if want := sha256Of(t, store); sum != want {
+		t.Errorf("%s has sha256 %s, %s has %s", dev, sum, store, want)
+	}
+}
+
 // Content returns the first n bytes of a file, or of a device, bypassing the page cache.
 func Content(t testing.TB, path string, n int) []byte { t.Helper(); return ContentAt(t, path, 0, n) }
 
