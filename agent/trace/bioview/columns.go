@@ -4,6 +4,7 @@
 package bioview
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
@@ -191,10 +192,12 @@ func (l *Lines) addTime(_ int, b *biotrace.Bio) {
 	if second := b.Time.Unix(); second != l.second || l.clock == nil {
 		l.second, l.clock = second, b.Time.AppendFormat(l.clock[:0], "15:04:05.")
 	}
-	us := uint32(b.Time.Nanosecond()) / 1000
+	us := b.Time.Nanosecond() / 1000
 	l.line = append(l.line, l.clock...)
-	l.line = append(l.line, byte('0'+us/100000), byte('0'+us/10000%10), byte('0'+us/1000%10),
-		byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10), ' ')
+	for _, n := range [...]int{us / 10000, us / 100 % 100, us % 100} {
+		l.line = append(l.line, pairs[2*n], pairs[2*n+1])
+	}
+	l.line = append(l.line, ' ')
 }
 
 const spaces = "                        " // more than the width of the widest column
@@ -245,19 +248,15 @@ var pairs = func() (p [200]byte) {
 
 // putDigits writes a number at the end of a field. It returns false if the field has not enough room.
 func putDigits(field []byte, n uint64) bool {
-	for ; n >= 100; n /= 100 {
+	for n >= 10 {
 		if len(field) < 2 {
 			return false
 		}
 		field[len(field)-2], field[len(field)-1] = pairs[n%100*2], pairs[n%100*2+1]
 		field = field[:len(field)-2]
-	}
-	if n >= 10 {
-		if len(field) < 2 {
-			return false
+		if n /= 100; n == 0 {
+			return true
 		}
-		field[len(field)-2], field[len(field)-1] = pairs[n*2], pairs[n*2+1]
-		return true
 	}
 	if len(field) == 0 {
 		return false
@@ -267,11 +266,7 @@ func putDigits(field []byte, n uint64) bool {
 }
 
 func (l *Lines) end() error {
-	n := len(l.line)
-	for n > 0 && l.line[n-1] == ' ' {
-		n--
-	}
-	l.line = append(l.line[:n], '\n')
+	l.line = append(bytes.TrimRight(l.line, " "), '\n')
 	_, err := l.w.Write(l.line)
 	return err
 }
