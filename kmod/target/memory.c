@@ -69,7 +69,6 @@ static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 	struct list_head *free = &tc->chunks[order].free;
 	struct page *page = list_first_entry_or_null(free, struct page, lru);
 
-	tc->chunks[order].used = jiffies;
 	if (!page)
 		return new_chunk(order);
 	list_del(&page->lru);
@@ -78,10 +77,14 @@ static struct page *alloc_chunk(struct krping_target_conn *tc, u32 len)
 
 static void free_chunk(struct krping_target_conn *tc, struct page *page)
 {
-	if (krping_pages_are_short(tc))
+	int order = compound_order(page);	/* perhaps less than was asked for */
+
+	if (krping_pages_are_short(tc)) {
 		release_chunk(page);
-	else
-		list_add(&page->lru, &tc->chunks[compound_order(page)].free);
+		return;
+	}
+	list_add(&page->lru, &tc->chunks[order].free);
+	tc->chunks[order].used = jiffies;
 }
 
 /*

@@ -320,7 +320,7 @@ struct krping_target_tx {
  * @rw_moved:	jiffies of the last progress: some were freed, or taken while all were free
  * @buffered:	bytes of allocated memory for data, in whole pages
  * @chunk_order: page order of the largest pieces of such memory; constant
- * @chunks:	free pieces by page order, the one freed last first, and when one was allocated last
+ * @chunks:	free pieces by page order, and the jiffies at which one was last used
  * @wait_data:	commands that wait for memory and hold nothing but their message
  * @wait_send:	commands that wait for room in the send queue or for a message; completions
  *		alone free these, so the wait always ends
