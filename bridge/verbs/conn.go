@@ -685,25 +685,18 @@ func (c *Conn) sent(id C.uint64_t, ok bool) {
 			left = append(left, posted)
 			continue
 		}
+		if isSignalled(kind) {
+			c.signalled()
+		}
 		switch kind {
-		case kindQuiet:
+		case kindQuiet, kindSend:
 			c.freeSends <- slot
-		case kindFree:
+		case kindFree, kindOwn:
 			c.data.idle <- c.data.at(slot)
-		case kindOwn:
-			c.data.idle <- c.data.at(slot)
-			c.signalled()
-		case kindSend:
-			c.freeSends <- slot
-			c.signalled()
 		case kindData:
 			c.data.complete(slot, ok)
-			c.signalled()
 		case kindProbe:
 			c.probed <- ok
-			c.signalled()
-		case kindLast:
-			c.signalled()
 		}
 	}
 	c.sendQ = left

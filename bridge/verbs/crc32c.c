@@ -64,13 +64,17 @@ CRC_TARGET static uint64_t add_words(uint64_t crc, const uint8_t *data, int byte
 __attribute__((constructor)) static void fill_over_zeros(void)
 {
 	static const uint8_t zeros[BLOCK];
-	int place, byte;
+	int place, byte, rest;
 
 	if (!shim_has_crc32c())
 		return;
-	for (place = 0; place < 4; place++)
-		for (byte = 0; byte < 256; byte++)
-			over_zeros[place][byte] = add_words((uint32_t)byte << 8 * place, zeros, BLOCK);
+	for (place = 0; place < 4; place++) {
+		for (byte = 0; byte < 256; byte++) {
+			rest = byte & (byte - 1);	/* without its lowest bit */
+			over_zeros[place][byte] = rest ? over_zeros[place][rest] ^ over_zeros[place][byte ^ rest] :
+							 add_words((uint32_t)byte << 8 * place, zeros, BLOCK);
+		}
+	}
 }
 
 static uint64_t continued(uint64_t crc)

@@ -33,6 +33,7 @@ static const struct {
 _Static_assert(SHIM_BUFFERS == 64 + 32 + SHIM_RDMA_BUFFERS, "the classes");
 _Static_assert(SHIM_RDMA_BUFFERS == 32 + 8 + 4, "the classes");
 _Static_assert(SHIM_RING_ENTRIES >= SHIM_BUFFERS, "the ring is never full");
+_Static_assert(SHIM_RING_AREAS >= SHIM_CLASSES, "an area for each class");
 
 uint32_t shim_class_memory(int class)
 {
