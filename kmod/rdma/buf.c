@@ -35,7 +35,7 @@ static void free_pieces(struct krping_buf *buf)
 /* Return: a mapping of pieces of whole pages, which is contiguous; or NULL. */
 static void *map_pieces(const struct krping_buf *buf)
 {
-	u32 i, nr_pages = DIV_ROUND_UP(buf->size, PAGE_SIZE);
+	u32 i, nr_pages = DIV_ROUND_UP(buf->head + buf->size, PAGE_SIZE);
 	struct page *pages[MAX_PAGES];
 
 	for (i = 0; i < nr_pages; i++) {
@@ -46,20 +46,24 @@ static void *map_pieces(const struct krping_buf *buf)
 	return vmap(pages, nr_pages, VM_MAP, PAGE_KERNEL);
 }
 
-/* @piece_size: @buf->size, or a power of two and at least a page. */
+/* @piece_size: all that is needed, or a power of two and at least a page. */
 static int alloc_pieces(struct krping_buf *buf, u32 piece_size, gfp_t flags)
 {
+	void *memory;
+
 	buf->piece_size = piece_size;
-	while (buf->nr_pieces * piece_size < buf->size) {
+	while (buf->nr_pieces * piece_size < buf->head + buf->size) {
 		void *piece = alloc_piece(piece_size, flags);
 
 		if (!piece)
 			goto free;
 		buf->pieces[buf->nr_pieces++] = piece;
 	}
-	buf->data = buf->nr_pieces > 1 ? map_pieces(buf) : buf->pieces[0];
-	if (buf->data)
+	memory = buf->nr_pieces > 1 ? map_pieces(buf) : buf->pieces[0];
+	if (memory) {
+		buf->data = memory + buf->head;
 		return 0;
+	}
 free:
 	free_pieces(buf);
 	return -ENOMEM;
@@ -68,7 +72,7 @@ free:
 static void free_data(struct krping_buf *buf)
 {
 	if (buf->nr_pieces > 1)
-		vunmap(buf->data);
+		vunmap(buf->data - buf->head);
 	buf->data = NULL;
 	free_pieces(buf);
 }
@@ -77,23 +81,25 @@ static void free_data(struct krping_buf *buf)
 static int alloc_data(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		      enum dma_data_direction dir)
 {
-	if (WARN_ON_ONCE(size > KRPING_BUF_MAX))
+	u32 all = buf->head + size;
+
+	if (WARN_ON_ONCE(all > KRPING_BUF_MAX))
 		return -EINVAL;
 	buf->size = size;
 	buf->dir = dir;
-	if (size <= PAGE_SIZE)
-		return alloc_pieces(buf, size, GFP_KERNEL);
+	if (all <= PAGE_SIZE)
+		return alloc_pieces(buf, all, GFP_KERNEL);
 	if (!krping_fault(KRPING_FAULT_FRAGMENTED, conn->log_prefix) &&
-	    !alloc_pieces(buf, size, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN))
+	    !alloc_pieces(buf, all, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN))
 		return 0;
-	return alloc_pieces(buf, PAGE_SIZE << get_order(DIV_ROUND_UP(size, conn->buf_sges)),
+	return alloc_pieces(buf, PAGE_SIZE << get_order(DIV_ROUND_UP(all, conn->buf_sges)),
 			    GFP_KERNEL | __GFP_NOWARN);
 }
 
-/* Bytes of piece @i in the first @len bytes of the buffer. */
-static u32 piece_len(const struct krping_buf *buf, u32 i, u32 len)
+/* Bytes of piece @i, of which the buffer has all. */
+static u32 piece_len(const struct krping_buf *buf, u32 i)
 {
-	return min(buf->piece_size, len - i * buf->piece_size);
+	return min(buf->piece_size, buf->head + buf->size - i * buf->piece_size);
 }
 
 /**
@@ -121,7 +127,7 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 			return ret;
 	}
 	for (i = 0; i < buf->nr_pieces; i++) {
-		dma = ib_dma_map_single(dev, buf->pieces[i], piece_len(buf, i, buf->size), dir);
+		dma = ib_dma_map_single(dev, buf->pieces[i], piece_len(buf, i), dir);
 		if (ib_dma_mapping_error(dev, dma))
 			return -ENOMEM;
 		buf->dma[buf->nr_mapped++] = dma;
@@ -135,8 +141,7 @@ void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
 	u32 i;
 
 	for (i = 0; i < buf->nr_mapped; i++)
-		ib_dma_unmap_single(conn->id->device, buf->dma[i], piece_len(buf, i, buf->size),
-				    buf->dir);
+		ib_dma_unmap_single(conn->id->device, buf->dma[i], piece_len(buf, i), buf->dir);
 	buf->nr_mapped = 0;
 }
 
@@ -148,18 +153,21 @@ void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf)
 		free_data(buf);
 }
 
-/* Fills @sges with the first @len bytes of the buffer. Return: their number. */
+/* Fills @sges with the first @len bytes of the data. Return: their number. */
 static int fill_sges(struct krping_conn *conn, const struct krping_buf *buf, u32 len,
 		     struct ib_sge *sges)
 {
-	u32 i;
+	u32 i, piece, next, at = buf->head, end = buf->head + len;
 
-	for (i = 0; i * buf->piece_size < len; i++)
+	for (i = 0; at < end; i++, at = next) {
+		piece = i * buf->piece_size;
+		next = min(piece + buf->piece_size, end);
 		sges[i] = (struct ib_sge){
-			.addr = buf->dma[i],
-			.length = piece_len(buf, i, len),
+			.addr = buf->dma[i] + at - piece,
+			.length = next - at,
 			.lkey = conn->pd->local_dma_lkey,
 		};
+	}
 	return i;
 }
 
@@ -207,7 +215,8 @@ int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf)
  */
 bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const struct ib_wc *wc)
 {
-	u32 i;
+	struct ib_sge sges[KRPING_BUF_SGES];
+	int i, n;
 
 	if (wc->status != IB_WC_SUCCESS) {
 		krping_conn_wc_failed(conn, wc, "RECV");
@@ -219,9 +228,10 @@ bool krping_buf_received(struct krping_conn *conn, struct krping_buf *buf, const
 		return false;
 	}
 	krping_conn_confirm(conn);
-	for (i = 0; i * buf->piece_size < wc->byte_len; i++)
-		ib_dma_sync_single_for_cpu(conn->id->device, buf->dma[i],
-					   piece_len(buf, i, wc->byte_len), DMA_FROM_DEVICE);
+	n = fill_sges(conn, buf, wc->byte_len, sges);
+	for (i = 0; i < n; i++)
+		ib_dma_sync_single_for_cpu(conn->id->device, sges[i].addr, sges[i].length,
+					   DMA_FROM_DEVICE);
 	return true;
 }
 

@@ -12,9 +12,11 @@
  * @cqe:	completion of the work request that uses it
  * @data:	@size bytes
  * @size:	bytes of @data
+ * @head:	unused bytes in front of @data, less than PAGE_SIZE, so that a part of it is
+ *		aligned; set by the owner before the allocation
  * @dir:	as seen from the device
- * @pieces:	@data, in @nr_pieces blocks of memory, each of which is contiguous
- * @nr_pieces:	1, or more if memory is fragmented; @data is then a mapping of them
+ * @pieces:	@head and @data, in @nr_pieces blocks of memory, each of which is contiguous
+ * @nr_pieces:	1, or more if memory is fragmented; @data is then in a mapping of them
  * @piece_size:	bytes of each of @pieces; the last one may be used in part
  * @dma:	DMA addresses of the first @nr_mapped of @pieces
  * @nr_mapped:	@nr_pieces if the buffer is mapped for the connection's device, else 0
@@ -26,6 +28,7 @@ struct krping_buf {
 	struct ib_cqe cqe;
 	void *data;
 	u32 size;
+	u32 head;
 	enum dma_data_direction dir;
 	void *pieces[KRPING_BUF_SGES];
 	u32 nr_pieces;

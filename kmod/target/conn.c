@@ -108,7 +108,6 @@ static int alloc_cmds(struct krping_target_conn *tc)
 		cmd->page = alloc_page(GFP_KERNEL);
 		if (!cmd->page)
 			return -ENOMEM;
-		sg_set_page(&cmd->small, cmd->page, PAGE_SIZE, 0);
 	}
 	tc->keep_alive = &tc->cmds[0];
 	return 0;
@@ -177,18 +176,20 @@ static u32 nr_receives(const struct krping_target_conn *tc)
 static u32 idle_pages(const struct krping_target_conn *tc)
 {
 	return (nr_receives(tc) + KRPING_TARGET_TX) *
-	       DIV_ROUND_UP(KRPING_TARGET_MAX_MESSAGE, PAGE_SIZE) +
+	       DIV_ROUND_UP(KRPING_TARGET_RX_HEAD + KRPING_TARGET_MAX_MESSAGE, PAGE_SIZE) +
 	       (tc->volume->backing.bdev ? tc->depth + KRPING_TARGET_TX : 0);
 }
 
 static int alloc_rx(struct krping_target_conn *tc)
 {
-	u32 nr = nr_receives(tc);
+	u32 nr = nr_receives(tc), i;
 
 	tc->rx = kvcalloc(nr, sizeof(*tc->rx), GFP_KERNEL);
 	if (!tc->rx)
 		return -ENOMEM;
 	tc->nr_rx = nr;
+	for (i = 0; i < nr; i++)
+		tc->rx[i].head = KRPING_TARGET_RX_HEAD;
 	return krping_bufs_alloc_recv(&tc->conn, tc->rx, nr, KRPING_TARGET_MAX_MESSAGE,
 				      krping_worker_recv_done);
 }

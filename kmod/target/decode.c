@@ -48,11 +48,13 @@ static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
 	cmd->rkey = wire->rkey;
 	cmd->crc = wire->crc;
 	cmd->status = KRPING_ST_OK;
+	cmd->message = NULL;
 	cmd->data = wire->data;
 	cmd->data_len = 0;
-	cmd->sg = cmd->page && !cmd->rkey && cmd->length <= PAGE_SIZE ? &cmd->small : NULL;
-	cmd->nents = cmd->sg ? 1 : 0;
-	cmd->small.length = cmd->length;
+	cmd->sg = NULL;
+	cmd->nents = 0;
+	if (cmd->page && !cmd->rkey && cmd->length <= PAGE_SIZE)
+		krping_data_is(cmd, cmd->page, 0);
 	return cmd;
 }
 

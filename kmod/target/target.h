@@ -56,6 +56,9 @@
 
 static_assert(sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE <= KRPING_TARGET_MAX_MESSAGE);
 
+/* In front of a received message: its first data is aligned for a disk with blocks of 512 bytes. */
+#define KRPING_TARGET_RX_HEAD		(512 - sizeof(struct krping_cmd))
+
 /* Messages of responses in flight on a connection. */
 #define KRPING_TARGET_TX		32
 
@@ -205,13 +208,13 @@ struct krping_volume {
  * @rkey:	its remote key, 0 for none
  * @crc:	CRC32C of the data: sent by the client for a WRITE, computed for a READ
  * @status:	enum krping_status
- * @message:	of a WRITE with inline data: holds @data until it is copied or stored
+ * @message:	of a WRITE with inline data: holds @data until it is copied or stored; else NULL
  * @data:	inline data of a WRITE, or of the response if it is not in @sg
  * @data_len:	bytes of inline data of the response, 0 for none
  * @digest:	holds @data of a DIGEST or KEEP_ALIVE
  * @page:	inline data that fits, on its way to or from a block device; constant, NULL if the
  *		backing is memory
- * @small:	@page as a scatterlist
+ * @small:	a scatterlist of @page or of @data
  * @sg:		the data: &@small, or allocated and counted in tc->buffered; NULL if it is in the
  *		memory that is the backing, or not allocated yet
  * @nents:	entries of @sg, 0 for none
@@ -470,6 +473,7 @@ void krping_transfers_check(struct krping_target_conn *tc);
 bool krping_pages_get(struct krping_target_conn *tc, u32 pages);
 void krping_pages_put(u32 pages);
 bool krping_pages_are_short(struct krping_target_conn *tc);
+void krping_data_is(struct krping_target_cmd *cmd, struct page *page, u32 offset);
 bool krping_data_alloc(struct krping_target_cmd *cmd);
 void krping_data_free(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);

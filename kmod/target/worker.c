@@ -336,7 +336,10 @@ static void refuse_crc(struct krping_target_cmd *cmd, u32 crc)
 	answer_status(cmd, KRPING_ST_CRC);
 }
 
-/* Posts the receive of a message again, if no command needs its data any more. */
+/*
+ * Posts the receive of a message again if no command needs its data any more; the last one calls it
+ * before it is answered.
+ */
 static void put_message(struct krping_target_conn *tc, struct krping_buf *message)
 {
 	int ret;
@@ -346,6 +349,12 @@ static void put_message(struct krping_target_conn *tc, struct krping_buf *messag
 	ret = krping_buf_post_recv(&tc->conn, message);
 	if (ret)
 		krping_conn_fail(&tc->conn, ret);
+}
+
+static void release_message(struct krping_target_cmd *cmd)
+{
+	put_message(cmd->tc, cmd->message);
+	cmd->message = NULL;
 }
 
 void krping_worker_read_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -420,7 +429,7 @@ static bool begin_inline(struct krping_target_cmd *cmd)
 		return false;
 	if (cmd->op == KRPING_OP_WRITE) {
 		krping_data_copy_from(cmd, cmd->data);
-		put_message(cmd->tc, cmd->message);
+		release_message(cmd);
 	}
 	submit(cmd);
 	return true;
@@ -432,6 +441,15 @@ static void store_inline(struct krping_target_cmd *cmd)
 		begin_inline(cmd);
 	else
 		step_or_wait(cmd, &cmd->tc->wait_data, begin_inline);
+}
+
+/* Whether the disk can take the data of a WRITE from its message, as is. */
+static bool fits_disk(const struct krping_target_cmd *cmd)
+{
+	struct block_device *bdev = cmd->tc->volume->backing.bdev;
+	u32 mask = (bdev_logical_block_size(bdev) - 1) | queue_dma_alignment(bdev_get_queue(bdev));
+
+	return cmd->message->nr_pieces == 1 && !((unsigned long)cmd->data & mask);
 }
 
 static void write_inline(struct krping_target_cmd *cmd)
@@ -447,7 +465,12 @@ static void write_inline(struct krping_target_cmd *cmd)
 	} else {
 		cmd->message = cmd->tc->message;
 		cmd->message->users++;
-		store_inline(cmd);
+		if (fits_disk(cmd)) {
+			krping_data_is(cmd, virt_to_page(cmd->data), offset_in_page(cmd->data));
+			submit(cmd);
+		} else {
+			store_inline(cmd);
+		}
 	}
 }
 
@@ -547,6 +570,8 @@ static void store_done(struct krping_target_cmd *cmd)
 
 	if (by_bio)
 		cmd->status = krping_store_status(cmd->bio_status);
+	if (cmd->message)
+		release_message(cmd);
 	if (cmd->op == KRPING_OP_READ &&
 	    krping_fault(KRPING_FAULT_TARGET_STORE_SHORT, tc->volume->opt.block))
 		cmd->status = KRPING_ST_IO;

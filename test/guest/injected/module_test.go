@@ -381,15 +381,63 @@ func TestMemoryThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// Inline data of more than a page waits in its message while the target has no memory. The target answers keep-alives
-// meanwhile, and no other message gets into its buffer.
+// The disk takes the data of a WRITE from its message, which no other message overwrites until then.
+func TestDataStaysInItsMessage(t *testing.T) {
+	const (
+		stall   = "target_store_stall"
+		depth   = 8
+		stalled = depth / 2
+		size    = target.MaxInline
+	)
+	load(t)
+	p := serve(t, fmt.Sprintf(",queues=1,depth=%d", depth))
+	dev := guest.OpenDirect(t, p.dev)
+	want := guest.Aligned(t, stalled*size)
+	_, _ = rand.Read(want) // never fails
+	p.set(t, setting{name: stall, rate: 1, ms: 2000})
+	ended := make(chan error, 1)
+	var writes errgroup.Group
+	for i := range stalled {
+		writes.Go(func() error {
+			_, err := dev.WriteAt(want[i*size:][:size], int64(i*size))
+			return err
+		})
+	}
+	go func() { ended <- writes.Wait() }()
+	guest.Eventually(t, patience, "all writes stall", func() bool { return p.fired(t, stall) == stalled })
+	p.clear(t, stall)
+	messages := 0
+	for ; len(ended) == 0; messages++ {
+		if _, err := dev.WriteAt(guest.Aligned(t, size), int64(len(want))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if receives := depth + 2; messages <= receives {
+		t.Errorf("%d messages came meanwhile, want more than %d, one for each receive", messages, receives)
+	}
+	got := guest.Aligned(t, len(want))
+	if _, err := dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read: %v, or other data than was written", err)
+	}
+	if n := number(t, "reconnects"); n != 0 {
+		t.Errorf("%d reconnects, want 0", n)
+	}
+}
+
+// Inline data that the disk cannot take from its message waits there while the target has no memory. The target answers
+// keep-alives meanwhile, and no other message gets into its buffer.
 func TestInlineDataWaitsForMemory(t *testing.T) {
 	const (
 		fault = "target_alloc_fail"
 		depth = 32
 	)
 	load(t)
+	faults.set(t, setting{name: "fragmented", rate: 1}) // then the data is not contiguous
 	p, logged := serve(t, fmt.Sprintf(",queues=1,depth=%d,heartbeat=1", depth)), guest.Run(t, "dmesg")
+	p.clear(t, "fragmented")
 	dev := guest.OpenDirect(t, p.dev)
 	p.set(t, setting{name: fault, rate: 1})
 	defer p.clear(t, fault)
