@@ -111,6 +111,8 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 
 	if (!x->out.data || !x->out.length)
 		return 0;
+	if (x->out.length <= x->queue->max_inline_data)
+		wr.send_flags |= IBV_SEND_INLINE;
 	if (key) {
 		wr.wr.rdma.rkey = key;	/* libsiw reads this one */
 		wr.invalidate_rkey = key;

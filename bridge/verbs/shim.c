@@ -56,6 +56,18 @@ int shim_next_event(struct rdma_event_channel *channel, struct shim_event *out)
 	return 0;
 }
 
+#define INLINE_DATA	64	/* a few responses without data */
+
+/* Makes a queue pair, without inline data if the device has none. Returns 0 or -1, with errno. */
+static int create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	attr->cap.max_inline_data = INLINE_DATA;
+	if (!rdma_create_qp(id, pd, attr))
+		return 0;
+	attr->cap.max_inline_data = 0;
+	return rdma_create_qp(id, pd, attr);
+}
+
 int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 		      struct shim_queue *q)
 {
@@ -82,9 +94,10 @@ int shim_queue_create(struct rdma_cm_id *id, uint32_t send_wr, uint32_t recv_wr,
 	}
 	attr.send_cq = q->completions.cq;
 	attr.recv_cq = q->completions.cq;
-	if (rdma_create_qp(id, q->pd, &attr))
+	if (create_qp(id, q->pd, &attr))
 		goto fail;
 	q->qp = id->qp;
+	q->max_inline_data = attr.cap.max_inline_data;
 	return 0;
 fail:
 	shim_queue_destroy(q);

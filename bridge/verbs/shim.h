@@ -48,6 +48,7 @@ struct shim_queue {
 	struct ibv_pd *pd;
 	struct shim_cq completions;
 	struct ibv_qp *qp;
+	uint32_t max_inline_data;	/* bytes of a SEND that may be in its work request, so that the device need not fetch them */
 	int posted;		/* work requests of the last shim_post_send(), also if it failed */
 	struct shim_wr wr[SHIM_BATCH];
 	struct shim_wc wc[SHIM_BATCH];

@@ -411,7 +411,7 @@ int main(void)
 	struct ibv_cq cq = { .context = &context };
 	struct ibv_comp_channel channel = { .context = &context };
 	struct ibv_qp qp = { .context = &context };
-	struct shim_queue queue = { .completions = { .channel = &channel, .cq = &cq }, .qp = &qp };
+	struct shim_queue queue = { .completions = { .channel = &channel, .cq = &cq }, .qp = &qp, .max_inline_data = 16 };
 	struct shim_counts counts = { 0 };
 	uint64_t size = sizeof(memory);
 	uint32_t stable = 1;
@@ -451,6 +451,7 @@ int main(void)
 	got = shim_execute(&x, (uintptr_t)&queue, &size, &stable, &counts);
 	CHECK(got == 1 && queue.wc[0].wr_id == 77ull << 32);
 	CHECK(sends == 1 && receives == 5 && receives_at_send == 5 && counts.reads == 5 && x.received);
+	CHECK(lasts[1].length == 5 * (16 + 512) && !(last[1].send_flags & IBV_SEND_INLINE));
 
 	/* What only Go executes is left, and its buffer is not posted. */
 	arrives(9, 1);
@@ -506,6 +507,7 @@ int main(void)
 	CHECK(last[0].opcode == IBV_WR_RDMA_WRITE && last[0].wr.rdma.remote_addr == 0x1234 && last[0].wr.rdma.rkey == 0x77);
 	CHECK(lasts[0].addr == (uintptr_t)lent[2] && lasts[0].length == 2048 && lasts[0].lkey == 7);
 	CHECK(last[1].opcode == IBV_WR_SEND_WITH_INV && last[1].invalidate_rkey == 0x77 && lasts[1].length == 16);
+	CHECK(last[1].send_flags & IBV_SEND_INLINE && !(last[0].send_flags & IBV_SEND_INLINE));
 	CHECK(!memcmp(lent[2], memory + 512, 2048) && x.classes[2].used == 1 && x.volume.in_flight == 0);
 
 	/* The buffer is free when the SEND has completed, which an idle connection asks for. */
