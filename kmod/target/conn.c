@@ -175,8 +175,9 @@ static u32 nr_receives(const struct krping_target_conn *tc)
 /* Pages of its messages and of its commands' small data. */
 static u32 idle_pages(const struct krping_target_conn *tc)
 {
-	return (nr_receives(tc) + KRPING_TARGET_TX) *
+	return nr_receives(tc) *
 	       DIV_ROUND_UP(KRPING_TARGET_RX_HEAD + KRPING_TARGET_MAX_MESSAGE, PAGE_SIZE) +
+	       KRPING_TARGET_TX * DIV_ROUND_UP(KRPING_TARGET_MAX_MESSAGE, PAGE_SIZE) +
 	       (tc->volume->backing.bdev ? tc->depth + KRPING_TARGET_TX : 0);
 }
 

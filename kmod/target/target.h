@@ -51,16 +51,16 @@
 #define KRPING_TARGET_MAX_DATA		SZ_1M
 #define KRPING_TARGET_MAX_INLINE	SZ_16K
 #define KRPING_TARGET_MAX_INLINE_V1	SZ_4K
-/* Seven writes of 4 KiB, just below 32 KiB: a contiguous block of 8 pages. */
+/* Seven writes of 4 KiB, just below 32 KiB. */
 #define KRPING_TARGET_MAX_MESSAGE	(7 * (sizeof(struct krping_cmd) + SZ_4K))
 
 static_assert(sizeof(struct krping_cmd) + KRPING_TARGET_MAX_INLINE <= KRPING_TARGET_MAX_MESSAGE);
 
-/* In front of a received message: its first data is aligned for a disk with blocks of 512 bytes. */
-#define KRPING_TARGET_RX_HEAD		(512 - sizeof(struct krping_cmd))
+/* In front of a received message, so that its first data is aligned for any disk. */
+#define KRPING_TARGET_RX_HEAD		(SZ_4K - sizeof(struct krping_cmd))
 
 /* Messages of responses in flight on a connection. */
-#define KRPING_TARGET_TX		32
+#define KRPING_TARGET_TX		16
 
 /* Page order of 64 KiB: larger pieces of memory for data are fewer SGEs and work requests. */
 #define KRPING_CHUNK_ORDER		(PAGE_SHIFT < 16 ? 16 - PAGE_SHIFT : 0)

@@ -156,7 +156,7 @@ static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end
 
 /*
  * Posts the message that is being filled, after the data of @cmd if that has any to send. Sends
- * with data are signalled, and so is one in KRPING_TARGET_TX / 4 of the others: that causes few
+ * with data are signalled, and so is one in KRPING_TARGET_TX / 2 of the others: that causes few
  * completions, but returns buffers in time.
  */
 static void post_message(struct krping_target_conn *tc, struct krping_target_cmd *cmd)
@@ -182,7 +182,7 @@ static void post_message(struct krping_target_conn *tc, struct krping_target_cmd
 		if (must_signal(tc))
 			signal_writes(first, &send);
 	}
-	if (tx->cmd || must_signal(tc) || ++tc->unsignalled >= KRPING_TARGET_TX / 4) {
+	if (tx->cmd || must_signal(tc) || ++tc->unsignalled >= KRPING_TARGET_TX / 2) {
 		send.send_flags = IB_SEND_SIGNALED;
 		tc->unsignalled = 0;
 	}

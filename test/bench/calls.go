@@ -19,36 +19,39 @@ const (
 	callWake       Call = "wake-ups"
 	callSwitch     Call = "context switches" // to a thread or to idle
 	callAllocate   Call = "allocations"      // of the kernel; Soft-RoCE's packets are among them
+	callCopy       Call = "copies"           // the module's target's, of a command's data to or from pages
 	callSystem     Call = "system calls"     // fio's on the client
 	callC          Call = "calls of C"       // krping-bridge's
 )
 
 // calls are all, in the order of the report.
 var calls = []Call{
-	callPost, callWork, callCompletion, callEvent, callPacket, callRegister, callInvalidate, callWake, callSwitch, callAllocate, callSystem, callC,
+	callPost, callWork, callCompletion, callEvent, callPacket, callRegister, callInvalidate, callWake, callSwitch, callAllocate, callCopy, callSystem, callC,
 }
 
 var callsByFunction = map[Function]Call{
-	{Name: "rxe_post_send", Module: "rdma_rxe"}:     callPost,
-	{Name: "do_complete", Module: "rdma_rxe"}:       callWork, // of the completer; the responder's is inlined
-	{Name: "rxe_cq_post", Module: "rdma_rxe"}:       callCompletion,
-	{Name: "rxe_send_complete", Module: "rdma_rxe"}: callEvent,
-	{Name: "rxe_xmit_packet", Module: "rdma_rxe"}:   callPacket,
-	{Name: "rxe_reg_fast_mr", Module: "rdma_rxe"}:   callRegister,
-	{Name: "rxe_invalidate_mr", Module: "rdma_rxe"}: callInvalidate,
-	{Name: "try_to_wake_up"}:                        callWake,
-	{Name: "do_syscall_64"}:                         callSystem,
-	{Name: "runtime.cgocall", User: true}:           callC,
-	{Name: "__kmalloc"}:                             callAllocate,
-	{Name: "__kmalloc_node"}:                        callAllocate,
-	{Name: "__kmalloc_node_track_caller"}:           callAllocate,
-	{Name: "kmalloc_trace"}:                         callAllocate,
-	{Name: "kmalloc_node_trace"}:                    callAllocate,
-	{Name: "kmem_cache_alloc"}:                      callAllocate,
-	{Name: "kmem_cache_alloc_node"}:                 callAllocate,
-	{Name: "kmem_cache_alloc_lru"}:                  callAllocate,
-	{Name: "kmem_cache_alloc_bulk"}:                 callAllocate,
-	{Name: "__alloc_pages"}:                         callAllocate,
+	{Name: "rxe_post_send", Module: "rdma_rxe"}:            callPost,
+	{Name: "do_complete", Module: "rdma_rxe"}:              callWork, // of the completer; the responder's is inlined
+	{Name: "rxe_cq_post", Module: "rdma_rxe"}:              callCompletion,
+	{Name: "rxe_send_complete", Module: "rdma_rxe"}:        callEvent,
+	{Name: "rxe_xmit_packet", Module: "rdma_rxe"}:          callPacket,
+	{Name: "rxe_reg_fast_mr", Module: "rdma_rxe"}:          callRegister,
+	{Name: "rxe_invalidate_mr", Module: "rdma_rxe"}:        callInvalidate,
+	{Name: "try_to_wake_up"}:                               callWake,
+	{Name: "krping_data_copy_from", Module: "rdma_krping"}: callCopy,
+	{Name: "krping_data_copy_to", Module: "rdma_krping"}:   callCopy,
+	{Name: "do_syscall_64"}:                                callSystem,
+	{Name: "runtime.cgocall", User: true}:                  callC,
+	{Name: "__kmalloc"}:                                    callAllocate,
+	{Name: "__kmalloc_node"}:                               callAllocate,
+	{Name: "__kmalloc_node_track_caller"}:                  callAllocate,
+	{Name: "kmalloc_trace"}:                                callAllocate,
+	{Name: "kmalloc_node_trace"}:                           callAllocate,
+	{Name: "kmem_cache_alloc"}:                             callAllocate,
+	{Name: "kmem_cache_alloc_node"}:                        callAllocate,
+	{Name: "kmem_cache_alloc_lru"}:                         callAllocate,
+	{Name: "kmem_cache_alloc_bulk"}:                        callAllocate,
+	{Name: "__alloc_pages"}:                                callAllocate,
 }
 
 // callOf returns what a call of a function counts as, or "".

@@ -402,9 +402,9 @@ func TestDataStaysInItsMessage(t *testing.T) {
 			_, err := dev.WriteAt(want[i*size:][:size], int64(i*size))
 			return err
 		})
+		guest.Eventually(t, patience, "it stalls", func() bool { return p.fired(t, stall) == i+1 }) // each is alone in its message
 	}
 	go func() { ended <- writes.Wait() }()
-	guest.Eventually(t, patience, "all writes stall", func() bool { return p.fired(t, stall) == stalled })
 	p.clear(t, stall)
 	messages := 0
 	for ; len(ended) == 0; messages++ {

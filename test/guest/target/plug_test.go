@@ -37,10 +37,10 @@ func requestsOf(t *testing.T, name string) (r diskRequests) {
 	return r
 }
 
-// Commands of one message for adjacent blocks are one request of the disk.
+// Commands of one message for adjacent blocks are one request of the disk, also of one that takes whole pages only.
 func TestAdjacentCommandsShareARequest(t *testing.T) {
 	needs.Test(t, needs.Ends)
-	disk := guest.NullDisk(t, "nullb3", nil)
+	disk := guest.NullDisk(t, "nullb3", map[string]string{"virt_boundary": "1"})
 	served := targets.Module.Serve(t, targets.Config{Store: disk, Writeback: true})
 	c := fakeclient.Connect(t, served.Port, fakeclient.Hello(1, func(h *wire.Hello) { h.Depth = 16 }))
 	const commands = 7
