@@ -33,7 +33,7 @@ u32 krping_rq_crc(struct request *rq)
 
 	if (krping_req(rq)->copy)
 		return krping_copy_crc(krping_req(rq)->copy);
-	rq_for_each_segment(bv, rq, iter)
+	krping_rq_for_each_piece(bv, rq, iter)
 		crc = krping_crc_bvec(crc, &bv);
 	return krping_crc_end(crc);
 }

@@ -394,7 +394,7 @@ static u32 bio_crc(struct bio *bio)
 	struct bio_vec bv;
 	u32 crc = krping_crc_begin();
 
-	bio_for_each_segment(bv, bio, iter)
+	krping_bio_for_each_piece(bv, bio, iter)
 		crc = krping_crc_bvec(crc, &bv);
 	return krping_crc_end(crc);
 }

@@ -7,6 +7,8 @@
 #include <linux/bvec.h>
 #include <linux/crc32c.h>
 #include <linux/highmem.h>
+#include <linux/minmax.h>
+#include <linux/sizes.h>
 
 static inline u32 krping_crc_begin(void)
 {
@@ -31,12 +33,30 @@ static inline u32 krping_crc_add(u32 crc, const void *data, u32 len)
 	return crc;
 }
 
+/*
+ * For krping_crc_bvec(): where all memory is mapped, pages that follow each other are one piece,
+ * which takes fewer calls of crc32c().
+ */
+#ifdef CONFIG_HIGHMEM
+#define krping_rq_for_each_piece	rq_for_each_segment
+#define krping_bio_for_each_piece	bio_for_each_segment
+#else
+#define krping_rq_for_each_piece	rq_for_each_bvec
+#define krping_bio_for_each_piece	bio_for_each_bvec
+#endif
+
+#define KRPING_CRC_STEP	SZ_64K	/* bytes: then softirqs may run */
+
 /* Continues @crc over the data of @bv. */
 static inline u32 krping_crc_bvec(u32 crc, struct bio_vec *bv)
 {
 	void *data = bvec_kmap_local(bv);
+	u32 done, len;
 
-	crc = krping_crc_add(crc, data, bv->bv_len);
+	for (done = 0; done < bv->bv_len; done += len) {
+		len = min_t(u32, bv->bv_len - done, KRPING_CRC_STEP);
+		crc = krping_crc_add(crc, data + done, len);
+	}
 	kunmap_local(data);
 	return crc;
 }
