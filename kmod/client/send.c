@@ -136,13 +136,17 @@ static void fill_inline(struct request *rq, void *to)
 /*
  * While this many SENDs have not completed, further commands, large ones too, are gathered in the
  * open message. It is posted when it is full or when one of them completes. An idle queue posts at
- * once. Nothing is posted while a LOCAL_INV is due (early.c).
+ * once. Of many commands each waits for others anyway: larger messages cost all of them less.
  */
-#define SEND_WINDOW	2
+static u32 send_window(const struct krping_queue *q)
+{
+	return q->nr_inflight < 8 ? 2 : 1;
+}
 
+/* Nothing is posted while a LOCAL_INV is due (early.c). */
 static bool may_post(struct krping_queue *q)
 {
-	return q->open && q->nr_sending < SEND_WINDOW && !krping_early_is_due(q) &&
+	return q->open && q->nr_sending < send_window(q) && !krping_early_is_due(q) &&
 	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
