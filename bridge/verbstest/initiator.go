@@ -50,6 +50,9 @@ type initiator struct {
 const burst = 16
 
 func newInitiator(p plan, iwarp bool) *initiator {
+	if iwarp && p.Validate && !p.isLatency() && !p.Verb.Fetches() {
+		p.signal = 1 // siw may send unsignalled data after it was filled again
+	}
 	return &initiator{plan: p, queues: make([]outbound, p.QPs), credits: p.needsCredit(iwarp)}
 }
 

@@ -3,6 +3,7 @@
 package verbstest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,7 +14,12 @@ import (
 // newSender returns an initiator with queue pairs whose peers have 8 slots each, and memory that nobody uses.
 func newSender(t *testing.T, h wire.VerbsHello) *initiator {
 	t.Helper()
-	o := newInitiator(planOf(h, false), false)
+	return newSenderOver(t, h, false)
+}
+
+func newSenderOver(t *testing.T, h wire.VerbsHello, iwarp bool) *initiator {
+	t.Helper()
+	o := newInitiator(planOf(h, false), iwarp)
 	if err := o.allocate(newFabric().newQueues(o.queueConfig(1))); err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +137,24 @@ func TestStopSignals(t *testing.T) {
 	o.complete(t, kindMessage, 1, 7)
 	if !o.isDone() || o.total != 23 {
 		t.Errorf("not done after %d messages", o.total)
+	}
+}
+
+// Over iWARP data that differs from message to message is signalled, as it is filled again once it is completed.
+func TestSignalsOverIWARP(t *testing.T) {
+	for _, tc := range []struct {
+		iwarp, validate bool
+		want            string
+	}{
+		{false, true, "wwwW"},
+		{true, false, "wwwW"},
+		{true, true, "WWWW"},
+	} {
+		h := bandwidthHello(wire.VerbWrite, wire.RC)
+		h.QPs, h.TxDepth, h.Signal, h.Count, h.Validate = 1, 4, 4, 0, tc.validate
+		o := newSenderOver(t, h, tc.iwarp)
+		o.begin(time.Now())
+		wantPosted(t, fmt.Sprintf("iWARP %t, own data %t", tc.iwarp, tc.validate), posted(o, 4), tc.want)
 	}
 }
 
