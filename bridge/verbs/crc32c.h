@@ -4,10 +4,8 @@
 
 #include <stdint.h>
 
-/* Whether the CPU has instructions for the checksum. */
-int shim_has_crc32c(void);
-
-/* The checksum of RFC 3720, as wire.CRC32C computes it. Only if shim_has_crc32c(). */
+/* The checksum of RFC 3720, as wire.CRC32C computes it, by the CPU's instruction if it has one. */
 uint32_t shim_crc32c(const uint8_t *data, uint32_t length);
+uint32_t shim_crc32c_by_tables(const uint8_t *data, uint32_t length);
 
 #endif /* KRPING_VERBS_CRC32C_H */

@@ -51,10 +51,10 @@ const maxExecutors = 1024
 
 var executors atomic.Int32
 
-// Execute executes READs and WRITEs in C. It does nothing if Recv does not poll, if the CPU has no instruction
-// for the checksum, if there is no io_uring for a volume in a file, or if many connections execute already.
+// Execute executes READs and WRITEs in C. It does nothing if Recv does not poll, if there is no io_uring for a volume in
+// a file, or if many connections execute already.
 func (c *Conn) Execute(to transport.Volume) {
-	if C.shim_has_crc32c() == 0 || !c.config.Polls || int(to.MaxMessage) != c.config.MaxMessage {
+	if !c.config.Polls || int(to.MaxMessage) != c.config.MaxMessage {
 		return
 	}
 	if executors.Add(1) > maxExecutors {

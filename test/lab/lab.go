@@ -36,7 +36,6 @@ type Config struct {
 	CPUs    int           // of one VM; 0 for 2
 	AtOnce  bool          // run a VM's CPUs at once: see atOnce
 	Shells  bool          // open a shell on a second console of each VM: see ShellSocket
-	CRC     bool          // the VMs' CPUs have the instructions for CRCs, as hosts have; the emulator is slow at them
 	Count   bool          // count the instructions of each VM, which has one CPU: see VM.Counts
 }
 

@@ -62,8 +62,8 @@ func hasVirtualization() bool {
 // AES goes with PCLMULQDQ: aesni_intel of Linux 6.1 oopses on a CPU that has only the former.
 const emulated = "max,erms=off,fsrm=off,pclmulqdq=off,sse4.2=off,aes=off"
 
-// withCRC is a CPU with the instructions for CRCs that hosts have, for benchmarks: programs choose their way by them. How
-// long the emulator takes does not matter where instructions are counted.
+// withCRC is a CPU with the instructions for CRCs that hosts have: programs choose their way by them. How long the
+// emulator takes does not matter where instructions are counted.
 const withCRC = "max,erms=off,fsrm=off"
 
 // How the emulator runs the CPUs of a VM. In turn costs a fifth less of the host's CPU time; the guest still switches
@@ -85,7 +85,7 @@ func accelerator(kvm bool, config Config) []string {
 	if config.AtOnce {
 		accel = atOnce
 	}
-	if config.CRC || config.Count {
+	if config.Count {
 		cpu = withCRC
 	}
 	if kvm {

@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string) (err error) {
 	turns := len(b.Jobs) * len(b.Contenders) * b.Rounds
 	fmt.Fprintf(os.Stderr, "%d jobs, %d contenders, %d rounds: about %v\n", len(b.Jobs), len(b.Contenders), b.Rounds,
 		(time.Minute + time.Duration(turns)*turn).Round(time.Minute))
-	l, err := lab.Start(ctx, lab.Config{Kernel: o.kernel, VMs: 2, Memory: vmMemory, CPUs: o.cpus, AtOnce: true, CRC: true, Out: o.out})
+	l, err := lab.Start(ctx, lab.Config{Kernel: o.kernel, VMs: 2, Memory: vmMemory, CPUs: o.cpus, AtOnce: true, Out: o.out})
 	if err != nil {
 		return err
 	}
