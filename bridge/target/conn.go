@@ -108,7 +108,7 @@ func (c *conn) hasEnded() bool { return c.operations.isStopped() || c.transport.
 func (c *conn) run(left func()) error {
 	var probing sync.WaitGroup
 	probing.Go(c.probe)
-	err := c.receive()
+	err := c.serve()
 	c.operations.stop()
 	left()
 	c.transport.Close()
@@ -120,7 +120,23 @@ func (c *conn) run(left func()) error {
 
 var errLostVolume = errors.New("another session has become the writer")
 
-func (c *conn) receive() error {
+// serve handles messages until the connection ends. An Executor needs a thread for a store in a file.
+func (c *conn) serve() (err error) {
+	s, opened := c.volume.Store.(store.Opened)
+	switch {
+	case c.executor == nil || !opened:
+		return c.receive(nil)
+	case s.Contents().Memory != nil:
+		return c.receive(s)
+	}
+	if !c.volume.threads.run(c.executor.Prepare, func() { err = c.receive(s) }) {
+		err = c.receive(nil)
+	}
+	return err
+}
+
+// receive handles messages. The transport executes commands for executes, unless that is nil.
+func (c *conn) receive(executes store.Opened) error {
 	var tasks []task
 	begun := false
 	for {
@@ -132,7 +148,9 @@ func (c *conn) receive() error {
 			if err := c.first(); err != nil {
 				return err
 			}
-			c.execute()
+			if executes != nil {
+				c.execute(executes.Contents())
+			}
 		}
 		begun = true
 		c.received.Store(true)
@@ -168,13 +186,8 @@ func (c *conn) first() error {
 	return c.begin()
 }
 
-// execute has the transport execute commands, if it can, and the store's bytes are in reach.
-func (c *conn) execute() {
-	s, opened := c.volume.Store.(store.Opened)
-	if c.executor == nil || !opened {
-		return
-	}
-	contents := s.Contents()
+// execute has the transport execute commands, if it can.
+func (c *conn) execute(contents store.Contents) {
 	to := transport.Volume{
 		Memory: contents.Memory, Size: contents.Size, Stable: contents.Stable, Counts: &c.volume.Counters.Counts,
 		Writes: c.session.writes, Writeback: c.volume.Writeback, Flags: wire.CommandFlags(c.limits.Version),

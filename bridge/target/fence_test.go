@@ -46,6 +46,7 @@ type executing struct {
 }
 
 func (e *executing) Execute(to transport.Volume) { e.volume = to }
+func (e *executing) Prepare()                    {}
 func (e *executing) Interrupt()                  {}
 func (e *executing) FreeTag(uint16)              {}
 func (e *executing) Executed() bool              { return false }

@@ -137,6 +137,7 @@ func newFixture(t testing.TB) *fixture {
 	if f.target, err = New(zerolog.Nop(), access.List{netip.PrefixFrom(addr, 32)}, f.volume); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(f.volume.threads.close)
 	return f
 }
 

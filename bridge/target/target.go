@@ -265,6 +265,7 @@ func (t *Target) Close() error {
 	}
 	var errs []error
 	for _, v := range t.volumes {
+		v.threads.close()
 		if !v.ReadOnly {
 			errs = append(errs, v.Store.Flush())
 		}

@@ -31,6 +31,7 @@ type Volume struct {
 	sampler     zerolog.LevelSampler // limits log lines that clients can cause
 	storeSlots  chan struct{}        // one entry per running call of the store
 	digestSlots chan struct{}        // one entry per running DIGEST, which has a buffer
+	threads     threads
 
 	uuid   uuid.UUID // the store's
 	writer writer    // protected by Target.mu

@@ -54,8 +54,11 @@ type Transport interface {
 // Executor is a Transport that can execute commands of volumes by itself, instead of delivering them.
 type Executor interface {
 	Transport
-	// Execute begins that, unless it is not possible. Only the goroutine that calls Recv may call it, and may
-	// be bound to its thread from then on. Recv delivers messages without the commands that were executed.
+	// Prepare binds the goroutine to its thread, which is ready then to execute commands of volumes in files. It may
+	// wait for a CPU that goes offline.
+	Prepare()
+	// Execute begins that, unless it is not possible. Only the goroutine that calls Recv may call it, for a volume in
+	// a file after Prepare. Recv delivers messages without the commands that were executed.
 	Execute(to Volume)
 	// Interrupt makes Recv call Volume.Begin again soon.
 	Interrupt()

@@ -51,6 +51,13 @@ const maxExecutors = 1024
 
 var executors atomic.Int32
 
+// Prepare binds the goroutine to its thread, as the kernel ends what io_uring does in the thread that has started it, and
+// has workers for each thread. It uses io_uring for the first time in the thread, which waits while a CPU goes offline.
+func (c *Conn) Prepare() {
+	runtime.LockOSThread()
+	C.shim_ring_first_use()
+}
+
 // Execute executes READs and WRITEs in C. It does nothing if Recv does not poll, if there is no io_uring for a volume in
 // a file, or if many connections execute already.
 func (c *Conn) Execute(to transport.Volume) {
@@ -60,11 +67,6 @@ func (c *Conn) Execute(to transport.Volume) {
 	if executors.Add(1) > maxExecutors {
 		executors.Add(-1)
 		return
-	}
-	if to.Memory == nil {
-		// The kernel ends what io_uring does in the thread that has started it, and has workers for each thread. It
-		// must not wait for another volume. The thread ends with the goroutine.
-		runtime.LockOSThread()
 	}
 	e, err := c.newExecutor(to)
 	if err != nil {

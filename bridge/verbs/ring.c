@@ -18,6 +18,14 @@ struct shim_ring {
 	int is_registered[SHIM_RING_AREAS];
 };
 
+void shim_ring_first_use(void)
+{
+	struct io_uring uring;
+
+	if (!io_uring_queue_init(1, &uring, 0))
+		io_uring_queue_exit(&uring);	/* the thread's workers remain */
+}
+
 int shim_ring_open(struct shim_ring **ring, int fd)
 {
 	const struct iovec none[SHIM_RING_AREAS] = { 0 };

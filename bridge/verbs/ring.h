@@ -15,6 +15,8 @@ struct shim_ring;
 #define SHIM_RING_ENTRIES	256
 #define SHIM_RING_AREAS		8
 
+/* Uses io_uring in a thread: the first time the kernel prepares its workers, and waits while a CPU goes offline. */
+void shim_ring_first_use(void);
 /* Functions return 0 or an errno. io_uring may be missing or forbidden. */
 int shim_ring_open(struct shim_ring **ring, int fd);
 /*
