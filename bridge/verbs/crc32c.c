@@ -133,7 +133,7 @@ CRC_TARGET static uint64_t add_blocks(uint64_t crc, const uint8_t *data)
 	uint64_t second = 0, third = 0, words[3];
 	int i;
 
-#pragma GCC unroll 4
+#pragma GCC unroll 16
 	for (i = 0; i < BLOCK; i += 8) {
 		memcpy(&words[0], data + i, 8);
 		memcpy(&words[1], data + BLOCK + i, 8);
