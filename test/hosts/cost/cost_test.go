@@ -33,18 +33,18 @@ const limit = 1.30
 // In QEMU 7.2 they are up to 12% lower: the kernel uses the string copies of its CPU.
 var recorded = map[string]map[string]cost{
 	"krping": {
-		"4k-randread-qd1":   {82495, 129241},
-		"4k-randwrite-qd1":  {85800, 133361},
-		"64k-randread-qd1":  {500340, 611896},
-		"64k-randwrite-qd1": {496704, 614754},
+		"4k-randread-qd1":   {81031, 121386},
+		"4k-randwrite-qd1":  {83942, 123715},
+		"64k-randread-qd1":  {496509, 581078},
+		"64k-randwrite-qd1": {494950, 598050},
 		// With softirqs on during a CRC it is 1.3 million more, in checksums.
-		"1m-randwrite-qd32": {6955700, 7507422},
+		"1m-randwrite-qd32": {6878681, 7380813},
 	},
 	"krping-bridge": {
-		"4k-randread-qd1":   {92743, 134890},
-		"4k-randwrite-qd1":  {95040, 142794},
-		"64k-randread-qd1":  {512081, 598338},
-		"64k-randwrite-qd1": {525837, 630227},
+		"4k-randread-qd1":   {90709, 131942},
+		"4k-randwrite-qd1":  {91545, 136389},
+		"64k-randread-qd1":  {505963, 594514},
+		"64k-randwrite-qd1": {514633, 625885},
 	},
 }
 
