@@ -140,7 +140,7 @@ static void fill_inline(struct request *rq, void *to)
  */
 static u32 send_window(const struct krping_queue *q)
 {
-	return q->nr_inflight < 8 ? 2 : 1;
+	return q->nr_inflight > 8 ? 1 : 2;
 }
 
 /* Nothing is posted while a LOCAL_INV is due (early.c). */
