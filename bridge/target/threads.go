@@ -10,8 +10,8 @@ import (
 // maxIdleThreads is how many are kept: as many as a session may have connections.
 const maxIdleThreads = MaxQueues
 
-// threadTimeout is how long a connection waits for a thread. It takes a millisecond, but while a CPU goes offline as
-// long as that: see threads.
+// threadTimeout is how long a connection waits for a new thread. It is ready within a millisecond, unless a CPU goes
+// offline: see threads.
 const threadTimeout = time.Second
 
 // threads run the connections of a volume, whose Executor binds itself to a thread, one after the other. The first use

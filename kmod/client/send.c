@@ -136,7 +136,7 @@ static void fill_inline(struct request *rq, void *to)
 /*
  * While this many SENDs have not completed, further commands, large ones too, are gathered in the
  * open message. It is posted when it is full or when one of them completes. An idle queue posts at
- * once. Of many commands each waits for others anyway: larger messages cost all of them less.
+ * once. With many commands in flight, fewer and larger messages cost less.
  */
 static u32 send_window(const struct krping_queue *q)
 {

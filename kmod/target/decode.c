@@ -54,7 +54,7 @@ static struct krping_target_cmd *begin_command(struct krping_target_conn *tc,
 	cmd->sg = NULL;
 	cmd->nents = 0;
 	if (cmd->page && !cmd->rkey && cmd->length <= PAGE_SIZE)
-		krping_data_is(cmd, cmd->page, 0);
+		krping_data_set(cmd, cmd->page, 0);
 	return cmd;
 }
 

@@ -122,8 +122,8 @@ void krping_free_chunks(struct krping_target_conn *tc, unsigned long unused)
 	}
 }
 
-/* The command's data is in contiguous memory that is not allocated for it. */
-void krping_data_is(struct krping_target_cmd *cmd, struct page *page, u32 offset)
+/* Has the command's data in contiguous memory that krping_data_free() does not free. */
+void krping_data_set(struct krping_target_cmd *cmd, struct page *page, u32 offset)
 {
 	sg_set_page(&cmd->small, page, cmd->length, offset);
 	cmd->sg = &cmd->small;

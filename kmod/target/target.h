@@ -473,7 +473,7 @@ void krping_transfers_check(struct krping_target_conn *tc);
 bool krping_pages_get(struct krping_target_conn *tc, u32 pages);
 void krping_pages_put(u32 pages);
 bool krping_pages_are_short(struct krping_target_conn *tc);
-void krping_data_is(struct krping_target_cmd *cmd, struct page *page, u32 offset);
+void krping_data_set(struct krping_target_cmd *cmd, struct page *page, u32 offset);
 bool krping_data_alloc(struct krping_target_cmd *cmd);
 void krping_data_free(struct krping_target_cmd *cmd);
 int krping_chunk_order(const struct ib_device *device);

@@ -466,7 +466,7 @@ static void write_inline(struct krping_target_cmd *cmd)
 		cmd->message = cmd->tc->message;
 		cmd->message->users++;
 		if (fits_disk(cmd)) {
-			krping_data_is(cmd, virt_to_page(cmd->data), offset_in_page(cmd->data));
+			krping_data_set(cmd, virt_to_page(cmd->data), offset_in_page(cmd->data));
 			submit(cmd);
 		} else {
 			store_inline(cmd);

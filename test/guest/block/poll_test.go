@@ -76,7 +76,7 @@ func TestPolledIOIsRecovered(t *testing.T) {
 		time.Sleep(time.Second)
 		load.Kill()
 		guest.Eventually(t, guest.Limit, "nothing is in flight", func() bool { return guest.Session(t, "vol0")["inflight"] == "0" })
-		guest.BecomeSame(t, dev, served.Store) // what was lost is sent again one by one: none in flight is not the end
+		guest.BecomeSame(t, dev, served.Store) // after a loss requests are sent again, and inflight may be 0 in between
 		guest.WantFields(t, guest.Session(t, "vol0"), "errors", "0", "crc_errors", "0")
 		if err := guest.Command("stop,block=vol0", guest.Limit); err != nil {
 			t.Error(err)
