@@ -339,10 +339,14 @@ static_assert(sizeof(struct krping_verbs_msg) == 64, "krping_verbs_msg");
 #define KRPING_HELLO_READ_ONLY	0x04	/* the client will not write */
 #define KRPING_HELLO_TAKE_OVER	0x08	/* fence the session that writes, and replace it */
 #define KRPING_HELLO_DIGEST	0x10	/* @volume is a digest: the name is longer */
+#define KRPING_HELLO_FEW	0x20	/* at most KRPING_FEW_MESSAGES messages unanswered */
 
 #define KRPING_HELLO_FLAGS	(KRPING_HELLO_KEY | KRPING_HELLO_PROOF | \
 				 KRPING_HELLO_READ_ONLY | KRPING_HELLO_TAKE_OVER | \
-				 KRPING_HELLO_DIGEST)
+				 KRPING_HELLO_DIGEST | KRPING_HELLO_FEW)
+
+/* Messages of commands, besides a KEEP_ALIVE, for which a target needs receives: PROTOCOL.md 2.2 */
+#define KRPING_FEW_MESSAGES	32
 
 /**
  * struct krping_answer - the answer to a challenge
@@ -413,8 +417,8 @@ static_assert(sizeof(struct krping_hello) == 56, "krping_hello");
  * @magic:	KRPING_MAGIC
  * @version:	that of the hello
  * @flags:	KRPING_VOL_*
- * @depth:	commands that may be in flight on this queue: from 1 to the depth asked for.
- *		Both sides keep one more receive posted, for KEEP_ALIVE.
+ * @depth:	commands that may be in flight on this queue, besides a KEEP_ALIVE: from 1 to the
+ *		depth asked for
  * @capacity:	size of the volume in bytes, a multiple of @block_size
  * @epoch:	a number that changes when the target may have lost acknowledged writes, and at
  *		each start
