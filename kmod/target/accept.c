@@ -301,6 +301,9 @@ static struct krping_target_conn *target_conn_new(struct krping_volume *v, struc
 	tc->index = be16_to_cpu(hello->queue_index);
 	tc->transcript = *transcript;
 	tc->depth = min_t(u16, be16_to_cpu(hello->depth), KRPING_TARGET_DEPTH);
+	tc->messages = tc->depth;
+	if (hello->flags & KRPING_HELLO_FEW)
+		tc->messages = min_t(u16, tc->messages, KRPING_FEW_MESSAGES);
 	tc->peer_reads = min_t(int, param->initiator_depth, attrs->max_qp_init_rd_atom);
 	tc->peer_read_from = min_t(int, param->responder_resources, attrs->max_qp_rd_atom);
 	INIT_WORK(&tc->setup_work, krping_target_conn_setup);

@@ -164,12 +164,12 @@ static void free_tx(struct krping_target_conn *tc)
 }
 
 /*
- * The client may have sent @depth messages and a KEEP_ALIVE that are not answered yet. That many
+ * The client may have sent @messages messages and a KEEP_ALIVE that are not answered yet. That many
  * receives are always posted; one more is being read by the worker.
  */
 static u32 nr_receives(const struct krping_target_conn *tc)
 {
-	return tc->depth + 2;
+	return tc->messages + 2;
 }
 
 /* Pages of its messages and of its commands' small data. */

@@ -284,6 +284,7 @@ struct krping_target_tx {
  * @session:	the client's session
  * @index:	index of the queue in its session
  * @depth:	commands that may be in flight
+ * @messages:	messages that may be unanswered, besides a KEEP_ALIVE
  * @pages:	memory that it takes of krping_pages_get() while it is listed
  * @quiet:	closed, and nothing of it is in the store or can get there; under volume->lock
  * @writes:	the client may write
@@ -347,6 +348,7 @@ struct krping_target_conn {
 	u8 session[KRPING_UUID_LEN];
 	u16 index;
 	u16 depth;
+	u16 messages;
 	u32 pages;
 	bool quiet;
 	bool writes;
