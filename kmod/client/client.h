@@ -27,6 +27,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/kref.h>
+#include <linux/mempool.h>
 #include <linux/mutex.h>
 #include <linux/semaphore.h>
 #include <linux/seq_file.h>
@@ -43,6 +44,10 @@
 struct crypto_shash;
 struct krping_queue;
 struct krping_session;
+
+/* The largest data of a request: bytes, and segments, as it may start in the middle of a page. */
+#define KRPING_DATA_MAX		SZ_1M
+#define KRPING_SEGMENTS_MAX	(KRPING_DATA_MAX / PAGE_SIZE + 1)
 
 /**
  * struct krping_session_ops - a local disk on top of a session's own disk
@@ -112,8 +117,9 @@ enum krping_session_state {
  * @capacity:	bytes, last reported by the target; the disk follows
  * @grant:	written by the connecting thread while no request can run
  * @buf_size:	bytes of a message buffer: max_message of the first grant
- * @max_segments: of a request
+ * @max_segments: of a request, at most KRPING_SEGMENTS_MAX
  * @max_bytes:	of a request
+ * @sg_pool:	scatterlists of KRPING_SEGMENTS_MAX entries; two are always there
  * @queues:	@nr_queues of them, the last @nr_poll of which are polled
  * @write_seq:	counts acknowledged writes that a crash of the target may lose
  * @flushed_seq: value of @write_seq that the last flush covered
@@ -159,6 +165,7 @@ struct krping_session {
 	u32 buf_size;
 	u32 max_segments;
 	u32 max_bytes;
+	mempool_t sg_pool;
 	struct krping_queue *queues;
 	u32 nr_queues;
 	u32 nr_poll;

@@ -10,12 +10,11 @@
 #include "wire/key.h"
 #include "lib/log.h"
 
-#define MAX_DATA		SZ_1M
-
 /**
  * struct handshake - attempts to connect a queue
  * @version:	of the protocol that the next attempt uses
  * @take_over:	the next attempt fences the session that writes
+ * @old:	the target does not know KRPING_HELLO_FEW
  * @hello:	to be sent
  * @answers:	@hello answers a challenge
  * @challenge:	received in the last attempt, if @answers
@@ -24,6 +23,7 @@
 struct handshake {
 	u8 version;
 	bool take_over;
+	bool old;
 	struct krping_hello hello;
 	bool answers;
 	struct krping_challenge challenge;
@@ -52,7 +52,8 @@ static int make_hello(struct krping_queue *q, struct handshake *hs)
 	hello->version = hs->version;
 	if (hs->version > 1)
 		hello->flags = (s->opt.read_only ? KRPING_HELLO_READ_ONLY : 0) |
-			       (hs->take_over ? KRPING_HELLO_TAKE_OVER : 0);
+			       (hs->take_over ? KRPING_HELLO_TAKE_OVER : 0) |
+			       (hs->old ? 0 : KRPING_HELLO_FEW);
 	hello->queue_index = cpu_to_be16(q->index);
 	hello->queue_count = cpu_to_be16(s->nr_queues);
 	hello->depth = cpu_to_be16(s->opt.depth);
@@ -128,6 +129,12 @@ static bool prepare_retry(struct krping_queue *q, struct handshake *hs, bool fir
 		    !krping_is_v1_name(q->session->opt.block))
 			return false;
 		hs->version = value;
+		return true;
+	case KRPING_REJ_INVALID:
+		if (hs->old || hs->version == 1)
+			return false;
+		hs->old = true;
+		hs->answers = false;
 		return true;
 	case KRPING_REJ_IN_USE:
 		if (!may_take_over(q, hs, first))
@@ -249,8 +256,8 @@ static int read_welcome(struct krping_queue *q, u8 version, struct krping_grant 
 /* The most pages that the device registers at once, and bytes that it maps. */
 static void device_limits(const struct ib_device *dev, u32 *pages, u32 *bytes)
 {
-	*pages = min_t(u32, krping_dev_max_reg_pages(dev), MAX_DATA / PAGE_SIZE + 1);
-	*bytes = MAX_DATA;
+	*pages = min_t(u32, krping_dev_max_reg_pages(dev), KRPING_SEGMENTS_MAX);
+	*bytes = KRPING_DATA_MAX;
 	if (dev->dma_device)	/* limited by bounce buffers */
 		*bytes = min_t(size_t, *bytes, dma_max_mapping_size(dev->dma_device));
 }
@@ -438,6 +445,7 @@ static void stop_queue(struct krping_queue *q)
 	/* Completions and the monitor post under the lock while the connection is live. */
 	spin_lock_bh(&q->lock);
 	spin_unlock_bh(&q->lock);
+	cancel_work_sync(&q->rx_work);
 	krping_poll_stop(q);
 	krping_conn_drain(&q->conn);
 	krping_conn_destroy_qp(&q->conn);
@@ -504,8 +512,8 @@ close:
 
 /*
  * A target that holds connections from before a reboot of this host drops one per reject. A
- * target that demands a key rejects the first attempt with a challenge, and one that does not
- * speak our version names its own.
+ * target that demands a key rejects the first attempt with a challenge, one that does not speak
+ * our version names its own, and one that does not know a flag calls the hello invalid.
  */
 static int connect_queue_retrying(struct krping_queue *q, unsigned long timeout, bool first)
 {

@@ -94,7 +94,7 @@ void krping_copy_free(struct request *rq)
 /*
  * Whole pages: a bounce buffer for less than a page may begin in the middle of one.
  *
- * Return: used entries of @sg, which has @session->max_segments.
+ * Return: used entries of @sg, which has one for each page.
  */
 int krping_copy_map(const struct krping_copy *copy, struct scatterlist *sg)
 {

@@ -30,7 +30,7 @@ bool krping_early_is_due(const struct krping_queue *q)
 	const struct krping_slot *slot;
 
 	list_for_each_entry(slot, &q->early, early)
-		if (slot->message <= q->sent)
+		if (slot->tx->message <= q->sent)
 			return true;
 	return false;
 }
@@ -72,7 +72,7 @@ bool krping_early_hold(struct krping_queue *q, struct krping_slot *slot,
 {
 	if (!registers_late(q))
 		return false;
-	if (slot->message <= q->sent &&
+	if (slot->tx->message <= q->sent &&
 	    !krping_fault(KRPING_FAULT_RECV_EARLY, q->session->opt.block))
 		return false;
 	slot->answered = true;

@@ -51,14 +51,18 @@ struct krping_request {
 #define KRPING_TAG_BITS		12
 #define KRPING_TAG_MASK		((1u << KRPING_TAG_BITS) - 1)
 
+/* Segments of a request up to which a slot has a scatterlist of its own: 64 KiB in single pages. */
+#define KRPING_FEW_SEGMENTS	18
+
 /**
  * struct krping_slot - per driver tag
  * @rq:		the request in flight with this tag or NULL; under queue->lock
- * @message:	number of the message that has its command; under queue->lock
+ * @tx:		the message that has its command; valid while @rq is, under queue->lock
  * @generation:	incremented at each use; under queue->lock
  * @mr:		registers the data of a large request; NULL while not connected
  * @reg_wr:	its REG_MR, posted in front of the message; part of @queue->open until then
- * @sg:		@session->max_segments entries of @queue->sgs
+ * @small:	a scatterlist for up to KRPING_FEW_SEGMENTS
+ * @sg:		that of the request: @small, or one of @session->sg_pool
  * @answered:	@answer came early and is held (early.c); under queue->lock
  * @answer:	of a command of large data: no inline data; under queue->lock
  * @early:	in queue->early while @answered
@@ -66,10 +70,11 @@ struct krping_request {
  */
 struct krping_slot {
 	struct request *rq;
-	u64 message;
+	struct krping_tx *tx;
 	u8 generation;
 	struct ib_mr *mr;
 	struct ib_reg_wr reg_wr;
+	struct scatterlist small[KRPING_FEW_SEGMENTS];
 	struct scatterlist *sg;
 	bool answered;
 	struct krping_decoded_rsp answer;
@@ -80,6 +85,9 @@ struct krping_slot {
 /**
  * struct krping_tx - a message to send: 1..N commands with inline data
  * @buf:	@session->buf_size bytes; belongs to the hardware between post and completion
+ * @users:	its SEND, until that has completed, and its commands in flight. The last one puts it
+ *		on queue->tx_free: so no more than @queue->nr_tx messages are unanswered, which the
+ *		hello promises
  * @entry:	in queue->tx_free
  * @queue:	its queue
  * @len:	bytes filled so far
@@ -90,6 +98,7 @@ struct krping_slot {
  */
 struct krping_tx {
 	struct krping_buf buf;
+	u32 users;
 	struct list_head entry;
 	struct krping_queue *queue;
 	u32 len;
@@ -125,15 +134,14 @@ struct krping_keepalive {
  * @may_poll:	the completion queue may be used; under @poll_lock
  * @is_polling:	krping_poll() takes completions; under @poll_lock
  * @unchecked:	large READs whose data krping_poll() has to check; under @poll_lock
- * @lock:	protects slots[].rq, .generation, .message, .answered and .answer, @tx_free, @open,
- *		@opened, @posted, @sent, @early, @invalidating, @nr_inflight, @nr_sending, @nr_regs,
- *		@keepalive; posts are made under it while @conn is live, except by queue_rq(), which
- *		recovery stops
+ * @lock:	protects slots[].rq, .generation, .tx, .answered and .answer, @tx and @tx_free,
+ *		@open, @opened, @posted, @sent, @early, @invalidating, @nr_rx, @nr_inflight,
+ *		@nr_sending, @nr_regs, @keepalive; posts are made under it while @conn is live,
+ *		except by queue_rq(), which recovery stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
- * @sgs:	scatterlists of @slots; allocated as @slots
  * @nr_slots:	the most commands in flight
- * @tx:		messages; fewer than slots, as commands share them. Allocated at the first
- *		connection, mapped while connected; NULL before
+ * @tx:		messages; at most KRPING_FEW_MESSAGES. Allocated at the first connection, mapped
+ *		while connected; NULL before
  * @nr_tx:	number of @tx
  * @tx_free:	free messages
  * @open:	the message that is being filled, not posted yet
@@ -142,10 +150,11 @@ struct krping_keepalive {
  * @sent:	number of the last one whose SEND has completed
  * @early:	slots that were answered before that, until their LOCAL_INV has completed
  * @invalidating: the first of @early has its LOCAL_INV posted
- * @rx:		receive buffers: @nr_slots, one more because the completion handler still holds
- *		one when the commands that it answers are issued again, and one for a keep-alive.
- *		Allocated as @tx
- * @nr_rx:	number of @rx
+ * @rx:		receive buffers, the first @nr_rx of which are in use: one for each command in
+ *		flight, one more because the completion handler still holds one when the commands
+ *		that it answers are issued again, and one for a keep-alive. Allocated as @tx
+ * @nr_rx:	at first a few; @rx_work adds some when commands wait for them
+ * @rx_work:	queued under @lock while @conn is live
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
  * @nr_sending:	posted messages whose SEND has not completed
@@ -166,7 +175,6 @@ struct krping_queue {
 	struct list_head unchecked;
 	spinlock_t lock;	/* what it protects: above */
 	struct krping_slot *slots;
-	struct scatterlist *sgs;
 	u32 nr_slots;
 	struct krping_tx *tx;
 	u32 nr_tx;
@@ -179,6 +187,7 @@ struct krping_queue {
 	bool invalidating;
 	struct krping_buf *rx;
 	u32 nr_rx;
+	struct work_struct rx_work;
 	struct ib_cqe reg_cqe;
 	u32 nr_inflight;
 	u32 nr_sending;
@@ -188,11 +197,19 @@ struct krping_queue {
 	struct krping_keepalive keepalive;
 };
 
+/* Called with q->lock held. */
+static inline void krping_tx_put(struct krping_queue *q, struct krping_tx *tx)
+{
+	if (!--tx->users)
+		list_add(&tx->entry, &q->tx_free);
+}
+
 /* Takes the request out of its slot. Called with q->lock held. */
 static inline struct request *krping_slot_take(struct krping_queue *q, struct krping_slot *slot)
 {
 	struct request *rq = slot->rq;
 
+	krping_tx_put(q, slot->tx);
 	slot->rq = NULL;
 	slot->answered = false;
 	q->nr_inflight--;
@@ -284,6 +301,8 @@ struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *
 
 /* queue.c */
 u64 krping_queue_bytes(const struct krping_session *s);
+void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 index);
+bool krping_queue_has_receive(struct krping_queue *q);
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_kept(struct krping_queue *q);

@@ -1,26 +1,114 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Slots and messages of a queue: allocated, kept, freed; requests in flight cancelled. */
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "client/request.h"
 #include "lib/fault.h"
 #include "lib/log.h"
 
-#define MAX_TX	32	/* messages in flight or being filled */
+/* Commands in flight for which a queue has receives at first: they take most of its memory. */
+#define FIRST_RX	16
+
+/* Receives besides those for commands in flight: see struct krping_queue. */
+#define MORE_RX		2
+
+static u32 nr_messages(u32 depth)
+{
+	return min_t(u32, depth, KRPING_FEW_MESSAGES);
+}
+
+static u32 nr_first_receives(u32 depth)
+{
+	return min_t(u32, depth, FIRST_RX) + MORE_RX;
+}
 
 /* Return: the bytes of memory that a queue takes at least. The device takes more. */
 u64 krping_queue_bytes(const struct krping_session *s)
 {
 	u32 depth = s->grant.depth;
-	u64 messages = depth + 2 + min_t(u32, depth, MAX_TX);
-	/* A segment has an entry in the scatterlist, and one in the region's list of pages. */
-	u64 slot = sizeof(struct krping_slot) +
-		   s->max_segments * (sizeof(struct scatterlist) + sizeof(u64));
+	u64 messages = nr_messages(depth) + nr_first_receives(depth);
+	/* A segment has an entry in the region's list of pages. */
+	u64 slot = sizeof(struct krping_slot) + s->max_segments * sizeof(u64);
 
 	return messages * (PAGE_SIZE << get_order(s->buf_size)) + depth * slot;
 }
 
-/* Allocated once and kept, as depth and segments never change. */
+/* Return: whether the receive queue has room for the answer to one more command in flight. */
+static bool has_receive(const struct krping_queue *q)
+{
+	return q->nr_inflight + 1 + MORE_RX <= q->nr_rx;
+}
+
+/**
+ * krping_queue_has_receive - may one more command be in flight?
+ * @q:		its queue, with q->lock held
+ *
+ * Return: whether there is a receive for its answer. If not, one will be there soon, or when
+ * another command has been answered.
+ */
+bool krping_queue_has_receive(struct krping_queue *q)
+{
+	if (has_receive(q))
+		return true;
+	queue_work(krping_session_wq, &q->rx_work);
+	return false;
+}
+
+/* Posts one more receive. Return: 0, or a negative errno with nothing allocated. */
+static int add_receive(struct krping_queue *q)
+{
+	struct krping_buf *buf = &q->rx[q->nr_rx];
+	int ret;
+
+	buf->cqe.done = krping_recv_done;
+	ret = krping_buf_alloc(&q->conn, buf, q->session->buf_size, DMA_FROM_DEVICE);
+	if (!ret) {
+		spin_lock_bh(&q->lock);
+		ret = -ECONNRESET;
+		if (READ_ONCE(q->conn.state) == KRPING_CONN_LIVE)
+			ret = krping_buf_post_recv(&q->conn, buf);
+		if (!ret)
+			q->nr_rx++;
+		spin_unlock_bh(&q->lock);
+	}
+	if (ret)
+		krping_buf_free(&q->conn, buf);
+	return ret;
+}
+
+/*
+ * Doubles the receives. Without memory for that, requests wait until others are answered. Does not
+ * wait for I/O, which may be this disk's.
+ */
+static void add_receives(struct work_struct *work)
+{
+	struct krping_queue *q = container_of(work, struct krping_queue, rx_work);
+	u32 had = q->nr_rx, want = min(2 * (had - MORE_RX), q->nr_slots) + MORE_RX;
+	unsigned int flags = memalloc_noio_save();
+
+	while (q->nr_rx < want && !add_receive(q))
+		;
+	memalloc_noio_restore(flags);
+	if (q->nr_rx > had)
+		blk_mq_run_hw_queues(q->session->disk->queue, true);
+}
+
+/* Called once, for a new session. */
+void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 index)
+{
+	q->session = s;
+	q->index = index;
+	q->polls = index >= s->nr_queues - s->nr_poll;
+	spin_lock_init(&q->poll_lock);
+	spin_lock_init(&q->lock);
+	INIT_LIST_HEAD(&q->tx_free);
+	INIT_LIST_HEAD(&q->early);
+	INIT_LIST_HEAD(&q->unchecked);
+	INIT_WORK(&q->rx_work, add_receives);
+}
+
+/* Allocated once and kept, as the depth never changes. */
 static int make_slots(struct krping_queue *q)
 {
 	struct krping_session *s = q->session;
@@ -32,16 +120,8 @@ static int make_slots(struct krping_queue *q)
 			return -ENOMEM;
 		q->nr_slots = s->grant.depth;
 	}
-	/* All at once: each alone would take twice its size, which is just over 8 KiB. */
-	if (!q->sgs)
-		q->sgs = kvmalloc_array((size_t)q->nr_slots * s->max_segments, sizeof(*q->sgs),
-					GFP_KERNEL);
-	if (!q->sgs)
-		return -ENOMEM;
-	for (i = 0; i < q->nr_slots; i++) {
+	for (i = 0; i < q->nr_slots; i++)
 		q->slots[i].inv_cqe.done = krping_recv_inv_done;
-		q->slots[i].sg = q->sgs + (size_t)i * s->max_segments;
-	}
 	return 0;
 }
 
@@ -76,12 +156,12 @@ static void free_regions(struct krping_queue *q)
 static int make_messages(struct krping_queue *q)
 {
 	if (!q->tx) {
-		q->nr_tx = min_t(u32, q->nr_slots, MAX_TX);
+		q->nr_tx = nr_messages(q->nr_slots);
 		q->tx = kvcalloc(q->nr_tx, sizeof(*q->tx), GFP_KERNEL);
 	}
 	if (!q->rx) {
-		q->nr_rx = q->nr_slots + 2;
-		q->rx = kvcalloc(q->nr_rx, sizeof(*q->rx), GFP_KERNEL);
+		q->nr_rx = nr_first_receives(q->nr_slots);
+		q->rx = kvcalloc(q->nr_slots + MORE_RX, sizeof(*q->rx), GFP_KERNEL);
 	}
 	return q->tx && q->rx ? 0 : -ENOMEM;
 }
@@ -165,8 +245,6 @@ void krping_queue_free_kept(struct krping_queue *q)
 {
 	u32 i;
 
-	kvfree(q->sgs);
-	q->sgs = NULL;
 	kvfree(q->slots);
 	q->slots = NULL;
 	q->nr_slots = 0;

@@ -51,7 +51,7 @@ static int check_response(struct krping_queue *q, struct krping_slot *slot,
 	bool wants_inline = ok && (krping_rq_is_digest(rq) ||
 				   (req_op(rq) == REQ_OP_READ && !req->nents));
 
-	if (slot->message > q->posted)
+	if (slot->tx->message > q->posted)
 		return krping_queue_violation(q, "answer to a command that was not sent", rsp->tag);
 	if (rsp->length != (ok ? expected_length(rq) : 0))
 		return krping_queue_violation(q, "wrong length in a response", rsp->length);

@@ -47,6 +47,7 @@ void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct re
 		return;
 	ib_dma_unmap_sg(q->conn.id->device, slot->sg, req->nents, rq_dma_dir(rq));
 	req->nents = 0;
+	krping_slot_put_sg(q, slot);
 }
 
 struct krping_cmd_event krping_rq_event(struct krping_queue *q, struct request *rq, u32 crc)

@@ -33,6 +33,13 @@ static inline bool krping_rq_moves_data(struct request *rq)
 	return req_op(rq) == REQ_OP_READ || req_op(rq) == REQ_OP_WRITE;
 }
 
+/* The scatterlist of the request is not used any more. */
+static inline void krping_slot_put_sg(struct krping_queue *q, struct krping_slot *slot)
+{
+	if (slot->sg != slot->small)
+		mempool_free(slot->sg, &q->session->sg_pool);
+}
+
 u8 krping_rq_opcode(struct request *rq);
 u32 krping_rq_crc(struct request *rq);
 void krping_rq_unmap(struct krping_queue *q, struct krping_slot *slot, struct request *rq);

@@ -25,12 +25,24 @@ static void copy_from_rq(void *to, struct request *rq)
 	}
 }
 
+/* Sets slot->sg to a scatterlist of @nr entries; krping_rq_unmap() gives it back. */
+static bool take_sg(struct krping_queue *q, struct krping_slot *slot, u32 nr)
+{
+	slot->sg = slot->small;
+	if (nr > ARRAY_SIZE(slot->small))
+		slot->sg = mempool_alloc(&q->session->sg_pool, GFP_ATOMIC);
+	return slot->sg;
+}
+
 /* Maps the data, of the private copy if there is one. BLK_STS_IOERR: it does not fit the region. */
 static blk_status_t map_data(struct krping_queue *q, struct krping_slot *slot, struct request *rq)
 {
 	struct krping_request *req = krping_req(rq);
 	int mapped, fit;
 
+	if (!take_sg(q, slot, req->copy ? DIV_ROUND_UP(blk_rq_bytes(rq), PAGE_SIZE) :
+					  blk_rq_nr_phys_segments(rq)))
+		return BLK_STS_RESOURCE;
 	if (req->copy) {
 		req->nents = krping_copy_map(req->copy, slot->sg);
 	} else {
@@ -40,6 +52,7 @@ static blk_status_t map_data(struct krping_queue *q, struct krping_slot *slot, s
 	mapped = ib_dma_map_sg(q->conn.id->device, slot->sg, req->nents, rq_dma_dir(rq));
 	if (!mapped) {
 		req->nents = 0;
+		krping_slot_put_sg(q, slot);
 		return BLK_STS_RESOURCE;
 	}
 	fit = ib_map_mr_sg(slot->mr, slot->sg, mapped, NULL, PAGE_SIZE);
@@ -160,11 +173,11 @@ static void send_duplicate(struct krping_queue *q, struct ib_send_wr *send,
 	send->next = again;
 }
 
-/* Called with q->lock held. */
-static void free_tx(struct krping_queue *q, struct krping_tx *tx)
+/* Its SEND has completed, or was not posted. Called with q->lock held. */
+static void end_send(struct krping_queue *q, struct krping_tx *tx)
 {
 	q->nr_regs -= tx->nr_regs;
-	list_add(&tx->entry, &q->tx_free);
+	krping_tx_put(q, tx);
 }
 
 /* Posts the open message behind the REG_MRs of its commands. Called with q->lock held. */
@@ -178,7 +191,7 @@ static void post_open(struct krping_queue *q)
 
 	q->open = NULL;
 	if (krping_fault(KRPING_FAULT_SEND_DROP, name)) {
-		free_tx(q, tx);
+		end_send(q, tx);
 		return;
 	}
 	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
@@ -201,7 +214,7 @@ static void post_open(struct krping_queue *q)
 		return;
 	}
 	/* Recovery finds its commands in their slots, and drains those REG_MRs that were posted. */
-	free_tx(q, tx);
+	end_send(q, tx);
 	krping_err_ratelimited(q->session->log_prefix, "cannot post a message: %d", ret);
 	krping_conn_fail(&q->conn, ret);
 }
@@ -222,6 +235,7 @@ static struct krping_tx *open_message(struct krping_queue *q, u32 need)
 	if (!tx)
 		return NULL;
 	list_del(&tx->entry);
+	tx->users = 1;
 	tx->len = 0;
 	tx->first = &tx->send;
 	tx->nr_regs = 0;
@@ -267,7 +281,9 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 
 	if (req_op(rq) == REQ_OP_WRITE && !req->nents)
 		need += ALIGN(blk_rq_bytes(rq), KRPING_ALIGN);
-	tx = !req->nents || may_register(q) ? open_message(q, need) : NULL;
+	tx = NULL;
+	if (krping_queue_has_receive(q) && (!req->nents || may_register(q)))
+		tx = open_message(q, need);
 	if (!tx)
 		return BLK_STS_RESOURCE;
 
@@ -286,7 +302,8 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	if (req->nents)
 		add_reg(q, tx, slot);
 	slot->rq = rq;
-	slot->message = q->opened;
+	slot->tx = tx;
+	tx->users++;
 	q->nr_inflight++;
 	trace_post(q, rq, &cmd);
 	return BLK_STS_OK;
@@ -368,7 +385,7 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	spin_lock_bh(&q->lock);
 	if (wc->status == IB_WC_SUCCESS)
 		q->sent = tx->message;
-	free_tx(q, tx);
+	end_send(q, tx);
 	q->nr_sending--;
 	krping_early_next(q);
 	if (may_post(q))

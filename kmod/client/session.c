@@ -62,9 +62,12 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;
+	if (mempool_init_kmalloc_pool(&s->sg_pool, 2,
+				      KRPING_SEGMENTS_MAX * sizeof(struct scatterlist)))
+		goto free_queues;
 	s->id = ida_alloc(&krping_ids, GFP_KERNEL);
 	if (s->id < 0)
-		goto free_queues;
+		goto free_pool;
 
 	kref_init(&s->ref);
 	s->opt = *opt;
@@ -75,21 +78,13 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	spin_lock_init(&s->lock);
 	mutex_init(&s->hold_lock);
 	sema_init(&s->digests, 4);
-	for (i = 0; i < s->nr_queues; i++) {
-		struct krping_queue *q = &s->queues[i];
-
-		q->session = s;
-		q->index = i;
-		q->polls = i >= s->nr_queues - s->nr_poll;
-		spin_lock_init(&q->poll_lock);
-		spin_lock_init(&q->lock);
-		INIT_LIST_HEAD(&q->tx_free);
-		INIT_LIST_HEAD(&q->early);
-		INIT_LIST_HEAD(&q->unchecked);
-	}
+	for (i = 0; i < s->nr_queues; i++)
+		krping_queue_init(&s->queues[i], s, i);
 	__module_get(THIS_MODULE);	/* safe: the running command holds one */
 	return s;
 
+free_pool:
+	mempool_exit(&s->sg_pool);
 free_queues:
 	kfree(s->queues);
 free_stats:
@@ -108,6 +103,7 @@ static void session_free(struct kref *ref)
 	crypto_free_shash(s->key);
 	put_net(s->net);
 	ida_free(&krping_ids, s->id);
+	mempool_exit(&s->sg_pool);
 	kfree(s->queues);
 	free_percpu(s->stats);
 	kfree(s);
