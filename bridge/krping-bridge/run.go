@@ -414,9 +414,7 @@ func (b *bridge) connect(ctx context.Context, refusals zerolog.Logger, request *
 		return
 	}
 	conn, err := request.Accept(session.Private, verbs.Config{
-		// For each command and a KEEP_ALIVE; and as C may answer the last command of a message before it has
-		// posted the receive again.
-		Receives:   int(session.Welcome.Depth) + 2,
+		Receives:   session.Messages() + 1, // C may answer a message's last command before it has posted the receive again
 		MaxMessage: target.MaxMessage,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,

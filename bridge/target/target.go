@@ -100,6 +100,15 @@ type Session struct {
 // Volume returns the name of the session's volume.
 func (s *Session) Volume() string { return s.volume.Name }
 
+// Messages returns how many messages of the client may be unanswered at a time.
+func (s *Session) Messages() int {
+	n := s.Welcome.Depth
+	if s.hello.Flags&wire.HelloFew != 0 {
+		n = min(n, wire.FewMessages)
+	}
+	return int(n) + 1 // a KEEP_ALIVE
+}
+
 func (s *Session) key() connKey {
 	return connKey{s.volume.Name, s.hello.Session, s.hello.QueueIndex}
 }

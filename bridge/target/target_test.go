@@ -56,6 +56,32 @@ func TestAdmitRejects(t *testing.T) {
 	}
 }
 
+// A client may have a message for each command unanswered, or FewMessages if it promises that; and a KEEP_ALIVE.
+func TestUnansweredMessages(t *testing.T) {
+	f := newFixture(t)
+	for _, tc := range []struct {
+		depth uint16
+		flags uint8
+		want  int
+	}{
+		{MaxDepth, 0, MaxDepth + 1},
+		{MaxDepth + 1, 0, MaxDepth + 1}, // not granted
+		{MaxDepth, wire.HelloFew, wire.FewMessages + 1},
+		{wire.FewMessages - 1, wire.HelloFew, wire.FewMessages},
+	} {
+		h := hello(1, 0)
+		h.Depth, h.Flags = tc.depth, tc.flags
+		s, err := f.target.Admit(h.Append(nil), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Messages(); n != tc.want {
+			t.Errorf("depth %d, flags %#x: %d messages, want %d", tc.depth, tc.flags, n, tc.want)
+		}
+		f.target.Leave(s)
+	}
+}
+
 // The connection of a client whose host has crashed is closed; one that is only idle stays.
 func TestProbe(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

@@ -19,6 +19,8 @@ const (
 	RejectSize = 12
 	volumeSize = 28
 	headSize   = HelloSize - volumeSize // the part of a hello before the volume
+
+	FewMessages = 32 // of commands that are unanswered, of a client that sends HelloFew; a KEEP_ALIVE does not count
 )
 
 // speaks reports whether this package speaks a version of the protocol.
@@ -43,6 +45,7 @@ const (
 	HelloReadOnly = 0x04 // the client will not write
 	HelloTakeOver = 0x08 // the client wants to be the writer in place of another one
 	HelloDigest   = 0x10 // the volume's name is so long that the hello has only its digest
+	HelloFew      = 0x20 // the client has at most FewMessages unanswered
 )
 
 // Hello is the private data of a client's connect request.
@@ -172,7 +175,7 @@ func DecodeHello(b []byte) (Hello, error) {
 func (h *Hello) checkFlags() error {
 	known := uint8(HelloKey | HelloProof)
 	if h.Version >= 2 {
-		known |= HelloReadOnly | HelloTakeOver | HelloDigest
+		known |= HelloReadOnly | HelloTakeOver | HelloDigest | HelloFew
 	}
 	switch {
 	case h.Flags&^known != 0:

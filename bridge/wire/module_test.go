@@ -73,7 +73,7 @@ func inputs(t *testing.T) (hellos, messages [][]byte) {
 		}
 		*list = append(*list, b[1:])
 		for i := range min(len(b)-1, 4*CommandSize) {
-			for _, value := range []byte{0, 1, 0x02, 0x10, 0x80, 0xff} {
+			for _, value := range []byte{0, 1, 0x02, 0x10, 0x20, 0x80, 0xff} {
 				changed := bytes.Clone(b[1:])
 				changed[i] ^= value
 				*list = append(*list, changed)

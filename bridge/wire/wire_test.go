@@ -42,7 +42,7 @@ func emitted(t *testing.T) map[string][]byte {
 
 // The messages of testdata/emit.c.
 var (
-	hello   = Hello{Version: 2, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: VolumeIDOf("vol0.a_b-c")}
+	hello   = Hello{Version: 2, Flags: HelloFew, QueueIndex: 1, QueueCount: 2, Depth: FewMessages, Session: SessionID(bytes.Repeat([]byte{0x5a}, 16)), Volume: VolumeIDOf("vol0.a_b-c")}
 	welcome = Welcome{Version: 2, Flags: VolumeReadOnly | VolumeWriteback | VolumeVolatile, Depth: 128, Capacity: 0x0102030405060800, Epoch: 0x1112131415161718, BlockSize: 512, MaxData: 1 << 20, MaxInline: 4096, MaxMessage: 16384,
 		UUID: uuid.UUID(bytes.Repeat([]byte{0x3c}, 16)), Writer: 0x41424344, Caps: CapDiscard | CapShared | CapTornBlocks, Slots: Slots{Addr: 0x5152535455565758, Rkey: 0x61626364, Size: 4096, Count: 7}}
 	rejectMsg = &Reject{Reason: RejectQueues, Value: 64}
@@ -58,7 +58,7 @@ var (
 	ping      = PingMessage{Addr: 0x2122232425262728, Rkey: 0x31323334, Length: 65536}
 	challenge = &Challenge{Version: 2, ID: 0x01020304, Nonce: TargetNonce(bytes.Repeat([]byte{0x7a}, 16))}
 	proof     = Hello{
-		Version: 2, Flags: HelloProof | HelloTakeOver, QueueIndex: 1, QueueCount: 2, Depth: 0x0304, Session: hello.Session,
+		Version: 2, Flags: HelloProof | HelloTakeOver | HelloFew, QueueIndex: 1, QueueCount: 2, Depth: FewMessages, Session: hello.Session,
 		Answer: KeyAnswer{Challenge: 0x01020304, Nonce: ClientNonce(bytes.Repeat([]byte{0x6b}, 8)), Proof: Proof(bytes.Repeat([]byte{0x5c}, 16))},
 	}
 )
@@ -67,7 +67,7 @@ func TestEncodingMatchesC(t *testing.T) {
 	c := emitted(t)
 	transcript := Transcript{Hello: proof, Volume: hello.Volume, Nonce: challenge.Nonce}
 	transcript1, hello1, welcome1 := transcript, hello, welcome
-	transcript1.Hello.Version, transcript1.Hello.Flags, hello1.Version, welcome1.Version = 1, HelloProof, 1, 1
+	transcript1.Hello.Version, transcript1.Hello.Flags, hello1.Version, hello1.Flags, welcome1.Version = 1, HelloProof, 1, 0, 1
 	for name, got := range map[string][]byte{
 		"challenge": challenge.Append(nil), "proof": proof.Append(nil),
 		"client": transcript.append(nil, transcript.label("client"), make([]byte, WelcomeSize)),
@@ -180,8 +180,9 @@ func TestDecodeHelloErrors(t *testing.T) {
 		"take-over, old":   {change(4, 1, HelloTakeOver), RejectInvalid},
 		"reads, takes":     {change(5, HelloReadOnly|HelloTakeOver), RejectInvalid},
 		"two flags":        {change(5, HelloKey|HelloProof), RejectInvalid},
-		"unknown flag":     {change(5, 0x20), RejectInvalid},
+		"unknown flag":     {change(5, 0x40), RejectInvalid},
 		"digest, old":      {change(4, 1, HelloDigest), RejectInvalid},
+		"few, old":         {change(4, 1, HelloFew), RejectInvalid},
 		"digest and proof": {change(5, HelloDigest|HelloProof), RejectInvalid},
 		"slash, old":       {bytes.Replace(change(4, 1), []byte("v"), []byte("a/b"), 1)[:HelloSize], RejectInvalid},
 		"key and no name":  {append(change(5, HelloKey)[:28], make([]byte, 28)...), RejectInvalid},
@@ -239,6 +240,7 @@ func TestProofsCoverTheHandshake(t *testing.T) {
 		"depth":          func(t *Transcript) { t.Hello.Depth = 2 },
 		"version":        func(t *Transcript) { t.Hello.Version = 1 },
 		"read-only":      func(t *Transcript) { t.Hello.Flags |= HelloReadOnly },
+		"few":            func(t *Transcript) { t.Hello.Flags |= HelloFew },
 		"volume":         func(t *Transcript) { t.Volume = VolumeIDOf("w") },
 	} {
 		changed := transcript
@@ -348,6 +350,7 @@ func FuzzDecodeRequests(f *testing.F) {
 func FuzzDecodeHello(f *testing.F) {
 	f.Add(Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil))
 	f.Add(Hello{QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf(longName)}.Append(nil))
+	f.Add(Hello{Flags: HelloFew, QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil))
 	f.Add(Hello{Flags: HelloKey, QueueCount: 1, Depth: 1, Session: SessionID{1}, Volume: VolumeIDOf("v")}.Append(nil))
 	f.Add(Hello{Flags: HelloProof, QueueCount: 64, QueueIndex: 63, Depth: 128, Session: SessionID{1}, Answer: KeyAnswer{Challenge: 1, Nonce: ClientNonce{1}, Proof: Proof{1}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -356,7 +359,7 @@ func FuzzDecodeHello(f *testing.F) {
 			return
 		}
 		proves, digest := hello.Flags&HelloProof != 0, hello.Flags&HelloDigest != 0
-		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !speaks(hello.Version) || hello.Flags > 0x1f ||
+		if hello.QueueIndex >= hello.QueueCount || hello.Depth == 0 || !speaks(hello.Version) || hello.Flags > 0x3f ||
 			hello.Version == 1 && hello.Flags > HelloProof || (hello.Volume == VolumeID{}) != proves && !digest ||
 			!proves && !digest && !ValidVolumeName(hello.Volume.String()) {
 			t.Errorf("accepted %+v", hello)

@@ -20,8 +20,8 @@ static void emit(const char *name, const void *data, size_t len)
 int main(void)
 {
 	struct krping_hello hello = {
-		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .queue_index = htobe16(1),
-		.queue_count = htobe16(2), .depth = htobe16(0x0304), .volume = "vol0.a_b-c",
+		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_HELLO_FEW, .queue_index = htobe16(1),
+		.queue_count = htobe16(2), .depth = htobe16(KRPING_FEW_MESSAGES), .volume = "vol0.a_b-c",
 	};
 	struct krping_welcome welcome = {
 		.magic = htobe32(KRPING_MAGIC), .version = KRPING_VERSION, .flags = KRPING_VOL_FLAGS,
@@ -123,7 +123,7 @@ int main(void)
 	memset(in_use.uuid, 0x3c, sizeof(in_use.uuid));
 	memset(hello.session, 0x5a, sizeof(hello.session));
 	memset(challenge.nonce, 0x7a, sizeof(challenge.nonce));
-	proof.flags = KRPING_HELLO_PROOF | KRPING_HELLO_TAKE_OVER;
+	proof.flags = KRPING_HELLO_PROOF | KRPING_HELLO_TAKE_OVER | KRPING_HELLO_FEW;
 	memcpy(proof.session, hello.session, sizeof(proof.session));
 	proof.answer.challenge = challenge.id;
 	memset(proof.answer.nonce, 0x6b, sizeof(proof.answer.nonce));
@@ -147,6 +147,7 @@ int main(void)
 
 	/* version 1 */
 	hello.version = 1;
+	hello.flags = 0;
 	welcome.version = 1;
 	reject.version = 1;
 	client.hello[4] = 1;
