@@ -50,7 +50,7 @@ type Session struct {
 	CRCErrors  uint64 `json:"crc_errors"`
 	Retries    uint64 `json:"retries"`
 	Reconnects uint64 `json:"reconnects"`
-	Stalls     uint64 `json:"stalls"`    // times that a request waited for a free message
+	Stalls     uint64 `json:"stalls"`    // times that a request waited for a free message or receive
 	Timeout    uint64 `json:"timeout"`   // seconds
 	FastFail   uint64 `json:"fast_fail"` // seconds, 0: none
 	Heartbeat  uint64 `json:"heartbeat"` // seconds, 0: none

@@ -47,7 +47,7 @@ var figures = []struct {
 	{sessionDesc("crc_errors_total", "Requests whose data did not match their checksum."), prometheus.CounterValue, "", func(s proc.Session) uint64 { return s.CRCErrors }},
 	{sessionDesc("retries_total", "Requests that were sent again."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Retries }},
 	{sessionDesc("reconnects_total", "Times that the client reconnected to a lost target."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Reconnects }},
-	{sessionDesc("stalls_total", "Times that a request waited for a free message."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Stalls }},
+	{sessionDesc("stalls_total", "Times that a request waited for a free message or receive."), prometheus.CounterValue, client, func(s proc.Session) uint64 { return s.Stalls }},
 	{sessionDesc("connections_total", "Connections that were accepted."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Connections }},
 	{sessionDesc("rejected_total", "Clients refused: no key, wrong key, address not allowed, or too many clients. One that asks for no volume counts for all at its address."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Rejected }},
 	{sessionDesc("violations_total", "Connections ended for a protocol violation."), prometheus.CounterValue, target, func(s proc.Session) uint64 { return s.Violations }},

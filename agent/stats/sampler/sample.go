@@ -44,7 +44,7 @@ type Session struct {
 	CRCErrors  Count `json:"crc_errors"`
 	Retries    Count `json:"retries"`
 	Reconnects Count `json:"reconnects"`
-	Stalls     Count `json:"stalls"` // times that a request waited for a free message
+	Stalls     Count `json:"stalls"` // times that a request waited for a free message or receive
 
 	// Latencies of the bios of Device that ended in the interval, by operation (READ, WRITE, then
 	// others by name) and stage (in the order in which a bio passes them).

@@ -48,6 +48,8 @@ type Target struct {
 	welcome      wire.Welcome // for the limits of a connection
 	private      []byte       // of the accept
 	reject       []byte       // private data; nil: accepts
+	unknown      uint8        // flags of a hello that are refused
+	refused      int          // connections, for these flags
 	greet        func(c *Conn)
 	misbehaviour *misbehaviour
 	memory       []byte
@@ -113,6 +115,20 @@ func (g *Target) Refuse(private []byte) {
 	g.reject = private
 }
 
+// RefuseFlags rejects later hellos that have one of the flags, as a target that does not know them.
+func (g *Target) RefuseFlags(flags uint8) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unknown = flags
+}
+
+// Refused returns how many connections were rejected for their flags.
+func (g *Target) Refused() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.refused
+}
+
 // Errorf fails the test of this target.
 func (g *Target) Errorf(format string, args ...any) {
 	g.t.Helper()
@@ -164,10 +180,14 @@ func (g *Target) accept(request *verbs.Request) (private []byte, w wire.Welcome,
 	if g.reject != nil {
 		return g.reject, g.welcome, false
 	}
+	hello, err := wire.DecodeHello(request.Private)
+	if hello.Flags&g.unknown != 0 {
+		g.refused++
+		return (&wire.Reject{Reason: wire.RejectInvalid}).Append(nil), g.welcome, false
+	}
 	if g.key == "" {
 		return g.private, g.welcome, true
 	}
-	hello, err := wire.DecodeHello(request.Private)
 	if err != nil || hello.Flags&wire.HelloProof == 0 {
 		return Challenge.Append(nil), g.welcome, false
 	}
