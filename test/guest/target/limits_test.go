@@ -96,3 +96,34 @@ func TestLongCommandsAreLimited(t *testing.T) {
 	}
 	served.WantVolume(t, "inflight", "0", "digests", strconv.Itoa(each), "zeroes", strconv.Itoa(each), "errors", "0")
 }
+
+// A client has as many messages unanswered as it has promised, and a KEEP_ALIVE. The target takes all of them, each time.
+func TestFewMessagesAreTaken(t *testing.T) {
+	needs.Test(t, needs.Ends)
+	targets.Each(t, func(t *testing.T, g targets.Target) {
+		disk, stall := guest.Stalling(t, guest.NullDisk(t, "few", nil), size)
+		served := g.Serve(t, targets.Config{Store: disk})
+		hello := fakeclient.Hello(1, func(h *wire.Hello) { h.Depth, h.Flags = 2*wire.FewMessages, wire.HelloFew })
+		config := fakeclient.Config
+		config.Receives = int(hello.Depth) + 1
+		c, err := fakeclient.Dial(t, served.Port, hello.Append(nil), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stall(false) // before the volume is stopped
+		for range 3 {
+			stall(true)
+			for i := range uint16(wire.FewMessages) {
+				c.Post(fakeclient.Write(2*i, 0, make([]byte, 4096)), fakeclient.Read(2*i+1, 4096, 4096))
+			}
+			c.Call(fakeclient.KeepAlive()) // which comes after all of them
+			stall(false)
+			for _, a := range c.Answers(int(hello.Depth)) {
+				if a.Status != wire.StatusOK {
+					t.Errorf("%+v", a)
+				}
+			}
+		}
+		served.WantVolume(t, "inflight", "0", "errors", "0", "violations", "0")
+	})
+}
