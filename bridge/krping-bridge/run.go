@@ -416,6 +416,7 @@ func (b *bridge) connect(ctx context.Context, refusals zerolog.Logger, request *
 	conn, err := request.Accept(session.Private, verbs.Config{
 		Receives:   session.Messages() + 1, // C may answer a message's last command before it has posted the receive again
 		MaxMessage: target.MaxMessage,
+		Head:       wire.CommandSize,
 		Buffers:    dataBuffers,
 		MaxData:    target.MaxData,
 		Budget:     b.memory,

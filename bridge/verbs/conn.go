@@ -27,12 +27,23 @@ import (
 type Config struct {
 	Receives   int // posted receives, of MaxMessage each
 	MaxMessage int
-	Buffers    int // data buffers for RDMA, of MaxData each, allocated on first use
-	MaxData    int
-	Budget     *Budget // of this and other connections; nil for no limit
+	// Head is how many bytes of each message are in front of a page, so that data behind them is aligned. With 0 they are packed.
+	Head    int
+	Buffers int // data buffers for RDMA, of MaxData each, allocated on first use
+	MaxData int
+	Budget  *Budget // of this and other connections; nil for no limit
 	// Polls says that Recv is called again soon after each message. Recv then handles all completions
 	// itself, also those that other calls wait for, instead of a goroutine that does only that.
 	Polls bool
+}
+
+// receive returns where the receive of a slot begins in the memory for receives, which ends where the next one would.
+func (c *Config) receive(slot int) int {
+	const page = 4096
+	if c.Head == 0 {
+		return slot * c.MaxMessage
+	}
+	return page - c.Head + slot*((c.MaxMessage+page-1)/page*page)
 }
 
 const sendBuffers = 32
@@ -141,11 +152,11 @@ func newConn(ch *channel, id *C.struct_rdma_cm_id, device *device, config Config
 }
 
 func (c *Conn) alloc() error {
-	messages := (c.config.Receives + sendBuffers) * c.config.MaxMessage
-	if err := c.config.Budget.take(messages); err != nil {
+	receives, sends := c.config.receive(c.config.Receives), sendBuffers*c.config.MaxMessage
+	if err := c.config.Budget.take(receives + sends); err != nil {
 		return err
 	}
-	c.reserved = messages
+	c.reserved = receives + sends
 	err := c.data.init(c.config.Buffers, c.config.MaxData, c.config.Budget, func() (*memory, error) {
 		return register(c.queue.pd, c.config.MaxData, readAccess(c.queue.pd))
 	})
@@ -156,10 +167,10 @@ func (c *Conn) alloc() error {
 	if _, err := c.usePoller(); err != nil {
 		return err
 	}
-	if c.recv, err = register(c.queue.pd, c.config.Receives*c.config.MaxMessage, localAccess); err != nil {
+	if c.recv, err = register(c.queue.pd, receives, localAccess); err != nil {
 		return err
 	}
-	if c.send, err = register(c.queue.pd, sendBuffers*c.config.MaxMessage, localAccess); err != nil {
+	if c.send, err = register(c.queue.pd, sends, localAccess); err != nil {
 		return err
 	}
 	for slot := range sendBuffers {
@@ -224,8 +235,8 @@ func (c *Conn) postRecv(slot int) error {
 	if c.reason != nil {
 		return c.reason
 	}
-	size := c.config.MaxMessage
-	errno := C.shim_post_recv(c.handle(), wrID(kindRecv, slot), c.recv.addr(slot*size), C.uint32_t(size), c.recv.lkey())
+	addr, size := c.recv.addr(c.config.receive(slot)), C.uint32_t(c.config.MaxMessage)
+	errno := C.shim_post_recv(c.handle(), wrID(kindRecv, slot), addr, size, c.recv.lkey())
 	if errno != 0 {
 		return fmt.Errorf("post a receive: %w", syscall.Errno(errno))
 	}
@@ -295,7 +306,7 @@ func (c *Conn) message(slot int) transport.Message {
 	if slot == given {
 		return c.executor.Load().message()
 	}
-	start, length := slot*c.config.MaxMessage, c.lengths[slot]
+	start, length := c.config.receive(slot), c.lengths[slot]
 	return transport.Message{
 		Data:    c.recv.data[start : start+length&^C.SHIM_TAKEN],
 		Taken:   length&C.SHIM_TAKEN != 0,

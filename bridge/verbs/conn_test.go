@@ -97,10 +97,10 @@ func TestOwnCompletionsOfWrites(t *testing.T) {
 // The memory of a connection's messages counts in the budget, beside that of a data buffer. A connection that does not
 // fit takes none of it. (One that fitted would need a device.)
 func TestMemoryOfMessagesCounts(t *testing.T) {
-	const messages, data = (4 + sendBuffers) * 100, 1000
+	const messages, data = 4064 + 4*4096 + sendBuffers*100, 1000
 	for limit, want := range map[int64]int64{messages - 1: 0, messages + data - 1: messages} {
 		budget := NewBudget(limit)
-		c := &Conn{config: Config{Receives: 4, MaxMessage: 100, Buffers: 2, MaxData: data, Budget: budget}}
+		c := &Conn{config: Config{Receives: 4, MaxMessage: 100, Head: 32, Buffers: 2, MaxData: data, Budget: budget}}
 		if err := c.alloc(); !errors.Is(err, ErrNoMemory) || budget.Used() != want {
 			t.Errorf("%d bytes: %v, %d are reserved, want %v, %d", limit, err, budget.Used(), ErrNoMemory, want)
 		}
@@ -108,6 +108,43 @@ func TestMemoryOfMessagesCounts(t *testing.T) {
 		if used := budget.Used(); used != 0 {
 			t.Errorf("%d bytes: %d are reserved at the end", limit, used)
 		}
+	}
+}
+
+// Messages begin so that what is behind their heads is at the start of a page. They do not overlap.
+func TestPlacesOfReceives(t *testing.T) {
+	for c, want := range map[Config][]int{
+		{MaxMessage: 100}:              {0, 100, 200},
+		{MaxMessage: 4096, Head: 32}:   {4064, 8160, 12256},
+		{MaxMessage: 4097, Head: 32}:   {4064, 12256, 20448},
+		{MaxMessage: 28896, Head: 32}:  {4064, 36832, 69600},
+		{MaxMessage: 32768, Head: 100}: {3996, 36764, 69532},
+	} {
+		for slot, at := range want {
+			if got := c.receive(slot); got != at {
+				t.Errorf("%+v: receive %d is at %d, want %d", c, slot, got, at)
+			}
+		}
+	}
+}
+
+// newLike returns a new value of the type of a pointer, which may be one of C.
+func newLike[T any](*T) *T { return new(T) }
+
+// At the end of a connection nobody waits for receives that the executor has kept: they are not posted.
+func TestKeptReceivesAreNotAwaited(t *testing.T) {
+	e := &executor{}
+	e.c = newLike(e.c)
+	e.c.posted, e.c.nr_kept = 1, 2
+	c := &Conn{closed: make(chan struct{}), posted: 1 + 2}
+	c.executor.Store(e)
+	close(c.closed)
+	if c.idle() {
+		t.Error("a SEND of the executor and a receive are not awaited")
+	}
+	e.c.posted, c.posted = 0, 2
+	if !c.idle() {
+		t.Error("receives that are kept are awaited")
 	}
 }
 

@@ -16,6 +16,8 @@
 
 #define NO_BUFFER	UINT32_MAX
 
+#define ALIGNMENT	512	/* of data for direct I/O */
+
 #define FEW	8	/* buffers of a class: each is worth a completion, so that it becomes free soon */
 
 static const struct {
@@ -33,7 +35,7 @@ static const struct {
 _Static_assert(SHIM_BUFFERS == 64 + 32 + SHIM_RDMA_BUFFERS, "the classes");
 _Static_assert(SHIM_RDMA_BUFFERS == 32 + 8 + 4, "the classes");
 _Static_assert(SHIM_RING_ENTRIES >= SHIM_BUFFERS, "the ring is never full");
-_Static_assert(SHIM_RING_AREAS >= SHIM_CLASSES, "an area for each class");
+_Static_assert(SHIM_RING_AREAS > SHIM_RECEIVES, "an area for each class, and for messages");
 
 uint32_t shim_class_memory(int class)
 {
@@ -225,12 +227,41 @@ void shim_executor_completed(struct shim_executor *x, uint64_t id)
 	}
 }
 
+static uint8_t *message_of(const struct shim_executor *x, uint64_t id)
+{
+	return x->receives + (size_t)(uint32_t)id * x->stride;
+}
+
+static int post_receive(struct shim_executor *x, uint64_t id)
+{
+	return shim_post_recv((uintptr_t)x->queue, id, (uintptr_t)message_of(x, id), x->volume.max_message, x->receives_lkey);
+}
+
+/* Posts the receive again that was kept for a buffer, if there is one. */
+static void release_message(struct shim_executor *x, uint32_t n)
+{
+	uint64_t id = x->kept[n];
+	int error;
+
+	if (!id)
+		return;
+	x->kept[n] = 0;
+	error = post_receive(x, id);
+	if (error)
+		fail(x, error);
+	else
+		x->nr_kept--;
+}
+
 /* Gives the command of a buffer to Go. An inline WRITE's data is in the buffer. */
 static void give(struct shim_executor *x, uint32_t n)
 {
 	const struct shim_command *c = &x->commands[n];
 	struct shim_given *g = &x->given[x->nr_given++];
 
+	if (x->kept[n])
+		memcpy(buffer_of(x, n), message_of(x, x->kept[n]) + SHIM_COMMAND, c->length);
+	release_message(x, n);
 	memcpy(g->command, c->wire, SHIM_COMMAND);
 	g->data = buffer_of(x, n);
 	g->length = c->op == SHIM_OP_WRITE && shim_is_inline(c) ? shim_padded(c->length) : 0;
@@ -344,16 +375,32 @@ static int fetch(struct shim_executor *x, uint32_t n)
 	return -post(x, &wr, 1);
 }
 
+/* Whether the data of an inline WRITE may be written from its message: that of the first command. */
+static int may_keep(const struct shim_executor *x, const uint8_t *data)
+{
+	return x->ring && data == x->message + SHIM_COMMAND && !((uintptr_t)data % ALIGNMENT);
+}
+
+/* Writes the data of an inline WRITE from its buffer. */
+static void write_copy(struct shim_executor *x, uint32_t n, const uint8_t *data)
+{
+	uint32_t length = x->commands[n].length;
+
+	memcpy(buffer_of(x, n), data, length);
+	memset(buffer_of(x, n) + length, 0, shim_padded(length) - length);
+	write_buffer(x, n);
+}
+
 /* Begins a command in a free buffer. data is that of an inline WRITE. Returns 0 or a negative errno. */
 static int begin(struct shim_executor *x, uint32_t n, const struct shim_command *c, const uint8_t *data)
 {
 	use_buffer(x, n, c);
 	if (c->op == SHIM_OP_WRITE && !shim_is_inline(c))
 		return fetch(x, n);
-	if (c->op == SHIM_OP_WRITE) {
-		memcpy(buffer_of(x, n), data, c->length);
-		memset(buffer_of(x, n) + c->length, 0, shim_padded(c->length) - c->length);
-		write_buffer(x, n);
+	if (c->op == SHIM_OP_WRITE && may_keep(x, data)) {
+		x->first = n;	/* see run_message() */
+	} else if (c->op == SHIM_OP_WRITE) {
+		write_copy(x, n, data);
 	} else if (shim_is_inside(&x->volume, c)) {
 		access_store(x, n);
 	} else {
@@ -376,9 +423,8 @@ static int wait_for_buffer(struct shim_executor *x, struct shim_class *class, co
 	return SHIM_STARTED;
 }
 
-static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
+static int begin_later(struct shim_executor *x, const struct shim_command *c, const uint8_t *data)
 {
-	struct shim_executor *x = executor_of(out);
 	int is_write = c->op == SHIM_OP_WRITE, class = class_of(c), error;
 	int can_wait = !is_write || !shim_is_inline(c);	/* the data is not in a receive buffer */
 	struct shim_class *own = &x->classes[class];
@@ -398,6 +444,47 @@ static int run_later(struct shim_out *out, const struct shim_command *c, const u
 	else if (can_wait)
 		return wait_for_buffer(x, own, c);
 	return SHIM_LEFT;
+}
+
+/* Writes the data of a message's first command from its buffer, if it is not written yet. */
+static void copy_first(struct shim_executor *x)
+{
+	uint32_t n = x->first;
+
+	x->first = NO_BUFFER;
+	if (n != NO_BUFFER)
+		write_copy(x, n, x->message + SHIM_COMMAND);
+}
+
+/* Writes the data of a message's first command from there. Returns whether the message is kept for that. */
+static int keep_message(struct shim_executor *x, uint64_t id)
+{
+	uint8_t *data = x->message + SHIM_COMMAND;
+	const struct shim_command *c;
+	uint32_t n = x->first;
+
+	if (n == NO_BUFFER)
+		return 0;
+	c = &x->commands[n];
+	if (shim_crc32c(data, c->length) != c->crc ||
+	    shim_ring_prepare(x->ring, 1, SHIM_RECEIVES, data, c->length, c->offset, n)) {
+		copy_first(x);
+		return 0;
+	}
+	x->kept[n] = id;
+	x->nr_kept++;
+	x->storing++;
+	return 1;
+}
+
+static int run_later(struct shim_out *out, const struct shim_command *c, const uint8_t *data)
+{
+	struct shim_executor *x = executor_of(out);
+	int outcome = begin_later(x, c, data);
+
+	if (outcome == SHIM_LEFT)
+		copy_first(x);	/* what is left to Go moves to the front of the message */
+	return outcome;
 }
 
 /* Begins the commands that wait for a buffer, those for large ones first. */
@@ -435,10 +522,12 @@ static int store(struct shim_executor *x)
 	while (!x->error && shim_ring_take(x->ring, &n, &result)) {
 		ended++;
 		x->storing--;
-		if (result == (int32_t)x->commands[n].length)
+		if (result == (int32_t)x->commands[n].length) {
+			release_message(x, n);
 			answer(x, n);
-		else
+		} else {
 			give(x, n);
+		}
 	}
 	return ended;
 }
@@ -462,26 +551,29 @@ void shim_executor_lend(struct shim_executor *x, int class, uint8_t *buffers, ui
 }
 
 /*
- * Executes a message. Returns whether something of it is left to Go. Nothing is executed after a message that is
+ * Executes a message. The data of its first command, if that is an inline WRITE, is written to the file from there at
+ * the end, unless Go gets something of it. Returns whether something of it is left to Go. Nothing is executed after a message that is
  * left untouched, until Go has marked its tags.
  */
 static int run_message(struct shim_executor *x, struct shim_wc *wc, int *untouched)
 {
-	uint32_t size = x->volume.max_message;
-	uint8_t *buffer = x->receives + (size_t)(uint32_t)wc->wr_id * size;
 	int64_t left;
 	int error, taken;
 
 	__atomic_store_n(&x->received, 1, __ATOMIC_RELAXED);
 	if (!wc->byte_len || *untouched)
 		return 1;
-	left = shim_run_commands(&x->volume, buffer, wc->byte_len, &x->out, &taken);
+	x->message = message_of(x, wc->wr_id);
+	x->first = NO_BUFFER;
+	left = shim_run_commands(&x->volume, x->message, wc->byte_len, &x->out, &taken);
 	*untouched = !taken;
 	if (left > 0) {
 		wc->byte_len = left | (taken ? SHIM_TAKEN : 0);
 		return 1;
 	}
-	error = left < 0 ? -left : shim_post_recv((uintptr_t)x->queue, wc->wr_id, (uintptr_t)buffer, size, x->receives_lkey);
+	if (!left && keep_message(x, wc->wr_id))
+		return 0;
+	error = left < 0 ? -left : post_receive(x, wc->wr_id);
 	if (!error)
 		return 0;
 	fail(x, error);

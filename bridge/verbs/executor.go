@@ -89,7 +89,9 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 	for i := range x.slots {
 		x.slots[i] = C.uint32_t(<-c.freeSends)
 	}
-	x.receives, x.receives_lkey = (*C.uint8_t)(&c.recv.data[0]), c.recv.lkey()
+	first := c.config.receive(0)
+	x.receives, x.receives_lkey = (*C.uint8_t)(&c.recv.data[first]), c.recv.lkey()
+	x.stride = C.uint32_t(c.config.receive(1) - first)
 	x.sends, x.sends_lkey = (*C.uint8_t)(&c.send.data[0]), c.send.lkey()
 	x.receive_kind, x.wake_fd = kindRecv, C.int(wake)
 	for i := range x.classes {
@@ -105,6 +107,9 @@ func (c *Conn) newExecutor(to transport.Volume) (*executor, error) {
 		_ = unix.Close(wake)
 		freeC(x)
 		return nil, fmt.Errorf("set io_uring up: %w", syscall.Errno(errno))
+	}
+	if x.ring != nil {
+		C.shim_ring_register(x.ring, C.SHIM_RECEIVES, unsafe.Pointer(&c.recv.data[0]), C.size_t(len(c.recv.data)))
 	}
 	v.flags = C.uint8_t(to.Flags)
 	v.block_size, v.depth = C.uint32_t(to.BlockSize), C.uint32_t(to.Depth)
@@ -291,12 +296,12 @@ func owns(kind int) bool { return kind >= C.SHIM_QUIET && kind <= C.SHIM_WRITTEN
 // completed notes the completion of a work request.
 func (e *executor) completed(id C.uint64_t) { C.shim_executor_completed(e.c, id) }
 
-// posted returns how many of its work requests will have a completion.
+// posted returns how many of its work requests will have a completion. Receives that it keeps count as posted in Conn.
 func (e *executor) posted() int {
 	if e == nil {
 		return 0
 	}
-	return int(e.c.posted)
+	return int(e.c.posted - e.c.nr_kept)
 }
 
 // isStuck reports whether its work requests have not completed for stuckTime.

@@ -18,6 +18,8 @@
 #define SHIM_BUFFERS	140	/* of all classes */
 #define SHIM_RDMA_BUFFERS	44
 
+#define SHIM_RECEIVES	SHIM_CLASSES	/* the ring's area for messages, behind those of the classes */
+
 /* Bytes of the buffers of a class. */
 uint32_t shim_class_memory(int class);
 
@@ -54,8 +56,9 @@ struct shim_given {
 struct shim_executor {
 	struct shim_volume volume;
 	struct shim_ring *ring;	/* to its file; NULL: the volume is in memory */
-	uint8_t *receives;	/* buffers of max_message each; the lower half of a receive's id says which one */
-	uint8_t *sends;		/* the same, of which those in slots are the executor's */
+	uint8_t *receives;	/* buffers of max_message each, stride apart; the lower half of a receive's id says which one */
+	uint8_t *sends;		/* max_message apart, of which those in slots are the executor's */
+	uint32_t stride;
 	uint32_t receives_lkey;
 	uint32_t sends_lkey;
 	uint32_t slots[SHIM_SLOTS];
@@ -66,6 +69,15 @@ struct shim_executor {
 	int wants;		/* a class is wanted */
 	struct shim_command commands[SHIM_BUFFERS];	/* whose data is in the buffer */
 	int storing;		/* buffers that the ring has */
+
+	/*
+	 * By buffer: the id of the receive from which the ring writes, instead of the buffer. It is posted again
+	 * afterwards. 0: none.
+	 */
+	uint64_t kept[SHIM_BUFFERS];
+	int nr_kept;
+	uint8_t *message;	/* that is executed */
+	uint32_t first;		/* the buffer of its first command, whose data is not written yet */
 
 	/* Buffers whose commands wait for a slot to be answered, first come, first served. */
 	uint32_t unanswered[SHIM_BUFFERS];

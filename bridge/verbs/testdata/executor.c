@@ -13,17 +13,17 @@
 #include "../executor.h"
 
 #define SIZE	8192
-#define SENDS	(64 * SIZE)
+#define SENDS	(4096 + 64 * SIZE)
 #define RECEIVE	1
 
 static struct ibv_wc arriving[512];
 static int arrived, polled;
 static int sends, signalled, receives, fail_send, fail_receive;
-static int receives_at_send;
+static int receives_at_send, receives_at_1;	/* receives before the last SEND, and the last response to tag 1 */
 static struct ibv_send_wr last[2];	/* work requests */
 static struct ibv_sge lasts[2];
 static struct shim_executor x;
-static uint8_t buffers[128 * SIZE];	/* of receives, and from SENDS on of SENDs */
+static _Alignas(4096) uint8_t buffers[4096 + 128 * SIZE];	/* of receives, and from SENDS on of SENDs */
 static uint8_t memory[2 << 20];
 static uint8_t lent[SHIM_CLASSES][4 << 20], fetched[2048];
 static struct ibv_wc held[512];		/* completions that do not arrive yet */
@@ -46,6 +46,8 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
+	uint32_t i;
+
 	if (fail_send)
 		return fail_send;
 	for (; wr; wr = wr->next) {
@@ -56,6 +58,9 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_SEND_WITH_INV) {
 			sends++;
 			receives_at_send = receives;
+			for (i = 0; i < wr->sg_list->length; i += 16)
+				if (((uint8_t *)wr->sg_list->addr)[i + 1] == 1)
+					receives_at_1 = receives;
 			signalled += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
 		}
 		if (wr->opcode == IBV_WR_RDMA_READ)
@@ -78,12 +83,17 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 	return 0;
 }
 
+static uint8_t *message(int slot)
+{
+	return x.receives + slot * x.stride;
+}
+
 /* A message with a READ of a tag arrives, and perhaps a FLUSH behind it. */
 static void arrives(uint16_t tag, int with_flush)
 {
 	static const uint8_t read[32] = { 1, 2, 0, 0, 0, 0, 2, 0 }, flush[32] = { 3, 0, 0, 200 };
 	int slot = tag % 64;
-	uint8_t *msg = buffers + slot * SIZE;
+	uint8_t *msg = message(slot);
 
 	memcpy(msg, read, 32);
 	msg[3] = tag;
@@ -103,7 +113,7 @@ static void arrives_long(uint8_t op, uint16_t tag, uint32_t length, uint32_t crc
 		0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 0x77, crc >> 24, crc >> 16, crc >> 8, crc,
 	};
 
-	memcpy(buffers + tag * SIZE, command, 32);
+	memcpy(message(tag), command, 32);
 	arriving[arrived++] = (struct ibv_wc){
 		.wr_id = (uint64_t)RECEIVE << 32 | tag, .opcode = IBV_WC_RECV, .byte_len = 32,
 	};
@@ -112,6 +122,26 @@ static void arrives_long(uint8_t op, uint16_t tag, uint32_t length, uint32_t crc
 static void arrives_remote(uint8_t op, uint16_t tag, uint32_t crc)
 {
 	arrives_long(op, tag, 2048, crc);
+}
+
+/* A message with inline WRITEs of tags 1 and up, at byte 1024, arrives: 512 bytes of each letter, with FUA if it is a capital. */
+static void arrives_writes(const char *letters)
+{
+	uint8_t *at = message(1);
+	uint32_t crc;
+	int i;
+
+	for (i = 0; letters[i]; i++, at += 32 + 512) {
+		memset(at + 32, letters[i], 512);
+		crc = shim_crc32c(at + 32, 512);
+		memcpy(at, (uint8_t[32]){
+			SHIM_OP_WRITE, letters[i] < 'a' ? 3 : 2, 0, i + 1, 0, 0, 2, 0, [14] = 4,
+			[28] = crc >> 24, crc >> 16, crc >> 8, crc,
+		}, 32);
+	}
+	arriving[arrived++] = (struct ibv_wc){
+		.wr_id = (uint64_t)RECEIVE << 32 | 1, .opcode = IBV_WC_RECV, .byte_len = at - message(1),
+	};
 }
 
 /* The first so many of those that were held arrive. */
@@ -357,6 +387,16 @@ static int in_file(struct shim_queue *queue)
 	CHECK(counts.writes == 1 && counts.reads == 6 && x.volume.in_flight == 0 && !x.storing && !x.nr_given);
 	CHECK(pread(fileno(f), read, 2048, 512) == 2048 && !memcmp(read, fetched, 2048));
 
+	/* An inline WRITE, from its message. */
+	arrives_writes("d");
+	for (i = 0; i < 100000 && counts.writes < 2; i++) {
+		usleep(100);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	}
+	CHECK(counts.writes == 2 && !x.nr_given && !x.nr_kept);
+	CHECK(pread(fileno(f), read, 2048, 512) == 2048 && !memcmp(read, fetched, 512) && !memcmp(read + 512, message(1) + 32, 512));
+
 	/* The file has lost its end: Go finds that out. */
 	CHECK(ftruncate(fileno(f), 1000) == 0);
 	arrives_remote(SHIM_OP_READ, 1, 0);
@@ -396,6 +436,135 @@ static int in_file(struct shim_queue *queue)
 	return failed;
 }
 
+/* Executes until nothing is being written any more. */
+static int finishes(struct shim_queue *queue, struct shim_counts *counts)
+{
+	uint64_t size = sizeof(memory);
+	uint32_t stable = 0;
+	int failed = 0, i;
+
+	for (i = 0; i < 100000 && x.storing && !x.error && !x.nr_given; i++) {
+		usleep(100);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, counts) <= 1);
+	}
+	CHECK(i < 100000);
+	return failed;
+}
+
+/*
+ * The data of a message's first WRITE is written from there, to a pipe that is full at first. Its receive is posted
+ * after that, and before the response.
+ */
+static int from_message(struct shim_queue *queue)
+{
+	/* Other data is copied, also that of a message of which Go gets something: it may post the receive at once. */
+	static const struct {
+		const char *letters, *written;
+		int is_kept;
+	} messages[] = { { "a", "x", 1 }, { "abc", "xbc", 1 }, { "aB", "a", 0 }, { "abC", "ab", 0 }, { "aBC", "a", 0 } };
+	struct shim_counts counts = { 0 };
+	uint64_t size = sizeof(memory);
+	uint32_t stable = 0;
+	int failed = 0, ends[2], before, i, n, left, at, is_kept;
+	uint8_t data[4096] = { 0 }, letters[3];
+
+	if (pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, sizeof(data)) < 0)
+		return 1;
+	CHECK(shim_ring_open(&x.ring, ends[1]) == 0);
+	shim_ring_register(x.ring, SHIM_RECEIVES, x.receives, 64 * SIZE);
+	lend(0);
+	x.volume.memory = NULL;
+	x.volume.writeback = 1;
+	for (i = 0; i < 5; i++) {
+		is_kept = messages[i].is_kept;
+		n = strlen(messages[i].written);
+		left = strlen(messages[i].letters) - n;
+		before = receives;
+		sends = receives_at_1 = 0;
+		CHECK(write(ends[1], data, sizeof(data)) == sizeof(data));
+		arrives_writes(messages[i].letters);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 2 - is_kept);
+		CHECK(is_kept || (queue->wc[0].byte_len == (left * 544 | SHIM_TAKEN) && message(1)[3] == n + 1));
+		CHECK(x.storing == n && x.nr_kept == is_kept && receives == before && !sends && !x.nr_given);
+		memset(message(1) + 32, 'x', 512);
+		usleep(10000);
+		arrives_other();
+		CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && receives == before && !sends);
+		CHECK(read(ends[0], data, sizeof(data)) == sizeof(data));
+		failed |= finishes(queue, &counts);
+		CHECK(receives == before + is_kept && receives_at_1 == receives && x.nr_kept == 0 && !x.nr_given);
+		CHECK(read(ends[0], data, sizeof(data)) == n * 512);
+		memcpy(letters, messages[i].written, n);
+		for (at = 0; at < n; at++) {	/* in any order */
+			uint8_t *letter = memchr(letters, data[at * 512], n);
+
+			CHECK(letter && !memcmp(data + at * 512, data + at * 512 + 1, 511));
+			if (letter)
+				*letter = 0;
+		}
+		while (left)	/* Go's */
+			shim_clear_tag(&x.volume, n + left--);
+		CHECK(x.volume.in_flight == 0 && x.classes[0].used == 0);
+	}
+
+	/* Data that does not match its CRC is Go's. Copied is what is not aligned, or not the first. */
+	arrives_writes("a");
+	message(1)[32] = 'b';
+	before = receives;
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 0 && x.nr_given == 1 && x.given[0].data[0] == 'b');
+	CHECK(x.nr_kept == 0 && receives == before + 1 && !x.storing);
+	shim_clear_tag(&x.volume, 1);
+	x.receives -= 32;	/* the second is aligned */
+	arrives_writes("ab");
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.nr_kept == 0 && receives == before + 2);
+	x.receives += 32;
+	failed |= finishes(queue, &counts);
+	CHECK(read(ends[0], data, sizeof(data)) == 1024 && counts.writes == 10);
+
+	/* At the end its memory is used until the write has ended. The receive is not posted then. */
+	CHECK(write(ends[1], data, sizeof(data)) == sizeof(data));
+	arrives_writes("a");
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.nr_kept == 1);
+	CHECK(read(ends[0], data, sizeof(data)) == sizeof(data));
+	shim_executor_settle(&x);
+	CHECK(read(ends[0], data, sizeof(data)) == 512 && receives == before + 2 && x.nr_kept == 1 && x.storing == 0);
+	x.kept[0] = x.nr_kept = x.classes[0].used = 0;
+	shim_clear_tag(&x.volume, 1);
+	shim_ring_close(x.ring);
+
+	/* A write that fails is given to Go, which has the data when the receive is posted again. */
+	CHECK(shim_ring_open(&x.ring, ends[0]) == 0);	/* that cannot be written to */
+	before = receives;
+	arrives_writes("e");
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) <= 1);
+	failed |= finishes(queue, &counts);
+	CHECK(x.nr_given == 1 && x.given[0].length == 512 && x.given[0].data == lent[0] && lent[0][511] == 'e');
+	CHECK(receives == before + 1 && x.nr_kept == 0 && x.kept[0] == 0);
+	shim_clear_tag(&x.volume, 1);
+
+	/* If its receive cannot be posted, it is never posted. */
+	fail_receive = ENOMEM;
+	arrives_writes("a");
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) <= 1);
+	failed |= finishes(queue, &counts);
+	CHECK(x.error == ENOMEM && x.nr_kept == 1);
+	x.error = fail_receive = x.nr_kept = x.nr_given = x.classes[0].used = 0;
+	shim_clear_tag(&x.volume, 1);
+	shim_ring_close(x.ring);
+	x.ring = NULL;
+	x.volume.memory = memory;
+	x.volume.writeback = 0;
+	close(ends[0]);
+	close(ends[1]);
+	return failed;
+}
+
 static void *wake_later(void *queue)
 {
 	usleep(50000);
@@ -420,10 +589,12 @@ int main(void)
 	int files[2], failed = 0, i, got;
 	uint32_t crc;
 
+	alarm(60);	/* a pipe of from_message() may block */
 	if (pipe2(files, O_NONBLOCK))
 		return 1;
 	channel.fd = files[0];
-	x.receives = buffers;
+	x.receives = buffers + 4096 - 32;
+	x.stride = SIZE;
 	x.sends = buffers + SENDS;
 	x.receive_kind = RECEIVE;
 	x.wake_fd = eventfd(0, 0);
@@ -432,7 +603,7 @@ int main(void)
 	for (i = 0; i < SHIM_SLOTS; i++)
 		x.slots[i] = i + 3;
 	x.volume = (struct shim_volume){
-		.memory = memory, .block_size = 512, .max_data = SIZE, .max_inline = 4096, .max_message = SIZE, .depth = 8, .flags = 3,
+		.memory = memory, .block_size = 512, .max_data = SIZE, .max_inline = 4096, .max_message = SIZE - 512, .depth = 8, .flags = 3,
 	};
 
 	/* It waits until it is woken, by another thread or before the call. */
@@ -541,6 +712,7 @@ int main(void)
 	failed |= checksums();
 	failed |= waiting_commands(&queue, crc);
 	failed |= in_file(&queue);
+	failed |= from_message(&queue);
 
 	/* Completions that say that something failed are Go's. */
 	arrives(1, 0);
