@@ -304,11 +304,6 @@ static bool global_key(const struct krping_options *opt)
 	return unsafe_global_rkey && !opt->mem_reg;
 }
 
-bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc)
-{
-	return rdma_protocol_iwarp(pc->conn.id->device, pc->conn.id->port_num);
-}
-
 /* Return: 0, or -EINVAL with the limit of the device in the log. */
 int krping_ping_check_size(struct krping_ping_conn *pc)
 {
@@ -332,7 +327,7 @@ unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 {
 	const struct krping_options *opt = pc->thread->opt;
 
-	if (global_key(opt) && !krping_ping_conn_is_iwarp(pc))
+	if (global_key(opt) && !krping_conn_is_iwarp(&pc->conn))
 		return KRPING_REGION_CONTIGUOUS;
 	return KRPING_REGION_MR | (opt->local_dma_lkey ? KRPING_REGION_CONTIGUOUS : 0);
 }
@@ -340,7 +335,7 @@ unsigned int krping_read_memory(const struct krping_ping_conn *pc)
 /* Return: IB_ACCESS_* flags of this memory. */
 int krping_read_access(const struct krping_ping_conn *pc)
 {
-	return krping_ping_conn_is_iwarp(pc) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
+	return krping_conn_is_iwarp(&pc->conn) ? IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE :
 				IB_ACCESS_LOCAL_WRITE;
 }
 
@@ -378,7 +373,7 @@ int krping_ping_conn_prepare(struct krping_ping_conn *pc, u32 index)
 	};
 	int ret;
 
-	if (thread->opt->read_inv && !krping_ping_conn_is_iwarp(pc)) {
+	if (thread->opt->read_inv && !krping_conn_is_iwarp(&pc->conn)) {
 		krping_err(thread->log_prefix,
 			   "read_inv needs an iWARP device, %s is none",
 			   pc->conn.id->device->name);

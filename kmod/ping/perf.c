@@ -57,8 +57,9 @@ static int perf_prepare(struct krping_ping_conn *pc)
 
 	pc->read_cqe.done = krping_ping_read_done;
 	pc->write_cqe.done = krping_perf_write_done;
-	source = opt->local_dma_lkey && !krping_ping_conn_is_iwarp(pc) ? KRPING_REGION_CONTIGUOUS :
-								      krping_read_memory(pc);
+	source = krping_read_memory(pc);
+	if (opt->local_dma_lkey && !krping_conn_is_iwarp(&pc->conn))
+		source = KRPING_REGION_CONTIGUOUS;
 	if (opt->test == KRPING_TEST_FR)
 		source |= KRPING_REGION_MR;
 	ret = krping_region_alloc(&pc->conn, &pc->source, opt->size, source,

@@ -145,7 +145,6 @@ static inline unsigned long krping_step_timeout(const struct krping_thread *thre
 	return thread->opt->timeout * HZ;
 }
 
-bool krping_ping_conn_is_iwarp(const struct krping_ping_conn *pc);
 /* Runs completions of a CQ that only its thread polls; does nothing for other CQs. */
 static inline void krping_ping_conn_poll(struct krping_ping_conn *pc)
 {

@@ -232,7 +232,7 @@ static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *eve
 	const void *data;
 	u8 len = 0;
 
-	if (rdma_protocol_iwarp(conn->id->device, conn->id->port_num))
+	if (krping_conn_is_iwarp(conn))
 		return save_answer(conn, param->private_data, param->private_data_len);
 	data = rdma_consumer_reject_data(conn->id, event, &len);
 	return save_answer(conn, data, len);

@@ -132,6 +132,12 @@ struct krping_qp_attr {
 	u32 rw_ctxs;
 };
 
+/* Called while it is open. */
+static inline bool krping_conn_is_iwarp(const struct krping_conn *conn)
+{
+	return rdma_protocol_iwarp(conn->id->device, conn->id->port_num);
+}
+
 /* cm.c */
 void krping_conn_init(struct krping_conn *conn, const char *log_prefix,
 		      const struct krping_conn_ops *ops);

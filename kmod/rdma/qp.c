@@ -359,8 +359,7 @@ static int wc_error(const struct krping_conn *conn, const struct ib_wc *wc)
 		 * iWARP: the peer closed the stream during a send; rxe: a message was longer than
 		 * its receive.
 		 */
-		return rdma_protocol_iwarp(conn->id->device, conn->id->port_num) ? -ECONNRESET :
-										   -EPROTO;
+		return krping_conn_is_iwarp(conn) ? -ECONNRESET : -EPROTO;
 	case IB_WC_RETRY_EXC_ERR:
 	case IB_WC_RNR_RETRY_EXC_ERR:
 	case IB_WC_RESP_TIMEOUT_ERR:

@@ -209,11 +209,11 @@ static void free_rx(struct krping_target_conn *tc)
 /* SGEs of an RDMA READ or WRITE. An iWARP READ always has one, the memory region. */
 static u32 rw_pieces(const struct krping_target_conn *tc)
 {
-	const struct rdma_cm_id *id = tc->conn.id;
-	int sge = krping_dev_max_send_sge(id->device);
+	const struct ib_device *dev = tc->conn.id->device;
+	int sge = krping_dev_max_send_sge(dev);
 
-	if (!rdma_protocol_iwarp(id->device, id->port_num))
-		sge = min_t(int, sge, id->device->attrs.max_sge_rd);
+	if (!krping_conn_is_iwarp(&tc->conn))
+		sge = min_t(int, sge, dev->attrs.max_sge_rd);
 	return clamp(sge, 1, 32);
 }
 

@@ -143,7 +143,7 @@ static bool cannot_transfer(struct krping_target_cmd *cmd, int error)
  */
 static bool must_signal(const struct krping_target_conn *tc)
 {
-	return rdma_protocol_iwarp(tc->conn.id->device, tc->conn.id->port_num);
+	return krping_conn_is_iwarp(&tc->conn);
 }
 
 static void signal_writes(struct ib_send_wr *first, const struct ib_send_wr *end)

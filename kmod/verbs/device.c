@@ -10,7 +10,7 @@ u32 krping_verbs_path_mtu(const struct krping_conn *conn)
 {
 	const struct sa_path_rec *path = conn->id->route.path_rec;
 
-	if (!path || rdma_protocol_iwarp(conn->id->device, conn->id->port_num))
+	if (!path || krping_conn_is_iwarp(conn))
 		return 0;
 	return ib_mtu_enum_to_int(path->mtu);
 }
@@ -25,7 +25,7 @@ static u32 missing_kind(const struct krping_verbs *v)
 {
 	const struct ib_device *dev = v->control.id->device;
 	const struct krping_options *t = &v->test;
-	bool iwarp = rdma_protocol_iwarp(dev, v->control.id->port_num);
+	bool iwarp = krping_conn_is_iwarp(&v->control);
 
 	if (t->qp_type == KRPING_VERBS_UC && iwarp)
 		return need(KRPING_NEED_UC, 0);

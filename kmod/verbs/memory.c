@@ -39,13 +39,6 @@ static void plan_ring(const struct krping_verbs *v, struct krping_verbs_ring *ri
 	ring->slots_each = slots_of(v, ring->stride, ring->nr_slots);
 }
 
-static bool is_iwarp(const struct krping_verbs *v)
-{
-	const struct rdma_cm_id *id = v->control.id;
-
-	return rdma_protocol_iwarp(id->device, id->port_num);
-}
-
 /* The initiator's part of a queue pair. */
 static void plan_source(const struct krping_verbs *v, struct krping_verbs_queue *q)
 {
@@ -63,7 +56,7 @@ static void plan_source(const struct krping_verbs *v, struct krping_verbs_queue 
 		q->signal = 1;	/* a test ends with a signalled message: not seconds late */
 	if (answered && !krping_verbs_is_client(v) && !krping_verbs_is_reliable(t))
 		q->signal = 1;	/* a lost message has no answer: its signal would be missing */
-	if (t->validate && !lat && !krping_verbs_is_read(t) && is_iwarp(v))
+	if (t->validate && !lat && !krping_verbs_is_read(t) && krping_conn_is_iwarp(&v->control))
 		q->signal = 1;	/* siw may send unsignalled data after it was filled again */
 	q->end = t->count ?: U64_MAX;
 }
@@ -257,7 +250,7 @@ static void fill_sink(struct krping_verbs *v, struct krping_verbs_queue *q)
 /* Over iWARP READs go only into memory that is remotely writable. */
 static int source_access(const struct krping_verbs *v)
 {
-	if (v->test.verb == KRPING_VERB_READ && is_iwarp(v))
+	if (v->test.verb == KRPING_VERB_READ && krping_conn_is_iwarp(&v->control))
 		return IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE;
 	return IB_ACCESS_LOCAL_WRITE;
 }

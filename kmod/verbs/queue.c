@@ -342,7 +342,7 @@ void krping_verbs_queues_stop(struct krping_verbs *v)
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
 	u32 i;
 
-	if (!v->going || rdma_protocol_iwarp(v->control.id->device, v->control.id->port_num))
+	if (!v->going || krping_conn_is_iwarp(&v->control))
 		return;
 	for (i = 0; i < v->nr_queues; i++)
 		ib_modify_qp(v->queues[i].qp, &attr, IB_QP_STATE);

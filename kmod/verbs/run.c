@@ -77,9 +77,8 @@ static int queues_alloc(struct krping_verbs *v)
 static void set_roles(struct krping_verbs *v)
 {
 	const struct krping_options *t = &v->test;
-	const struct rdma_cm_id *id = v->control.id;
 	bool both = krping_verbs_both_send(t), bw = t->measure == KRPING_VERBS_BW;
-	bool iwarp = rdma_protocol_iwarp(id->device, id->port_num);
+	bool iwarp = krping_conn_is_iwarp(&v->control);
 
 	v->is_initiator = both || krping_verbs_is_client(v);
 	v->is_target = both || !krping_verbs_is_client(v);
