@@ -31,7 +31,7 @@ func compileC(t testing.TB, source string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-o", program, source}, files...)
+	args := append([]string{"-g", "-Wall", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program, source}, files...)
 	compile := exec.Command("cc", append(args, "-lrdmacm", "-libverbs", "-l:liburing.a", "-pthread")...)
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", compile, err, out)
