@@ -291,7 +291,7 @@ func TestRejectedHellos(t *testing.T) {
 			{"wrong magic", at(3, 0), wire.RejectMagic, 0},
 			{"version 0", at(4, 0), wire.RejectVersion, 2},
 			{"version 3", at(4, 3), wire.RejectVersion, 2},
-			{"unknown flag", at(5, 0x20), wire.RejectInvalid, 0},
+			{"unknown flag", at(5, 0x40), wire.RejectInvalid, 0},
 			{"name as a digest", at(5, 0x10), wire.RejectVolume, 0},
 			{"answers a challenge, and has a digest", at(5, 0x12), wire.RejectInvalid, 0},
 			{"asks for a challenge and answers one", at(5, 3), wire.RejectInvalid, 0},
