@@ -160,8 +160,8 @@ built-%: | deps
 bench-verbs: build	## every common test of perftest compared with the module and the bridge
 	go run ./test/bench/bench-verbs --kernel $(KERNEL)
 
-# How throughput, latency and memory change as sessions grow in number, and as they come and go.
-bench-scale: build	## many sessions of krping and of NVMe over RDMA
+# How throughput, latency and memory change as sessions or the queues of one grow in number, and as they come and go.
+bench-scale: build	## many sessions, and many queues, of krping and of NVMe over RDMA
 	go run ./test/bench/bench-scale --kernel $(KERNEL)
 
 # What tracing costs, compared with other tracers.

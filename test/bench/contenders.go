@@ -60,6 +60,7 @@ type site struct {
 	server, client *lab.VM
 	log            io.Writer
 	polls          bool // contenders that can have a poll queue
+	queues         int  // of a disk of krping or nvme; 0: one per CPU
 	ios            int  // that were counted
 }
 

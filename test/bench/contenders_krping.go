@@ -92,6 +92,9 @@ func attachVolume(ctx context.Context, s *site, port int, volume string) (string
 	if s.polls {
 		attach += " --poll-queues 1"
 	}
+	if s.queues > 0 {
+		attach += fmt.Sprintf(" --queues %d", s.queues)
+	}
 	out, err := s.run(ctx, s.client, attach)
 	return strings.TrimSpace(out), err
 }

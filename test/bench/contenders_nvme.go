@@ -45,6 +45,9 @@ func (n *nvme) attach(ctx context.Context, s *site, disk string) (string, error)
 	if n.transport == "rdma" && s.polls {
 		connect += " --nr-poll-queues 1"
 	}
+	if s.queues > 0 {
+		connect += fmt.Sprintf(" --nr-io-queues %d", s.queues)
+	}
 	out, err := s.run(ctx, s.client, connect)
 	return strings.TrimSpace(out), err
 }

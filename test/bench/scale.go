@@ -11,27 +11,31 @@ import (
 	"strings"
 	"time"
 
-	"krping/agent/measure/chart"
 	"krping/test/lab"
 )
 
-// Scale measures how throughput, latency and memory change as the sessions of two hosts grow in number, and as
-// sessions come and go.
+// Scale measures how throughput, latency and memory change as the sessions of two hosts grow in number, as
+// sessions come and go, and as the queues of one session grow in number.
 type Scale struct {
-	Lab    *lab.Lab // two VMs with the module: VM 1 serves, VM 2 measures
-	Log    io.Writer
-	Most   int // sessions at a time
-	Cycles int // times that a session is attached and detached; 0: not measured
-	FIO    FIO
+	Lab        *lab.Lab // two VMs with the module: VM 1 serves, VM 2 measures
+	Log        io.Writer
+	Contenders []string // some of ScaleContenders
+	Most       int      // sessions at a time; 0: not measured
+	Cycles     int      // times that a session is attached and detached; 0: not measured
+	Queues     []int    // of a session, ascending; the VMs have as many CPUs as the last
+	FIO        FIO
 }
 
-// Scaled is what was measured with a number of sessions.
+// ScaleContenders returns the contenders that can have many sessions.
+func ScaleContenders() []string { return []string{kernelTarget, nvmeRDMA} }
+
+// Scaled is what was measured with a number of sessions, or with a number of queues of one session.
 type Scaled struct {
 	Contender      string
-	Sessions       int
-	Sample         Sample        // of random reads of 4 KiB, 32 at a time over all disks
+	Number         int
+	Sample         Sample        // of random reads of 4 KiB
 	Attach         time.Duration // of the last session
-	Server, Client float64       // MiB of memory of a session, on average
+	Server, Client float64       // MiB of memory of a session or a queue, on average
 }
 
 // Churn is what it takes when sessions come and go.
@@ -42,7 +46,11 @@ type Churn struct {
 	Server, Client float64 // KiB of memory that a cycle leaves behind, on average
 }
 
-var scaleJob = Job{Name: "scale", Mode: "randread", Size: 4096, Depth: 32, Jobs: 1}
+// The jobs for sessions, 32 reads at a time over all disks, and for queues, 128 from 16 threads.
+var (
+	sessionsJob = Job{Name: "sessions", Mode: "randread", Size: 4096, Depth: 32, Jobs: 1}
+	queuesJob   = Job{Name: "queues", Mode: "randread", Size: 4096, Depth: 8, Jobs: 16}
+)
 
 // numbered returns a contender of several that exist at once.
 func numbered(name string, i int) contender {
@@ -52,29 +60,28 @@ func numbered(name string, i int) contender {
 	return &krpingTarget{port: 9971, number: strconv.Itoa(i)}
 }
 
-// Run measures krping and nvme-rdma, one after the other.
-func (b *Scale) Run(ctx context.Context) (rows []Scaled, churns []Churn, err error) {
+// Sessions measures many sessions of each contender, one contender after the other. The rows are valid even if there
+// is an error: one contender may get further than another.
+func (b *Scale) Sessions(ctx context.Context) (rows []Scaled, churns []Churn, err error) {
 	s := &site{server: b.Lab.VM(0), client: b.Lab.VM(1), log: b.Log}
-	disks, err := s.disksOf(ctx, "brd", b.Most, 4)
+	disks, err := s.disksOf(ctx, "brd", max(b.Most, 1), 4)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, name := range []string{kernelTarget, nvmeRDMA} {
-		of, err := b.grow(ctx, s, name, disks)
+	for _, name := range b.Contenders {
+		of, failed := b.grow(ctx, s, name, disks[:b.Most])
 		rows = append(rows, of...)
-		if err != nil {
-			return rows, churns, fmt.Errorf("%s: %w", name, err)
+		if failed == nil && b.Cycles > 0 {
+			var churn Churn
+			if churn, failed = b.churn(ctx, s, name, disks[0]); failed == nil {
+				churns = append(churns, churn)
+			}
 		}
-		if b.Cycles == 0 {
-			continue
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", name, failed))
 		}
-		churn, err := b.churn(ctx, s, name, disks[0])
-		if err != nil {
-			return rows, churns, fmt.Errorf("%s: %w", name, err)
-		}
-		churns = append(churns, churn)
 	}
-	return rows, churns, nil
+	return rows, churns, err
 }
 
 // grow attaches the disks, and measures after each doubling of their number.
@@ -85,20 +92,15 @@ func (b *Scale) grow(ctx context.Context, s *site, name string, disks []string) 
 			err = errors.Join(err, numbered(name, i).detach(ctx, s))
 		}
 	}()
-	// What the first session loads and allocates for all is not a session's.
-	first := numbered(name, 0)
-	if _, err := first.attach(ctx, s, disks[0]); err != nil {
-		return nil, errors.Join(err, first.detach(ctx, s))
+	if len(disks) == 0 {
+		return nil, nil
 	}
-	if err := first.detach(ctx, s); err != nil {
-		return nil, err
-	}
-	before, err := s.memory(ctx)
+	before, err := s.warm(ctx, name, disks[0])
 	if err != nil {
 		return nil, err
 	}
 	for n := 1; n <= len(disks); n *= 2 {
-		row := Scaled{Contender: name, Sessions: n}
+		row := Scaled{Contender: name, Number: n}
 		for i := len(devices); i < n; i++ {
 			begin := time.Now()
 			device, err := numbered(name, i).attach(ctx, s, disks[i])
@@ -108,24 +110,45 @@ func (b *Scale) grow(ctx context.Context, s *site, name string, disks []string) 
 			}
 			row.Attach = time.Since(begin)
 		}
-		after, err := s.memory(ctx)
-		if err != nil {
+		if err := b.measure(ctx, s, &row, before, strings.Join(devices, ":"), sessionsJob); err != nil {
 			return rows, err
 		}
-		row.Server, row.Client = (before[0]-after[0])/1024/float64(n), (before[1]-after[1])/1024/float64(n)
-		out, err := s.run(ctx, s.client, b.FIO.measure(strings.Join(devices, ":"), scaleJob))
-		if err != nil {
-			return rows, err
-		}
-		result, err := parseFIO(out)
-		if err != nil {
-			return rows, err
-		}
-		row.Sample = result.sample()
-		fmt.Fprintf(b.Log, "%s, %d sessions: %.0f IOPS, %.1f + %.1f MiB a session\n", name, n, row.Sample.IOPS, row.Server, row.Client)
 		rows = append(rows, row)
 	}
 	return rows, nil
+}
+
+// warm attaches and detaches a disk, and returns the memory that is available then: what the first session loads and
+// allocates for all is not a session's.
+func (s *site) warm(ctx context.Context, name, disk string) (available [2]float64, err error) {
+	c := numbered(name, 0)
+	_, err = c.attach(ctx, s, disk)
+	if err := errors.Join(err, c.detach(ctx, s)); err != nil {
+		return available, err
+	}
+	return s.memory(ctx)
+}
+
+// measure fills in the memory that the row's sessions or queues take, and a sample.
+func (b *Scale) measure(ctx context.Context, s *site, row *Scaled, before [2]float64, devices string, j Job) error {
+	after, err := s.memory(ctx)
+	if err != nil {
+		return err
+	}
+	n := float64(row.Number)
+	row.Server, row.Client = (before[0]-after[0])/1024/n, (before[1]-after[1])/1024/n
+	out, err := s.run(ctx, s.client, b.FIO.measure(devices, j))
+	if err != nil {
+		return err
+	}
+	result, err := parseFIO(out)
+	if err != nil {
+		return err
+	}
+	row.Sample = result.sample()
+	fmt.Fprintf(b.Log, "%s, %d %s: attached in %.2f s, %.0f IOPS, %.1f + %.1f MiB each\n", row.Contender, row.Number, j.Name,
+		row.Attach.Seconds(), row.Sample.IOPS, row.Server, row.Client)
+	return nil
 }
 
 // churn attaches and detaches a disk again and again.
@@ -167,55 +190,4 @@ func (s *site) memory(ctx context.Context) (available [2]float64, err error) {
 		}
 	}
 	return available, nil
-}
-
-// WriteScaleTables writes the rows as Markdown tables.
-func WriteScaleTables(out io.Writer, rows []Scaled, churns []Churn) error {
-	t := newTable(out)
-	t.head("contender", "sessions", "IOPS", "median µs", "99% µs", "attach s", "server MiB", "client MiB")
-	for _, r := range rows {
-		t.row(r.Contender, strconv.Itoa(r.Sessions), fmt.Sprintf("%.0f", r.Sample.IOPS), fmt.Sprintf("%.0f", r.Sample.P50), fmt.Sprintf("%.0f", r.Sample.P99),
-			fmt.Sprintf("%.2f", r.Attach.Seconds()), fmt.Sprintf("%.1f", r.Server), fmt.Sprintf("%.1f", r.Client))
-	}
-	if err := t.Flush(); err != nil || len(churns) == 0 {
-		return err
-	}
-	fmt.Fprintln(out)
-	t = newTable(out)
-	t.head("contender", "cycles", "first tenth s", "last tenth s", "left KiB: server", "client")
-	for _, c := range churns {
-		t.row(c.Contender, strconv.Itoa(c.Cycles), fmt.Sprintf("%.2f", c.First), fmt.Sprintf("%.2f", c.Last), fmt.Sprintf("%.1f", c.Server), fmt.Sprintf("%.1f", c.Client))
-	}
-	return t.Flush()
-}
-
-// WriteScaleSVG draws how each figure grows with the sessions, relative to that of one session.
-func WriteScaleSVG(out io.Writer, kernel string, rows []Scaled) error {
-	figures := []struct {
-		name string
-		of   func(r Scaled) float64
-	}{
-		{"throughput", func(r Scaled) float64 { return r.Sample.IOPS }},
-		{"99% latency", func(r Scaled) float64 { return r.Sample.P99 }},
-		{"memory of a session", func(r Scaled) float64 { return r.Server + r.Client }},
-		{"time to attach one", func(r Scaled) float64 { return r.Attach.Seconds() }},
-	}
-	c := chart.Lines{Title: "what grows with the sessions (kernel " + kernel + ")", X: "sessions", Y: "times that of one session"}
-	for _, contender := range []string{kernelTarget, nvmeRDMA} {
-		for _, f := range figures {
-			line := chart.Series{Name: contender + ": " + f.name}
-			one := 0.0
-			for _, r := range rows {
-				if r.Contender != contender {
-					continue
-				}
-				if r.Sessions == 1 {
-					one = f.of(r)
-				}
-				line.X, line.Y = append(line.X, float64(r.Sessions)), append(line.Y, f.of(r)/one)
-			}
-			c.Series = append(c.Series, line)
-		}
-	}
-	return c.WriteSVG(out)
 }
