@@ -178,10 +178,16 @@ func (b *Scale) churn(ctx context.Context, s *site, name, disk string) (Churn, e
 	return churn, nil
 }
 
+// availableMemory prints the KiB of memory that are available. The kernel leaves out the free pages that it keeps for
+// each CPU, tens of MiB: after "count:" in zoneinfo.
+const availableMemory = `sync
+echo 3 >/proc/sys/vm/drop_caches
+awk '/^MemAvailable:/ {kib += $2} /^ *count:/ {kib += 4 * $2} END {print kib}' /proc/meminfo /proc/zoneinfo`
+
 // memory returns the KiB of memory that are available on both hosts, the server first.
 func (s *site) memory(ctx context.Context) (available [2]float64, err error) {
 	for i, vm := range []*lab.VM{s.server, s.client} {
-		out, err := s.run(ctx, vm, "sync; echo 3 >/proc/sys/vm/drop_caches; awk '/^MemAvailable/ {print $2}' /proc/meminfo")
+		out, err := s.run(ctx, vm, availableMemory)
 		if err != nil {
 			return available, err
 		}
