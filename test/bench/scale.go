@@ -137,7 +137,8 @@ func (b *Scale) measure(ctx context.Context, s *site, row *Scaled, before [2]flo
 	}
 	n := float64(row.Number)
 	row.Server, row.Client = (before[0]-after[0])/1024/n, (before[1]-after[1])/1024/n
-	out, err := s.run(ctx, s.client, b.FIO.measure(devices, j))
+	// To find each disk's statistics fio would read those of all: more than a minute with 256.
+	out, err := s.run(ctx, s.client, b.FIO.measure(devices, j)+" --disk_util=0")
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (b *Scale) churn(ctx context.Context, s *site, name, disk string) (Churn, e
 		c := numbered(name, 0)
 		_, err := c.attach(ctx, s, disk)
 		if err := errors.Join(err, c.detach(ctx, s)); err != nil {
-			return churn, err
+			return churn, fmt.Errorf("cycle %d: %w", i+1, err)
 		}
 		times[i] = time.Since(begin).Seconds()
 	}
