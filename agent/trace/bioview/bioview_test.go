@@ -4,6 +4,7 @@ package bioview
 
 import (
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -156,9 +157,36 @@ func TestHeatMapCountsEveryBio(t *testing.T) {
 	}
 }
 
+func TestHeatRows(t *testing.T) {
+	for latency, want := range map[time.Duration]int{
+		0: 0, 1: 0, 1414: 0, 1415: 1, 1999: 1, 2000: 2, 2828: 2, 2829: 3, 4000: 4,
+		1023 * time.Microsecond: 19, 1024 * time.Microsecond: 20, time.Hour: heatRows - 1, math.MaxInt64: heatRows - 1,
+	} {
+		if row := heatRow(latency); row != want {
+			t.Errorf("%v is in row %d, want %d", latency, row, want)
+		}
+	}
+}
+
 func TestShades(t *testing.T) {
 	if shade(0, 10) != ' ' || shade(1, 1000000) != '.' || shade(1000000, 1000000) != '@' {
 		t.Errorf("%c%c%c", shade(0, 10), shade(1, 1000000), shade(1000000, 1000000))
+	}
+}
+
+// benchmarked is a bio of a krping disk.
+func benchmarked() *biotrace.Bio {
+	return &biotrace.Bio{
+		Time: time.Unix(1000, 0), Comm: "write_data", Device: "krping0", Op: "WRITE", Flags: "SYNC", Sector: 2048, Bytes: 4096,
+		Queue: 100 * time.Microsecond, Send: 50 * time.Microsecond, Peer: time.Millisecond, Finish: 40 * time.Microsecond, Total: 2 * time.Millisecond,
+	}
+}
+
+func BenchmarkSummary(b *testing.B) {
+	var s Summary
+	bio := benchmarked()
+	for b.Loop() {
+		s.Add(bio)
 	}
 }
 
@@ -167,12 +195,9 @@ func BenchmarkLines(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	bio := biotrace.Bio{
-		Time: time.Unix(1000, 0), Comm: "write_data", Device: "krping0", Op: "WRITE", Flags: "SYNC", Sector: 2048, Bytes: 4096,
-		Queue: 100 * time.Microsecond, Send: 50 * time.Microsecond, Peer: time.Millisecond, Finish: 40 * time.Microsecond, Total: 2 * time.Millisecond,
-	}
+	bio := benchmarked()
 	for b.Loop() {
-		if err := lines.Print(&bio); err != nil {
+		if err := lines.Print(bio); err != nil {
 			b.Fatal(err)
 		}
 	}

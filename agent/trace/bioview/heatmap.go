@@ -5,6 +5,7 @@ package bioview
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 )
@@ -25,9 +26,21 @@ const (
 	shades        = " .:-=+*#%@"
 )
 
+// heatFrom has the least latency of each row.
+var heatFrom = func() (from [heatRows]time.Duration) {
+	for row := range from {
+		from[row] = time.Duration(math.Ceil(float64(time.Microsecond) * math.Exp2(float64(row)/rowsPerOctave)))
+	}
+	return from
+}()
+
 func heatRow(latency time.Duration) int {
-	us := float64(latency) / float64(time.Microsecond)
-	return min(max(int(rowsPerOctave*math.Log2(max(us, 1))), 0), heatRows-1)
+	octave := bits.Len64(uint64(max(latency/time.Microsecond, 1))) - 1
+	row := min(octave*rowsPerOctave, heatRows-1)
+	for row+1 < heatRows && latency >= heatFrom[row+1] {
+		row++
+	}
+	return row
 }
 
 // add counts a bio. The first bio defines the first column, which also counts bios submitted before it.
@@ -35,10 +48,11 @@ func (h *heatMap) add(at time.Time, latency time.Duration) {
 	if h.width == 0 {
 		h.start, h.width = at, minWidth
 	}
-	for at.Sub(h.start) >= heatColumns*h.width {
+	elapsed := at.Sub(h.start)
+	for elapsed >= heatColumns*h.width {
 		h.widen()
 	}
-	h.cells[max(at.Sub(h.start)/h.width, 0)][heatRow(latency)]++
+	h.cells[max(elapsed/h.width, 0)][heatRow(latency)]++
 }
 
 // widen doubles the width of the columns.

@@ -18,6 +18,8 @@ import (
 // 1 us to 17 minutes with three digits.
 type Summary struct {
 	ops  map[string]*opSummary
+	name string     // of the last bio's operation,
+	last *opSummary // which most often is the next one's, too
 	heat heatMap
 }
 
@@ -28,16 +30,25 @@ type opSummary struct {
 
 const maxLatency = 1024 * time.Second
 
+func (s *Summary) op(name string) *opSummary {
+	if s.last != nil && name == s.name {
+		return s.last
+	}
+	if s.ops == nil {
+		s.ops = map[string]*opSummary{}
+	}
+	o := s.ops[name]
+	if o == nil {
+		o = &opSummary{stages: make([]*hdrhistogram.Histogram, len(biotrace.Stages()))}
+		s.ops[name] = o
+	}
+	s.name, s.last = name, o
+	return o
+}
+
 // Add counts a bio.
 func (s *Summary) Add(b *biotrace.Bio) {
-	o := s.ops[b.Op]
-	if o == nil {
-		if s.ops == nil {
-			s.ops = map[string]*opSummary{}
-		}
-		o = &opSummary{stages: make([]*hdrhistogram.Histogram, len(biotrace.Stages()))}
-		s.ops[b.Op] = o
-	}
+	o := s.op(b.Op)
 	o.bytes += uint64(b.Bytes)
 	if b.Status != 0 {
 		o.errors++
