@@ -246,6 +246,8 @@ static void release_message(struct shim_executor *x, uint32_t n)
 	if (!id)
 		return;
 	x->kept[n] = 0;
+	if (x->is_flushed)
+		return;
 	error = post_receive(x, id);
 	if (error)
 		fail(x, error);
@@ -466,7 +468,7 @@ static int keep_message(struct shim_executor *x, uint64_t id)
 	if (n == NO_BUFFER)
 		return 0;
 	c = &x->commands[n];
-	if (shim_crc32c(data, c->length) != c->crc ||
+	if (!shim_may_write(&x->volume, c) || shim_crc32c(data, c->length) != c->crc ||
 	    shim_ring_prepare(x->ring, 1, SHIM_RECEIVES, data, c->length, c->offset, n)) {
 		copy_first(x);
 		return 0;
@@ -586,6 +588,8 @@ static int take(struct shim_executor *x, struct shim_wc *wc, int *untouched)
 {
 	uint32_t kind = wc->wr_id >> 32;
 
+	if (wc->status != IBV_WC_SUCCESS)
+		x->is_flushed = 1;
 	if (wc->status != IBV_WC_SUCCESS || x->error)
 		return 1;
 	if (kind == SHIM_SIGNALLED || kind == SHIM_FETCH || kind == SHIM_WRITTEN) {

@@ -76,6 +76,7 @@ struct shim_executor {
 	 */
 	uint64_t kept[SHIM_BUFFERS];
 	int nr_kept;
+	int is_flushed;		/* what is posted now may never complete */
 	uint8_t *message;	/* that is executed */
 	uint32_t first;		/* the buffer of its first command, whose data is not written yet */
 

@@ -547,6 +547,16 @@ static int from_message(struct shim_queue *queue)
 	CHECK(receives == before + 1 && x.nr_kept == 0 && x.kept[0] == 0);
 	shim_clear_tag(&x.volume, 1);
 
+	/* After the queue pair was flushed, its receive is not posted. */
+	before = receives;
+	arrives_writes("a");
+	arriving[arrived++] = (struct ibv_wc){ .wr_id = (uint64_t)RECEIVE << 32 | 1, .status = IBV_WC_WR_FLUSH_ERR };
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	failed |= finishes(queue, &counts);
+	CHECK(receives == before && x.nr_kept == 1 && x.kept[0] == 0);
+	x.is_flushed = x.nr_kept = x.nr_given = x.classes[0].used = 0;
+	shim_clear_tag(&x.volume, 1);
+
 	/* If its receive cannot be posted, it is never posted. */
 	fail_receive = ENOMEM;
 	arrives_writes("a");
