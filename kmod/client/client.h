@@ -110,6 +110,7 @@ enum krping_session_state {
  * @held:	the block layer holds requests back
  * @attempts:	to reconnect since the loss; the connecting thread's
  * @target_changed: the last welcome does not fit the session; the connecting thread's
+ * @old_target:	it does not know KRPING_HELLO_FEW; the connecting thread's
  * @early_losses: consecutive losses that came before the target had sent anything; written by
  *		the connecting thread, read by others
  * @live_since:	jiffies; written by the connecting thread, read by others
@@ -119,7 +120,7 @@ enum krping_session_state {
  * @buf_size:	bytes of a message buffer: max_message of the first grant
  * @max_segments: of a request, at most KRPING_SEGMENTS_MAX
  * @max_bytes:	of a request
- * @sg_pool:	scatterlists of KRPING_SEGMENTS_MAX entries; two are always there
+ * @sg_pool:	scatterlists of KRPING_SEGMENTS_MAX entries; @nr_queues + 1 are always there
  * @queues:	@nr_queues of them, the last @nr_poll of which are polled
  * @write_seq:	counts acknowledged writes that a crash of the target may lose
  * @flushed_seq: value of @write_seq that the last flush covered
@@ -157,6 +158,7 @@ struct krping_session {
 	bool held;
 	unsigned int attempts;
 	bool target_changed;
+	bool old_target;
 	unsigned int early_losses;
 	unsigned long live_since;
 	struct delayed_work monitor_work;

@@ -14,7 +14,6 @@
  * struct handshake - attempts to connect a queue
  * @version:	of the protocol that the next attempt uses
  * @take_over:	the next attempt fences the session that writes
- * @old:	the target does not know KRPING_HELLO_FEW
  * @hello:	to be sent
  * @answers:	@hello answers a challenge
  * @challenge:	received in the last attempt, if @answers
@@ -23,7 +22,6 @@
 struct handshake {
 	u8 version;
 	bool take_over;
-	bool old;
 	struct krping_hello hello;
 	bool answers;
 	struct krping_challenge challenge;
@@ -53,7 +51,7 @@ static int make_hello(struct krping_queue *q, struct handshake *hs)
 	if (hs->version > 1)
 		hello->flags = (s->opt.read_only ? KRPING_HELLO_READ_ONLY : 0) |
 			       (hs->take_over ? KRPING_HELLO_TAKE_OVER : 0) |
-			       (hs->old ? 0 : KRPING_HELLO_FEW);
+			       (s->old_target ? 0 : KRPING_HELLO_FEW);
 	hello->queue_index = cpu_to_be16(q->index);
 	hello->queue_count = cpu_to_be16(s->nr_queues);
 	hello->depth = cpu_to_be16(s->opt.depth);
@@ -131,9 +129,9 @@ static bool prepare_retry(struct krping_queue *q, struct handshake *hs, bool fir
 		hs->version = value;
 		return true;
 	case KRPING_REJ_INVALID:
-		if (hs->old || hs->version == 1)
+		if (q->session->old_target || hs->version == 1)
 			return false;
-		hs->old = true;
+		q->session->old_target = true;
 		hs->answers = false;
 		return true;
 	case KRPING_REJ_IN_USE:
@@ -280,14 +278,13 @@ static int set_limits(struct krping_session *s, const struct ib_device *dev)
 }
 
 /*
- * Refuses a session that would leave the host without memory: the kernel would kill processes for
- * it. Later connections keep what the first ones have allocated.
+ * Refuses a session that would leave the host without memory. Later connections keep what the first
+ * ones have allocated.
  */
 static int check_memory(const struct krping_session *s)
 {
 	u64 need = s->nr_queues * krping_queue_bytes(s);
-	u64 available = (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
-	u64 reserve = (u64)(totalram_pages() / 16) << PAGE_SHIFT;
+	u64 available = krping_memory_available(), reserve = krping_memory_reserve();
 
 	if (need + reserve <= available)
 		return 0;
@@ -445,7 +442,7 @@ static void stop_queue(struct krping_queue *q)
 	/* Completions and the monitor post under the lock while the connection is live. */
 	spin_lock_bh(&q->lock);
 	spin_unlock_bh(&q->lock);
-	cancel_work_sync(&q->rx_work);
+	cancel_delayed_work_sync(&q->rx_work);
 	krping_poll_stop(q);
 	krping_conn_drain(&q->conn);
 	krping_conn_destroy_qp(&q->conn);
@@ -587,6 +584,7 @@ int krping_session_connect(struct krping_session *s, unsigned long timeout)
 	int ret;
 
 	s->target_changed = false;
+	s->old_target = false;
 	for (i = 0; i < s->nr_queues; i++) {
 		ret = connect_queue_retrying(&s->queues[i], timeout, first && !i);
 		if (ret)

@@ -63,15 +63,16 @@ static bool may_run_long(const struct request *rq)
 	}
 }
 
-/* Its data is being checked. */
-static bool is_answered(struct krping_queue *q, struct request *rq)
+/* It is answered, and its data is being checked; or it is in a message that is not posted yet. */
+static bool needs_no_answer(struct krping_queue *q, struct request *rq)
 {
-	bool answered;
+	const struct krping_slot *slot = &q->slots[rq->tag];
+	bool none;
 
 	spin_lock_bh(&q->lock);
-	answered = q->slots[rq->tag].rq != rq;
+	none = slot->rq != rq || slot->tx->message > q->posted;
 	spin_unlock_bh(&q->lock);
-	return answered;
+	return none;
 }
 
 /*
@@ -86,7 +87,7 @@ static enum blk_eh_timer_return krping_timeout(struct request *rq)
 	krping_poll(q);		/* perhaps nobody did */
 	if (blk_mq_rq_state(rq) != MQ_RQ_IN_FLIGHT)
 		return BLK_EH_DONE;
-	if (is_answered(q, rq))
+	if (needs_no_answer(q, rq))
 		return BLK_EH_RESET_TIMER;
 	if (may_run_long(rq))
 		return BLK_EH_RESET_TIMER;

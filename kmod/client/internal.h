@@ -62,7 +62,8 @@ struct krping_request {
  * @mr:		registers the data of a large request; NULL while not connected
  * @reg_wr:	its REG_MR, posted in front of the message; part of @queue->open until then
  * @small:	a scatterlist for up to KRPING_FEW_SEGMENTS
- * @sg:		that of the request: @small, or one of @session->sg_pool
+ * @sg:		that of the request: @small, allocated, or one of @session->sg_pool
+ * @sg_is_pooled: it is one of @session->sg_pool
  * @answered:	@answer came early and is held (early.c); under queue->lock
  * @answer:	of a command of large data: no inline data; under queue->lock
  * @early:	in queue->early while @answered
@@ -76,6 +77,7 @@ struct krping_slot {
 	struct ib_reg_wr reg_wr;
 	struct scatterlist small[KRPING_FEW_SEGMENTS];
 	struct scatterlist *sg;
+	bool sg_is_pooled;
 	bool answered;
 	struct krping_decoded_rsp answer;
 	struct list_head early;
@@ -134,16 +136,18 @@ struct krping_keepalive {
  * @may_poll:	the completion queue may be used; under @poll_lock
  * @is_polling:	krping_poll() takes completions; under @poll_lock
  * @unchecked:	large READs whose data krping_poll() has to check; under @poll_lock
- * @lock:	protects slots[].rq, .generation, .tx, .answered and .answer, @tx and @tx_free,
- *		@open, @opened, @posted, @sent, @early, @invalidating, @nr_rx, @nr_inflight,
- *		@nr_sending, @nr_regs, @keepalive; posts are made under it while @conn is live,
- *		except by queue_rq(), which recovery stops
+ * @lock:	protects slots[].rq, .generation, .tx, .answered and .answer, @tx to @sent,
+ *		@early, @invalidating, @nr_rx, @nr_inflight, @nr_sending, @nr_regs, @keepalive;
+ *		posts are made under it while @conn is live, except by queue_rq(), which recovery
+ *		stops
  * @slots:	by driver tag; allocated at the first connection; NULL before
  * @nr_slots:	the most commands in flight
  * @tx:		messages; at most KRPING_FEW_MESSAGES. Allocated at the first connection, mapped
  *		while connected; NULL before
  * @nr_tx:	number of @tx
  * @tx_free:	free messages
+ * @nr_free:	entries of @tx_free
+ * @refused:	a request waits for a message
  * @open:	the message that is being filled, not posted yet
  * @opened:	messages that have been opened: number of the last one
  * @posted:	number of the last one that has been posted
@@ -154,7 +158,8 @@ struct krping_keepalive {
  *		flight, one more because the completion handler still holds one when the commands
  *		that it answers are issued again, and one for a keep-alive. Allocated as @tx
  * @nr_rx:	at first a few; @rx_work adds some when commands wait for them
- * @rx_work:	queued under @lock while @conn is live
+ * @rx_work:	queued by queue_rq(), so not while the queue is being connected or closed
+ * @rx_short:	it found too little memory; written by it
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
  * @nr_sending:	posted messages whose SEND has not completed
@@ -179,6 +184,8 @@ struct krping_queue {
 	struct krping_tx *tx;
 	u32 nr_tx;
 	struct list_head tx_free;
+	u32 nr_free;
+	bool refused;
 	struct krping_tx *open;
 	u64 opened;
 	u64 posted;
@@ -187,7 +194,8 @@ struct krping_queue {
 	bool invalidating;
 	struct krping_buf *rx;
 	u32 nr_rx;
-	struct work_struct rx_work;
+	struct delayed_work rx_work;
+	bool rx_short;
 	struct ib_cqe reg_cqe;
 	u32 nr_inflight;
 	u32 nr_sending;
@@ -200,8 +208,10 @@ struct krping_queue {
 /* Called with q->lock held. */
 static inline void krping_tx_put(struct krping_queue *q, struct krping_tx *tx)
 {
-	if (!--tx->users)
-		list_add(&tx->entry, &q->tx_free);
+	if (--tx->users)
+		return;
+	list_add(&tx->entry, &q->tx_free);
+	WRITE_ONCE(q->nr_free, q->nr_free + 1);
 }
 
 /* Takes the request out of its slot. Called with q->lock held. */
@@ -300,6 +310,8 @@ struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *
 				    struct krping_decoded_rsp *answer);
 
 /* queue.c */
+u64 krping_memory_reserve(void);
+u64 krping_memory_available(void);
 u64 krping_queue_bytes(const struct krping_session *s);
 void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 index);
 bool krping_queue_has_receive(struct krping_queue *q);

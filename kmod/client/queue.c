@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Slots and messages of a queue: allocated, kept, freed; requests in flight cancelled. */
-#include <linux/sched/mm.h>
+#include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "client/request.h"
@@ -23,6 +23,17 @@ static u32 nr_first_receives(u32 depth)
 	return min_t(u32, depth, FIRST_RX) + MORE_RX;
 }
 
+/* Bytes of memory that must stay free: the kernel would kill processes for them. */
+u64 krping_memory_reserve(void)
+{
+	return (u64)(totalram_pages() / 16) << PAGE_SHIFT;
+}
+
+u64 krping_memory_available(void)
+{
+	return (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
+}
+
 /* Return: the bytes of memory that a queue takes at least. The device takes more. */
 u64 krping_queue_bytes(const struct krping_session *s)
 {
@@ -37,12 +48,14 @@ u64 krping_queue_bytes(const struct krping_session *s)
 /* Return: whether the receive queue has room for the answer to one more command in flight. */
 static bool has_receive(const struct krping_queue *q)
 {
-	return q->nr_inflight + 1 + MORE_RX <= q->nr_rx;
+	return READ_ONCE(q->nr_inflight) + 1 + MORE_RX <= READ_ONCE(q->nr_rx);
 }
+
+#define RETRY_DELAY	(HZ / 10)	/* when there was no memory for receives */
 
 /**
  * krping_queue_has_receive - may one more command be in flight?
- * @q:		its queue, with q->lock held
+ * @q:		its queue, which no thread disconnects; what it says is final under q->lock only
  *
  * Return: whether there is a receive for its answer. If not, one will be there soon, or when
  * another command has been answered.
@@ -51,7 +64,8 @@ bool krping_queue_has_receive(struct krping_queue *q)
 {
 	if (has_receive(q))
 		return true;
-	queue_work(krping_session_wq, &q->rx_work);
+	queue_delayed_work(krping_session_wq, &q->rx_work,
+			   READ_ONCE(q->rx_short) ? RETRY_DELAY : 0);
 	return false;
 }
 
@@ -62,14 +76,14 @@ static int add_receive(struct krping_queue *q)
 	int ret;
 
 	buf->cqe.done = krping_recv_done;
-	ret = krping_buf_alloc(&q->conn, buf, q->session->buf_size, DMA_FROM_DEVICE);
+	ret = krping_buf_try_alloc(&q->conn, buf, q->session->buf_size, DMA_FROM_DEVICE);
 	if (!ret) {
 		spin_lock_bh(&q->lock);
 		ret = -ECONNRESET;
 		if (READ_ONCE(q->conn.state) == KRPING_CONN_LIVE)
 			ret = krping_buf_post_recv(&q->conn, buf);
 		if (!ret)
-			q->nr_rx++;
+			WRITE_ONCE(q->nr_rx, q->nr_rx + 1);
 		spin_unlock_bh(&q->lock);
 	}
 	if (ret)
@@ -79,19 +93,24 @@ static int add_receive(struct krping_queue *q)
 
 /*
  * Doubles the receives. Without memory for that, requests wait until others are answered. Does not
- * wait for I/O, which may be this disk's.
+ * wait for memory: it may become free only when writes to this disk have ended, which recovery sees
+ * to, and recovery waits for this work.
  */
 static void add_receives(struct work_struct *work)
 {
-	struct krping_queue *q = container_of(work, struct krping_queue, rx_work);
+	struct krping_queue *q = container_of(to_delayed_work(work), struct krping_queue, rx_work);
 	u32 had = q->nr_rx, want = min(2 * (had - MORE_RX), q->nr_slots) + MORE_RX;
-	unsigned int flags = memalloc_noio_save();
+	u64 need = krping_memory_reserve() + (u64)(want - had) * q->session->buf_size;
 
-	while (q->nr_rx < want && !add_receive(q))
-		;
-	memalloc_noio_restore(flags);
-	if (q->nr_rx > had)
-		blk_mq_run_hw_queues(q->session->disk->queue, true);
+	bool is_short = false;
+
+	if (!has_receive(q)) {		/* else it was queued while it ran */
+		is_short = krping_memory_available() < need;
+		while (!is_short && q->nr_rx < want)
+			is_short = add_receive(q);
+	}
+	WRITE_ONCE(q->rx_short, is_short);
+	blk_mq_run_hw_queues(q->session->disk->queue, true);
 }
 
 /* Called once, for a new session. */
@@ -105,7 +124,7 @@ void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 ind
 	INIT_LIST_HEAD(&q->tx_free);
 	INIT_LIST_HEAD(&q->early);
 	INIT_LIST_HEAD(&q->unchecked);
-	INIT_WORK(&q->rx_work, add_receives);
+	INIT_DELAYED_WORK(&q->rx_work, add_receives);
 }
 
 /* Allocated once and kept, as the depth never changes. */
@@ -180,6 +199,7 @@ static int alloc_tx(struct krping_queue *q)
 		if (ret)
 			return ret;
 		list_add_tail(&tx->entry, &q->tx_free);
+		q->nr_free++;
 	}
 	return 0;
 }
@@ -194,6 +214,8 @@ static void unmap_messages(struct krping_queue *q)
 		krping_buf_unmap(&q->conn, &q->tx[i].buf);
 	krping_keepalive_unmap(q);
 	INIT_LIST_HEAD(&q->tx_free);
+	q->nr_free = 0;
+	q->refused = false;
 	INIT_LIST_HEAD(&q->early);
 	q->invalidating = false;
 	q->open = NULL;

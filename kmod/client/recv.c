@@ -325,8 +325,12 @@ static int read_message(struct krping_queue *q, const void *msg, const struct ib
 		if (rq)
 			krping_recv_accept(q, rq, &rsp);
 	}
-	return invalidated ? 0 : krping_queue_violation(q, "invalidated key of no request",
-							wc->ex.invalidate_rkey);
+	if (!invalidated)
+		return krping_queue_violation(q, "invalidated key of no request",
+					      wc->ex.invalidate_rkey);
+	if (READ_ONCE(q->open))		/* it may have waited for another message to be answered */
+		krping_send_commit(q);
+	return 0;
 }
 
 void krping_recv_done(struct ib_cq *cq, struct ib_wc *wc)

@@ -36,8 +36,10 @@ static inline bool krping_rq_moves_data(struct request *rq)
 /* The scatterlist of the request is not used any more. */
 static inline void krping_slot_put_sg(struct krping_queue *q, struct krping_slot *slot)
 {
-	if (slot->sg != slot->small)
+	if (slot->sg_is_pooled)
 		mempool_free(slot->sg, &q->session->sg_pool);
+	else if (slot->sg != slot->small)
+		kfree(slot->sg);
 }
 
 u8 krping_rq_opcode(struct request *rq);

@@ -8,10 +8,27 @@
 #include "lib/log.h"
 #include "lib/trace.h"
 
-/* The target reads or writes large data by RDMA; small data is inline. */
-static bool is_large(struct krping_session *s, struct request *rq)
+/* Bytes of a WRITE that are worth a registration, to save room in a message. */
+#define SCARCE_INLINE	1024
+
+/*
+ * The target reads or writes large data by RDMA; small data is inline. When many commands gather in
+ * the last message, the data of most WRITEs counts as large, so that it has room for them.
+ */
+static bool is_large(const struct krping_queue *q, struct request *rq)
 {
-	return krping_rq_moves_data(rq) && blk_rq_bytes(rq) > s->grant.max_inline;
+	bool scarce = !READ_ONCE(q->nr_free) && READ_ONCE(q->nr_inflight) >= q->nr_tx;
+
+	if (!krping_rq_moves_data(rq))
+		return false;
+	return blk_rq_bytes(rq) > q->session->grant.max_inline ||
+	       (scarce && req_op(rq) == REQ_OP_WRITE && blk_rq_bytes(rq) > SCARCE_INLINE);
+}
+
+/* Whether a request could be sent now. */
+static bool has_room(struct krping_queue *q)
+{
+	return krping_queue_has_receive(q) && (READ_ONCE(q->open) || READ_ONCE(q->nr_free));
 }
 
 static void copy_from_rq(void *to, struct request *rq)
@@ -28,9 +45,15 @@ static void copy_from_rq(void *to, struct request *rq)
 /* Sets slot->sg to a scatterlist of @nr entries; krping_rq_unmap() gives it back. */
 static bool take_sg(struct krping_queue *q, struct krping_slot *slot, u32 nr)
 {
+	slot->sg_is_pooled = false;
 	slot->sg = slot->small;
-	if (nr > ARRAY_SIZE(slot->small))
-		slot->sg = mempool_alloc(&q->session->sg_pool, GFP_ATOMIC);
+	if (nr <= ARRAY_SIZE(slot->small))
+		return true;
+	slot->sg = kmalloc_array(nr, sizeof(*slot->sg), GFP_NOWAIT | __GFP_NOWARN);
+	if (slot->sg)
+		return true;
+	slot->sg_is_pooled = true;
+	slot->sg = mempool_alloc(&q->session->sg_pool, GFP_NOWAIT);
 	return slot->sg;
 }
 
@@ -156,11 +179,20 @@ static u32 send_window(const struct krping_queue *q)
 	return q->nr_inflight > 8 ? 1 : 2;
 }
 
+/*
+ * In a queue with fewer messages than slots, commands gather in the last free message until another
+ * one is answered.
+ */
+static bool is_last(const struct krping_queue *q)
+{
+	return !q->nr_free && q->nr_tx < q->nr_slots;
+}
+
 /* Nothing is posted while a LOCAL_INV is due (early.c). */
 static bool may_post(struct krping_queue *q)
 {
-	return q->open && q->nr_sending < send_window(q) && !krping_early_is_due(q) &&
-	       READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
+	return q->open && q->nr_sending < send_window(q) && !is_last(q) &&
+	       !krping_early_is_due(q) && READ_ONCE(q->conn.state) == KRPING_CONN_LIVE;
 }
 
 /* Only the second SEND completes the message: the buffer is in use until then. */
@@ -235,6 +267,7 @@ static struct krping_tx *open_message(struct krping_queue *q, u32 need)
 	if (!tx)
 		return NULL;
 	list_del(&tx->entry);
+	WRITE_ONCE(q->nr_free, q->nr_free - 1);
 	tx->users = 1;
 	tx->len = 0;
 	tx->first = &tx->send;
@@ -284,8 +317,10 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	tx = NULL;
 	if (krping_queue_has_receive(q) && (!req->nents || may_register(q)))
 		tx = open_message(q, need);
-	if (!tx)
+	if (!tx) {
+		q->refused = true;
 		return BLK_STS_RESOURCE;
+	}
 
 	req->wire_tag = slot->generation++ << KRPING_TAG_BITS | rq->tag;
 	fill_command(q, slot, rq, &cmd);
@@ -309,6 +344,14 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	return BLK_STS_OK;
 }
 
+/* Its time for an answer begins when there is room. Called without q->lock. */
+static blk_status_t stall(struct krping_queue *q, struct request *rq)
+{
+	krping_req(rq)->expires = jiffies + q->session->opt.timeout * HZ;
+	krping_count(q->session->stats, KRPING_STALLS, 1);
+	return BLK_STS_RESOURCE;
+}
+
 /**
  * krping_send_request - send a request
  * @q:		its queue
@@ -324,6 +367,7 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	struct krping_request *req = krping_req(rq);
 	struct krping_slot *slot;
 	blk_status_t status;
+	bool large;
 
 	if (krping_session_is_stacked(s)) {	/* the local disk counts and logs failures */
 		rq->rq_flags |= RQF_QUIET;
@@ -337,6 +381,11 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 		return BLK_STS_RESOURCE;
 	if (!krping_rq_opcode(rq))
 		return BLK_STS_NOTSUPP;
+	large = is_large(q, rq);
+	if (large && !has_room(q)) {	/* before its CRC is computed */
+		krping_send_commit(q);
+		return stall(q, rq);
+	}
 	if (!krping_suspect_may_go(s, rq))
 		return BLK_STS_RESOURCE;
 
@@ -344,7 +393,7 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	blk_mq_start_request(rq);
 	if (req_op(rq) == REQ_OP_FLUSH)
 		req->unflushed = atomic64_read(&s->write_seq);
-	if (is_large(s, rq)) {
+	if (large) {
 		status = map_large(q, slot, rq);
 		if (status) {
 			krping_suspect_back(s, rq);
@@ -361,9 +410,9 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	if (status) {
 		krping_suspect_back(s, rq);
 		krping_rq_unmap(q, slot, rq);
-		krping_count(s->stats, KRPING_STALLS, 1);
+		return stall(q, rq);
 	}
-	return status;
+	return BLK_STS_OK;
 }
 
 /* Posts what krping_send_request() left in the open message. */
@@ -379,6 +428,7 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct krping_tx *tx = container_of(wc->wr_cqe, struct krping_tx, buf.cqe);
 	struct krping_queue *q = tx->queue;
+	bool run;
 
 	if (wc->status != IB_WC_SUCCESS)
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
@@ -390,7 +440,12 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	krping_early_next(q);
 	if (may_post(q))
 		post_open(q);
+	run = q->refused && q->nr_free;	/* perhaps all others have been answered */
+	if (run)
+		q->refused = false;
 	spin_unlock_bh(&q->lock);
+	if (run)
+		blk_mq_run_hw_queues(q->session->disk->queue, true);
 	if (krping_fault(KRPING_FAULT_DISCONNECT, q->session->opt.block))
 		krping_conn_fail(&q->conn, -ECONNRESET);
 }

@@ -62,7 +62,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;
-	if (mempool_init_kmalloc_pool(&s->sg_pool, 2,
+	if (mempool_init_kmalloc_pool(&s->sg_pool, s->nr_queues + 1,
 				      KRPING_SEGMENTS_MAX * sizeof(struct scatterlist)))
 		goto free_queues;
 	s->id = ida_alloc(&krping_ids, GFP_KERNEL);

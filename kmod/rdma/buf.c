@@ -135,6 +135,31 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 	return 0;
 }
 
+/**
+ * krping_buf_try_alloc - as krping_buf_alloc(), without waiting for memory
+ * @conn:	connection whose device uses it
+ * @buf:	as for krping_buf_alloc()
+ * @size:	as for krping_buf_alloc()
+ * @dir:	as seen from the device
+ *
+ * Return: 0, or -ENOMEM, also if memory is fragmented: krping_buf_free() frees what was allocated.
+ */
+int krping_buf_try_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+			 enum dma_data_direction dir)
+{
+	const gfp_t flags = GFP_NOIO | __GFP_NORETRY | __GFP_NOWARN;
+	int ret = 0;
+
+	if (krping_fault(KRPING_FAULT_FRAGMENTED, conn->log_prefix))
+		return -ENOMEM;
+	if (!buf->data) {
+		buf->size = size;
+		buf->dir = dir;
+		ret = alloc_pieces(buf, buf->head + size, flags);
+	}
+	return ret ?: krping_buf_alloc(conn, buf, size, dir);
+}
+
 /* Unmaps; the memory is kept for the next connection. */
 void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf)
 {

@@ -40,6 +40,8 @@ struct krping_buf {
 
 int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 		     enum dma_data_direction dir);
+int krping_buf_try_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
+			 enum dma_data_direction dir);
 void krping_buf_unmap(struct krping_conn *conn, struct krping_buf *buf);
 void krping_buf_free(struct krping_conn *conn, struct krping_buf *buf);
 int krping_buf_post_recv(struct krping_conn *conn, struct krping_buf *buf);

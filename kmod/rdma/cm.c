@@ -242,7 +242,7 @@ static bool save_reject_data(struct krping_conn *conn, struct rdma_cm_event *eve
 static bool is_negotiated(enum krping_reject_reason reason)
 {
 	return reason == KRPING_REJ_CHALLENGE || reason == KRPING_REJ_VERSION ||
-	       reason == KRPING_REJ_IN_USE;
+	       reason == KRPING_REJ_INVALID || reason == KRPING_REJ_IN_USE;
 }
 
 static void on_rejected(struct krping_conn *conn, struct rdma_cm_event *event)

@@ -15,11 +15,18 @@ import (
 	"krping/test/guest/internal/guest"
 )
 
-// A target takes messages, and answers none. The client sends no more than it has promised, and the next one when one is
-// answered. At first it had receives for fewer answers.
+// A target takes messages, and answers none. The client sends one fewer than it has promised. The other commands gather in
+// the last one, which it sends when another is answered. At first it had receives for fewer answers. The message has no
+// room for the data of more than three WRITEs.
 func TestFewMessages(t *testing.T) {
+	for _, op := range []wire.Op{wire.OpRead, wire.OpWrite} {
+		t.Run(op.String(), func(t *testing.T) { fewMessages(t, op) })
+	}
+}
+
+func fewMessages(t *testing.T, op wire.Op) {
 	guest.CheckResources(t)
-	const depth, waiting = 128, 7
+	const depth, waiting = 128, 24
 	type message struct {
 		c        *faketarget.Conn
 		commands []wire.Request
@@ -28,7 +35,7 @@ func TestFewMessages(t *testing.T) {
 	var hold atomic.Bool
 	g := faketarget.Start(t, "")
 	g.Grant(granting(func(w *wire.Welcome) { w.Depth = depth }))
-	g.Misbehave(faketarget.Misbehaviour{Op: wire.OpRead, AnySize: true, Do: func(c *faketarget.Conn, r wire.Request) bool {
+	g.Misbehave(faketarget.Misbehaviour{Op: op, AnySize: true, Do: func(c *faketarget.Conn, r wire.Request) bool {
 		if !hold.Load() {
 			c.Answer(r)
 			return false
@@ -53,7 +60,12 @@ func TestFewMessages(t *testing.T) {
 	begin := func() {
 		buf := guest.Aligned(t, small)
 		go func() {
-			_, err := dev.ReadAt(buf, 0)
+			var err error
+			if op == wire.OpRead {
+				_, err = dev.ReadAt(buf, 0)
+			} else {
+				_, err = dev.WriteAt(buf, 0)
+			}
 			ended <- err
 		}()
 	}
@@ -67,30 +79,29 @@ func TestFewMessages(t *testing.T) {
 		}
 	}
 	var unanswered []message
-	for range wire.FewMessages {
+	for range wire.FewMessages - 1 {
 		begin()
 		unanswered = append(unanswered, take())
 	}
-	stalls := counter(t, "stalls")
+	const all = wire.FewMessages - 1 + waiting
 	for range waiting {
 		begin()
 	}
-	guest.Eventually(t, ioTime, "a command waits for a message", func() bool { return counter(t, "stalls") > stalls })
+	guest.Eventually(t, ioTime, "all commands are in flight", func() bool { return counter(t, "inflight") == all })
 	time.Sleep(100 * time.Millisecond)
-	if n := counter(t, "inflight"); n != wire.FewMessages || len(arrived) != 0 {
-		t.Errorf("%d commands are in flight, and %d messages more have arrived, want %d and none", n, len(arrived), wire.FewMessages)
+	if len(arrived) != 0 {
+		t.Errorf("%d messages more have arrived, want none", len(arrived))
 	}
 	answer(unanswered[0])
-	for left := waiting; left > 0; {
-		m := take()
-		left -= len(m.commands)
+	last := take()
+	if len(last.commands) != waiting {
+		t.Errorf("a message of %d commands, want %d", len(last.commands), waiting)
+	}
+	for _, m := range append(unanswered[1:], last) {
 		answer(m)
 	}
-	for _, m := range unanswered[1:] {
-		answer(m)
-	}
-	for range wire.FewMessages + waiting {
-		if err := guest.Within(t, ioTime, "a read ends", ended); err != nil {
+	for range all {
+		if err := guest.Within(t, ioTime, "a command ends", ended); err != nil {
 			t.Error(err)
 		}
 	}
