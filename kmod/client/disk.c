@@ -25,6 +25,8 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		memset(req, 0, offsetof(struct krping_request, digest));
 		req->expires = jiffies + q->session->opt.timeout * HZ;
 		rq->rq_flags |= RQF_DONTPREP;
+	} else if (!req->sent && READ_ONCE(q->conn.state) == KRPING_CONN_LIVE) {
+		req->expires = jiffies + q->session->opt.timeout * HZ;	/* it waited for room */
 	}
 	if (time_after(jiffies, req->expires))
 		status = BLK_STS_IOERR;		/* it could not be sent in time */
@@ -63,14 +65,18 @@ static bool may_run_long(const struct request *rq)
 	}
 }
 
-/* It is answered, and its data is being checked; or it is in a message that is not posted yet. */
+/*
+ * It is answered, and its data is being checked; or its message is not posted yet, or was posted
+ * later than it came.
+ */
 static bool needs_no_answer(struct krping_queue *q, struct request *rq)
 {
 	const struct krping_slot *slot = &q->slots[rq->tag];
 	bool none;
 
 	spin_lock_bh(&q->lock);
-	none = slot->rq != rq || slot->tx->message > q->posted;
+	none = slot->rq != rq || slot->tx == q->open ||
+	       time_before(jiffies, slot->tx->posted_at + rq->timeout - HZ);
 	spin_unlock_bh(&q->lock);
 	return none;
 }

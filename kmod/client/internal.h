@@ -13,6 +13,7 @@ struct krping_copy;
 /**
  * struct krping_request - the driver's part of a request
  * @expires:	jiffies; an unanswered request is not sent again after this
+ * @sent:	it was put into a message
  * @losses:	connections lost in a row while it was in flight
  * @retried:	its data did not match its CRC once
  * @retry:	tells krping_complete_rq() to send it again instead of ending it
@@ -31,6 +32,7 @@ struct krping_copy;
  */
 struct krping_request {
 	unsigned long expires;
+	bool sent;
 	u8 losses;
 	bool retried;
 	bool retry;
@@ -94,6 +96,7 @@ struct krping_slot {
  * @queue:	its queue
  * @len:	bytes filled so far
  * @message:	its number
+ * @posted_at:	jiffies when it was posted
  * @send:	its SEND
  * @first:	what to post: the REG_MRs of its commands, in any order, then @send
  * @nr_regs:	number of these REG_MRs
@@ -105,6 +108,7 @@ struct krping_tx {
 	struct krping_queue *queue;
 	u32 len;
 	u64 message;
+	unsigned long posted_at;
 	struct ib_send_wr send;
 	struct ib_send_wr *first;
 	u32 nr_regs;

@@ -101,7 +101,6 @@ static void add_receives(struct work_struct *work)
 	struct krping_queue *q = container_of(to_delayed_work(work), struct krping_queue, rx_work);
 	u32 had = q->nr_rx, want = min(2 * (had - MORE_RX), q->nr_slots) + MORE_RX;
 	u64 need = krping_memory_reserve() + (u64)(want - had) * q->session->buf_size;
-
 	bool is_short = false;
 
 	if (!has_receive(q)) {		/* else it was queued while it ran */
@@ -216,6 +215,7 @@ static void unmap_messages(struct krping_queue *q)
 	INIT_LIST_HEAD(&q->tx_free);
 	q->nr_free = 0;
 	q->refused = false;
+	q->rx_short = false;
 	INIT_LIST_HEAD(&q->early);
 	q->invalidating = false;
 	q->open = NULL;
@@ -281,9 +281,12 @@ void krping_queue_free_kept(struct krping_queue *q)
 	q->tx = NULL;
 }
 
-/* Requeues a request of a lost connection if it has time left and has not caused the loss. */
+/*
+ * Requeues a request of a lost connection if it has time left and has not caused the loss, or if
+ * its message was not @posted.
+ */
 static void cancel_request(struct krping_queue *q, struct krping_slot *slot, struct request *rq,
-			   int error)
+			   bool posted, int error)
 {
 	struct krping_request *req = krping_req(rq);
 
@@ -294,8 +297,8 @@ static void cancel_request(struct krping_queue *q, struct krping_slot *slot, str
 		blk_mq_complete_request(rq);
 		return;
 	}
-	if (krping_rq_is_digest(rq) || time_after(jiffies, req->expires) ||
-	    krping_suspect_lost(q, rq, error)) {
+	if (krping_rq_is_digest(rq) ||
+	    (posted && (time_after(jiffies, req->expires) || krping_suspect_lost(q, rq, error)))) {
 		krping_count(q->session->stats, KRPING_ERRORS, 1);
 		req->error = -EIO;
 		blk_mq_complete_request(rq);
@@ -320,16 +323,17 @@ void krping_queue_cancel(struct krping_queue *q, int error)
 		struct krping_slot *slot = &q->slots[i];
 		struct krping_decoded_rsp answer;
 		struct request *rq;
-		bool answered;
+		bool answered, posted;
 
 		spin_lock_bh(&q->lock);
 		answered = slot->answered;
+		posted = slot->tx != q->open;
 		answer = slot->answer;
 		rq = slot->rq ? krping_slot_take(q, slot) : NULL;
 		spin_unlock_bh(&q->lock);
 		if (rq && answered)
 			krping_recv_accept(q, rq, &answer);
 		else if (rq)
-			cancel_request(q, slot, rq, error);
+			cancel_request(q, slot, rq, posted, error);
 	}
 }

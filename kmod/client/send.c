@@ -25,7 +25,7 @@ static bool is_large(const struct krping_queue *q, struct request *rq)
 	       (scarce && req_op(rq) == REQ_OP_WRITE && blk_rq_bytes(rq) > SCARCE_INLINE);
 }
 
-/* Whether a request could be sent now. */
+/* Whether a request can be sent now; final with q->lock held. */
 static bool has_room(struct krping_queue *q)
 {
 	return krping_queue_has_receive(q) && (READ_ONCE(q->open) || READ_ONCE(q->nr_free));
@@ -222,6 +222,7 @@ static void post_open(struct krping_queue *q)
 	int ret;
 
 	q->open = NULL;
+	tx->posted_at = jiffies;
 	if (krping_fault(KRPING_FAULT_SEND_DROP, name)) {
 		end_send(q, tx);
 		return;
@@ -336,6 +337,7 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	tx->len += need;
 	if (req->nents)
 		add_reg(q, tx, slot);
+	req->sent = true;
 	slot->rq = rq;
 	slot->tx = tx;
 	tx->users++;
@@ -344,12 +346,18 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	return BLK_STS_OK;
 }
 
-/* Its time for an answer begins when there is room. Called without q->lock. */
-static blk_status_t stall(struct krping_queue *q, struct request *rq)
+/* Return: whether there is no room; then the queue is run when a SEND has made some. */
+static bool refuse(struct krping_queue *q)
 {
-	krping_req(rq)->expires = jiffies + q->session->opt.timeout * HZ;
-	krping_count(q->session->stats, KRPING_STALLS, 1);
-	return BLK_STS_RESOURCE;
+	bool refused;
+
+	spin_lock_bh(&q->lock);
+	refused = !has_room(q);
+	q->refused |= refused;
+	if (refused && may_post(q))
+		post_open(q);
+	spin_unlock_bh(&q->lock);
+	return refused;
 }
 
 /**
@@ -382,9 +390,9 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	if (!krping_rq_opcode(rq))
 		return BLK_STS_NOTSUPP;
 	large = is_large(q, rq);
-	if (large && !has_room(q)) {	/* before its CRC is computed */
-		krping_send_commit(q);
-		return stall(q, rq);
+	if (large && !has_room(q) && refuse(q)) {	/* before its CRC is computed */
+		krping_count(s->stats, KRPING_STALLS, 1);
+		return BLK_STS_RESOURCE;
 	}
 	if (!krping_suspect_may_go(s, rq))
 		return BLK_STS_RESOURCE;
@@ -410,9 +418,9 @@ blk_status_t krping_send_request(struct krping_queue *q, struct request *rq, boo
 	if (status) {
 		krping_suspect_back(s, rq);
 		krping_rq_unmap(q, slot, rq);
-		return stall(q, rq);
+		krping_count(s->stats, KRPING_STALLS, 1);
 	}
-	return BLK_STS_OK;
+	return status;
 }
 
 /* Posts what krping_send_request() left in the open message. */

@@ -45,6 +45,19 @@ int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 /* The block layer uses one hardware queue per CPU at most. */
 #define MAX_DEFAULT_QUEUES	16u
 
+/* Those that are always there do not need contiguous memory. */
+static void *alloc_sg(gfp_t flags, void *unused)
+{
+	size_t size = KRPING_SEGMENTS_MAX * sizeof(struct scatterlist);
+
+	return gfpflags_allow_blocking(flags) ? kvmalloc(size, flags) : kmalloc(size, flags);
+}
+
+static void free_sg(void *sg, void *unused)
+{
+	kvfree(sg);
+}
+
 struct krping_session *krping_session_alloc(const struct krping_options *opt,
 					    const struct krping_session_ops *ops)
 {
@@ -62,8 +75,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	s->queues = kcalloc(s->nr_queues, sizeof(*s->queues), GFP_KERNEL);
 	if (!s->queues)
 		goto free_stats;
-	if (mempool_init_kmalloc_pool(&s->sg_pool, s->nr_queues + 1,
-				      KRPING_SEGMENTS_MAX * sizeof(struct scatterlist)))
+	if (mempool_init(&s->sg_pool, s->nr_queues + 1, alloc_sg, free_sg, NULL))
 		goto free_queues;
 	s->id = ida_alloc(&krping_ids, GFP_KERNEL);
 	if (s->id < 0)
