@@ -59,13 +59,24 @@ static int is_urgent(const struct shim_executor *x, uint32_t n)
 	return x->classes[class].nr_waiting || classes[class].nr <= FEW;
 }
 
+static int is_iwarp(const struct shim_executor *x)
+{
+	return x->queue->qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 /*
  * Over iWARP a SEND completes when TCP has it. siw passes the pages of unsignalled work requests to TCP without a copy:
  * they would be used again while TCP sends them.
  */
 static int must_signal(const struct shim_executor *x)
 {
-	return x->queue->qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
+	return is_iwarp(x);
+}
+
+/* siw ends the connection at inline data of a SEND that invalidates a key. */
+static int may_inline(const struct shim_executor *x, uint32_t key)
+{
+	return x->out.length <= x->queue->max_inline_data && !(key && is_iwarp(x));
 }
 
 static uint32_t slot_of(const struct shim_executor *x, uint32_t send)
@@ -113,7 +124,7 @@ static int post_message(struct shim_executor *x, struct ibv_send_wr *data, uint3
 
 	if (!x->out.data || !x->out.length)
 		return 0;
-	if (x->out.length <= x->queue->max_inline_data)
+	if (may_inline(x, key))
 		wr.send_flags |= IBV_SEND_INLINE;
 	if (key) {
 		wr.wr.rdma.rkey = key;	/* libsiw reads this one */

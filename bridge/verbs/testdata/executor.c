@@ -325,8 +325,16 @@ static int waiting_commands(struct shim_queue *queue, uint32_t crc)
 	CHECK(x.volume.in_flight == 0 && !x.nr_given && x.classes[4].used == 7);
 	x.classes[4].used = 0;
 
-	/* Over iWARP each SEND is signalled, and data in front of one. */
+	/* Over iWARP a SEND that invalidates a key has no inline data. */
 	device.transport_type = IBV_TRANSPORT_IWARP;
+	arrives_remote(SHIM_OP_READ, 1, 0);
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1);
+	CHECK(last[1].opcode == IBV_WR_SEND_WITH_INV && !(last[1].send_flags & IBV_SEND_INLINE));
+	arrives_other();
+	CHECK(shim_execute(&x, (uintptr_t)queue, &size, &stable, &counts) == 1 && x.posted == 0);
+
+	/* Each SEND is signalled there, and data in front of one. */
 	holds = 1;
 	arrives_remote(SHIM_OP_READ, 1, 0);
 	arrives(2, 0);
