@@ -16,6 +16,7 @@
  *	suspect.c	finds the request that kills its connection
  *	send.c		puts requests into messages as commands
  *	recv.c		completes requests when their responses arrive
+ *	receives.c	how many receives a queue has
  *	queue.c		allocates what a queue needs
  *
  * Lock order: krping_sessions_lock, queue->poll_lock, queue->lock, then conn->lock or

@@ -130,6 +130,9 @@ struct krping_keepalive {
 	bool unanswered;
 };
 
+/* Receives besides those for commands in flight. */
+#define KRPING_MORE_RX		2
+
 /**
  * struct krping_queue - a connection of a session and what is in flight on it
  * @conn:	opened and closed by the session's one connecting thread
@@ -313,12 +316,15 @@ void krping_early_next(struct krping_queue *q);
 struct request *krping_early_finish(struct krping_queue *q, struct krping_slot *slot,
 				    struct krping_decoded_rsp *answer);
 
-/* queue.c */
+/* receives.c */
 u64 krping_memory_reserve(void);
 u64 krping_memory_available(void);
+u32 krping_receives_first(u32 depth);
+bool krping_receives_suffice(struct krping_queue *q);
+void krping_receives_init(struct krping_queue *q);
+
+/* queue.c */
 u64 krping_queue_bytes(const struct krping_session *s);
-void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 index);
-bool krping_queue_has_receive(struct krping_queue *q);
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_kept(struct krping_queue *q);

@@ -1,129 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Slots and messages of a queue: allocated, kept, freed; requests in flight cancelled. */
-#include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "client/request.h"
 #include "lib/fault.h"
 #include "lib/log.h"
 
-/* Commands in flight for which a queue has receives at first: they take most of its memory. */
-#define FIRST_RX	16
-
-/* Receives besides those for commands in flight: see struct krping_queue. */
-#define MORE_RX		2
-
 static u32 nr_messages(u32 depth)
 {
 	return min_t(u32, depth, KRPING_FEW_MESSAGES);
-}
-
-static u32 nr_first_receives(u32 depth)
-{
-	return min_t(u32, depth, FIRST_RX) + MORE_RX;
-}
-
-/* Bytes of memory that must stay free: the kernel would kill processes for them. */
-u64 krping_memory_reserve(void)
-{
-	return (u64)(totalram_pages() / 16) << PAGE_SHIFT;
-}
-
-u64 krping_memory_available(void)
-{
-	return (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
 }
 
 /* Return: the bytes of memory that a queue takes at least. The device takes more. */
 u64 krping_queue_bytes(const struct krping_session *s)
 {
 	u32 depth = s->grant.depth;
-	u64 messages = nr_messages(depth) + nr_first_receives(depth);
+	u64 messages = nr_messages(depth) + krping_receives_first(depth);
 	/* A segment has an entry in the region's list of pages. */
 	u64 slot = sizeof(struct krping_slot) + s->max_segments * sizeof(u64);
 
 	return messages * (PAGE_SIZE << get_order(s->buf_size)) + depth * slot;
-}
-
-/* Return: whether the receive queue has room for the answer to one more command in flight. */
-static bool has_receive(const struct krping_queue *q)
-{
-	return READ_ONCE(q->nr_inflight) + 1 + MORE_RX <= READ_ONCE(q->nr_rx);
-}
-
-#define RETRY_DELAY	(HZ / 10)	/* when there was no memory for receives */
-
-/**
- * krping_queue_has_receive - may one more command be in flight?
- * @q:		its queue, which no thread disconnects; what it says is final under q->lock only
- *
- * Return: whether there is a receive for its answer. If not, one will be there soon, or when
- * another command has been answered.
- */
-bool krping_queue_has_receive(struct krping_queue *q)
-{
-	if (has_receive(q))
-		return true;
-	queue_delayed_work(krping_session_wq, &q->rx_work,
-			   READ_ONCE(q->rx_short) ? RETRY_DELAY : 0);
-	return false;
-}
-
-/* Posts one more receive. Return: 0, or a negative errno with nothing allocated. */
-static int add_receive(struct krping_queue *q)
-{
-	struct krping_buf *buf = &q->rx[q->nr_rx];
-	int ret;
-
-	buf->cqe.done = krping_recv_done;
-	ret = krping_buf_try_alloc(&q->conn, buf, q->session->buf_size, DMA_FROM_DEVICE);
-	if (!ret) {
-		spin_lock_bh(&q->lock);
-		ret = -ECONNRESET;
-		if (READ_ONCE(q->conn.state) == KRPING_CONN_LIVE)
-			ret = krping_buf_post_recv(&q->conn, buf);
-		if (!ret)
-			WRITE_ONCE(q->nr_rx, q->nr_rx + 1);
-		spin_unlock_bh(&q->lock);
-	}
-	if (ret)
-		krping_buf_free(&q->conn, buf);
-	return ret;
-}
-
-/*
- * Doubles the receives. Without memory for that, requests wait until others are answered. Does not
- * wait for memory: it may become free only when writes to this disk have ended, which recovery sees
- * to, and recovery waits for this work.
- */
-static void add_receives(struct work_struct *work)
-{
-	struct krping_queue *q = container_of(to_delayed_work(work), struct krping_queue, rx_work);
-	u32 had = q->nr_rx, want = min(2 * (had - MORE_RX), q->nr_slots) + MORE_RX;
-	u64 need = krping_memory_reserve() + (u64)(want - had) * q->session->buf_size;
-	bool is_short = false;
-
-	if (!has_receive(q)) {		/* else it was queued while it ran */
-		is_short = krping_memory_available() < need;
-		while (!is_short && q->nr_rx < want)
-			is_short = add_receive(q);
-	}
-	WRITE_ONCE(q->rx_short, is_short);
-	blk_mq_run_hw_queues(q->session->disk->queue, true);
-}
-
-/* Called once, for a new session. */
-void krping_queue_init(struct krping_queue *q, struct krping_session *s, u16 index)
-{
-	q->session = s;
-	q->index = index;
-	q->polls = index >= s->nr_queues - s->nr_poll;
-	spin_lock_init(&q->poll_lock);
-	spin_lock_init(&q->lock);
-	INIT_LIST_HEAD(&q->tx_free);
-	INIT_LIST_HEAD(&q->early);
-	INIT_LIST_HEAD(&q->unchecked);
-	INIT_DELAYED_WORK(&q->rx_work, add_receives);
 }
 
 /* Allocated once and kept, as the depth never changes. */
@@ -178,8 +74,8 @@ static int make_messages(struct krping_queue *q)
 		q->tx = kvcalloc(q->nr_tx, sizeof(*q->tx), GFP_KERNEL);
 	}
 	if (!q->rx) {
-		q->nr_rx = nr_first_receives(q->nr_slots);
-		q->rx = kvcalloc(q->nr_slots + MORE_RX, sizeof(*q->rx), GFP_KERNEL);
+		q->nr_rx = krping_receives_first(q->nr_slots);
+		q->rx = kvcalloc(q->nr_slots + KRPING_MORE_RX, sizeof(*q->rx), GFP_KERNEL);
 	}
 	return q->tx && q->rx ? 0 : -ENOMEM;
 }

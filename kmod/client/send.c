@@ -28,7 +28,7 @@ static bool is_large(const struct krping_queue *q, struct request *rq)
 /* Whether a request can be sent now; final with q->lock held. */
 static bool has_room(struct krping_queue *q)
 {
-	return krping_queue_has_receive(q) && (READ_ONCE(q->open) || READ_ONCE(q->nr_free));
+	return krping_receives_suffice(q) && (READ_ONCE(q->open) || READ_ONCE(q->nr_free));
 }
 
 static void copy_from_rq(void *to, struct request *rq)
@@ -316,7 +316,7 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	if (req_op(rq) == REQ_OP_WRITE && !req->nents)
 		need += ALIGN(blk_rq_bytes(rq), KRPING_ALIGN);
 	tx = NULL;
-	if (krping_queue_has_receive(q) && (!req->nents || may_register(q)))
+	if (krping_receives_suffice(q) && (!req->nents || may_register(q)))
 		tx = open_message(q, need);
 	if (!tx) {
 		q->refused = true;

@@ -90,8 +90,19 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 	spin_lock_init(&s->lock);
 	mutex_init(&s->hold_lock);
 	sema_init(&s->digests, 4);
-	for (i = 0; i < s->nr_queues; i++)
-		krping_queue_init(&s->queues[i], s, i);
+	for (i = 0; i < s->nr_queues; i++) {
+		struct krping_queue *q = &s->queues[i];
+
+		q->session = s;
+		q->index = i;
+		q->polls = i >= s->nr_queues - s->nr_poll;
+		spin_lock_init(&q->poll_lock);
+		spin_lock_init(&q->lock);
+		INIT_LIST_HEAD(&q->tx_free);
+		INIT_LIST_HEAD(&q->early);
+		INIT_LIST_HEAD(&q->unchecked);
+		krping_receives_init(q);
+	}
 	__module_get(THIS_MODULE);	/* safe: the running command holds one */
 	return s;
 
