@@ -25,7 +25,7 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 		memset(req, 0, offsetof(struct krping_request, digest));
 		req->expires = jiffies + q->session->opt.timeout * HZ;
 		rq->rq_flags |= RQF_DONTPREP;
-	} else if (!req->sent && READ_ONCE(q->conn.state) == KRPING_CONN_LIVE) {
+	} else if (!req->posted && READ_ONCE(q->conn.state) == KRPING_CONN_LIVE) {
 		req->expires = jiffies + q->session->opt.timeout * HZ;	/* it waited for room */
 	}
 	if (time_after(jiffies, req->expires))
@@ -49,36 +49,40 @@ static void krping_commit_rqs(struct blk_mq_hw_ctx *hctx)
  * These may take long, as they are up to 2 GiB or wait for the target's disk (a digest also for
  * others'): they do not time out while keep-alives are answered.
  */
-static bool may_run_long(const struct request *rq)
+static bool may_run_long(const struct krping_queue *q, struct request *rq)
 {
-	const struct krping_request *req = blk_mq_rq_to_pdu((struct request *)rq);
-	const struct krping_queue *q = rq->mq_hctx->driver_data;
-
 	switch (req_op(rq)) {
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:
 	case REQ_OP_FLUSH:
 	case REQ_OP_DRV_IN:	/* a digest */
-		return q->session->opt.heartbeat && time_before(jiffies, req->expires);
+		return q->session->opt.heartbeat && time_before(jiffies, krping_req(rq)->expires);
 	default:
 		return false;
 	}
 }
 
 /*
- * It is answered, and its data is being checked; or its message is not posted yet, or was posted
- * later than it came.
+ * Return: false if @rq should have been answered by now. It may have been, and its data is being
+ * checked; or its message is not posted yet, or was posted later than @rq came.
  */
-static bool needs_no_answer(struct krping_queue *q, struct request *rq)
+static bool may_wait(struct krping_queue *q, struct request *rq)
 {
-	const struct krping_slot *slot = &q->slots[rq->tag];
-	bool none;
+	u32 tag = READ_ONCE(rq->tag);	/* none once recovery has put the request back */
+	const struct krping_slot *slot = &q->slots[tag];
+	bool may;
 
+	if (tag >= q->nr_slots)
+		return true;
 	spin_lock_bh(&q->lock);
-	none = slot->rq != rq || slot->tx == q->open ||
-	       time_before(jiffies, slot->tx->posted_at + rq->timeout - HZ);
+	may = slot->rq != rq || slot->tx == q->open;
+	if (!may) {
+		krping_slot_start_time(q, slot);
+		may = time_before(jiffies, slot->tx->posted_at + rq->timeout - HZ) ||
+		      may_run_long(q, rq);
+	}
 	spin_unlock_bh(&q->lock);
-	return none;
+	return may;
 }
 
 /*
@@ -93,9 +97,7 @@ static enum blk_eh_timer_return krping_timeout(struct request *rq)
 	krping_poll(q);		/* perhaps nobody did */
 	if (blk_mq_rq_state(rq) != MQ_RQ_IN_FLIGHT)
 		return BLK_EH_DONE;
-	if (needs_no_answer(q, rq))
-		return BLK_EH_RESET_TIMER;
-	if (may_run_long(rq))
+	if (may_wait(q, rq))
 		return BLK_EH_RESET_TIMER;
 	krping_warn_ratelimited(q->session->log_prefix, "the command with tag %d was not answered in time",
 				rq->tag);

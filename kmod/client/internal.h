@@ -13,7 +13,7 @@ struct krping_copy;
 /**
  * struct krping_request - the driver's part of a request
  * @expires:	jiffies; an unanswered request is not sent again after this
- * @sent:	it was put into a message
+ * @posted:	it was posted once, from when its time counts (krping_slot_start_time())
  * @losses:	connections lost in a row while it was in flight
  * @retried:	its data did not match its CRC once
  * @retry:	tells krping_complete_rq() to send it again instead of ending it
@@ -32,7 +32,7 @@ struct krping_copy;
  */
 struct krping_request {
 	unsigned long expires;
-	bool sent;
+	bool posted;
 	u8 losses;
 	bool retried;
 	bool retry;
@@ -328,6 +328,7 @@ u64 krping_queue_bytes(const struct krping_session *s);
 int krping_queue_alloc(struct krping_queue *q);
 void krping_queue_free(struct krping_queue *q);
 void krping_queue_free_kept(struct krping_queue *q);
+void krping_slot_start_time(struct krping_queue *q, const struct krping_slot *slot);
 void krping_queue_cancel(struct krping_queue *q, int error);
 
 #endif /* KRPING_CLIENT_INTERNAL_H */

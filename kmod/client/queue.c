@@ -178,6 +178,20 @@ void krping_queue_free_kept(struct krping_queue *q)
 }
 
 /*
+ * The time that a request has begins when it is posted for the first time: before that it may have
+ * waited for room. Called with q->lock held, when its message is posted.
+ */
+void krping_slot_start_time(struct krping_queue *q, const struct krping_slot *slot)
+{
+	struct krping_request *req = krping_req(slot->rq);
+
+	if (req->posted)
+		return;
+	req->posted = true;
+	req->expires = slot->tx->posted_at + q->session->opt.timeout * HZ;
+}
+
+/*
  * Requeues a request of a lost connection if it has time left and has not caused the loss, or if
  * its message was not @posted.
  */
@@ -224,6 +238,8 @@ void krping_queue_cancel(struct krping_queue *q, int error)
 		spin_lock_bh(&q->lock);
 		answered = slot->answered;
 		posted = slot->tx != q->open;
+		if (slot->rq && posted)
+			krping_slot_start_time(q, slot);
 		answer = slot->answer;
 		rq = slot->rq ? krping_slot_take(q, slot) : NULL;
 		spin_unlock_bh(&q->lock);

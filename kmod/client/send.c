@@ -337,7 +337,6 @@ static blk_status_t append_command(struct krping_queue *q, struct krping_slot *s
 	tx->len += need;
 	if (req->nents)
 		add_reg(q, tx, slot);
-	req->sent = true;
 	slot->rq = rq;
 	slot->tx = tx;
 	tx->users++;

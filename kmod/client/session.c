@@ -45,12 +45,15 @@ int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 /* The block layer uses one hardware queue per CPU at most. */
 #define MAX_DEFAULT_QUEUES	16u
 
-/* Those that are always there do not need contiguous memory. */
+/*
+ * Only those that are always there, which do not need contiguous memory. No others: they could be
+ * kept instead of these, which must not be freed in atomic context.
+ */
 static void *alloc_sg(gfp_t flags, void *unused)
 {
-	size_t size = KRPING_SEGMENTS_MAX * sizeof(struct scatterlist);
-
-	return gfpflags_allow_blocking(flags) ? kvmalloc(size, flags) : kmalloc(size, flags);
+	if (!gfpflags_allow_blocking(flags))
+		return NULL;
+	return kvmalloc_array(KRPING_SEGMENTS_MAX, sizeof(struct scatterlist), flags);
 }
 
 static void free_sg(void *sg, void *unused)

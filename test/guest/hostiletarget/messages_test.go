@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"krping/bridge/wire"
 	"krping/test/guest/internal/faketarget"
 	"krping/test/guest/internal/guest"
@@ -24,17 +26,19 @@ func TestFewMessages(t *testing.T) {
 	}
 }
 
-func fewMessages(t *testing.T, op wire.Op) {
-	guest.CheckResources(t)
-	const depth, waiting = 128, 24
-	type message struct {
-		c        *faketarget.Conn
-		commands []wire.Request
-	}
-	arrived := make(chan message, depth)
-	var hold atomic.Bool
+const manyCommands = 128 // the depth of the queues here
+
+// message is one that a silent target has received.
+type message struct {
+	c        *faketarget.Conn
+	commands []wire.Request
+}
+
+// startSilent starts a target that, once hold is set, answers no command from the first one of op on, until it hangs up.
+func startSilent(t *testing.T, op wire.Op, hold *atomic.Bool) (*faketarget.Target, <-chan message) {
+	arrived := make(chan message, manyCommands)
 	g := faketarget.Start(t, "")
-	g.Grant(granting(func(w *wire.Welcome) { w.Depth = depth }))
+	g.Grant(granting(func(w *wire.Welcome) { w.Depth = manyCommands }))
 	g.Misbehave(faketarget.Misbehaviour{Op: op, AnySize: true, Do: func(c *faketarget.Conn, r wire.Request) bool {
 		if !hold.Load() {
 			c.Answer(r)
@@ -49,6 +53,14 @@ func fewMessages(t *testing.T, op wire.Op) {
 			arrived <- message{c, commands}
 		}
 	}})
+	return g, arrived
+}
+
+func fewMessages(t *testing.T, op wire.Op) {
+	guest.CheckResources(t)
+	const depth, waiting = manyCommands, 24
+	var hold atomic.Bool
+	g, arrived := startSilent(t, op, &hold)
 	dev := guest.OpenDirect(t, guest.Attach(t, g.Port, fmt.Sprintf(",queues=1,depth=%d,heartbeat=0", depth)))
 	t.Cleanup(func() {
 		_ = dev.Close()
@@ -107,6 +119,48 @@ func fewMessages(t *testing.T, op wire.Op) {
 	}
 	if n := counter(t, "errors"); n != 0 {
 		t.Errorf("%d errors, want 0", n)
+	}
+}
+
+// The time that a command has begins when it is posted. One that waited in the last message for longer than timeout= is
+// sent on the next connection; those that were posted fail.
+func TestTimeBeginsWithThePost(t *testing.T) {
+	guest.CheckResources(t)
+	const timeout = 3
+	var hold atomic.Bool
+	g, arrived := startSilent(t, wire.OpWrite, &hold)
+	dev := guest.OpenDirect(t, guest.Attach(t, g.Port,
+		fmt.Sprintf(",queues=1,depth=%d,heartbeat=0,timeout=%d", manyCommands, timeout)))
+	t.Cleanup(func() {
+		_ = dev.Close()
+		stopInTime(t, "")
+		isGone(t)
+	})
+	hold.Store(true)
+	begin := func(ended chan<- error) {
+		buf := guest.Aligned(t, small)
+		go func() {
+			_, err := dev.WriteAt(buf, 0)
+			ended <- err
+		}()
+	}
+	posted, unposted := make(chan error, manyCommands), make(chan error, 1)
+	for range wire.FewMessages - 1 {
+		begin(posted)
+		guest.Within(t, ioTime, "a message arrives", arrived)
+	}
+	begin(unposted)
+	guest.Eventually(t, ioTime, "all commands are in flight", func() bool { return counter(t, "inflight") == wire.FewMessages })
+	time.Sleep((timeout + 1) * time.Second)
+	if len(arrived) != 0 {
+		t.Fatal("the last message has arrived, too")
+	}
+	g.HangUp()
+	if err := guest.Within(t, ioTime, "the command ends that was not posted", unposted); err != nil {
+		t.Errorf("the command that was not posted ended with %v", err)
+	}
+	for range wire.FewMessages - 1 {
+		guest.EndsWith(t, guest.Within(t, ioTime, "a posted command ends", posted), []error{unix.EIO})
 	}
 }
 
