@@ -92,7 +92,7 @@ struct krping_slot {
  * @users:	its SEND, until that has completed, and its commands in flight. The last one puts it
  *		on queue->tx_free: so no more than @queue->nr_tx messages are unanswered, which the
  *		hello promises
- * @entry:	in queue->tx_free
+ * @entry:	in queue->tx_free; in queue->unsignalled until its SEND is known to have completed
  * @queue:	its queue
  * @len:	bytes filled so far
  * @message:	its number
@@ -154,6 +154,8 @@ struct krping_keepalive {
  * @nr_tx:	number of @tx
  * @tx_free:	free messages
  * @nr_free:	entries of @tx_free
+ * @unsignalled: posted messages whose SEND causes no completion, in the order of their numbers
+ * @nr_unsignalled: entries of @unsignalled
  * @refused:	a request waits for a message
  * @open:	the message that is being filled, not posted yet
  * @opened:	messages that have been opened: number of the last one
@@ -169,7 +171,7 @@ struct krping_keepalive {
  * @rx_short:	it found too little memory; written by it
  * @reg_cqe:	completion of unsignalled REG_MRs: called on errors only
  * @nr_inflight: slots in use
- * @nr_sending:	posted messages whose SEND has not completed
+ * @nr_sending:	posted messages whose SEND is signalled and has not completed
  * @nr_regs:	REG_MRs of these and of @open, and a LOCAL_INV: at most @nr_slots, for which the
  *		send queue has room
  * @last_rx:	jiffies when the last message arrived
@@ -192,6 +194,8 @@ struct krping_queue {
 	u32 nr_tx;
 	struct list_head tx_free;
 	u32 nr_free;
+	struct list_head unsignalled;
+	u32 nr_unsignalled;
 	bool refused;
 	struct krping_tx *open;
 	u64 opened;

@@ -110,6 +110,8 @@ static void unmap_messages(struct krping_queue *q)
 	krping_keepalive_unmap(q);
 	INIT_LIST_HEAD(&q->tx_free);
 	q->nr_free = 0;
+	INIT_LIST_HEAD(&q->unsignalled);
+	q->nr_unsignalled = 0;
 	q->refused = false;
 	q->rx_short = false;
 	INIT_LIST_HEAD(&q->early);

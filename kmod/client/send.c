@@ -212,6 +212,45 @@ static void end_send(struct krping_queue *q, struct krping_tx *tx)
 	krping_tx_put(q, tx);
 }
 
+/*
+ * When a queue has one command at a time, few SENDs need a completion: that of a later one tells
+ * that they have completed, too. They keep their messages until then. All others are signalled:
+ * further messages wait for them (send_window()), and so do answers to large commands (early.c).
+ */
+static bool must_signal(const struct krping_queue *q, const struct krping_tx *tx)
+{
+	u32 commands = tx->users - 1;
+
+	return tx->nr_regs || q->nr_inflight > commands ||
+	       q->nr_unsignalled + 1 >= q->nr_tx / 4 ||
+	       krping_conn_is_iwarp(&q->conn);	/* siw would not copy the message */
+}
+
+/* Its SEND was posted. Called with q->lock held. */
+static void note_posted(struct krping_queue *q, struct krping_tx *tx)
+{
+	q->posted = q->opened;
+	if (tx->send.send_flags & IB_SEND_SIGNALED) {
+		q->nr_sending++;
+	} else {
+		q->nr_unsignalled++;
+		list_add_tail(&tx->entry, &q->unsignalled);
+	}
+}
+
+/* The SENDs before that of @tx have completed. Called with q->lock held. */
+static void end_unsignalled(struct krping_queue *q, const struct krping_tx *tx)
+{
+	struct krping_tx *first;
+
+	while ((first = list_first_entry_or_null(&q->unsignalled, struct krping_tx, entry)) &&
+	       first->message < tx->message) {
+		list_del(&first->entry);
+		q->nr_unsignalled--;
+		end_send(q, first);
+	}
+}
+
 /* Posts the open message behind the REG_MRs of its commands. Called with q->lock held. */
 static void post_open(struct krping_queue *q)
 {
@@ -231,7 +270,7 @@ static void post_open(struct krping_queue *q)
 	tx->send = (struct ib_send_wr){
 		.wr_cqe = &tx->buf.cqe,
 		.opcode = IB_WR_SEND,
-		.send_flags = IB_SEND_SIGNALED,
+		.send_flags = must_signal(q, tx) ? IB_SEND_SIGNALED : 0,
 		.sg_list = sges,
 		.num_sge = krping_buf_send_sges(&q->conn, &tx->buf, tx->len, sges),
 	};
@@ -241,8 +280,7 @@ static void post_open(struct krping_queue *q)
 	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
 		ret = ib_post_send(q->conn.qp, tx->first, NULL);
 	if (!ret) {
-		q->nr_sending++;
-		q->posted = q->opened;
+		note_posted(q, tx);
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
 		return;
 	}
@@ -437,11 +475,13 @@ void krping_send_done(struct ib_cq *cq, struct ib_wc *wc)
 	struct krping_queue *q = tx->queue;
 	bool run;
 
-	if (wc->status != IB_WC_SUCCESS)
+	if (wc->status != IB_WC_SUCCESS) {	/* recovery takes all messages back */
 		krping_conn_wc_failed(&q->conn, wc, "SEND");
+		return;
+	}
 	spin_lock_bh(&q->lock);
-	if (wc->status == IB_WC_SUCCESS)
-		q->sent = tx->message;
+	q->sent = tx->message;
+	end_unsignalled(q, tx);
 	end_send(q, tx);
 	q->nr_sending--;
 	krping_early_next(q);

@@ -102,6 +102,7 @@ struct krping_session *krping_session_alloc(const struct krping_options *opt,
 		spin_lock_init(&q->poll_lock);
 		spin_lock_init(&q->lock);
 		INIT_LIST_HEAD(&q->tx_free);
+		INIT_LIST_HEAD(&q->unsignalled);
 		INIT_LIST_HEAD(&q->early);
 		INIT_LIST_HEAD(&q->unchecked);
 		krping_receives_init(q);
