@@ -223,7 +223,8 @@ static bool must_signal(const struct krping_queue *q, const struct krping_tx *tx
 
 	return tx->nr_regs || q->nr_inflight > commands ||
 	       q->nr_unsignalled + 1 >= q->nr_tx / 4 ||
-	       krping_conn_is_iwarp(&q->conn);	/* siw would not copy the message */
+	       krping_conn_is_iwarp(&q->conn) ||	/* siw would not copy the message */
+	       krping_fault_is_on(KRPING_FAULT_DISCONNECT, q->session->opt.block);
 }
 
 /* Its SEND was posted. Called with q->lock held. */

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
@@ -79,7 +80,7 @@ static void free_data(struct krping_buf *buf)
 
 /* A host that has run for long may have no large blocks of memory left: then takes small ones. */
 static int alloc_data(struct krping_conn *conn, struct krping_buf *buf, u32 size,
-		      enum dma_data_direction dir)
+		      enum dma_data_direction dir, gfp_t flags)
 {
 	u32 all = buf->head + size;
 
@@ -88,12 +89,12 @@ static int alloc_data(struct krping_conn *conn, struct krping_buf *buf, u32 size
 	buf->size = size;
 	buf->dir = dir;
 	if (all <= PAGE_SIZE)
-		return alloc_pieces(buf, all, GFP_KERNEL);
+		return alloc_pieces(buf, all, flags);
 	if (!krping_fault(KRPING_FAULT_FRAGMENTED, conn->log_prefix) &&
-	    !alloc_pieces(buf, all, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN))
+	    !alloc_pieces(buf, all, flags | __GFP_NORETRY | __GFP_NOWARN))
 		return 0;
 	return alloc_pieces(buf, PAGE_SIZE << get_order(DIV_ROUND_UP(all, conn->buf_sges)),
-			    GFP_KERNEL | __GFP_NOWARN);
+			    flags | __GFP_NOWARN);
 }
 
 /* Bytes of piece @i, of which the buffer has all. */
@@ -122,7 +123,7 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 	if (buf->data && buf->nr_pieces > conn->buf_sges)	/* another device */
 		free_data(buf);
 	if (!buf->data) {
-		ret = alloc_data(conn, buf, size, dir);
+		ret = alloc_data(conn, buf, size, dir, GFP_KERNEL);
 		if (ret)
 			return ret;
 	}
@@ -142,20 +143,18 @@ int krping_buf_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
  * @size:	as for krping_buf_alloc()
  * @dir:	as seen from the device
  *
- * Return: 0, or -ENOMEM, also if memory is fragmented: krping_buf_free() frees what was allocated.
+ * Return: as krping_buf_alloc().
  */
 int krping_buf_try_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 size,
 			 enum dma_data_direction dir)
 {
-	const gfp_t flags = GFP_NOIO | __GFP_NORETRY | __GFP_NOWARN;
+	unsigned int noreclaim;
 	int ret = 0;
 
-	if (krping_fault(KRPING_FAULT_FRAGMENTED, conn->log_prefix))
-		return -ENOMEM;
 	if (!buf->data) {
-		buf->size = size;
-		buf->dir = dir;
-		ret = alloc_pieces(buf, buf->head + size, flags);
+		noreclaim = memalloc_noreclaim_save();	/* vmap() takes no flags */
+		ret = alloc_data(conn, buf, size, dir, GFP_NOIO | __GFP_NOMEMALLOC);
+		memalloc_noreclaim_restore(noreclaim);
 	}
 	return ret ?: krping_buf_alloc(conn, buf, size, dir);
 }

@@ -435,9 +435,8 @@ func TestInlineDataWaitsForMemory(t *testing.T) {
 		depth = 32
 	)
 	load(t)
-	faults.set(t, setting{name: "fragmented", rate: 1}) // then the data is not contiguous
+	faults.set(t, setting{name: "fragmented", rate: 1}) // then the data is not contiguous, nor are the client's receives
 	p, logged := serve(t, fmt.Sprintf(",queues=1,depth=%d,heartbeat=1", depth)), guest.Run(t, "dmesg")
-	p.clear(t, "fragmented")
 	dev := guest.OpenDirect(t, p.dev)
 	p.set(t, setting{name: fault, rate: 1})
 	defer p.clear(t, fault)
