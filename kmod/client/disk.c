@@ -23,13 +23,10 @@ static blk_status_t krping_queue_rq(struct blk_mq_hw_ctx *hctx,
 
 	if (!(rq->rq_flags & RQF_DONTPREP)) {
 		memset(req, 0, offsetof(struct krping_request, digest));
-		req->expires = jiffies + q->session->opt.timeout * HZ;
 		rq->rq_flags |= RQF_DONTPREP;
-	} else if (!req->posted && READ_ONCE(q->conn.state) == KRPING_CONN_LIVE) {
-		req->expires = jiffies + q->session->opt.timeout * HZ;	/* it waited for room */
 	}
-	if (time_after(jiffies, req->expires))
-		status = BLK_STS_IOERR;		/* it could not be sent in time */
+	if (req->posted && time_after(jiffies, req->expires))
+		status = BLK_STS_IOERR;		/* it could not be sent again in time */
 	else
 		status = krping_send_request(q, rq, bd->last);
 	if (status == BLK_STS_OK || status == BLK_STS_RESOURCE)

@@ -228,10 +228,10 @@ static bool must_signal(const struct krping_queue *q, const struct krping_tx *tx
 }
 
 /* Its SEND was posted. Called with q->lock held. */
-static void note_posted(struct krping_queue *q, struct krping_tx *tx)
+static void note_posted(struct krping_queue *q, struct krping_tx *tx, bool signalled)
 {
 	q->posted = q->opened;
-	if (tx->send.send_flags & IB_SEND_SIGNALED) {
+	if (signalled) {
 		q->nr_sending++;
 	} else {
 		q->nr_unsignalled++;
@@ -259,6 +259,7 @@ static void post_open(struct krping_queue *q)
 	struct krping_tx *tx = q->open;
 	struct ib_sge sges[KRPING_BUF_SGES];
 	struct ib_send_wr again;
+	bool signalled;
 	int ret;
 
 	q->open = NULL;
@@ -268,10 +269,11 @@ static void post_open(struct krping_queue *q)
 		return;
 	}
 	krping_fault_delay(KRPING_FAULT_SEND_DELAY, name);
+	signalled = must_signal(q, tx);
 	tx->send = (struct ib_send_wr){
 		.wr_cqe = &tx->buf.cqe,
 		.opcode = IB_WR_SEND,
-		.send_flags = must_signal(q, tx) ? IB_SEND_SIGNALED : 0,
+		.send_flags = signalled ? IB_SEND_SIGNALED : 0,
 		.sg_list = sges,
 		.num_sge = krping_buf_send_sges(&q->conn, &tx->buf, tx->len, sges),
 	};
@@ -281,7 +283,7 @@ static void post_open(struct krping_queue *q)
 	if (!krping_fault(KRPING_FAULT_POST_FAIL, name))
 		ret = ib_post_send(q->conn.qp, tx->first, NULL);
 	if (!ret) {
-		note_posted(q, tx);
+		note_posted(q, tx, signalled);
 		krping_count(q->session->stats, KRPING_MESSAGES, 1);
 		return;
 	}

@@ -153,7 +153,7 @@ int krping_buf_try_alloc(struct krping_conn *conn, struct krping_buf *buf, u32 s
 
 	if (!buf->data) {
 		noreclaim = memalloc_noreclaim_save();	/* vmap() takes no flags */
-		ret = alloc_data(conn, buf, size, dir, GFP_NOIO | __GFP_NOMEMALLOC);
+		ret = alloc_data(conn, buf, size, dir, GFP_NOIO | __GFP_NOMEMALLOC | __GFP_NOWARN);
 		memalloc_noreclaim_restore(noreclaim);
 	}
 	return ret ?: krping_buf_alloc(conn, buf, size, dir);
