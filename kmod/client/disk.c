@@ -66,11 +66,12 @@ static bool may_run_long(const struct krping_queue *q, struct request *rq)
 static bool may_wait(struct krping_queue *q, struct request *rq)
 {
 	u32 tag = READ_ONCE(rq->tag);	/* none once recovery has put the request back */
-	const struct krping_slot *slot = &q->slots[tag];
+	const struct krping_slot *slot;
 	bool may;
 
 	if (tag >= q->nr_slots)
 		return true;
+	slot = &q->slots[tag];
 	spin_lock_bh(&q->lock);
 	may = slot->rq != rq || slot->tx == q->open;
 	if (!may) {

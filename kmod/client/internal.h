@@ -13,8 +13,8 @@ struct krping_copy;
 /**
  * struct krping_request - the driver's part of a request
  * @expires:	jiffies; an unanswered request is not sent again after this. Valid if @posted
- * @posted:	its time has begun when it was posted (krping_slot_start_time()); not set before the
- *		connection is lost or it is late, nor by an answer that makes it @retry
+ * @posted:	@expires is set: krping_slot_start_time() does that when the connection is lost or
+ *		the answer is late
  * @losses:	connections lost in a row while it was in flight
  * @retried:	its data did not match its CRC once
  * @retry:	tells krping_complete_rq() to send it again instead of ending it

@@ -46,8 +46,8 @@ int krping_queue_violation(struct krping_queue *q, const char *what, u64 value)
 #define MAX_DEFAULT_QUEUES	16u
 
 /*
- * Only those that are always there, which do not need contiguous memory. No others: they could be
- * kept instead of these, which must not be freed in atomic context.
+ * Allocates the reserve, which need not be contiguous. Later calls fail: the pool could keep their
+ * memory, and free that of the reserve in atomic context, where vfree() must not be called.
  */
 static void *alloc_sg(gfp_t flags, void *unused)
 {
